@@ -1,0 +1,1 @@
+"""An event bus for Python services on a Kafka-format log."""

@@ -1,0 +1,157 @@
+"""The vocabulary: the few types that travel through every floor.
+
+``last_*`` is inclusive, ``end`` and ``next`` are exclusive. Times are milliseconds since the Unix epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+Header = tuple[str, bytes | None]
+"""One record header: a name and a value. A name may occur more than once; order is kept."""
+
+Headers = tuple[Header, ...]
+
+NO_TIMESTAMP = -1
+"""Kafka's "no timestamp"."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic; the key of every map."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class TimestampType(IntEnum):
+    """Who set a record's timestamp (``message.timestamp.type``); the value is the batch's attribute bit."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class Compression(IntEnum):
+    """``compression.type``; the value is the codec number in the batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class IsolationLevel(IntEnum):
+    """What a reader sees of open and aborted transactions."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """What is written: payload only, no position."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp_ms: int = NO_TIMESTAMP
+
+
+class ConsumerRecord(msgspec.Struct, gc=False):
+    """What is read: a record and where it stands.
+
+    ``key`` and ``value`` are the stored bytes, or what a consumer's deserializers made of them. A null key or value is
+    ``None`` and never confused with an empty one.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: TimestampType
+    key: Any
+    value: Any
+    headers: Headers = ()
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset to commit once this record is finished: the next one to read, never this one."""
+        return self.offset + 1
+
+    def header(self, name: str) -> bytes | None:
+        """The value of the last header called ``name``, or None."""
+        for key, value in reversed(self.headers):
+            if key == name:
+                return value
+        return None
+
+
+class RecordMetadata(NamedTuple):
+    """Where a sent record landed. ``offset`` is -1 when the producer did not wait for an answer (``acks=0``)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed position: the *next* offset to read, and a free text kept beside it."""
+
+    offset: int
+    metadata: str = ""
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The answer to "which offset at this time": the first record at or after it."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class FetchedRecords(msgspec.Struct, gc=False):
+    """Records of one partition, in columns: what a backend hands to the runner.
+
+    Columns, because most handlers want the value alone: building a `ConsumerRecord` for each costs more than the
+    handler call. All lists have the same length; ``headers`` is None when no record has any.
+    """
+
+    topic: str
+    partition: int
+    offsets: list[int]
+    timestamps_ms: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[Headers] | None
+    timestamp_type: TimestampType
+    next_offset: int
+    """Where reading goes on; beyond the last record when control records or gaps follow it."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def record(self, index: int) -> ConsumerRecord:
+        """The ``index``-th record as an object."""
+        return ConsumerRecord(
+            self.topic,
+            self.partition,
+            self.offsets[index],
+            self.timestamps_ms[index],
+            self.timestamp_type,
+            self.keys[index],
+            self.values[index],
+            self.headers[index] if self.headers is not None else (),
+        )
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return map(self.record, range(len(self.offsets)))

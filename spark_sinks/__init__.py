@@ -1,0 +1,1 @@
+"""Land topics in a warehouse through Spark, exactly once."""
