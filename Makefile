@@ -1,0 +1,70 @@
+# Works on a fresh clone with nothing but make and Python >= 3.11: the targets create .venv and install what they need.
+# Arguments pass through: make demo ARGS="--quick", make test ARGS="-k recovery", make bench ARGS="--only E1,E2".
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+ARGS ?=
+
+# Name another interpreter with PYTHON=...; it is used when .venv is created.
+PYTHON ?=
+CANDIDATES := python3 python3.13 python3.12 python3.11 python3.14 python
+USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+
+PACKAGES := eventbus serdes outbox dlq schema_registry spark_sinks
+
+.PHONY: demo test test-full bench lint format clean help
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+
+demo: $(VENV)/.installed-demo ## the whole story on 336,776 real flights (ARGS="--quick": a slice, no Spark)
+	$(BIN)/eventbus demo $(ARGS)
+
+test: $(VENV)/.installed-dev ## the quick tier of the tests
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-full: $(VENV)/.installed-dev ## every test, the slow ones too
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: $(VENV)/.installed-bench ## the figures beside their peers (ARGS="--quick", "--only E1,E2", "--markdown docs/benchmarks.md")
+	$(BIN)/python tests/benchmarks/bench.py $(ARGS)
+
+lint: $(VENV)/.installed-dev ## ruff, pyright strict on the packages, the floors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright $(PACKAGES)
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.installed-dev ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove everything these targets created
+	rm -rf $(VENV) build dist demo-data spark-warehouse .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Installs run again only when pyproject.toml changes; code changes need none, the install is an editable one.
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(PIP) --editable ".[dev]"
+	@touch $(VENV)/.installed-dev $(VENV)/.installed-demo
+
+$(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
+	$(PIP) --editable ".[demo]"
+	@touch $@
+
+$(VENV)/.installed-bench: pyproject.toml | $(BIN)/python
+	$(PIP) --editable ".[bench]"
+	@touch $@
+
+$(BIN)/python:
+	@for candidate in $(if $(PYTHON),"$(PYTHON)",$(CANDIDATES)); do \
+	    if "$$candidate" -c "$(USABLE)" >/dev/null 2>&1; then \
+	        echo "creating $(VENV) with $$candidate ($$("$$candidate" --version))"; \
+	        exec "$$candidate" -m venv $(VENV); \
+	    fi; \
+	done; \
+	echo "make: no usable Python >= 3.11 found (tried: $(if $(PYTHON),$(PYTHON),$(CANDIDATES)))." >&2; \
+	echo "      Install one (on Debian and Ubuntu: apt install python3 python3-venv), or name it: make PYTHON=/path/to/python3.12 ..." >&2; \
+	exit 1
