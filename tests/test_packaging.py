@@ -1,0 +1,105 @@
+"""What is installed: six typed packages, light to import, nothing heavy before it is asked for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PACKAGES = ["eventbus", "serdes", "outbox", "dlq", "schema_registry", "spark_sinks"]
+HEAVY = [
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "pyspark",
+    "rich",
+    "cramjam",
+    "sqlalchemy",
+    "fastavro",
+    "confluent_kafka",
+    "pydantic",
+    "trio",
+]
+
+
+def run_python(code: str) -> str:
+    """What a fresh interpreter prints for ``code``."""
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code)]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_wheel_holds_the_six_packages_and_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="building a wheel needs hatchling (it is in the dev extra)")
+    build = f"from hatchling.build import build_wheel; print(build_wheel({str(tmp_path)!r}))"
+    wheel = ZipFile(tmp_path / run_python(build).splitlines()[-1])
+    files = wheel.namelist()
+    folders = {name.split("/")[0] for name in files}
+    assert {folder for folder in folders if not folder.endswith(".dist-info")} == set(PACKAGES)
+    assert [package for package in PACKAGES if f"{package}/py.typed" not in files] == []
+    assert [name for name in files if name.endswith("/LICENSE")], "the licence travels with the wheel"
+    sources = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert sources <= set(files), "every module of the checkout is in the wheel"
+
+
+def test_one_version() -> None:
+    import eventbus.version
+
+    assert metadata.version(PYPROJECT["project"]["name"]) == eventbus.version.__version__
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_facade_imports_nothing_heavy(package: str) -> None:
+    printed = run_python(f"import json, sys, {package}; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))")
+    assert json.loads(printed) == []
+
+
+def test_every_module_that_needs_no_extra_imports_with_the_base_dependencies_alone() -> None:
+    """The facades are imported while everything outside the base dependencies is hidden."""
+    printed = run_python(
+        f"""
+        import sys
+
+        class Hidden:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] in hidden:
+                    raise ModuleNotFoundError(f"{{name}} is hidden by the test", name=name)
+
+        hidden = {[name for name in HEAVY if name not in ("rich", "cramjam")]!r}
+        sys.meta_path.insert(0, Hidden())
+        import {", ".join(PACKAGES)}
+        print("imported")
+        """
+    )
+    assert printed == "imported\n"
+
+
+def test_extras_are_the_promised_ones_and_all_holds_those_for_users() -> None:
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    assert set(extras) == {"kafka", "avro", "sql", "spark", "console", "demo", "dev", "bench", "all"}
+    assert extras["all"] == ["eventbus-log[kafka,avro,sql,spark,console]"]
+
+
+def test_base_dependencies_stay_few() -> None:
+    names = {requirement.split(">")[0] for requirement in PYPROJECT["project"]["dependencies"]}
+    assert names == {"anyio", "msgspec", "crc32c", "cramjam", "mmh3", "rich"}
+
+
+def test_tests_are_no_package() -> None:
+    """An ``__init__.py`` under tests/ would let ``tests/outbox`` shadow the package ``outbox``."""
+    assert list((ROOT / "tests").rglob("__init__.py")) == []
+
+
+def test_console_script_points_at_a_callable() -> None:
+    [script] = [entry for entry in metadata.entry_points(group="console_scripts") if entry.name == "eventbus"]
+    assert callable(script.load())

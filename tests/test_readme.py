@@ -1,0 +1,237 @@
+"""What README.md and docs/*.md show is run: a page that lies fails here.
+
+Each page is one test with a folder of its own, its blocks run from top to bottom:
+
+- ``python``: a script, top-level ``await`` allowed. If its first line is ``# name.py`` it is saved under that name,
+  and run at once unless a later block of the page runs it.
+- ``bash`` / ``sh``: the lines are commands. ``console``: lines after ``$ `` are commands, the others what they print.
+  Commands that start with ``eventbus``, ``python`` or a small Unix tool are run and must succeed; ``make``, ``pip`` and
+  the like are not run; a command of neither kind fails the test. A shown ``^C`` means: wait for the lines before it,
+  then interrupt.
+- Shown output is compared loosely: digits may be others, blanks may differ, ``...`` stands for anything, lines may be
+  left out.
+- ``<!-- not run: REASON -->`` on the line before a block leaves it out; ``<!-- continues -->`` puts the previous
+  Python block in front of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN = {"eventbus", "python", "echo", "printf", "cat", "head", "tail", "ls", "seq", "rm", "mkdir", "wc", "sort", "grep"}
+NOT_RUN = {"make", "pip", "git", "cd", "apt", "apt-get", "brew", "docker", "uv", "source", "sudo"}
+TIMEOUT_S = 60
+
+FENCE = re.compile(r"(?:^<!-- *(?P<mark>[^\n]*?) *-->\n)?^```(?P<kind>\w+)[^\n]*\n(?P<body>.*?)^```$", re.M | re.S)
+RUNNER = """
+import ast, asyncio, inspect, sys
+path = sys.argv[1]
+code = compile(open(path, encoding="utf-8").read(), path, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+namespace = {"__name__": "__main__", "__file__": path}
+sys.modules["__main__"].__dict__.update(namespace)
+result = eval(code, sys.modules["__main__"].__dict__)
+if inspect.iscoroutine(result):
+    asyncio.run(result)
+"""
+
+
+class Block(NamedTuple):
+    line: int
+    kind: str
+    mark: str
+    body: str
+
+
+class Command(NamedTuple):
+    text: str
+    shown: list[str]
+
+
+def blocks_of(text: str) -> list[Block]:
+    found = FENCE.finditer(text)
+    return [Block(text.count("\n", 0, m.start("kind")) + 1, m["kind"], m["mark"] or "", m["body"]) for m in found]
+
+
+def commands_of(block: Block) -> Iterator[Command]:
+    lines = block.body.replace("\\\n", " ").splitlines()
+    if block.kind != "console":
+        yield from (Command(line, []) for line in lines if line.strip() and not line.lstrip().startswith("#"))
+        return
+    shown: list[str] = []
+    for line in lines:
+        if line.startswith("$ "):
+            shown = []
+            yield Command(line[2:].partition("  #")[0], shown)
+        else:
+            shown.append(line)
+
+
+def is_run(command: str) -> bool:
+    """Whether the command is run; raises for one that is neither run nor known to be left out."""
+    words = [part.split()[0] for part in re.split(r"\|\|?|&&|;", command) if part.strip()]
+    if any(word in NOT_RUN for word in words):
+        return False
+    unknown = [word for word in words if word not in RUN]
+    assert not unknown, f"{command!r}: {unknown} is neither in RUN nor in NOT_RUN of {Path(__file__).name}"
+    return True
+
+
+def loose(line: str) -> str:
+    return " ".join(re.sub(r"\d+", "0", line).split())
+
+
+def missing(shown: list[str], printed: str) -> list[str]:
+    """The shown lines that the printed text does not hold."""
+    actual = [loose(line) for line in printed.splitlines()]
+    wanted = [line for line in shown if line.strip() not in ("", "...", "^C")]
+    return [
+        line
+        for line in wanted
+        if not any(re.search(".*".join(map(re.escape, loose(line).split("..."))), text) for text in actual)
+    ]
+
+
+class Page:
+    """One page's folder, with its blocks run in it."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        self.blocks = blocks_of(path.read_text("utf-8"))
+        self.folder = folder
+        self.previous = ""
+        keep = {name: value for name, value in os.environ.items() if not name.startswith("EVENTBUS_")}
+        search = os.pathsep.join([str(Path(sys.executable).parent), keep.get("PATH", "")])
+        self.environment = {**keep, "PATH": search, "NO_COLOR": "1", "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
+
+    def run(self) -> None:
+        for position, block in enumerate(self.blocks):
+            if block.mark.startswith("not run:"):
+                continue
+            if block.kind == "python":
+                self.run_python(block, "".join(later.body for later in self.blocks[position + 1 :]))
+            elif block.kind in ("bash", "sh", "console"):
+                for command in list(commands_of(block)):
+                    if is_run(command.text):
+                        self.run_command(command, f"line {block.line}: $ {command.text}")
+
+    def run_python(self, block: Block, later: str) -> None:
+        code = self.previous + block.body if block.mark == "continues" else block.body
+        self.previous = code
+        named = re.match(r"# ([\w/]+)\.py\n", block.body)
+        name = named[1] if named else f"block_line_{block.line}"
+        path = self.folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code, "utf-8")
+        if named and (f"{name}.py" in later or f"{name.replace('/', '.')}:" in later):
+            return
+        self.check([sys.executable, "-c", RUNNER, path.name], f"line {block.line}: python", [])
+
+    def run_command(self, command: Command, where: str) -> None:
+        if "^C" in command.shown:
+            self.interrupt(command, where)
+        else:
+            self.check(["bash", "-o", "pipefail", "-c", command.text], where, command.shown)
+
+    def check(self, command: list[str], where: str, shown: list[str]) -> None:
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}"
+        assert missing(shown, done.stdout) == [], f"{where} printed\n{done.stdout}"
+
+    def interrupt(self, command: Command, where: str) -> None:
+        """Run until everything shown before ``^C`` was printed, then press Ctrl-C: it must stop by itself."""
+        before, printed = command.shown[: command.shown.index("^C")], ""
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {command.text}"],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        try:
+            while missing(before, printed):
+                line = process.stdout.readline()
+                assert line, f"{where} ended too early\n{printed}"
+                printed += line
+            os.killpg(process.pid, signal.SIGINT)
+            printed += process.communicate(timeout=TIMEOUT_S)[0]
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.stdout.close()
+            process.wait()
+        assert process.returncode in (0, 130, -signal.SIGINT), f"{where}: exit code {process.returncode}\n{printed}"
+        assert missing(command.shown, printed) == [], f"{where} printed\n{printed}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_what_a_page_shows_is_what_happens(path: Path, tmp_path: Path) -> None:
+    Page(path, tmp_path).run()
+
+
+# The checker itself must be able to fail.
+
+
+def page(tmp_path: Path, text: str) -> Page:
+    source = tmp_path / "page.md"
+    source.write_text(text, "utf-8")
+    return Page(source, tmp_path)
+
+
+def test_a_python_block_that_raises_fails_its_page(tmp_path: Path) -> None:
+    good = "```python\nimport asyncio\nawait asyncio.sleep(0)\n```\n"
+    page(tmp_path, good).run()
+    with pytest.raises(AssertionError, match="line 6: python: exit code 1"):
+        page(tmp_path, good + "\n```python\nraise ValueError\n```\n").run()
+
+
+def test_shown_output_is_compared_loosely_but_compared(tmp_path: Path) -> None:
+    page(tmp_path, "```console\n$ echo 12 flights in 3.4 s\n99  flights ... 7.8 s\n```\n").run()
+    with pytest.raises(AssertionError, match="12 flights"):
+        page(tmp_path, "```console\n$ echo 12 flights\n12 birds\n```\n").run()
+
+
+def test_a_failing_or_unknown_command_fails_its_page(tmp_path: Path) -> None:
+    page(tmp_path, "```bash\nmake demo\n# a remark\necho fine | cat\n```\n").run()
+    with pytest.raises(AssertionError, match="exit code"):
+        page(tmp_path, "```bash\ncat nowhere\n```\n").run()
+    with pytest.raises(AssertionError, match="neither"):
+        page(tmp_path, "```bash\nevent-bus topics list\n```\n").run()
+
+
+def test_a_named_block_is_saved_for_the_command_that_runs_it(tmp_path: Path) -> None:
+    script = "```python\n# app.py\nimport sys\nprint('hello', len(sys.argv))\n```\n"
+    page(tmp_path, script + "```console\n$ python app.py x\nhello 2\n```\n").run()
+
+
+def test_an_interrupted_command_must_stop(tmp_path: Path) -> None:
+    body = "import time\nprint('ready')\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('drained')\n"
+    text = f"```python\n# app.py\n{body}```\n```console\n$ python app.py\nready\n^C\ndrained\n```\n"
+    page(tmp_path, text).run()
+    with pytest.raises(AssertionError):
+        page(tmp_path, text.replace("\ndrained\n", "\nnothing lost\n")).run()
+
+
+def test_a_block_may_be_left_out_with_a_reason(tmp_path: Path) -> None:
+    page(tmp_path, "<!-- not run: needs a cluster -->\n```python\nraise ValueError\n```\n").run()
