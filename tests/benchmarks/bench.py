@@ -1,0 +1,98 @@
+"""Measure the figures of docs/benchmarks.md beside their peers and print one table.
+
+python tests/benchmarks/bench.py [--quick] [--only E1,G4] [--rounds 5] [--dir FOLDER] [--markdown docs/benchmarks.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+import peers  # noqa: F401  (registers its cases)
+from figures import FIGURES
+from harness import CASES, Row, judge, markdown_table, plain_table, run_cases, run_here
+
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+def machine() -> str:
+    cores = os.cpu_count()
+    processor = platform.processor() or platform.machine()
+    names = Path("/proc/cpuinfo")
+    if names.exists():
+        found = [
+            line.partition(":")[2].strip() for line in names.read_text("utf-8").splitlines() if "model name" in line
+        ]
+        processor = found[0] if found else processor
+    return f"{cores} cores, {processor}, {platform.system()} {platform.release()}, CPython {platform.python_version()}"
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes and one round: does it all run?")
+    parser.add_argument("--only", default="", help="figures to measure, by id: E1,G4")
+    parser.add_argument("--rounds", type=int, help="rounds of every case (default: 5; 1 with --quick)")
+    parser.add_argument(
+        "--dir", help="folder to write in; name a disk, not a memory file system (default: the system's)"
+    )
+    parser.add_argument("--markdown", type=Path, help="write the table between the marks of this page")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--n", type=int, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def write_page(path: Path, rows: list[Row], head: str) -> None:
+    """Replace what stands between the marks; the rest of the page is written by hand."""
+    before, begin, rest = path.read_text("utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        sys.exit(f"{path} has no line {BEGIN} and {END}: put them where the table belongs")
+    path.write_text(f"{before}{BEGIN}\n{head}\n\n{markdown_table(rows)}\n{END}{after}", "utf-8")
+
+
+def main() -> None:
+    chosen = options()
+    if chosen.dir:
+        os.environ["BENCH_DIR"] = str(Path(chosen.dir).resolve())
+    if chosen.child:
+        run_here(chosen.child, chosen.n)
+        return
+    wanted = {name.strip().lower() for name in chosen.only.split(",") if name.strip()}
+    figures = [figure for figure in FIGURES if not wanted or figure.id.lower() in wanted]
+    if not figures:
+        sys.exit(f"no figure {chosen.only!r}; there are {', '.join(figure.id for figure in FIGURES)}")
+    places = [place for figure in figures for place in (figure.ours, figure.beside) if place]
+    names = list(dict.fromkeys(place.partition(":")[0] for place in places))
+    unknown = [name for name in names if name not in CASES]
+    if unknown:
+        sys.exit(f"figures.py names cases that do not exist: {unknown}")
+    rounds = chosen.rounds or (1 if chosen.quick else 5)
+
+    def say(text: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+    begin = time.monotonic()
+    rows = [
+        judge(figure, outcomes)
+        for outcomes in [run_cases(__file__, names, rounds, chosen.quick, say)]
+        for figure in figures
+    ]
+    say("")
+    size = "small sizes (--quick)" if chosen.quick else "full sizes"
+    head = (
+        f"{time.strftime('%Y-%m-%d')}, {machine()}; {rounds} round(s), {size}, {time.monotonic() - begin:.0f} s; "
+        f"load of the machine at the end {os.getloadavg()[0]:.1f}."
+    )
+    print(f"{head}\n\n{plain_table(rows)}")
+    if chosen.markdown:
+        write_page(chosen.markdown, rows, head)
+        print(f"\nwritten to {chosen.markdown}")
+
+
+if __name__ == "__main__":
+    main()
