@@ -47,16 +47,19 @@ clean: ## remove everything these targets created
 
 # Installs run again only when pyproject.toml changes; code changes need none, the install is an editable one.
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(PIP) --editable ".[dev]"
+	@echo "installing what the tests need (once; Spark is the largest part, about 500 MB)"
+	@$(PIP) --editable ".[dev]"
 	@touch $(VENV)/.installed-dev $(VENV)/.installed-demo
 
 $(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
-	$(PIP) --editable ".[demo]"
+	@echo "installing what the demo needs (once; Spark is the largest part, about 500 MB)"
+	@$(PIP) --editable ".[demo]"
 	@touch $@
 
 $(VENV)/.installed-bench: pyproject.toml | $(BIN)/python
-	$(PIP) --editable ".[bench]"
-	@touch $@
+	@echo "installing what the benchmarks need (once)"
+	@$(PIP) --editable ".[bench]"
+	@touch $@ $(VENV)/.installed-dev $(VENV)/.installed-demo
 
 $(BIN)/python:
 	@for candidate in $(if $(PYTHON),"$(PYTHON)",$(CANDIDATES)); do \

@@ -1,0 +1,102 @@
+"""The ruler itself: ratios, words, what is said of a case that cannot run, the page that is written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent.parent / "docs" / "benchmarks.md"
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The script's modules, importable while the test runs."""
+    monkeypatch.syspath_prepend(str(HERE))
+    import bench
+
+    yield bench
+
+
+def test_every_figure_names_cases_that_exist(bench: ModuleType) -> None:
+    from harness import CASES
+
+    places = [place for figure in bench.FIGURES for place in (figure.ours, figure.beside) if place]
+    assert [place for place in places if place.partition(":")[0] not in CASES] == []
+    assert len({figure.id for figure in bench.FIGURES}) == len(bench.FIGURES)
+
+
+def test_the_page_explains_every_figure(bench: ModuleType) -> None:
+    text = PAGE.read_text("utf-8")
+    assert bench.BEGIN in text and bench.END in text
+    _, _, prose = text.partition(bench.END)
+    assert [figure.id for figure in bench.FIGURES if f"`{figure.id}`" not in prose] == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "less_is_better", "words"),
+    [
+        (300.0, False, "meets the target"),
+        (200.0, False, "between floor and target"),
+        (100.0, False, "BELOW THE FLOOR"),
+        (100.0, True, "meets the target"),
+        (250.0, True, "between floor and target"),
+        (400.0, True, "BELOW THE FLOOR"),
+    ],
+)
+def test_a_ratio_of_medians_is_put_into_words(bench: ModuleType, ours: float, less_is_better: bool, words: str) -> None:
+    from harness import Figure, Outcome
+
+    floor, target = (3.0, 2.0) if less_is_better else (1.5, 3.0)
+    figure = Figure("X", "what", "a:n", "b:n", floor, target, less_is_better)
+    rounds = [{"n": ours - 90}, {"n": ours}, {"n": ours + 9_000}]
+    row = bench.judge(figure, {"a": Outcome(rounds, None), "b": Outcome([{"n": 100.0}], None)})
+    assert (row.ratio, row.verdict) == (ours / 100, words)
+
+
+def test_a_peer_that_is_absent_is_said_and_not_a_failure(bench: ModuleType) -> None:
+    from harness import Figure, Outcome
+
+    outcomes = {"a": Outcome([{"n": 1.0}], None), "b": Outcome([], "no redis-server on this machine")}
+    row = bench.judge(Figure("X", "what", "a:n", "b:n", None, 2), outcomes)
+    assert row.verdict == "not measured: no redis-server on this machine"
+    assert "no redis-server" in bench.plain_table([row]) and "no redis-server" in bench.markdown_table([row])
+
+
+def test_numbers_are_printed_as_a_person_reads_them(bench: ModuleType) -> None:
+    from harness import Spread, amount, spread_text
+
+    assert amount(1_670_000, "/s") == "1.67 M/s"
+    assert amount(0.21, "x") == "0.21 x"
+    assert spread_text(Spread(1_670_000, 1_420_000, 1_800_000), "/s") == "1.67 (1.42..1.8) M/s"
+    assert spread_text(Spread(156, 140, 1_268), "us") == "156 (140..1,268) us"
+
+
+def test_a_page_keeps_what_was_written_by_hand(bench: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{bench.BEGIN}\nold\n{bench.END}\nafter\n", "utf-8")
+    bench.write_page(page, [], "today")
+    text = page.read_text("utf-8")
+    assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text and "today" in text
+
+
+def test_one_case_runs_in_a_process_of_its_own() -> None:
+    command = [sys.executable, str(HERE / "bench.py"), "--quick", "--only", "E5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "plain file 1 KB" in done.stdout and "not measured" not in done.stdout, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_whole_table_prints() -> None:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "bench.py"), "--quick"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "not measured: failed" not in done.stdout, done.stdout + done.stderr
