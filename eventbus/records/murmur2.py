@@ -1,0 +1,31 @@
+"""MurmurHash2 as Kafka's Java client computes it (``org.apache.kafka.common.utils.Utils.murmur2``): the default
+partitioner of keyed records. Byte-exact, so that a key lands on the same partition whoever wrote it.
+"""
+
+from __future__ import annotations
+
+from struct import unpack_from
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(key: bytes) -> int:
+    """The hash of ``key``, as an unsigned 32-bit number (Java's ``int`` is the same bits, signed)."""
+    length = len(key)
+    words = length >> 2
+    state = _SEED ^ length
+    for word in unpack_from(f"<{words}I", key):
+        word = word * _M & _MASK
+        state = state * _M & _MASK ^ (word ^ word >> 24) * _M & _MASK
+    tail = length & 3
+    if tail:
+        state = (state ^ int.from_bytes(key[-tail:], "little")) * _M & _MASK
+    state = (state ^ state >> 13) * _M & _MASK
+    return state ^ state >> 15
+
+
+def to_positive(number: int) -> int:
+    """Kafka's ``Utils.toPositive``: the sign bit cleared, not the absolute value."""
+    return number & 0x7FFFFFFF
