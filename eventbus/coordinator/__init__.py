@@ -1,1 +1,32 @@
+"""State machines over internal topics: topics and their configs, committed offsets. Synchronous and pure."""
 
+from eventbus.coordinator.codec import (
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_offset_key,
+    decode_offset_value,
+    encode_offset_key,
+    encode_offset_value,
+    java_string_hash,
+    partition_for_group,
+)
+from eventbus.coordinator.offsets import OffsetsShard
+from eventbus.coordinator.shard import CoordinatorRecord, Decision, Shard
+from eventbus.coordinator.topics import TopicsShard, TopicState
+
+__all__ = [
+    "CoordinatorRecord",
+    "Decision",
+    "OffsetCommitKey",
+    "OffsetCommitValue",
+    "OffsetsShard",
+    "Shard",
+    "TopicState",
+    "TopicsShard",
+    "decode_offset_key",
+    "decode_offset_value",
+    "encode_offset_key",
+    "encode_offset_value",
+    "java_string_hash",
+    "partition_for_group",
+]

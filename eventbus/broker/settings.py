@@ -1,0 +1,42 @@
+"""What a broker can be told."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one log. Names are Kafka's broker configs, dots as underscores; times in milliseconds."""
+
+    fsync: Literal["commit", "interval", "os"] = "commit"
+    """When stored bytes are forced to disk. ``commit``: before they are acknowledged or read. ``interval``: in the
+    background; a power cut loses at most ``fsync_interval_ms``. ``os``: when the operating system likes; a power cut
+    loses its tail of 5 to 30 s. None of them loses anything when only the process dies."""
+    fsync_interval_ms: int = 100
+    auto_create_topics: bool = False
+    """``auto.create.topics.enable``. Off: a mistyped name is an error, not a topic."""
+    num_partitions: int = 1
+    """``num.partitions``: of a topic that does not say."""
+    offsets_topic_num_partitions: int = 50
+    """Of ``__consumer_offsets``, when it is created; later it keeps what it has."""
+    offsets_topic_segment_bytes: int = 104_857_600
+    log_retention_check_interval_ms: int = 300_000
+    checkpoint_interval_ms: int = 1_000
+    """How often readers in other processes learn how far they may read, if anything moved."""
+    log_defaults: dict[str, Any] = {}
+    """Topic configs for topics that do not set them, under Kafka's topic keys."""
+    cluster_id: str | None = None
+    """Refuse a directory of another cluster; for a new one, its id. None: whatever is there, or a new id."""
+
+    @property
+    def fsync_promise(self) -> str:
+        """What the fsync setting means for an acknowledged record, in one line."""
+        match self.fsync:
+            case "commit":
+                return "fsync=commit: an acknowledged record survives a power cut"
+            case "interval":
+                return f"fsync=interval: a power cut loses at most the last {self.fsync_interval_ms} ms"
+            case _:
+                return "fsync=os: a power cut loses what the operating system had not written yet (5 to 30 s)"

@@ -1,0 +1,87 @@
+"""What a batch from outside must keep before it is stored: Kafka's checks, header by header.
+
+The batch stays closed: but for compacted topics, whose records need keys, the 61 bytes of the header tell all.
+``base_offset`` and ``partition_leader_epoch`` are not looked at; the log writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eventbus.errors import CorruptRecord, InvalidRecord, InvalidTxnState, RecordTooLarge, UnsupportedCompression
+from eventbus.records import BatchHeader, check_crc, iter_batches, patch_offsets, read_header
+from eventbus.types import Compression, TimestampType, TopicPartition
+
+_CODEC_BITS = 0x07
+
+
+def check_batch(batch: bytearray, topic_partition: TopicPartition) -> BatchHeader:
+    """The header of the one good batch in ``batch``.
+
+    Raises CorruptRecord (bytes damaged on the way), InvalidRecord (rules of the format), UnsupportedCompression,
+    InvalidTxnState.
+    """
+    where = f"produce to {topic_partition}"
+    try:
+        header = read_header(batch)
+    except CorruptRecord as error:
+        raise CorruptRecord(f"{where}: {error}") from None
+    if header.size_bytes != len(batch):
+        if header.size_bytes > len(batch):
+            raise CorruptRecord(f"{where}: the batch says {header.size_bytes:,} bytes, {len(batch):,} came")
+        raise InvalidRecord(
+            f"{where}: {len(batch) - header.size_bytes:,} bytes after the batch; send one batch at a time"
+        )
+    for reason in _broken_rules(header):
+        raise InvalidRecord(f"{where}: {reason}")
+    if header.attributes & _CODEC_BITS > max(Compression):
+        raise UnsupportedCompression(
+            f"{where}: codec {header.attributes & _CODEC_BITS} is none of "
+            f"{', '.join(f'{codec.name.lower()} ({codec})' for codec in Compression)}"
+        )
+    if header.is_transactional:
+        raise InvalidTxnState(f"{where}: a transactional batch, but no transaction is open here for its producer")
+    try:
+        check_crc(batch, header)
+    except CorruptRecord as error:
+        raise CorruptRecord(f"{where}: {error}; it was damaged on the way: send it again") from None
+    return header
+
+
+def _broken_rules(header: BatchHeader) -> Iterator[str]:
+    if header.records_count <= 0:
+        yield f"a batch of {header.records_count} records"
+    if header.last_offset_delta != header.records_count - 1:
+        yield f"last offset delta {header.last_offset_delta} in a batch of {header.records_count} records"
+    if header.is_control:
+        yield "a control batch; only the log itself writes those"
+    if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
+        yield "timestamp type LogAppendTime; only the log itself sets it"
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        yield (
+            f"producer {header.producer_id} with epoch {header.producer_epoch} and sequence {header.base_sequence}; "
+            "both start at 0"
+        )
+    if header.producer_id < 0 and header.is_transactional:
+        yield "a transactional batch without a producer id"
+
+
+def refuse_large(size_bytes: int, limit_bytes: int, topic_partition: TopicPartition) -> RecordTooLarge:
+    """The error for a batch above the topic's limit."""
+    topic = topic_partition.topic
+    return RecordTooLarge(
+        f"{size_bytes:,} bytes for {topic_partition}, which takes at most max.message.bytes={limit_bytes:,}: "
+        f"send less at once, or `eventbus topics alter {topic} --config max.message.bytes={size_bytes}`"
+    )
+
+
+def check_keys(batch: bytearray, topic_partition: TopicPartition) -> None:
+    """Raises InvalidRecord when a record has no key: compaction would not know what it replaces. Opens the batch."""
+    patch_offsets(batch, 0, -1)  # what came here may be anything, and the log overwrites it
+    for opened in iter_batches(batch, verify=False):
+        for index, record in enumerate(opened):
+            if record.key is None:
+                raise InvalidRecord(
+                    f"produce to {topic_partition}: record {index} has no key, and topic {topic_partition.topic!r} is "
+                    "compacted (cleanup.policy): give it a key, or send it to a topic with cleanup.policy=delete"
+                )

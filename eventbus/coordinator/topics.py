@@ -1,0 +1,166 @@
+"""Topics and their configs, folded from ``__cluster_metadata-0``. Pure.
+
+Record format (ours; Kafka's own metadata log is a Raft log of another shape). Keys and values are JSON::
+
+    key    {"type": "topic", "name": "flights"}
+    value  {"version": 0, "topic_id": "<22 characters>", "partitions": 3, "configs": {"retention.ms": "1000"},
+            "created_ms": 1700000000000}            or null: the topic is deleted
+
+A value tells all of a topic, so the last record per key is the whole truth and the log can be compacted. ``configs``
+holds only what was set on the topic, as text, under Kafka's keys. Unknown fields of a value are refused, not dropped:
+they come with a higher ``version``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from eventbus.coordinator.shard import CoordinatorRecord, Decision
+from eventbus.errors import InvalidPartitions, TopicAlreadyExists, UnknownTopicOrPartition
+from eventbus.suggest import nearest
+
+MAX_PARTITIONS = 10_000
+"""Of one topic: as many as Kafka creates in one request."""
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+_VERSION = 0
+
+
+class TopicState(msgspec.Struct, frozen=True):
+    """One topic, as it is stored."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    configs: dict[str, str]
+    created_ms: int
+
+
+class _Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: str
+    name: str
+
+
+class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: int
+    topic_id: str
+    partitions: int
+    configs: dict[str, str]
+    created_ms: int
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+class TopicsShard:
+    """Hard state: ``topics`` and ``deleted``, the names whose last record is a tombstone."""
+
+    __slots__ = ("deleted", "topics")
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicState] = {}
+        self.deleted: set[str] = set()
+
+    def __repr__(self) -> str:
+        topics = (
+            f"{topic.name}({topic.topic_id} partitions={topic.partitions}"
+            f"{''.join(f' {key}={value}' for key, value in sorted(topic.configs.items()))})"
+            for _, topic in sorted(self.topics.items())
+        )
+        return f"TopicsShard({' '.join([*topics, *(f'-{name}' for name in sorted(self.deleted))])})"
+
+    # decide ----------------------------------------------------------------------------------------------------------
+
+    def create(
+        self, name: str, partitions: int, configs: Mapping[str, str], topic_id: str, now_ms: int
+    ) -> Decision[TopicState]:
+        """A new topic. Name and configs are checked by the broker; raises TopicAlreadyExists, InvalidPartitions."""
+        known = self.topics.get(name)
+        if known is not None:
+            raise TopicAlreadyExists(
+                f"topic {name!r} exists, with {known.partitions} partition(s): use it as it is, "
+                f"or delete it first (`eventbus topics delete {name}`)"
+            )
+        _check_partitions(name, partitions)
+        return _stored(TopicState(name, topic_id, partitions, dict(configs), now_ms))
+
+    def delete(self, name: str) -> Decision[TopicState]:
+        """Raises UnknownTopicOrPartition."""
+        topic = self.topic(name)
+        return Decision((CoordinatorRecord(_encode_key(name), None),), topic)
+
+    def add_partitions(self, name: str, total_count: int) -> Decision[TopicState]:
+        """Raises InvalidPartitions unless there are more than before."""
+        topic = self.topic(name)
+        if total_count <= topic.partitions:
+            raise InvalidPartitions(
+                f"topic {name!r} has {topic.partitions} partition(s), asked for {total_count}: a topic only grows; "
+                "for fewer, copy it to a new topic"
+            )
+        _check_partitions(name, total_count)
+        return _stored(msgspec.structs.replace(topic, partitions=total_count))
+
+    def alter_configs(self, name: str, set: Mapping[str, str], delete: Sequence[str]) -> Decision[TopicState]:
+        """Set and unset keys, checked by the broker; nothing is stored when nothing changes."""
+        topic = self.topic(name)
+        kept = {key: value for key, value in topic.configs.items() if key not in delete}
+        configs = {**kept, **set}
+        if configs == topic.configs:
+            return Decision((), topic)
+        return _stored(msgspec.structs.replace(topic, configs=configs))
+
+    # replay ----------------------------------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        decoded = _decode(key, _Key)
+        if decoded.type != "topic":
+            raise ValueError(f"metadata of unknown type {decoded.type!r}: a newer version wrote it")
+        name = decoded.name
+        if value is None:
+            if self.topics.pop(name, None) is not None:
+                self.deleted.add(name)
+            return
+        version = _decode(value, _Versioned).version
+        if version != _VERSION:
+            raise ValueError(f"metadata of version {version}; {_VERSION} is known here: a newer version wrote it")
+        told = _decode(value, _Value)
+        self.topics[name] = TopicState(name, told.topic_id, told.partitions, told.configs, told.created_ms)
+        self.deleted.discard(name)
+
+    # look ------------------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicState:
+        """Raises UnknownTopicOrPartition, naming the nearest topic."""
+        topic = self.topics.get(name)
+        if topic is None:
+            known = [other for other in self.topics if not other.startswith("__")]
+            raise UnknownTopicOrPartition(
+                f"there is no topic {name!r}{nearest(name, known)}; create it with `eventbus topics create {name}`"
+            )
+        return topic
+
+
+def _check_partitions(name: str, partitions: int) -> None:
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidPartitions(f"topic {name!r} with {partitions} partitions: choose 1 to {MAX_PARTITIONS:,}")
+
+
+def _decode(data: bytes, kind: type[StructT]) -> StructT:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"metadata that cannot be read ({error})") from error
+
+
+def _encode_key(name: str) -> bytes:
+    return msgspec.json.encode(_Key("topic", name))
+
+
+def _stored(topic: TopicState) -> Decision[TopicState]:
+    value = _Value(_VERSION, topic.topic_id, topic.partitions, topic.configs, topic.created_ms)
+    return Decision((CoordinatorRecord(_encode_key(topic.name), msgspec.json.encode(value)),), topic)
