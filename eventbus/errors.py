@@ -42,6 +42,7 @@ _ROWS = (
     ErrorCode(47, "INVALID_PRODUCER_EPOCH", False, "The producer's epoch is old."),
     ErrorCode(48, "INVALID_TXN_STATE", False, "The transaction is not in a state that allows this."),
     ErrorCode(56, "KAFKA_STORAGE_ERROR", True, "The disk failed."),
+    ErrorCode(69, "GROUP_ID_NOT_FOUND", False, "There is no such group."),
     ErrorCode(76, "UNSUPPORTED_COMPRESSION_TYPE", False, "The codec is not known here."),
     ErrorCode(87, "INVALID_RECORD", False, "A record breaks a rule of its topic."),
     ErrorCode(90, "PRODUCER_FENCED", False, "A newer producer with the same transactional id took over."),
@@ -189,6 +190,12 @@ class InvalidTxnState(KafkaError):
 
     code = 48
     fatal = True
+
+
+class GroupIdNotFound(KafkaError):
+    """Mend the group's name; a group exists from its first commit on."""
+
+    code = 69
 
 
 class UnsupportedCompression(KafkaError):
