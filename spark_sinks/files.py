@@ -1,0 +1,172 @@
+"""The few file operations of a table, so that a test can stand in for the disk.
+
+Paths are relative to the table's directory and use ``/``. Whatever returns normally from a method called ``sync_*``,
+`makedirs` or `create` survives a power cut; the others only a dying process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Protocol
+
+from eventbus.errors import LogLocked, StorageError, StorageFull
+
+_FULL = {errno.ENOSPC, errno.EDQUOT} if hasattr(errno, "EDQUOT") else {errno.ENOSPC}
+
+
+class Files(Protocol):
+    """What the commit protocol needs of a file system."""
+
+    def exists(self, path: str) -> bool: ...
+    def read(self, path: str) -> bytes: ...
+    def files_below(self, path: str, *, hidden: bool = False) -> list[str]:
+        """All files below a directory, sorted; directories whose name begins with ``_`` or ``.`` only if asked for."""
+        ...
+
+    def makedirs(self, path: str) -> None: ...
+    def create(self, path: str, data: bytes) -> bool:
+        """Create a file with all of ``data`` or not at all; False if it exists."""
+        ...
+
+    def rename(self, source: str, target: str) -> None: ...
+    def remove(self, path: str) -> None: ...
+    def sync_dir(self, path: str) -> None: ...
+
+
+class LocalFiles:
+    """`Files` on a local directory. Foreign errors leave as `StorageError`, a full disk as `StorageFull`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def exists(self, path: str) -> bool:
+        return (self.root / path).exists()
+
+    def read(self, path: str) -> bytes:
+        with disk_errors(self.root / path, "read"):
+            return (self.root / path).read_bytes()
+
+    def files_below(self, path: str, *, hidden: bool = False) -> list[str]:
+        found: list[str] = []
+        for directory, names, files in os.walk(self.root / path):
+            if not hidden:
+                names[:] = [name for name in names if not name.startswith(("_", "."))]
+            found += [(Path(directory) / name).relative_to(self.root).as_posix() for name in files]
+        return sorted(found)
+
+    def makedirs(self, path: str) -> None:
+        target = self.root / path
+        with disk_errors(target, "create"):
+            missing = [each for each in (target, *target.parents) if not each.exists()]
+            target.mkdir(parents=True, exist_ok=True)
+            for each in reversed(missing):
+                _sync_dir(each.parent)
+
+    def create(self, path: str, data: bytes) -> bool:
+        target = self.root / path
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        with disk_errors(target, "create"):
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                created = _publish(temporary, target)
+            finally:
+                temporary.unlink(missing_ok=True)
+            _sync_dir(target.parent)
+        return created
+
+    def rename(self, source: str, target: str) -> None:
+        with disk_errors(self.root / target, "rename to"):
+            (self.root / source).rename(self.root / target)
+
+    def remove(self, path: str) -> None:
+        with disk_errors(self.root / path, "remove"):
+            (self.root / path).unlink(missing_ok=True)
+
+    def sync_dir(self, path: str) -> None:
+        with disk_errors(self.root / path, "sync"):
+            _sync_dir(self.root / path)
+
+
+class DirectoryLock:
+    """An exclusive lock by the operating system on a file: it falls with the process, however that ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> DirectoryLock:
+        with disk_errors(self._path, "open"):
+            file = self._path.open("a+", encoding="utf-8")
+        if not _try_lock(file):
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            file.close()
+            raise LogLocked(f"{self._path.parent.parent} is being landed by {holder}: wait for it, or stop it")
+        file.seek(0)
+        file.truncate()
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        self._file = file
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            file.seek(0x7FFF0000)  # beyond the text: Windows locks forbid reading as well
+            getattr(msvcrt, "locking")(file.fileno(), getattr(msvcrt, "LK_NBLCK"), 1)  # noqa: B009 - Windows only
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _publish(temporary: Path, target: Path) -> bool:
+    """Give a complete file its name, unless the name is taken."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links: the directory lock keeps others away between the two steps
+        if target.exists():
+            return False
+        temporary.rename(target)
+    return True
+
+
+def _sync_dir(path: Path) -> None:
+    if os.name == "nt":  # directories cannot be opened there; NTFS journals its names
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path, what: str) -> Iterator[None]:
+    """Turn an OSError into our own error, naming the path and what was done to it."""
+    try:
+        yield
+    except OSError as error:
+        kind = StorageFull if error.errno in _FULL else StorageError
+        raise kind(f"cannot {what} {path}: {error.strerror or error}") from error

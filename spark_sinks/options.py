@@ -1,0 +1,198 @@
+"""The options of ``format("eventbus")``: those of Spark's Kafka source, checked before anything starts."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from eventbus.log.reader import LogReader
+
+from eventbus.errors import ConfigError, UnknownTopicOrPartition
+from eventbus.types import TopicPartition
+from spark_sinks.offsets import EARLIEST, LATEST, Bounds, Offsets, parse
+
+KNOWN = {
+    "path": "directory or file:// URL of the log",
+    "subscribe": "topics, separated by commas",
+    "subscribePattern": "regular expression over topic names",
+    "assign": 'partitions, {"topic": [0, 1]}',
+    "startingOffsets": "earliest (the default), latest, or JSON",
+    "endingOffsets": "latest (the default) or JSON; batch only",
+    "maxOffsetsPerTrigger": "records per micro-batch; streams only",
+    "minPartitions": "tasks to aim at; the number of cores by default",
+    "maxRecordsPerPartition": "records per task",
+    "failOnDataLoss": "true (the default): offsets that are gone stop the query; false: they are passed over",
+    "includeHeaders": "true adds the column headers; false by default",
+}
+_SPELLING = {name.lower(): name for name in KNOWN}
+_STREAM_ONLY = frozenset({"maxOffsetsPerTrigger"})
+_BATCH_ONLY = frozenset({"endingOffsets"})
+
+
+class SourceOptions(msgspec.Struct, frozen=True):
+    """Parsed options. ``starting`` and ``ending`` are -2, -1, or offsets per partition."""
+
+    directory: str
+    subscribe: tuple[str, ...] = ()
+    pattern: str | None = None
+    assign: tuple[TopicPartition, ...] = ()
+    starting: int | Offsets = EARLIEST
+    ending: int | Offsets = LATEST
+    max_offsets_per_trigger: int | None = None
+    min_partitions: int = 1
+    max_records_per_partition: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+
+    def bounds(self, reader: LogReader) -> Bounds:
+        """First offset and end of every partition these options select now.
+
+        Raises `UnknownTopicOrPartition`, with the nearest name, for a topic or partition that is named but not there.
+        """
+        topics = reader.topics()
+        if self.assign:
+            wanted = {each.topic for each in self.assign}
+        elif self.pattern is not None:
+            wanted = {each for each in topics if re.fullmatch(self.pattern, each) and not each.startswith("__")}
+        else:
+            wanted = set(self.subscribe)
+        if missing := sorted(wanted - set(topics)):
+            near = difflib.get_close_matches(missing[0], topics, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"topics there: {', '.join(topics) or 'none'}"
+            raise UnknownTopicOrPartition(f"there is no topic {missing[0]!r} in {self.directory}; {hint}")
+        found = {
+            TopicPartition(topic, partition): bounds
+            for topic in sorted(wanted)
+            for partition, bounds in reader.offsets(topic).items()
+        }
+        if not self.assign:
+            return found
+        if absent := [each for each in self.assign if each not in found]:
+            raise UnknownTopicOrPartition(f"assign: there is no partition {absent[0]} in {self.directory}")
+        return {each: found[each] for each in self.assign}
+
+
+def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> SourceOptions:
+    """Check and parse. ``stream`` says which kind of reader asks; None when that is not known yet.
+
+    Raises `ConfigError` naming the option, the right spelling and the form of its value.
+    """
+    given = _spelled(options, stream)
+    if "path" not in given:
+        raise ConfigError('path is missing: .option("path", "./data") or .load("./data") names the log\'s directory')
+    selected = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
+    if len(selected) != 1:
+        told = "none was given" if not selected else f"{' and '.join(selected)} were given"
+        raise ConfigError(f"exactly one of subscribe, subscribePattern and assign selects the topics; {told}")
+    return SourceOptions(
+        directory=log_directory(given["path"]),
+        subscribe=_topics(given["subscribe"]) if "subscribe" in given else (),
+        pattern=_pattern(given.get("subscribePattern")),
+        assign=_assigned(given["assign"]) if "assign" in given else (),
+        starting=_position(given.get("startingOffsets", "earliest"), "startingOffsets"),
+        ending=_position(given.get("endingOffsets", "latest"), "endingOffsets"),
+        max_offsets_per_trigger=_positive(given, "maxOffsetsPerTrigger"),
+        min_partitions=_positive(given, "minPartitions") or os.cpu_count() or 1,
+        max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
+        fail_on_data_loss=_flag(given, "failOnDataLoss", True),
+        include_headers=_flag(given, "includeHeaders", False),
+    )
+
+
+def log_directory(path: str) -> str:
+    """The directory a path or ``file://`` URL names, made absolute."""
+    if "://" in path:
+        parts = urlsplit(path)
+        if parts.scheme != "file":
+            advice = (
+                "for a Kafka cluster there is Spark's format('kafka')" if parts.scheme == "kafka" else "use file://"
+            )
+            raise ConfigError(f"path={path!r}: Spark reads the log from a directory; {advice}")
+        path = unquote(parts.netloc + parts.path)
+    directory = Path(path).expanduser().absolute()
+    if not directory.is_dir():
+        raise ConfigError(f"path={path!r}: there is no directory {directory}")
+    return str(directory)
+
+
+def _spelled(options: Mapping[str, str], stream: bool | None) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for key, value in options.items():
+        name = _SPELLING.get(key.lower())
+        if name is None:
+            near = difflib.get_close_matches(key.lower(), _SPELLING, 1)
+            hint = f"did you mean {_SPELLING[near[0]]!r}?" if near else f"the options are {', '.join(KNOWN)}"
+            raise ConfigError(f"format('eventbus') has no option {key!r}; {hint}")
+        given[name] = value
+    if stream and (wrong := _BATCH_ONLY & given.keys()):
+        raise ConfigError(f"{min(wrong)} is for spark.read; a stream ends by its trigger (availableNow)")
+    if stream is False and (wrong := _STREAM_ONLY & given.keys()):
+        raise ConfigError(f"{min(wrong)} is for spark.readStream; limit a batch with endingOffsets")
+    return given
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    topics = tuple(name for name in (part.strip() for part in text.split(",")) if name)
+    if not topics:
+        raise ConfigError(f"subscribe={text!r} names no topic: write subscribe='orders' or 'orders,payments'")
+    return topics
+
+
+def _pattern(text: str | None) -> str | None:
+    if text is not None:
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise ConfigError(f"subscribePattern={text!r} is not a regular expression: {error}") from error
+    return text
+
+
+def _assigned(text: str) -> tuple[TopicPartition, ...]:
+    try:
+        value = msgspec.json.decode(text, type=dict[str, list[int]])
+    except msgspec.DecodeError as error:
+        raise ConfigError(f'assign={text!r} is not understood ({error}): write {{"topic": [0, 1]}}') from error
+    pairs = tuple(sorted(TopicPartition(topic, each) for topic, parts in value.items() for each in set(parts)))
+    if not pairs:
+        raise ConfigError(f'assign={text!r} names no partition: write {{"topic": [0, 1]}}')
+    return pairs
+
+
+def _position(text: str, option: str) -> int | Offsets:
+    named = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
+    if option == "endingOffsets" and named == EARLIEST:
+        _refuse(option, text, "'latest' or JSON")
+    if named is not None:
+        return named
+    if not text.lstrip().startswith("{"):
+        _refuse(option, text, "'latest' or JSON" if option == "endingOffsets" else "'earliest', 'latest' or JSON")
+    offsets = parse(text, option)
+    if option == "endingOffsets" and EARLIEST in offsets.values():
+        raise ConfigError(f"{option}={text!r}: -2 (the earliest offset) cannot be an end; use -1 or an offset")
+    return offsets
+
+
+def _positive(given: Mapping[str, str], option: str) -> int | None:
+    text = given.get(option)
+    if text is None:
+        return None
+    if not text.strip().isascii() or not text.strip().isdigit() or int(text) == 0:
+        _refuse(option, text, "a whole number above 0")
+    return int(text)
+
+
+def _flag(given: Mapping[str, str], option: str, default: bool) -> bool:
+    if option not in given:
+        return default
+    value = {"true": True, "false": False}.get(given[option].strip().lower())
+    return _refuse(option, given[option], "'true' or 'false'") if value is None else value
+
+
+def _refuse(option: str, text: str, form: str) -> NoReturn:
+    raise ConfigError(f"{option}={text!r} is not {form}: {KNOWN[option]}")

@@ -1,0 +1,126 @@
+"""One Spark session, on this machine, with the settings a landing job needs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from eventbus.errors import ConfigError
+from spark_sinks.jvm import Jvm, require_pyspark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MAX_INT = 2**31 - 1
+
+
+def default_conf() -> dict[str, str]:
+    """The settings of `spark_session`, by Spark's names; each can be overridden there."""
+    return {
+        # Plain local[*] gives up at the first lost worker; 4 is the number of attempts of a task.
+        "spark.master": "local[*,4]",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "localhost",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        # Measuring a batch row by row is quadratic as soon as there is a list column (SPARK-51316): 14x. Rows bound it.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(_MAX_INT),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+        "spark.sql.catalogImplementation": "in-memory",
+    }
+
+
+def spark_session(
+    app_name: str = "eventbus", *, conf: Mapping[str, Any] | None = None, log_level: str = "ERROR", **more: Any
+) -> SparkSession:
+    """A Spark session on this machine that knows ``format("eventbus")`` and needs no installed Java.
+
+    ``conf`` holds Spark's settings by their dotted names; keyword arguments are the same with underscores for dots
+    (``spark_driver_memory="2g"``). ``session.stop()``, leaving a ``with`` block, or the end of the interpreter ends the
+    JVM too. A session that is active already is returned as it is, with the source registered.
+
+    Raises `ConfigError` when pyspark is missing (with the ``pip install`` to run) or no Java 17 or newer is found.
+    """
+    require_pyspark()
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from spark_sinks.source import register
+
+    wanted = {**default_conf(), **{key: _text(value) for key, value in (conf or {}).items()}}
+    wanted |= {key.replace("_", "."): _text(value) for key, value in more.items()}
+    if unknown := [key for key in wanted if not key.startswith("spark.")]:
+        raise ConfigError(f"{', '.join(unknown)}: Spark's settings begin with 'spark.'")
+    session = SparkSession.getActiveSession()
+    if session is None:
+        # A context left by the caller's own pyspark code brings its own JVM; ours would be a second one.
+        jvm = Jvm(wanted, log_level=log_level) if getattr(SparkContext, "_gateway", None) is None else None
+        session = _connect(app_name, wanted, jvm)
+    register(session)
+    return session
+
+
+def _connect(app_name: str, conf: Mapping[str, str], jvm: Jvm | None) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    builder = builder.appName(app_name)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    if jvm is None:
+        return builder.getOrCreate()
+    environ = {
+        "PYSPARK_GATEWAY_PORT": str(jvm.port),
+        "PYSPARK_GATEWAY_SECRET": jvm.secret,
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+    }
+    before = {name: os.environ.get(name) for name in environ}
+    os.environ.update(environ)
+    try:
+        builder = builder.config("spark.sql.warehouse.dir", (jvm.directory / "warehouse").as_uri())
+        session = builder.config("spark.local.dir", str(jvm.directory / "tmp")).getOrCreate()
+    except BaseException:
+        _disconnect(jvm)
+        raise
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    _end_jvm_with(session, jvm)
+    return session
+
+
+def _end_jvm_with(session: SparkSession, jvm: Jvm) -> None:
+    stop_session = session.stop
+
+    def stop() -> None:
+        try:
+            stop_session()
+        finally:
+            _disconnect(jvm)
+
+    session.stop = stop
+
+
+def _disconnect(jvm: Jvm) -> None:
+    """Make pyspark forget the gateway before the JVM goes, so that a later session starts a new one."""
+    from pyspark import SparkContext
+
+    context: Any = SparkContext
+    gateway = context._gateway
+    context._gateway = context._jvm = None
+    if gateway is not None:
+        gateway.shutdown()
+    jvm.stop()
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

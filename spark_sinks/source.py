@@ -1,0 +1,172 @@
+"""``format("eventbus")``: a log directory as a Spark source, batch and stream, with the Kafka source's columns.
+
+Written on Spark's Python Data Source API. The driver plans offset ranges, tasks read and decode their range on their
+own through `eventbus.log.reader`, and records cross to the JVM as Arrow columns. A reader object is pickled to the
+tasks, so it holds options only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from eventbus.log.reader import LogReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from eventbus.errors import ConfigError, OffsetOutOfRange
+from eventbus.types import TopicPartition
+from spark_sinks.offsets import (
+    EARLIEST,
+    Bounds,
+    OffsetRange,
+    Offsets,
+    from_json,
+    limited,
+    resolve,
+    split,
+    to_json,
+)
+from spark_sinks.options import SourceOptions, parse_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+)
+_HEADERS = ", headers array<struct<key string, value binary>>"
+
+
+def register(spark: SparkSession) -> None:
+    """Teach a session ``format("eventbus")``. `spark_session` has done it already."""
+    spark.dataSource.register(EventBusDataSource)
+
+
+class EventBusDataSource(DataSource):
+    """The source by name. Spark asks it for a schema first, so a wrong option is told at ``load()``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "eventbus"
+
+    def schema(self) -> str:
+        options = parse_options(self.options)
+        return _COLUMNS + (_HEADERS if options.include_headers else "")
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(parse_options(self.options, stream=False))
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        return StreamReader(parse_options(self.options, stream=True))
+
+
+class Range(InputPartition):
+    """An `OffsetRange` on its way to a task."""
+
+    def __init__(self, offsets: OffsetRange) -> None:
+        super().__init__(tuple(offsets))
+        self.offsets = offsets
+
+
+class BatchReader(DataSourceReader):
+    """``spark.read``: the records between two offsets per partition."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        bounds = self._options.bounds(LogReader(self._options.directory))
+        start = _positions(self._options.starting, bounds, "startingOffsets", missing=0)
+        end = _positions(self._options.ending, bounds, "endingOffsets", missing=1)
+        return _plan(self._options, start, end, bounds)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """``spark.readStream``: offsets are Kafka's JSON, so a checkpoint reads like one of Spark's Kafka source."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._target: Offsets | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        bounds = self._bounds()
+        return to_json(_positions(self._options.starting, bounds, "startingOffsets", missing=0))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = {each: end for each, (_, end) in self._bounds().items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        bounds = self._bounds()
+        begin = {each: first for each, (first, _) in bounds.items()} | from_json(start)
+        end = self._target if self._target is not None else {each: last for each, (_, last) in bounds.items()}
+        # An offset of a stream never goes back, not even when the topic does: `partitions` then tells the loss.
+        reached = {each: max(begin.get(each, 0), end.get(each, 0)) for each in begin.keys() | end.keys()}
+        if isinstance(limit, ReadMaxRows):
+            reached = limited(begin, reached, limit.max_rows)
+        return to_json(reached)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return to_json({each: end for each, (_, end) in self._bounds().items()})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        bounds = self._bounds()
+        begin = {each: first for each, (first, _) in bounds.items()} | from_json(start)
+        return _plan(self._options, begin, from_json(end), bounds)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+    def _bounds(self) -> Bounds:
+        return self._options.bounds(LogReader(self._options.directory))
+
+
+def _positions(wanted: int | Offsets, bounds: Bounds, option: str, *, missing: int) -> Offsets:
+    """One offset per partition; a partition the option does not name takes its first offset (0) or its end (1)."""
+    if isinstance(wanted, int):
+        return {each: resolve(wanted, bounds[each]) for each in bounds}
+    if unknown := sorted(wanted.keys() - bounds.keys()):
+        raise ConfigError(f"{option} names {unknown[0]}, which is not selected or not there")
+    return {each: resolve(wanted[each], bounds[each]) if each in wanted else bounds[each][missing] for each in bounds}
+
+
+def _plan(options: SourceOptions, start: Offsets, end: Offsets, bounds: Bounds) -> list[InputPartition]:
+    ranges = [
+        OffsetRange(each, *_kept(options, each, start.get(each, EARLIEST), end[each], bounds.get(each)))
+        for each in sorted(end)
+    ]
+    pieces = split(ranges, min_tasks=options.min_partitions, max_records=options.max_records_per_partition)
+    return [Range(piece) for piece in pieces]
+
+
+def _kept(
+    options: SourceOptions, where: TopicPartition, start: int, end: int, bounds: tuple[int, int] | None
+) -> tuple[int, int]:
+    """The part of ``[start, end)`` that the log still has; `OffsetOutOfRange` for the rest unless told otherwise."""
+    first, last = bounds or (0, 0)
+    start = resolve(start, (first, last))
+    inside = min(max(start, first), last), min(max(end, first), last)
+    if options.fail_on_data_loss and (start < first or max(start, end) > last):
+        raise OffsetOutOfRange(
+            f"{where} is to be read from offset {start} to {end}, but the log has {first} to {last}: retention removed "
+            f"records, or the topic was deleted and made again. Set failOnDataLoss=false to pass over what is gone, "
+            f"or start anew with another checkpoint and startingOffsets"
+        )
+    return inside[0], max(inside)
+
+
+def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    from spark_sinks.arrow import read_range
+
+    assert isinstance(partition, Range)
+    reader = LogReader(options.directory)
+    return read_range(reader, partition.offsets, include_headers=options.include_headers)
