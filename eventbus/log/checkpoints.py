@@ -1,0 +1,93 @@
+"""The small files beside the partitions, in Kafka's text formats.
+
+A checkpoint is a hint that saves work. It is replaced whole, and one that cannot be right is reported as damaged, to be
+rebuilt, never believed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from eventbus.errors import ConfigError
+from eventbus.log.storage import Storage, read_whole, write_atomic
+from eventbus.types import TopicPartition
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+"""Below these offsets everything is in its file on disk: the durable watermark."""
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+LAST_STABLE_OFFSETS = "last-stable-offset-checkpoint"
+"""How far readers in other processes may go. Ours; the others are Kafka's."""
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+META_PROPERTIES = "meta.properties"
+
+_logger = logging.getLogger("eventbus.log")
+
+
+def write_offsets(storage: Storage, name: str, offsets: Mapping[TopicPartition, int], *, sync: bool) -> None:
+    """Replace a checkpoint: version, count, then "topic partition offset" a line."""
+    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items())]
+    write_atomic(storage, name, f"0\n{len(lines)}\n{''.join(lines)}".encode(), sync=sync)
+
+
+def read_offsets(storage: Storage, name: str) -> dict[TopicPartition, int] | None:
+    """What a checkpoint says; empty when there is none, None when it is damaged."""
+    data = read_whole(storage, name)
+    if data is None:
+        return {}
+    try:
+        return _parse(data.decode("ascii"))
+    except ValueError as error:
+        _logger.warning("%s in %s is damaged (%s): it is not used", name, storage.describe(), error)
+        return None
+
+
+def _parse(text: str) -> dict[TopicPartition, int]:
+    version, count, *lines = text.split("\n")
+    if version != "0" or not text.endswith("\n"):
+        raise ValueError(f"version {version!r}")
+    offsets: dict[TopicPartition, int] = {}
+    for line in lines[:-1]:
+        topic, partition, offset = line.split(" ")
+        offsets[TopicPartition(topic, _number(partition))] = _number(offset)
+    if _number(count) != len(offsets) or len(lines) - 1 != len(offsets):
+        raise ValueError(f"{count} entries announced, {len(offsets)} found")
+    return offsets
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or (len(text) > 1 and text[0] == "0"):
+        raise ValueError(f"{text!r} is no offset")
+    return int(text)
+
+
+def mark_clean_shutdown(storage: Storage) -> None:
+    """Say that everything was flushed and closed in order. The last thing a closing broker writes."""
+    write_atomic(storage, CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":-1}', sync=storage.durable)
+
+
+def take_clean_shutdown(storage: Storage) -> bool:
+    """Whether the last owner closed in order. Asking removes the mark, durably: the next may not."""
+    if not storage.exists(CLEAN_SHUTDOWN):
+        return False
+    storage.remove(CLEAN_SHUTDOWN)
+    storage.sync_dir("")
+    return True
+
+
+def load_or_create_meta(storage: Storage, cluster_id: str) -> str:
+    """The cluster id in ``meta.properties``, written with ``cluster_id`` if there is none yet."""
+    data = read_whole(storage, META_PROPERTIES)
+    if data is None:
+        text = f"#\nversion=1\ncluster.id={cluster_id}\nnode.id=1\n"
+        write_atomic(storage, META_PROPERTIES, text.encode(), sync=storage.durable)
+        return cluster_id
+    pairs = (line.partition("=") for line in data.decode("utf-8", "replace").splitlines() if not line.startswith("#"))
+    properties = {key.strip(): value.strip() for key, _, value in pairs}
+    if properties.get("version") not in ("0", "1"):
+        raise ConfigError(
+            f"{storage.describe()}/{META_PROPERTIES} is of version {properties.get('version')!r}; this release reads "
+            "1. Is the directory a log of eventbus or Kafka?"
+        )
+    return properties.get("cluster.id", cluster_id)

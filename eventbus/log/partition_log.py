@@ -1,0 +1,536 @@
+"""The log of one partition: append, read, roll, retain.
+
+::
+
+    log_start_offset <= recovery_point, high_watermark <= log_end_offset
+                        (on disk)       (to be read)      (next to be given out)
+
+Everything is synchronous and runs on one thread. What must reach the disk is taken by `eventbus.log.commit`, which
+moves ``recovery_point`` and ``high_watermark`` once it is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from typing import NamedTuple
+
+from eventbus.errors import CorruptRecord, LogPoisoned, OffsetOutOfRange, StorageError
+from eventbus.log import recovery
+from eventbus.log.config import LogConfig
+from eventbus.log.segment import LARGEST_RELATIVE_OFFSET, Damage, Segment
+from eventbus.log.storage import File, Storage, storage_error, write_atomic
+from eventbus.records.batch import BatchHeader, patch_offsets, stamp_log_append_time
+from eventbus.types import NO_TIMESTAMP, OffsetAndTimestamp, TimestampType, TopicPartition
+
+LEADER_EPOCH = 0
+"""One writer, one term: the embedded log never changes its leader."""
+
+_MAX_HINTS = 64
+
+
+class AppendInfo(NamedTuple):
+    """Where a batch landed. ``timestamp_ms`` is the log append time, or -1 where the producer's timestamps stand."""
+
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class Unsynced(NamedTuple):
+    """What stands between a log and the disk: taken by `PartitionLog.begin_sync`, given back to `complete_sync`."""
+
+    log: PartitionLog
+    files: tuple[File, ...]
+    directories: tuple[str, ...]
+    end_offset: int
+
+
+class PartitionLog:
+    """Open one with `PartitionLog.open`. Nothing is on disk before the first append."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        recovered: recovery.Recovered,
+        topic_id: str,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.directory = str(topic_partition)
+        self.config = config
+        self.topic_id = topic_id
+        self.segments: list[Segment] = recovered.segments
+        self.log_start_offset = recovered.log_start_offset
+        self.log_end_offset = recovered.log_end_offset
+        self.high_watermark = recovered.log_end_offset
+        self.recovery_point = recovered.log_end_offset
+        """Every byte below is in its file on disk: where recovery starts."""
+        self.poisoned = ""
+        """Why nothing may be written any more; empty while all is well."""
+        self.closed = False
+        self._storage = storage
+        self._append_log_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
+        self._sealed_unsynced: list[Segment] = []
+        self._unsynced_names: tuple[str, ...] = ()
+        self._hints: dict[int, int] = {}
+        self._active = self.segments[-1] if self.segments else None
+        self._roll_bytes = 0
+        self._roll_timestamp_ms = 0
+        if self._active is not None:
+            self._set_roll_limits(self._active)
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        clean_shutdown: bool = False,
+        topic_id: str = "",
+    ) -> PartitionLog:
+        """Open the log in the directory ``topic-partition``, recovering what lies beyond ``recovery_point``.
+
+        ``recovery_point`` is the published durable watermark (-1: unknown, its checkpoint is damaged): bytes below it
+        are never cut. After a ``clean_shutdown`` that is the whole log, and next to nothing is read. A directory of
+        another ``topic_id`` belongs to a deleted topic of the same name and is removed.
+        """
+        try:
+            recovered = recovery.recover(
+                storage, topic_partition, config, now_ms, recovery_point, log_start_offset, clean_shutdown, topic_id
+            )
+        except OSError as error:
+            raise storage_error(error, f"opening {topic_partition} in {storage.describe()}") from error
+        return cls(storage, topic_partition, config, recovered, recovered.topic_id)
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset a read-committed reader may not see yet."""
+        return self.high_watermark
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.file.size for segment in self.segments)
+
+    @property
+    def allows_gaps(self) -> bool:
+        """Whether offsets may be missing between batches, because compaction took them."""
+        return "compact" in self.config.cleanup_policy
+
+    def update_config(self, config: LogConfig) -> None:
+        """Obey other configs from the next append on."""
+        self.config = config
+        self._append_log_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
+        if self._active is not None and self._roll_bytes >= 0:
+            self._set_roll_limits(self._active)
+
+    def poison(self, why: str) -> None:
+        """Refuse to write from now on: what the disk holds is unknown until the log is opened again."""
+        if not self.poisoned:
+            self.poisoned = why
+        self._roll_bytes = -1  # sends the next append to the slow path, which refuses
+
+    def raise_if_poisoned(self) -> None:
+        if self.poisoned:
+            raise LogPoisoned(
+                f"{self.topic_partition} takes no more writes: {self.poisoned}. Close the log and open it again: it "
+                "re-verifies itself and keeps everything acknowledged"
+            )
+
+    # -- append -------------------------------------------------------------------------------------------------------
+
+    def append(self, batch: bytearray, header: BatchHeader, now_ms: int) -> AppendInfo:
+        """Give the batch the next offsets and write it: all of it, or nothing.
+
+        The caller has validated the batch; ``header`` is what it read. `StorageFull` and `StorageError` leave the log
+        as it was, and the same call may succeed later.
+        """
+        timestamp_ms = header.max_timestamp_ms
+        if self._append_log_time:
+            timestamp_ms = now_ms
+            stamp_log_append_time(batch, now_ms)
+        segment = self._active
+        if segment is None:
+            segment = self._writable(len(batch), timestamp_ms, header.last_offset_delta, now_ms)
+        file = segment.file
+        position = file.size
+        if position + len(batch) > self._roll_bytes or timestamp_ms > self._roll_timestamp_ms or timestamp_ms < 0:
+            segment = self._writable(len(batch), timestamp_ms, header.last_offset_delta, now_ms)
+            file = segment.file
+            position = file.size
+        base_offset = self.log_end_offset
+        last_offset = base_offset + header.last_offset_delta
+        patch_offsets(batch, base_offset, LEADER_EPOCH)
+        try:
+            file.append(batch)
+        except OSError as error:
+            raise self._undo(segment, error) from error
+        self.log_end_offset = last_offset + 1
+        if timestamp_ms > segment.max_timestamp_ms:
+            segment.max_timestamp_ms = timestamp_ms
+            segment.max_timestamp_offset = last_offset
+        if segment.since_index_bytes > self.config.index_interval_bytes:
+            self._index(segment, last_offset, position)
+        segment.since_index_bytes += len(batch)
+        return AppendInfo(base_offset, last_offset, timestamp_ms if self._append_log_time else NO_TIMESTAMP)
+
+    def _index(self, segment: Segment, last_offset: int, position: int) -> None:
+        if segment.index_batch(last_offset, position) + 12 > self.config.segment_index_bytes:
+            self._roll_bytes = 0
+
+    def _undo(self, segment: Segment, error: OSError) -> StorageError:
+        """Cut off what a failed write left behind. If even that fails the end of the file is unknown: poison."""
+        try:
+            segment.file.truncate(segment.file.size)
+        except OSError as second:
+            self.poison(f"a write to {segment.path} failed and could not be undone ({second.strerror or second})")
+        return storage_error(error, f"appending to {self.topic_partition} ({segment.path})")
+
+    # -- segments -----------------------------------------------------------------------------------------------------
+
+    def _writable(self, size: int, timestamp_ms: int, last_offset_delta: int, now_ms: int) -> Segment:
+        """The segment the next batch goes to: the active one, or a new one where a limit is reached."""
+        self.raise_if_poisoned()
+        if self.closed:
+            raise StorageError(f"{self.topic_partition} is closed")
+        segment = self._active
+        if segment is None:
+            segment = self._create(now_ms)
+        else:
+            # A batch without a timestamp counts by the clock, as in Kafka.
+            time_ms, since_ms = timestamp_ms, segment.first_timestamp_ms
+            if timestamp_ms < 0 or since_ms < 0:
+                time_ms, since_ms = now_ms, segment.created_ms
+            grown = self.log_end_offset + last_offset_delta - segment.base_offset > LARGEST_RELATIVE_OFFSET
+            if segment.file.size and (
+                segment.file.size + size > self._roll_bytes or time_ms - since_ms > self.config.segment_ms or grown
+            ):
+                segment = self._roll(now_ms)
+        if not segment.file.size:
+            segment.first_timestamp_ms = timestamp_ms
+        self._set_roll_limits(segment)
+        return segment
+
+    def _set_roll_limits(self, segment: Segment) -> None:
+        self._roll_bytes = self.config.segment_bytes
+        first_ms = segment.first_timestamp_ms
+        self._roll_timestamp_ms = first_ms + self.config.segment_ms if first_ms >= 0 else -1
+        if (len(segment.offset_index) + 1) * 12 > self.config.segment_index_bytes:
+            self._roll_bytes = 0
+
+    def _roll(self, now_ms: int) -> Segment:
+        """Seal the active segment and begin a new one. What is sealed is synced by the next commit, before its ack."""
+        sealed = self._active
+        segment = self._create(now_ms)
+        if sealed is not None:
+            sealed.finish_indexes()
+            self._sealed_unsynced.append(sealed)
+        return segment
+
+    def _create(self, now_ms: int) -> Segment:
+        """Add an empty segment that starts at the end of the log, with the directory around it if it is the first."""
+        doing = f"creating a segment of {self.topic_partition}"
+        try:
+            if not self.segments:
+                self._create_directory()
+            stem = f"{self.directory}/{self.log_end_offset:020d}"
+            segment = Segment(
+                self._storage, stem, self.log_end_offset, now_ms, self.config.index_interval_bytes, create=True
+            )
+            if segment.file.size:
+                segment.file.truncate(0)  # left over from a segment that was deleted, or never finished
+        except OSError as error:
+            raise storage_error(error, doing) from error
+        self._unsynced_names = self._unsynced_names or (self.directory,)
+        self.segments.append(segment)
+        self._active = segment
+        return segment
+
+    def _create_directory(self) -> None:
+        storage = self._storage
+        if not storage.exists(self.directory):
+            storage.makedirs(self.directory)
+        self._unsynced_names = (self.directory, "")
+        self.topic_id = self.topic_id or storage.unique_id()
+        recovery.write_partition_metadata(storage, self.directory, self.topic_id)
+        write_atomic(
+            storage,
+            f"{self.directory}/leader-epoch-checkpoint",
+            f"0\n1\n{LEADER_EPOCH} {self.log_end_offset}\n".encode(),
+            sync=False,
+        )
+
+    # -- sync ---------------------------------------------------------------------------------------------------------
+
+    def begin_sync(self) -> Unsynced:
+        """Everything appended so far that is not on disk. The files are held open until `complete_sync`."""
+        files = [segment.file for segment in self._sealed_unsynced]
+        if self._active is not None and self.log_end_offset > self.recovery_point:
+            files.append(self._active.file)
+        for file in files:
+            file.hold()
+        names, self._unsynced_names = self._unsynced_names, ()
+        self._sealed_unsynced = []
+        return Unsynced(self, tuple(files), names, self.log_end_offset)
+
+    def complete_sync(self, work: Unsynced, *, synced: bool) -> None:
+        """Let the files go; if they are on disk, so is everything below the snapshot's end."""
+        for file in work.files:
+            file.release()
+        if synced:
+            self.recovery_point = max(self.recovery_point, work.end_offset)
+            self.high_watermark = max(self.high_watermark, work.end_offset)
+
+    def take_back(self, work: Unsynced) -> None:
+        """The flush did not get to this log: the next one takes everything again."""
+        held = {id(file) for file in work.files}
+        self._sealed_unsynced = [segment for segment in self.segments[:-1] if id(segment.file) in held] + [
+            segment for segment in self._sealed_unsynced if id(segment.file) not in held
+        ]
+        self._unsynced_names = work.directories or self._unsynced_names
+
+    @property
+    def has_sealed_unsynced(self) -> bool:
+        return bool(self._sealed_unsynced)
+
+    # -- read ---------------------------------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, max_bytes: int, *, max_offset: int, min_one_batch: bool = True, check_crcs: bool = True
+    ) -> bytes:
+        """Whole batches, the first being the one that contains ``offset``, all starting below ``max_offset``.
+
+        The first may be larger than ``max_bytes`` with ``min_one_batch``. Their chain of offsets is checked, and with
+        ``check_crcs`` their content; `CorruptRecord` names file and position. Empty when there is nothing to read yet.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise self._out_of_range(offset)
+        if offset >= max_offset or offset == self.log_end_offset:
+            return b""
+        number = bisect_right(self.segments, offset, key=_base_offset) - 1
+        gaps = self.allows_gaps
+        try:
+            while True:
+                segment = self.segments[number]
+                hint = self._hints.get(offset)
+                position, base_offset = (hint, offset) if hint is not None else segment.locate(offset, gaps=gaps)
+                if position < segment.file.size:
+                    break
+                number += 1
+                if number == len(self.segments) or (self.segments[number].base_offset != base_offset and not gaps):
+                    raise Damage(segment.path, position, base_offset, "the file ends too early")
+                offset = self.segments[number].base_offset
+            data, next_offset = segment.read(
+                position, base_offset, max_bytes, max_offset, one=min_one_batch, check_crcs=check_crcs, gaps=gaps
+            )
+        except Damage as damage:
+            raise self._corrupt(damage) from None
+        except OSError as error:
+            raise storage_error(error, f"reading {self.topic_partition} at offset {offset}") from error
+        self._remember(next_offset, position + len(data), segment)
+        return data
+
+    def _remember(self, next_offset: int, position: int, segment: Segment) -> None:
+        """A reader goes on where it stopped: spare it the index."""
+        hints = self._hints
+        if position >= segment.file.size and segment is not self._active:
+            return
+        if len(hints) >= _MAX_HINTS:
+            del hints[next(iter(hints))]
+        hints[next_offset] = position
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        """The first record at or after a time, or None when all are older."""
+        try:
+            for segment in self.segments:
+                if segment.largest_timestamp_ms(gaps=self.allows_gaps) >= timestamp_ms:
+                    found = segment.first_at(timestamp_ms, self.log_start_offset, gaps=self.allows_gaps)
+                    if found is not None:
+                        return found
+        except Damage as damage:
+            raise self._corrupt(damage) from None
+        except OSError as error:
+            raise storage_error(error, f"searching {self.topic_partition} by time") from error
+        return None
+
+    def offset_of_max_timestamp(self) -> OffsetAndTimestamp | None:
+        """The first record with the largest timestamp in the log, or None when it is empty."""
+        try:
+            largest = max(
+                (segment.largest_timestamp_ms(gaps=self.allows_gaps) for segment in self.segments), default=NO_TIMESTAMP
+            )
+        except Damage as damage:
+            raise self._corrupt(damage) from None
+        return None if largest == NO_TIMESTAMP else self.offset_for_timestamp(largest)
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRange:
+        return OffsetOutOfRange(
+            f"{self.topic_partition} holds offsets {self.log_start_offset} to {self.log_end_offset}, not {offset}. "
+            "Older records may have been deleted by retention: seek, or start at the earliest offset"
+        )
+
+    def _corrupt(self, damage: Damage) -> CorruptRecord:
+        return recovery.corrupt_record(self._storage, self.topic_partition, damage)
+
+    # -- retention ----------------------------------------------------------------------------------------------------
+
+    def apply_retention(self, now_ms: int) -> list[int]:
+        """Delete segments that are too old, too many, or wholly below ``log_start_offset``; returns their base offsets.
+
+        Only what readers may see is deleted, oldest first. The active segment goes only with everything else, by age;
+        an empty one takes its place, so that no offset is given out twice.
+        """
+        doomed = self._doomed_count(now_ms)
+        if not doomed:
+            return []
+        if doomed == len(self.segments):
+            self._roll(now_ms)
+        return self._delete_segments(doomed)
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        """Records below ``offset`` are gone for readers; their segments follow with the next `apply_retention`."""
+        if offset > self.high_watermark:
+            raise OffsetOutOfRange(
+                f"{self.topic_partition}: cannot delete records before {offset}, the high watermark is "
+                f"{self.high_watermark}"
+            )
+        self.log_start_offset = max(self.log_start_offset, offset)
+
+    def next_deadline_ms(self) -> int | None:
+        """When the oldest segment expires by time; None when nothing ever does."""
+        if self.config.retention_ms < 0 or "delete" not in self.config.cleanup_policy or not self.segments:
+            return None
+        oldest = self._timestamp_of(self.segments[0])
+        return None if oldest is None else oldest + self.config.retention_ms + 1
+
+    def _doomed_count(self, now_ms: int) -> int:
+        config = self.config
+        by_policy = "delete" in config.cleanup_policy
+        excess = self.size_bytes - config.retention_bytes if by_policy and config.retention_bytes >= 0 else -1
+        count = 0
+        for number, segment in enumerate(self.segments):
+            is_active = segment is self._active
+            end_offset = self.log_end_offset if is_active else self.segments[number + 1].base_offset
+            if end_offset > self.high_watermark or (is_active and not segment.file.size):
+                break
+            excess -= segment.file.size
+            if not (
+                (not is_active and (end_offset <= self.log_start_offset or excess >= 0))
+                or (by_policy and self._is_expired(segment, now_ms))
+            ):
+                break
+            count += 1
+        return count
+
+    def _is_expired(self, segment: Segment, now_ms: int) -> bool:
+        if self.config.retention_ms < 0:
+            return False
+        timestamp_ms = self._timestamp_of(segment)
+        return timestamp_ms is not None and now_ms - timestamp_ms > self.config.retention_ms
+
+    def _timestamp_of(self, segment: Segment) -> int | None:
+        """The newest record's time, or the segment's own where records have none; None where it cannot be told."""
+        try:
+            timestamp_ms = segment.largest_timestamp_ms(gaps=self.allows_gaps)
+        except (Damage, OSError):
+            return None  # never delete what cannot be read: somebody may want to repair it
+        return segment.created_ms if timestamp_ms == NO_TIMESTAMP else timestamp_ms
+
+    def _delete_segments(self, count: int) -> list[int]:
+        """Remove the oldest segments one by one, each name durably: a crash must not leave a hole in the log."""
+        storage = self._storage
+        deleted: list[int] = []
+        try:
+            storage.sync_dir(self.directory)  # the survivors first
+            for segment in self.segments[:count]:
+                self.segments = self.segments[1:]
+                self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+                deleted.append(segment.base_offset)
+                segment.file.close()
+                if segment in self._sealed_unsynced:
+                    self._sealed_unsynced.remove(segment)
+                storage.remove(segment.path)
+                storage.sync_dir(self.directory)
+                for suffix in (".index", ".timeindex"):
+                    with contextlib.suppress(FileNotFoundError):
+                        storage.remove(segment.stem + suffix)
+        except OSError as error:
+            raise storage_error(error, f"deleting old segments of {self.topic_partition}") from error
+        self._hints.clear()
+        return deleted
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make everything durable and let the files go. After a failed flush nothing is written any more."""
+        if self.closed:
+            return
+        work = self.begin_sync()
+        synced = False
+        try:
+            if not self.poisoned and self._storage.durable:
+                for file in work.files:
+                    file.sync()
+                for directory in work.directories:
+                    self._storage.sync_dir(directory)
+            synced = not self.poisoned
+        except OSError as error:
+            self.poison(f"the flush at close failed ({error.strerror or error})")
+            raise storage_error(error, f"closing {self.topic_partition}") from error
+        finally:
+            self.complete_sync(work, synced=synced)
+            self.closed = True
+            self._roll_bytes = -1
+            for segment in self.segments:
+                if segment is self._active and not self.poisoned:
+                    segment.finish_indexes()
+                segment.file.close()
+
+    def delete(self) -> None:
+        """Remove the partition from disk, name first, so that a crash leaves it whole or clearly deleted."""
+        self.closed = True
+        self._roll_bytes = -1
+        for segment in self.segments:
+            segment.file.close()
+        self.segments = []
+        self._active = None
+        try:
+            recovery.remove_directory(self._storage, self.directory)
+        except OSError as error:
+            raise storage_error(error, f"deleting {self.topic_partition}") from error
+
+    def check(self) -> None:
+        """Every invariant, or AssertionError."""
+        assert 0 <= self.log_start_offset <= self.high_watermark <= self.log_end_offset, self._bounds()
+        assert self.recovery_point <= self.log_end_offset, self._bounds()
+        assert (self._active is None) == (not self.segments), "an active segment there is, if any"
+        if not self.segments:
+            return
+        assert self.segments[-1] is self._active, "the last segment is the active one"
+        assert self.segments[0].base_offset <= self.log_start_offset, self._bounds()
+        offset = self.segments[0].base_offset
+        for segment in self.segments:
+            assert segment.base_offset == offset or (self.allows_gaps and segment.base_offset > offset), (
+                f"{segment.path} should start at {offset}"
+            )
+            scan = segment.scan(0, segment.base_offset, check_crcs=True, gaps=self.allows_gaps, index=False)
+            assert not scan.damage, f"{segment.path} at {scan.position}: {scan.damage}"
+            offset = scan.next_offset
+        assert offset == self.log_end_offset, f"the batches end at {offset}, {self._bounds()}"
+
+    def _bounds(self) -> str:
+        return (
+            f"{self.topic_partition}: log_start_offset={self.log_start_offset} recovery_point={self.recovery_point} "
+            f"high_watermark={self.high_watermark} log_end_offset={self.log_end_offset}"
+        )
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

@@ -1,0 +1,275 @@
+"""Opening a partition's directory: what is there, what is whole, what has to go.
+
+Below the published durable watermark (``recovery_point``) nothing is read and nothing is ever cut: damage there is an
+error for a human. Beyond it a crash may have left anything. The scan keeps the longest chain of whole batches, cuts
+what follows with a warning, and writes what it keeps once more: after a failed flush the kernel holds pages that are
+right in memory, marked clean, and not on disk, so only a new write brings them there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import NamedTuple
+
+from eventbus.errors import CorruptRecord
+from eventbus.log.config import LogConfig
+from eventbus.log.segment import Damage, Segment
+from eventbus.log.storage import Storage, read_whole, write_atomic
+from eventbus.records.batch import HEADER_BYTES, check_crc, read_header
+from eventbus.types import TopicPartition
+
+_logger = logging.getLogger("eventbus.log")
+
+UNKNOWN = -1
+"""A recovery point whose checkpoint is damaged: nobody knows what was durable, so nothing valid may be cut."""
+
+DELETED_SUFFIX = "-delete"
+_CHUNK_BYTES = 1 << 20
+_SEARCH_LIMIT_BYTES = 16 << 20
+_EVERYTHING = 1 << 62
+
+
+class Recovered(NamedTuple):
+    """A directory made whole."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    topic_id: str
+
+
+def recover(
+    storage: Storage,
+    topic_partition: TopicPartition,
+    config: LogConfig,
+    now_ms: int,
+    recovery_point: int,
+    log_start_offset: int,
+    clean_shutdown: bool,
+    topic_id: str,
+) -> Recovered:
+    """Find the segments of a partition and the end of its log. See `PartitionLog.open` for the arguments."""
+    directory = str(topic_partition)
+    if storage.exists(directory):
+        stored_id = read_partition_metadata(storage, directory)
+        if topic_id and stored_id and stored_id != topic_id:
+            _logger.warning("%s: removing what a deleted topic of the same name left behind", directory)
+            remove_directory(storage, directory)
+        topic_id = topic_id or stored_id
+    segments = _find_segments(storage, directory, config, now_ms)
+    if not segments:
+        if recovery_point > log_start_offset:
+            raise CorruptRecord(
+                f"{topic_partition} in {storage.describe()} should hold offsets up to {recovery_point}, but its "
+                f"directory has no segment. Restore {directory}/ from a backup, or delete the topic"
+            )
+        return Recovered([], log_start_offset, log_start_offset, topic_id)
+    task = _Recovery(storage, topic_partition, config, segments, recovery_point, clean_shutdown)
+    log_end_offset = task.run()
+    if log_start_offset > log_end_offset:
+        # Only without fsync: records were deleted by request up to an offset whose tail was lost. Never reuse offsets.
+        task.drop_all()
+        return Recovered([], log_start_offset, log_start_offset, topic_id)
+    return Recovered(segments, max(log_start_offset, segments[0].base_offset), log_end_offset, topic_id)
+
+
+class _Recovery:
+    """One partition being recovered; ``segments`` is mended in place."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        segments: list[Segment],
+        recovery_point: int,
+        clean_shutdown: bool,
+    ) -> None:
+        self.storage = storage
+        self.topic_partition = topic_partition
+        self.segments = segments
+        self.gaps = "compact" in config.cleanup_policy
+        self.recovery_point = max(recovery_point, segments[0].base_offset)
+        self.watermark = _EVERYTHING if clean_shutdown or recovery_point == UNKNOWN else self.recovery_point
+        self.unknown = recovery_point == UNKNOWN
+        self.clean_shutdown = clean_shutdown
+
+    def run(self) -> int:
+        """The end of the log."""
+        segments = self.segments
+        self._drop_unused()
+        empty = segments.pop() if len(segments) > 1 and not segments[-1].file.size else None
+        number = len(segments) - 1
+        if not self.clean_shutdown:
+            while number and segments[number].base_offset > self.recovery_point:
+                number -= 1
+        next_offset = self._scan(segments[number], resume=True)
+        while number + 1 < len(segments):
+            following = segments[number + 1]
+            if following.base_offset != next_offset and not (self.gaps and following.base_offset > next_offset):
+                self._refuse_below(segments[number], following.base_offset)
+                self._drop_from(number + 1, f"{segments[number].path} ends at offset {next_offset}")
+                break
+            segments[number].finish_indexes()
+            number += 1
+            next_offset = self._scan(following, resume=False)
+        if next_offset < self.recovery_point:
+            last = segments[-1]
+            damage = Damage(last.path, last.file.size, next_offset, "the file ends too early")
+            raise corrupt_record(self.storage, self.topic_partition, damage)
+        if empty is not None:
+            segments.append(empty)
+            if empty.base_offset != next_offset:
+                self._drop_from(len(segments) - 1, "never begun")
+        self._read_first_timestamp(segments[-1])
+        return next_offset
+
+    def drop_all(self) -> None:
+        """Begin anew, because every record was deleted by request."""
+        self._drop_from(0, "every record below the log start offset was deleted by request")
+
+    def _drop_unused(self) -> None:
+        """A segment that could not be created on a full disk is an empty file among the others."""
+        for segment in [segment for segment in self.segments[:-1] if not segment.file.size]:
+            segment.file.close()
+            self.segments.remove(segment)
+            remove_segment(self.storage, segment.stem)
+
+    def _scan(self, segment: Segment, *, resume: bool) -> int:
+        """Check a segment; the first one only from its last trustworthy index entry below the watermark on."""
+        below = (self.recovery_point if not self.clean_shutdown else _EVERYTHING) if resume else 0
+        position, offset = segment.resume(below)
+        scan = segment.scan(position, offset, check_crcs=True, gaps=self.gaps)
+        if scan.damage:
+            self._cut(segment, Damage(segment.path, scan.position, scan.next_offset, scan.damage))
+        if not self.clean_shutdown and self.storage.durable:
+            self._write_again(segment, scan.next_offset, cut=bool(scan.damage))
+        return scan.next_offset
+
+    def _cut(self, segment: Segment, damage: Damage) -> None:
+        """Remove a torn tail; refuse where that would take something that was durable."""
+        last = segment is self.segments[-1]
+        torn_off = last and not self.clean_shutdown and not _valid_batch_after(segment, damage.position)
+        if damage.offset < self.watermark and not (self.unknown and torn_off):
+            raise corrupt_record(self.storage, self.topic_partition, damage)
+        lost = segment.file.size - damage.position
+        _logger.warning(
+            "%s: cutting %d bytes at position %d (offset %d) that no flush had covered: %s",
+            damage.path, lost, damage.position, damage.offset, damage.what,
+        )  # fmt: skip
+        segment.file.truncate(damage.position)
+
+    def _refuse_below(self, segment: Segment, offset: int) -> None:
+        if offset < self.watermark:
+            damage = Damage(segment.path, segment.file.size, offset, "the segment that follows does not join")
+            raise corrupt_record(self.storage, self.topic_partition, damage)
+
+    def _drop_from(self, number: int, why: str) -> None:
+        """Remove segments that do not join what is before them."""
+        for segment in reversed(self.segments[number:]):
+            if segment.file.size:
+                _logger.warning("%s: dropping %d bytes: %s", segment.path, segment.file.size, why)
+            segment.file.close()
+            remove_segment(self.storage, segment.stem)
+        del self.segments[number:]
+        if self.storage.durable:
+            self.storage.sync_dir(str(self.topic_partition))
+
+    def _write_again(self, segment: Segment, end_offset: int, *, cut: bool) -> None:
+        """Bring the tail that is kept, and the cut, to the disk for certain (see the module's text)."""
+        position = segment.file.size
+        if self.recovery_point < end_offset:
+            position, _ = segment.locate(self.recovery_point, gaps=self.gaps)
+        if position == segment.file.size and segment.base_offset < self.recovery_point and not cut:
+            return
+        while position < segment.file.size:
+            data = segment.file.pread(position, _CHUNK_BYTES)
+            segment.file.pwrite(position, data)
+            position += len(data)
+        segment.file.sync()
+        self.storage.sync_dir(str(self.topic_partition))
+        self.storage.sync_dir("")
+
+    def _read_first_timestamp(self, segment: Segment) -> None:
+        """Rolling by time counts from the first batch of the active segment."""
+        if segment.file.size:
+            segment.first_timestamp_ms = read_header(segment.file.pread(0, HEADER_BYTES)).max_timestamp_ms
+
+
+def _valid_batch_after(segment: Segment, position: int) -> bool:
+    """Whether a whole, valid batch stands somewhere behind damage: then it is a hole, not a torn end."""
+    data = segment.file.pread(position, _SEARCH_LIMIT_BYTES)
+    magic = data.find(2, 17)
+    while magic >= 0:
+        with contextlib.suppress(CorruptRecord):
+            check_crc(data, read_header(data, magic - 16), magic - 16)
+            return True
+        magic = data.find(2, magic + 1)
+    return False
+
+
+def _find_segments(storage: Storage, directory: str, config: LogConfig, now_ms: int) -> list[Segment]:
+    """The segments in a directory by offset, without empty ones that were never begun; left-overs are removed."""
+    if not storage.exists(directory):
+        return []
+    names = storage.listdir(directory)
+    stems = [name[:-4] for name in names if name.endswith(".log") and name[:-4].isdecimal()]
+    for name in names:
+        stem, _, suffix = name.rpartition(".")
+        if suffix in ("tmp", "deleted", "cleaned", "swap") or (suffix in ("index", "timeindex") and stem not in stems):
+            storage.remove(f"{directory}/{name}")
+    segments = [
+        Segment(storage, f"{directory}/{stem}", int(stem), now_ms, config.index_interval_bytes, create=False)
+        for stem in stems
+    ]
+    segments.sort(key=lambda segment: segment.base_offset)
+    return segments
+
+
+def remove_segment(storage: Storage, stem: str) -> None:
+    """Remove the files of a segment, the log first."""
+    for suffix in (".log", ".index", ".timeindex"):
+        if storage.exists(stem + suffix):
+            storage.remove(stem + suffix)
+
+
+def remove_directory(storage: Storage, directory: str) -> None:
+    """Remove a partition in two steps: a crash leaves it whole, or under a name that says it is deleted."""
+    if not storage.exists(directory):
+        return
+    doomed = f"{directory}.{storage.unique_id()}{DELETED_SUFFIX}"
+    storage.rename(directory, doomed)
+    storage.sync_dir("")
+    storage.remove_tree(doomed)
+
+
+def remove_leftovers(storage: Storage) -> None:
+    """Finish deletions that a crash interrupted."""
+    for name in storage.listdir(""):
+        if name.endswith(DELETED_SUFFIX):
+            storage.remove_tree(name)
+
+
+def corrupt_record(storage: Storage, topic_partition: TopicPartition, damage: Damage) -> CorruptRecord:
+    """The error for damage where none may be: what, where, and what a human can do."""
+    return CorruptRecord(
+        f"{topic_partition} is damaged: {storage.describe()}/{damage.path} at position {damage.position} "
+        f"(offset {damage.offset}): {damage.what}. These bytes were on disk once, so nothing was changed. Restore the "
+        f"file from a backup, or see the extent with: eventbus log verify {storage.describe()}"
+    )
+
+
+def write_partition_metadata(storage: Storage, directory: str, topic_id: str) -> None:
+    """Kafka's ``partition.metadata``: which topic of this name the directory belongs to."""
+    text = f"version: 0\ntopic_id: {topic_id}"
+    write_atomic(storage, f"{directory}/partition.metadata", text.encode(), sync=False)
+
+
+def read_partition_metadata(storage: Storage, directory: str) -> str:
+    """The topic id in ``partition.metadata``; empty when there is none that can be read."""
+    data = read_whole(storage, f"{directory}/partition.metadata") or b""
+    lines = data.decode("ascii", "replace").split("\n")
+    if len(lines) < 2 or lines[0] != "version: 0" or not lines[1].startswith("topic_id: "):
+        return ""
+    return lines[1].removeprefix("topic_id: ").strip()

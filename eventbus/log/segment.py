@@ -1,0 +1,347 @@
+"""One segment of a partition's log: a file of record batches back to back, and its two indexes."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from eventbus.log.index import IndexFile, OffsetIndex, TimeIndex
+from eventbus.log.storage import Storage
+from eventbus.log.walk import batch_bounds, skip_to, walk
+from eventbus.records.batch import HEADER_BYTES, iter_batches
+from eventbus.types import NO_TIMESTAMP, OffsetAndTimestamp
+
+_WINDOW_BYTES = 1 << 20
+_SEARCH_BYTES = 4096
+_NEVER = 1 << 62
+_CUT_OFF = "the file ends inside a batch"
+_SCAN = struct.Struct(">qi4xBI2xiqq").unpack_from
+"""base_offset, batch_length, magic, crc, last_offset_delta, base_timestamp, max_timestamp."""
+
+LARGEST_RELATIVE_OFFSET = 2**31 - 1
+
+
+class Damage(Exception):
+    """Bytes that are no log, found at a place. The partition's log knows whose they are and says it in full."""
+
+    def __init__(self, path: str, position: int, offset: int, what: str) -> None:
+        super().__init__(what)
+        self.path = path
+        self.position = position
+        self.offset = offset
+        self.what = what
+
+
+class Scan(NamedTuple):
+    """What a scan found: good batches up to ``position``; ``damage`` says why it ended before the end of the file."""
+
+    position: int
+    next_offset: int
+    damage: str
+    batches_count: int
+
+
+class Segment:
+    """The batches from ``base_offset`` on. Appending is done by `PartitionLog`, which also keeps the fields here."""
+
+    __slots__ = (
+        "_index_interval_bytes",
+        "_indexes_loaded",
+        "_newest_known",
+        "_offset_file",
+        "_time_file",
+        "base_offset",
+        "created_ms",
+        "file",
+        "first_timestamp_ms",
+        "max_timestamp_ms",
+        "max_timestamp_offset",
+        "offset_index",
+        "path",
+        "since_index_bytes",
+        "stem",
+        "time_index",
+    )
+
+    def __init__(
+        self, storage: Storage, stem: str, base_offset: int, now_ms: int, interval_bytes: int, *, create: bool
+    ) -> None:
+        self.stem = stem
+        self.path = stem + ".log"
+        self.base_offset = base_offset
+        self.created_ms = now_ms
+        self.file = storage.open(self.path, create=create)
+        self.first_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self.since_index_bytes = 0
+        self.offset_index = OffsetIndex()
+        self.time_index = TimeIndex()
+        self._offset_file = IndexFile(storage, stem + ".index", self.offset_index)
+        self._time_file = IndexFile(storage, stem + ".timeindex", self.time_index)
+        self._indexes_loaded = create
+        self._newest_known = create
+        self._index_interval_bytes = interval_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return self.file.size
+
+    # -- indexes ------------------------------------------------------------------------------------------------------
+
+    def index_batch(self, last_offset: int, position: int) -> int:
+        """Make an entry for the batch at ``position``; returns the number of entries in the fuller index, in bytes."""
+        self.offset_index.add(last_offset - self.base_offset, position)
+        self.time_index.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
+        self.since_index_bytes = 0
+        count = len(self.offset_index)
+        if not count & 127:
+            self.save_indexes()
+        return count * 12
+
+    def save_indexes(self) -> None:
+        """Write what the index files lack. They are caches: no error comes out of here."""
+        self._offset_file.save()
+        self._time_file.save()
+
+    def finish_indexes(self) -> None:
+        """The segment grows no more: its largest timestamp becomes the last time entry, as Kafka writes it."""
+        if self.max_timestamp_ms != NO_TIMESTAMP:
+            self.time_index.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
+        self.save_indexes()
+
+    def load_indexes(self) -> None:
+        """Read the index files, or the log itself where they are missing or cannot be right."""
+        if self._indexes_loaded:
+            return
+        self._indexes_loaded = True
+        good = self._offset_file.load() and self._time_file.load()
+        last = self.offset_index.last()
+        if good and last is not None and last[1] >= self.file.size:
+            self.offset_index.cut(self.file.size)
+            self._offset_file.forget()
+            last = self.offset_index.last()
+        if not good or (last is not None and not self._agrees(last)):
+            self.rebuild_indexes()
+
+    def rebuild_indexes(self) -> None:
+        """Make both indexes anew from the headers in the log."""
+        self._indexes_loaded = True
+        self.forget_indexes()
+        self.scan(0, self.base_offset, check_crcs=False, gaps=True)
+
+    def resume(self, below: int) -> tuple[int, int]:
+        """Make ready for a scan from the last indexed batch that ends below an offset: (position, base offset).
+
+        What the indexes say beyond is forgotten, for a crash may have left anything there; all of it, where they
+        cannot be trusted.
+        """
+        good = self._offset_file.load() and self._time_file.load()
+        self._indexes_loaded = True
+        self._newest_known = True
+        limit = max(min(below - self.base_offset, LARGEST_RELATIVE_OFFSET), 0)
+        self.offset_index.cut_offset(limit)
+        self.offset_index.cut(self.file.size)
+        entry = self.offset_index.last()
+        if not good or entry is None or not self._agrees(entry):
+            self.forget_indexes()
+            return 0, self.base_offset
+        self.time_index.cut(entry[0] + 1)
+        newest = self.time_index.last()
+        position, base_offset = self.floor(below - 1)
+        if newest is not None:
+            at, _ = self.locate(self.base_offset + newest[1], gaps=True)
+            if not self._has_timestamp(at, newest):
+                self.forget_indexes()
+                return 0, self.base_offset
+            self.max_timestamp_ms, self.max_timestamp_offset = newest[0], self.base_offset + newest[1]
+        self._offset_file.forget()
+        self._time_file.forget()
+        return position, base_offset
+
+    def forget_indexes(self) -> None:
+        self.offset_index.cut(0)
+        self.time_index.cut(0)
+        self._offset_file.forget()
+        self._time_file.forget()
+        self.since_index_bytes = 0
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_offset = self.base_offset
+
+    def _agrees(self, entry: tuple[int, int]) -> bool:
+        """Whether the batch an entry points at ends with the entry's offset."""
+        _, next_offset, _ = batch_bounds(self.file.pread(entry[1], HEADER_BYTES))
+        return next_offset == self.base_offset + entry[0] + 1
+
+    def floor(self, offset: int) -> tuple[int, int]:
+        """(position, base offset) of an indexed batch at or before an offset; the segment's start when there is none.
+
+        The entry is checked against the log; indexes that lie are rebuilt.
+        """
+        self.load_indexes()
+        for _ in range(2):
+            entry = self.offset_index.floor(offset - self.base_offset)
+            if entry is None:
+                break
+            base_offset, next_offset, _ = batch_bounds(self.file.pread(entry[1], HEADER_BYTES))
+            if next_offset == self.base_offset + entry[0] + 1 and base_offset >= self.base_offset:
+                return entry[1], base_offset
+            self.rebuild_indexes()
+        return 0, self.base_offset
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def locate(self, offset: int, *, gaps: bool = False) -> tuple[int, int]:
+        """(position, base offset) of the batch that contains an offset, or of the first one after it."""
+        position, base_offset = self.floor(offset)
+        while position < self.file.size:
+            window = self.file.pread(position, self._index_interval_bytes + _SEARCH_BYTES)
+            found = skip_to(window, offset, base_offset, gaps=gaps)
+            if found.damage:
+                raise Damage(self.path, position + found.position, found.next_offset, found.damage)
+            if len(window) < HEADER_BYTES:
+                raise Damage(self.path, position, base_offset, _CUT_OFF)
+            position += found.position
+            base_offset = found.next_offset
+            if len(window) - found.position >= HEADER_BYTES:
+                break
+        return position, base_offset
+
+    def read(
+        self, position: int, offset: int, max_bytes: int, max_offset: int, *, one: bool, check_crcs: bool, gaps: bool
+    ) -> tuple[bytes, int]:
+        """Whole batches from ``position``, where the one at ``offset`` starts: (bytes, offset after them).
+
+        ``one`` returns the first batch even if it is larger than ``max_bytes``.
+        """
+        data = self.file.pread(position, max(max_bytes, HEADER_BYTES))
+        size = batch_bounds(data)[2]
+        if size > len(data) and one:
+            data = self.file.pread(position, size)
+        if len(data) < max(size, HEADER_BYTES) and (one or position + max(size, HEADER_BYTES) > self.file.size):
+            raise Damage(self.path, position, offset, _CUT_OFF)
+        walked = walk(data, 0, offset, max_offset, check_crcs=check_crcs, gaps=gaps)
+        if walked.damage and not walked.position:
+            raise Damage(self.path, position, offset, walked.damage)
+        return data if walked.position == len(data) else data[: walked.position], walked.next_offset
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def largest_timestamp_ms(self, *, gaps: bool = False) -> int:
+        """The largest timestamp in the segment, -1 when no record has one.
+
+        The last time entry may be missing or wrong, so it is checked against the log and the batches after it are
+        looked at. That is done once.
+        """
+        if not self._newest_known:
+            self.load_indexes()
+            entry = self.time_index.last()
+            position, base_offset = 0, self.base_offset
+            if entry is not None:
+                position, base_offset = self.locate(self.base_offset + entry[1], gaps=gaps)
+                if not self._has_timestamp(position, entry):
+                    self.rebuild_indexes()
+                    position, base_offset = 0, self.base_offset
+            self.scan(position, base_offset, check_crcs=False, gaps=gaps, index=False)
+            self._newest_known = True
+        return self.max_timestamp_ms
+
+    def first_at(self, timestamp_ms: int, start_offset: int, *, gaps: bool = False) -> OffsetAndTimestamp | None:
+        """The first record at or after a time, from ``start_offset`` on."""
+        self.load_indexes()
+        entry = self.time_index.floor(timestamp_ms)
+        offset = self.base_offset
+        if entry is not None:
+            position, _ = self.locate(self.base_offset + entry[1], gaps=gaps)
+            if self._has_timestamp(position, entry):
+                offset += entry[1]
+            else:
+                self.rebuild_indexes()
+        offset = max(offset, start_offset)
+        position, base_offset = self.locate(offset, gaps=gaps)
+        while position < self.file.size:
+            data, base_offset = self.read(
+                position, base_offset, _SEARCH_BYTES, _NEVER, one=True, check_crcs=True, gaps=gaps
+            )
+            for batch in iter_batches(data, verify=False):
+                if batch.header.max_timestamp_ms >= timestamp_ms and not batch.header.is_control:
+                    columns = batch.columns()
+                    for found, when in zip(columns.offsets, columns.timestamps_ms, strict=True):
+                        if when >= timestamp_ms and found >= start_offset:
+                            return OffsetAndTimestamp(found, when)
+            position += len(data)
+        return None
+
+    def _has_timestamp(self, position: int, entry: tuple[int, int]) -> bool:
+        """Whether the batch at ``position`` is the one a time entry speaks of."""
+        header = self.file.pread(position, HEADER_BYTES)
+        if len(header) < HEADER_BYTES:
+            return False
+        base_offset, _, _, _, delta, _, timestamp_ms = _SCAN(header)
+        return base_offset + delta == self.base_offset + entry[1] and timestamp_ms == entry[0]
+
+    # -- scanning -----------------------------------------------------------------------------------------------------
+
+    def scan(
+        self, position: int, next_offset: int, *, check_crcs: bool, gaps: bool = False, index: bool = True
+    ) -> Scan:
+        """Go over every batch from ``position`` on, noting the largest timestamp and, with ``index``, index entries."""
+        size = self.file.size
+        batches_count = 0
+        damage = ""
+        while position < size:
+            window = self.file.pread(position, _WINDOW_BYTES)
+            length = batch_bounds(window)[2]
+            if length > len(window):
+                window = self.file.pread(position, length)
+            inside, next_offset, damage, count = self._scan_window(
+                window, position, next_offset, check_crcs, gaps, index
+            )
+            batches_count += count
+            position += inside
+            if damage or not inside:
+                damage = damage or _CUT_OFF
+                break
+        return Scan(position, next_offset, damage, batches_count)
+
+    def _scan_window(
+        self, window: bytes, start: int, next_offset: int, check_crcs: bool, gaps: bool, index: bool
+    ) -> tuple[int, int, str, int]:
+        """The inner loop of `scan`: one microsecond a batch, so no calls but the CRC's."""
+        view = memoryview(window)
+        end = len(view)
+        position = count = 0
+        since = self.since_index_bytes
+        interval = self._index_interval_bytes if index else _NEVER
+        max_timestamp_ms = self.max_timestamp_ms
+        damage = ""
+        while end - position >= HEADER_BYTES:
+            base_offset, length, magic, crc, delta, _, timestamp_ms = _SCAN(view, position)
+            if base_offset != next_offset and not (gaps and base_offset > next_offset):
+                damage = f"offset {base_offset} stands where {next_offset} belongs"
+                break
+            stop = position + 12 + length
+            if magic != 2 or length < 49 or delta < 0:
+                damage = f"no batch header (magic {magic}, length {length}, last offset delta {delta})"
+                break
+            if stop > end:
+                break
+            if check_crcs and crc32c(view[position + 21 : stop]) != crc:
+                damage = "the CRC does not match"
+                break
+            next_offset = base_offset + delta + 1
+            if timestamp_ms > max_timestamp_ms:
+                self.max_timestamp_ms = max_timestamp_ms = timestamp_ms
+                self.max_timestamp_offset = next_offset - 1
+            if since > interval:
+                self.offset_index.add(next_offset - 1 - self.base_offset, start + position)
+                self.time_index.add(max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
+                since = 0
+            since += stop - position
+            position = stop
+            count += 1
+        if index:
+            self.since_index_bytes = since
+        return position, next_offset, damage, count

@@ -1,0 +1,458 @@
+"""The storage seam: about a dozen calls under which everything durable happens.
+
+`FileStorage` is a directory, `MemoryStorage` a tree in memory; the code above them is the same. Two more live in
+`eventbus.testing.storage`: one crashes, one fails. Paths are relative and POSIX
+(``"flights-0/00000000000000000000.log"``).
+
+This is the only module of the lower floors that touches the operating system. It raises `OSError`; the floor above
+turns that into our own errors (`storage_error`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import weakref
+from typing import Any, Protocol
+
+from eventbus.errors import ConfigError, LogLocked, StorageError, StorageFull
+from eventbus.log.memory import MemoryStorage
+
+__all__ = ["Buffer", "File", "FileStorage", "MemoryStorage", "Storage", "storage_error", "write_atomic"]
+
+Buffer = bytes | bytearray | memoryview
+
+_FULL = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)})
+_BINARY = getattr(os, "O_BINARY", 0)
+_LOCK_FILE = ".lock"
+
+
+class File(Protocol):
+    """One open file. All calls come from one thread, but for `sync`: it may run in a worker while others append."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file; what a failed `append` left behind does not count."""
+        ...
+
+    def append(self, data: Buffer) -> None:
+        """Write all of ``data`` at the end, or raise. After an error bytes may stand beyond `size`: truncate to it."""
+        ...
+
+    def pread(self, position: int, length: int) -> bytes:
+        """Up to ``length`` bytes from ``position``; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, position: int, data: Buffer) -> None:
+        """Write over what is there. Recovery alone does this: a log only grows."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Return when every byte written so far is on disk. Never call it again after it raised."""
+        ...
+
+    def hold(self) -> None:
+        """Keep the file open until `release`, because a worker thread is going to `sync` it."""
+        ...
+
+    def release(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Storage(Protocol):
+    """A directory tree."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether anything here outlives the process; where not, nobody needs to sync."""
+        ...
+
+    def open(self, path: str, create: bool = False) -> File: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def listdir(self, path: str) -> list[str]:
+        """The names in a directory, sorted. The root is ``""``."""
+        ...
+
+    def makedirs(self, path: str) -> None: ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic; replaces a file of the target's name."""
+        ...
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None:
+        """Make created, renamed and removed names in this directory durable."""
+        ...
+
+    def unique_id(self) -> str:
+        """An identity no other call ever gets: 22 characters, Kafka's text form of a UUID."""
+        ...
+
+    def lock(self) -> None:
+        """Become the only writer, or raise `LogLocked` naming the one that is."""
+        ...
+
+    def unlock(self) -> None: ...
+
+    def describe(self) -> str: ...
+
+
+def storage_error(error: OSError, doing: str) -> StorageError:
+    """Our name for an error of the operating system. ``doing`` says what failed, with the path in it."""
+    if error.errno in _FULL:
+        return StorageFull(
+            f"{doing}: the disk is full. Free some space: writing goes on by itself, nothing acknowledged is lost"
+        )
+    return StorageError(f"{doing}: {error.strerror or error}. Check the disk, its permissions and `ulimit`, then retry")
+
+
+def write_atomic(storage: Storage, path: str, data: bytes, *, sync: bool) -> None:
+    """Replace a small file: a reader, or a crash, meets the old content or the new one, never a mixture.
+
+    Without ``sync`` a crash of the machine may bring back the old content, or lose the file.
+    """
+    temporary = path + ".tmp"
+    file = storage.open(temporary, create=True)
+    try:
+        if file.size:
+            file.truncate(0)
+        file.append(data)
+        if sync:
+            file.sync()
+    finally:
+        file.close()
+    storage.rename(temporary, path)
+    if sync:
+        storage.sync_dir(path.rpartition("/")[0])
+
+
+def read_whole(storage: Storage, path: str) -> bytes | None:
+    """The content of a small file, or None when there is none."""
+    try:
+        file = storage.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.pread(0, file.size)
+    finally:
+        file.close()
+
+
+# -- what differs between operating systems ---------------------------------------------------------------------------
+
+if sys.platform == "win32":  # pragma: no cover
+
+    def _pread(fd: int, length: int, position: int) -> bytes:
+        os.lseek(fd, position, os.SEEK_SET)
+        return os.read(fd, length)
+
+    def _pwrite(fd: int, data: Buffer, position: int) -> int:
+        os.lseek(fd, position, os.SEEK_SET)
+        return os.write(fd, data)
+
+    _fdatasync = os.fsync
+
+    def _sync_directory(path: str) -> None:
+        """NTFS journals names by itself; a directory cannot be opened."""
+
+    def _try_lock(fd: int) -> None:
+        import msvcrt
+
+        # A byte far beyond the text, so that others can still read who holds the lock.
+        os.lseek(fd, 1 << 30, os.SEEK_SET)
+        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+
+    def _open_files_limit() -> int:
+        return 512
+
+else:
+    _pread = os.pread
+    _pwrite = os.pwrite
+
+    if sys.platform == "darwin":  # pragma: no cover
+
+        def _fdatasync(fd: int) -> None:
+            import fcntl
+
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync alone stops at the drive's cache
+    else:
+        _fdatasync = os.fdatasync
+
+    def _sync_directory(path: str) -> None:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _try_lock(fd: int) -> None:
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _open_files_limit() -> int:
+        import resource
+
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return max(16, min(4096, soft // 2)) if soft > 0 else 4096
+
+
+# -- a directory -------------------------------------------------------------------------------------------------------
+
+
+class FileStorage:
+    """A directory of the operating system.
+
+    Any number of files may be open: descriptors are kept for those used lately, and reopened behind the scenes.
+    """
+
+    durable = True
+
+    def __init__(self, root: str, *, read_only: bool = False, max_open_files: int | None = None) -> None:
+        self.root = os.path.abspath(root)  # noqa: PTH100 - a string is what every call below wants
+        self.read_only = read_only
+        self._max_open_files = max_open_files or _open_files_limit()
+        self._open_files: list[_File] = []
+        self._hand = 0
+        self._lock_fd = -1
+        self._forked = False
+        _storages.add(self)
+
+    def open(self, path: str, create: bool = False) -> _File:
+        return _File(self, path, create)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._path(path))  # noqa: PTH110
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(self._path(path)))  # noqa: PTH208
+
+    def makedirs(self, path: str) -> None:
+        os.makedirs(self._path(path), mode=0o700, exist_ok=True)  # noqa: PTH103
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(self._path(source), self._path(target))  # noqa: PTH105
+
+    def remove(self, path: str) -> None:
+        os.unlink(self._path(path))  # noqa: PTH108
+
+    def remove_tree(self, path: str) -> None:
+        for name in self.listdir(path):
+            child = f"{path}/{name}"
+            full = self._path(child)
+            if os.path.isdir(full) and not os.path.islink(full):  # noqa: PTH112, PTH114
+                self.remove_tree(child)
+            else:
+                os.unlink(full)  # noqa: PTH108
+        os.rmdir(self._path(path))  # noqa: PTH106
+
+    def sync_dir(self, path: str) -> None:
+        _sync_directory(self._path(path))
+
+    def unique_id(self) -> str:
+        import base64
+
+        return base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()
+
+    def lock(self) -> None:
+        import socket
+
+        if self._lock_fd >= 0:
+            return
+        try:
+            os.makedirs(self.root, mode=0o700, exist_ok=True)  # noqa: PTH103
+            fd = os.open(self._path(_LOCK_FILE), os.O_RDWR | os.O_CREAT | _BINARY, 0o600)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.root} cannot be used as a log: {error.strerror}. Name a directory this user may write to"
+            ) from error
+        try:
+            _try_lock(fd)
+        except OSError as error:
+            holder = _pread(fd, 200, 0).decode("utf-8", "replace").strip()
+            os.close(fd)
+            raise LogLocked(
+                f"{self.root} is in use by {_describe_holder(holder)}. Stop it, or share the log between processes: "
+                f"eventbus serve {self.root}"
+            ) from error
+        os.ftruncate(fd, 0)
+        _pwrite(fd, f"pid={os.getpid()} host={socket.gethostname()}\n".encode(), 0)
+        self._lock_fd = fd
+
+    def unlock(self) -> None:
+        """Let go of the directory and of every descriptor."""
+        for file in [*self._open_files]:
+            file.close()
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)  # the file stays: removing it would let two holders lock two files of one name
+            self._lock_fd = -1
+
+    def describe(self) -> str:
+        return self.root
+
+    def _path(self, path: str) -> str:
+        return f"{self.root}/{path}" if path else self.root
+
+    def _open_fd(self, path: str, create: bool) -> int:
+        if self._forked:
+            raise OSError(errno.EBADF, "this log was opened before a fork; open it anew in the child process")
+        if self.read_only:
+            return os.open(self._path(path), os.O_RDONLY | _BINARY)
+        flags = os.O_RDWR | _BINARY | (os.O_CREAT if create else 0)
+        return os.open(self._path(path), flags, 0o600)
+
+    def _opened(self, file: _File) -> None:
+        """Remember an open descriptor; close one that was not used lately when there are too many (second chance)."""
+        files = self._open_files
+        files.append(file)
+        if len(files) <= self._max_open_files:
+            return
+        for _ in range(2 * len(files)):
+            self._hand = (self._hand + 1) % len(files)
+            candidate = files[self._hand]
+            if candidate.used:
+                candidate.used = False
+            elif not candidate.holds and candidate is not file:
+                files[self._hand] = files[-1]
+                files.pop()
+                candidate.let_go()
+                return
+
+    def _closed(self, file: _File) -> None:
+        with contextlib.suppress(ValueError):
+            self._open_files.remove(file)
+
+    def after_fork_in_child(self) -> None:
+        """The parent's files are the parent's: close the child's copies, so that the lock ends with the parent."""
+        for file in self._open_files:
+            file.let_go()
+        self._open_files = []
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+        self._forked = True
+
+
+class _File:
+    """A file by its path, with a descriptor that comes and goes."""
+
+    __slots__ = ("_fd", "_storage", "closed", "holds", "path", "size", "used")
+
+    def __init__(self, storage: FileStorage, path: str, create: bool) -> None:
+        self._storage = storage
+        self.path = path
+        self.holds = 0
+        self.closed = False
+        self.used = True
+        self._fd = storage._open_fd(path, create)  # pyright: ignore[reportPrivateUsage]
+        self.size = os.fstat(self._fd).st_size
+        storage._opened(self)  # pyright: ignore[reportPrivateUsage]
+
+    def append(self, data: Buffer) -> None:
+        fd = self._fd
+        if fd < 0:
+            fd = self._reopen()
+        self.used = True
+        length = len(data)
+        written = _pwrite(fd, data, self.size)
+        if written != length:
+            self._write_rest(fd, data, self.size, written)
+        self.size += length
+
+    def pread(self, position: int, length: int) -> bytes:
+        fd = self._fd
+        if fd < 0:
+            fd = self._reopen()
+        self.used = True
+        data = _pread(fd, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]  # a signal, a network file system, or more than 2 GiB asked for
+        got = len(data)
+        while data and got < length:
+            data = _pread(fd, length - got, position + got)
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pwrite(self, position: int, data: Buffer) -> None:
+        fd = self._fd if self._fd >= 0 else self._reopen()
+        self._write_rest(fd, data, position, 0)
+        self.size = max(self.size, position + len(data))
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd if self._fd >= 0 else self._reopen(), size)
+        self.size = size
+
+    def sync(self) -> None:
+        _fdatasync(self._fd if self._fd >= 0 else self._reopen())
+
+    def hold(self) -> None:
+        if self._fd < 0:
+            self._reopen()
+        self.holds += 1
+
+    def release(self) -> None:
+        self.holds -= 1
+        if self.closed and not self.holds:
+            self.let_go()
+
+    def close(self) -> None:
+        self.closed = True
+        self._storage._closed(self)  # pyright: ignore[reportPrivateUsage]
+        if not self.holds:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Close the descriptor. The kernel keeps a write-back error for whoever syncs the file next (Linux 4.16)."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _reopen(self) -> int:
+        if self.closed:
+            raise OSError(errno.EBADF, f"{self.path} is closed")
+        self._fd = self._storage._open_fd(self.path, create=False)  # pyright: ignore[reportPrivateUsage]
+        self.used = True
+        self._storage._opened(self)  # pyright: ignore[reportPrivateUsage]
+        return self._fd
+
+    def _write_rest(self, fd: int, data: Buffer, position: int, written: int) -> None:
+        """The kernel may take a part of what it is given: a nearly full disk does, before it says so."""
+        view = memoryview(data)
+        while written < len(view):
+            count = _pwrite(fd, view[written:], position + written)
+            if count == 0:
+                raise OSError(errno.ENOSPC, "the operating system takes no more bytes")
+            written += count
+
+
+def _describe_holder(holder: str) -> str:
+    """ "pid=12 host=box" in words; a holder that has not signed yet is just "another process"."""
+    fields: dict[str, Any] = dict(item.split("=", 1) for item in holder.split() if "=" in item)
+    if "pid" not in fields:
+        return "another process"
+    who = "this very process" if fields["pid"] == str(os.getpid()) else f"process {fields['pid']}"
+    return f"{who} on {fields.get('host', 'this machine')}"
+
+
+_storages: weakref.WeakSet[FileStorage] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for storage in list(_storages):
+        storage.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
