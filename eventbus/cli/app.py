@@ -1,0 +1,175 @@
+"""Finds the command, runs it, and turns what goes wrong into a line or two and an exit code.
+
+Only the module of the command that was asked for is imported. Commands of other distributions, and of the packages
+above this one, come through the entry-point group ``eventbus.commands``: each entry is a function that is given the
+subparsers action, adds a parser and sets ``run`` (a function of the parsed arguments that returns the exit code).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from eventbus.cli.parser import Parser, Subcommands, UsageError, default_url
+from eventbus.errors import EventBusError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ENTRY_POINTS = "eventbus.commands"
+
+COMMANDS = {
+    "demo": "eventbus.cli.demo",
+    "run": "eventbus.cli.run",
+    "topics": "eventbus.cli.topics",
+    "produce": "eventbus.cli.produce",
+    "consume": "eventbus.cli.consume",
+    "offsets": "eventbus.cli.offsets",
+    "log": "eventbus.cli.logs",
+}
+"""The commands of this package and the module whose ``register`` adds each."""
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+EPILOG = """\
+start here:
+  eventbus demo                          the whole story on 336,776 real flights
+  eventbus topics create orders --partitions 3
+  eventbus produce orders                one record per line of stdin
+  eventbus consume orders --from-beginning
+"""
+
+
+def run(argv: list[str]) -> int:
+    """Run the command line ``argv`` (without the program's name) and return the exit code."""
+    debug = "--debug" in argv
+    try:
+        return _dispatch(argv)
+    except SystemExit as exit:  # argparse, after printing --help
+        return exit.code if isinstance(exit.code, int) else EXIT_FAILURE
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return EXIT_INTERRUPTED
+    except BaseException as error:
+        if debug:
+            raise
+        return _report(error)
+
+
+def _dispatch(argv: list[str]) -> int:
+    if argv in (["--version"], ["-V"]):
+        from eventbus.version import __version__
+
+        print(f"eventbus {__version__}")
+        return 0
+    name = command_of(argv)
+    parser = Parser(prog="eventbus", description="An event bus on a Kafka-format log.", epilog=EPILOG)
+    parser.add_argument("--version", "-V", action="store_true", default=argparse.SUPPRESS, help="print the version")
+    parser.set_defaults(run=None, json=False, debug=False, notes=[])
+    subcommands = parser.add_subparsers(metavar="COMMAND", title="commands")
+    _register(name, subcommands)
+    if name is None and not {"-h", "--help"} & set(argv):
+        parser.print_help()
+        return EXIT_USAGE if argv else 0
+    args = parser.parse_args(argv)
+    if not hasattr(args, "url"):
+        args.url = default_url()
+    for note in args.notes:
+        _complain(f"warning: {note}")
+    if args.run is None:
+        raise UsageError(f"eventbus {name}: which one?\n  see: eventbus {name} --help")
+    return args.run(args) or 0
+
+
+def command_of(argv: list[str]) -> str | None:
+    """The first word that is neither an option nor an option's value."""
+    takes_value = {"--url", "--bootstrap-server", "--zookeeper", "--broker-list"}
+    words = iter(argv)
+    for word in words:
+        if word in takes_value:
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+    return None
+
+
+def _register(name: str | None, subcommands: Subcommands) -> None:
+    if name in COMMANDS:
+        import_module(COMMANDS[name]).register(subcommands)
+        return
+    plugins = {entry.name: entry for entry in _entry_points()}
+    if name is None:
+        for module in COMMANDS.values():
+            import_module(module).register(subcommands)
+        for entry in plugins.values():
+            _register_plugin(entry, subcommands)
+    elif name in plugins:
+        _register_plugin(plugins[name], subcommands)
+    else:
+        raise UsageError(_unknown_command(name, [*COMMANDS, *plugins]))
+
+
+def _entry_points() -> Iterator[EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return iter(entry_points(group=ENTRY_POINTS))
+
+
+def _register_plugin(entry: EntryPoint, subcommands: Subcommands) -> None:
+    try:
+        register: Callable[[Subcommands], Any] = entry.load()
+    except Exception as error:
+        origin = entry.dist.name if entry.dist else entry.value
+        _complain(f"warning: command {entry.name!r} of {origin} cannot be loaded ({type(error).__name__}: {error})")
+        return
+    register(subcommands)
+
+
+def _unknown_command(name: str, known: list[str]) -> str:
+    from eventbus.suggest import nearest
+
+    hint = nearest(name, known) or f"; there are: {', '.join(sorted(known))}"
+    return f"eventbus: there is no command {name!r}{hint}\n  see: eventbus --help"
+
+
+def _report(error: BaseException) -> int:
+    """Print what a user needs of ``error`` and choose the exit code."""
+    leaves = list(_leaves(error))
+    for leaf in leaves:
+        if isinstance(leaf, KeyboardInterrupt):
+            _complain("interrupted")
+            return EXIT_INTERRUPTED
+    if any(isinstance(leaf, BrokenPipeError) for leaf in leaves):
+        # The reader of our output went away, as `head` does: no error, and nothing more may be flushed into the pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    for leaf in leaves:
+        if isinstance(leaf, EventBusError):
+            usage = isinstance(leaf, UsageError)
+            _complain(str(leaf) if usage else f"error: {leaf}")
+            return EXIT_USAGE if usage else EXIT_FAILURE
+    leaf = leaves[0]
+    if isinstance(leaf, OSError) and leaf.strerror:
+        _complain(f"error: {leaf.strerror}{f': {leaf.filename}' if leaf.filename else ''}")
+    else:
+        _complain(f"error: {type(leaf).__name__}: {leaf}\n  this should not happen: --debug shows where")
+    return EXIT_FAILURE
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions inside groups, in order: a task group wraps even a single one."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+            yield from _leaves(inner)  # pyright: ignore[reportUnknownArgumentType]
+    else:
+        yield error
+
+
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,131 @@
+"""Publishing that can be stopped anywhere and goes on exactly where the log ends.
+
+Each row's partition follows from the row alone: murmur2 of its tail number, and the row's number when it has none. So a
+partition of the log always holds a prefix of that partition's rows, in the file's order, however the last run ended -
+Ctrl-C, kill -9, a full disk. The log's end offsets are the whole state of the import: nothing is stored beside it, and
+nothing can disagree with it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from eventbus.cli.demo.display import Bar
+from eventbus.cli.demo.flights import FLIGHTS, Row, read_rows
+from eventbus.client.partitioner import make_partitioner
+from eventbus.errors import ConfigError
+from eventbus.types import TopicPartition
+
+if TYPE_CHECKING:
+    from eventbus import EventBus
+
+TOPIC = "flights"
+PARTITIONS = 6
+
+_STEP = 500
+"""Rows between two looks at the event loop: consumers run, a signal is seen."""
+
+
+async def publish(bus: EventBus, path: Path, limit: int, held: dict[int, int], bar: Bar) -> int:
+    """Publish the rows that the log does not hold yet, and return how many those were. ``held``: see `held_records`.
+
+    Raises:
+        ConfigError: the log holds something else than the rows of this file.
+    """
+    plan = _Plan(held, await _last_values(bus, held))
+    done = sum(held.values())
+    published = 0
+    async with bus.new_producer() as producer:
+        for row in read_rows(path, limit):
+            partition = plan.place(row)
+            if partition is not None:
+                producer.send_nowait(TOPIC, row.event, key=row.key, partition=partition, timestamp_ms=row.timestamp_ms)
+                published += 1
+            if row.number % _STEP == 0:
+                await producer.wait_for_room()
+                bar.update(done + published)
+        await producer.flush()
+    plan.check_all_met()
+    bar.update(done + published)
+    return published
+
+
+async def held_records(bus: EventBus) -> dict[int, int]:
+    """How many rows each partition holds: its end offset, since nothing is ever deleted from this topic."""
+    [topic] = await bus.admin.describe_topics([TOPIC])
+    return {part.partition: part.log_end_offset for part in topic.partitions}
+
+
+def is_prefix(path: Path, limit: int, held: dict[int, int]) -> bool:
+    """Whether the first ``limit`` rows may be all that the log is on its way to."""
+    if not any(held.values()) or limit >= FLIGHTS:
+        return True
+    deal = _Dealer(len(held))
+    expected = dict.fromkeys(held, 0)
+    for row in read_rows(path, limit):
+        expected[deal.partition(row)] += 1
+    return all(held[partition] <= expected[partition] for partition in held)
+
+
+async def _last_values(bus: EventBus, held: dict[int, int]) -> dict[int, Any]:
+    """The last event of every partition that holds one: the proof that the log is what this program wrote."""
+    ends = {TopicPartition(TOPIC, partition): count for partition, count in held.items() if count}
+    found: dict[int, Any] = {}
+    if not ends:
+        return found
+    async with bus.new_consumer() as consumer:
+        await consumer.assign(ends)
+        for topic_partition, count in ends.items():
+            consumer.seek(topic_partition, count - 1)
+        while len(found) < len(ends):
+            for record in await consumer.poll(timeout_ms=1_000):
+                found[record.partition] = msgspec.json.decode(record.value)
+    return found
+
+
+class _Dealer:
+    """Which row goes to which partition."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._murmur2 = make_partitioner("murmur2", TOPIC, 1)
+
+    def partition(self, row: Row) -> int:
+        if row.key is None:
+            return row.number % self._count
+        return self._murmur2.partition(row.key, None, None, self._count)
+
+
+class _Plan:
+    """Passes over the rows that the log holds already."""
+
+    def __init__(self, held: dict[int, int], last: dict[int, Any]) -> None:
+        self._deal = _Dealer(len(held))
+        self._left = dict(held)
+        self._last = last
+
+    def place(self, row: Row) -> int | None:
+        """The row's partition, or None when the log holds the row."""
+        partition = self._deal.partition(row)
+        left = self._left[partition]
+        if not left:
+            return partition
+        self._left[partition] = left - 1
+        if left == 1 and self._last[partition] != row.event:
+            raise self._foreign(partition)
+        return None
+
+    def check_all_met(self) -> None:
+        for partition, left in self._left.items():
+            if left:
+                raise self._foreign(partition)
+
+    @staticmethod
+    def _foreign(partition: int) -> ConfigError:
+        return ConfigError(
+            f"{TOPIC}-{partition} does not hold the rows of this file: something else was published there; "
+            "start over with --fresh, or choose another --dir"
+        )

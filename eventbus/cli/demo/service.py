@@ -1,0 +1,173 @@
+"""The service of the demo: what a user would write, and the story that runs it.
+
+flights --(validate)--> delays --(count)--> a running table per carrier and month
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from eventbus import ConsumerRecord, EventBus
+from eventbus.cli.demo.display import Bar, Display
+from eventbus.cli.demo.flights import FLIGHTS, Delay, Departures, Flight, Group, Table
+from eventbus.cli.demo.publish import PARTITIONS, TOPIC, held_records, is_prefix, publish
+from eventbus.cli.shell import until_signal
+from eventbus.errors import EventBusError
+from eventbus.types import TopicPartition
+
+DELAYS = "delays"
+GROUP = "delay-maker"
+
+_KEEP = {"retention.ms": "-1"}
+"""The records carry the time of their flight, in 2013: Kafka's default retention of a week would delete them."""
+
+_UPDATE_EVERY = 500
+_POLL_MS = 50
+_POLL_RECORDS = 2_000
+
+
+class Outcome(msgspec.Struct):
+    """What one run of the service did."""
+
+    published: int = 0
+    held: int = 0
+    """Flights in the log at the end."""
+    delays_made: int = 0
+    doubled: int = 0
+    """Records of ``delays`` that a killed run had published before it could commit; the table passes over them."""
+    interrupted: bool = False
+    seconds: float = 0.0
+    table: Table = {}
+
+
+def build_bus(url: str, on_delay: Callable[[], None]) -> EventBus:
+    """The topics and the handler."""
+    bus = EventBus(url, client_id="demo")
+    bus.topic(TOPIC, partitions=PARTITIONS, configs=_KEEP)
+    bus.topic(DELAYS, partitions=PARTITIONS, configs=_KEEP)
+
+    @bus.consumer(TOPIC, group=GROUP)
+    @bus.producer(DELAYS, key=lambda delay: delay.tailnum, partitioner=as_the_flight)
+    def make_delay(flight: Flight, record: ConsumerRecord) -> Delay:
+        on_delay()
+        return Delay(flight.carrier, flight.month, flight.tailnum, flight.dep_delay, record.partition, record.offset)
+
+    del make_delay  # the bus has it
+    return bus
+
+
+def as_the_flight(topic: str, key: bytes | None, delay: Any, count: int) -> int:
+    """A delay goes to the partition of its flight. For a keyed one the hash says the same; it is one rule for both."""
+    return delay.source_partition % count
+
+
+class CarrierTable:
+    """The running table. It lives in memory, so every run counts ``delays`` from the beginning and commits nothing.
+
+    At-least-once means that a record may come twice: a run that was killed had published delays and not yet committed
+    the offset of their flights, and the next run made them again. Each delay says which flight it is of, and within a
+    partition flights come in order, so one number per partition tells old from new.
+    """
+
+    def __init__(self) -> None:
+        self.table: Table = {}
+        self.flights = 0
+        self.doubled = 0
+        self.until: dict[TopicPartition, int] | None = None
+        """Where to stop; None as long as more may come."""
+        self._next_source: dict[int, int] = {}
+        self._position: dict[TopicPartition, int] = {}
+
+    def add(self, delay: Delay) -> None:
+        expected = self._next_source.get(delay.source_partition, 0)
+        if delay.source_offset < expected:
+            self.doubled += 1
+            return
+        if delay.source_offset > expected:
+            raise EventBusError(
+                f"{DELAYS} has no event of the flight at {TOPIC}-{delay.source_partition} offset {expected}: "
+                "start over with --fresh, and please report it"
+            )
+        self._next_source[delay.source_partition] = expected + 1
+        self.flights += 1
+        group = Group(delay.carrier, delay.month)
+        entry = self.table.get(group)
+        if entry is None:
+            entry = self.table[group] = Departures()
+        entry.add(delay.dep_delay)
+
+    async def follow(self, bus: EventBus, on_progress: Callable[[int], None]) -> None:
+        """Count until `until` is reached."""
+        async with bus.new_consumer(DELAYS, start="earliest", value=Delay) as consumer:
+            while not self._finished():
+                for record in await consumer.poll(timeout_ms=_POLL_MS, max_records=_POLL_RECORDS):
+                    self.add(record.value)
+                    self._position[record.topic_partition] = record.next_offset
+                on_progress(self.flights)
+
+    def _finished(self) -> bool:
+        return self.until is not None and all(
+            self._position.get(topic_partition, 0) >= end for topic_partition, end in self.until.items()
+        )
+
+
+class Story:
+    """One run: publish what is missing, let the handler catch up, count."""
+
+    def __init__(self, url: str, csv: Path, limit: int, display: Display) -> None:
+        self.outcome = Outcome()
+        self.limit = limit
+        """How many rows of the file; all of them when the log holds more than the slice that was asked for."""
+        self._csv = csv
+        self._display = display
+        self._table = CarrierTable()
+        self._bus = build_bus(url, self._one_delay)
+        self._delays_bar: Bar | None = None
+        self._already_made = 0
+
+    async def run(self) -> Outcome:
+        """Until everything is done, or the first Ctrl-C: then what is at work is finished and committed."""
+        outcome, started = self.outcome, time.monotonic()
+        async with self._bus as bus:
+            async with until_signal() as scope:
+                await self._tell(bus)
+            with anyio.CancelScope(shield=True):
+                outcome.held = sum((await held_records(bus)).values())
+        outcome.interrupted = scope.cancel_called
+        outcome.seconds = time.monotonic() - started
+        outcome.doubled = self._table.doubled
+        outcome.table = self._table.table
+        return outcome
+
+    async def _tell(self, bus: EventBus) -> None:
+        held = await held_records(bus)
+        if not is_prefix(self._csv, self.limit, held):
+            self.limit = FLIGHTS
+            self._display.say("  the log holds more than the slice: going on with the whole file")
+        committed = await bus.admin.group_offsets(GROUP)
+        self._already_made = sum(offset.offset for offset in committed.values())
+        publishing = self._display.bar("publish flights", self.limit, sum(held.values()))
+        making = self._delays_bar = self._display.bar("flights -> delays", self.limit, self._already_made)
+        counting = self._display.bar("delays -> table per carrier", self.limit)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._table.follow, bus, counting.update)
+            self.outcome.published = await publish(bus, self._csv, self.limit, held, publishing)
+            await bus.drain()
+            making.update(self._already_made + self.outcome.delays_made)
+            self._table.until = await _ends(bus)
+
+    def _one_delay(self) -> None:
+        self.outcome.delays_made += 1
+        if self._delays_bar is not None and self.outcome.delays_made % _UPDATE_EVERY == 0:
+            self._delays_bar.update(self._already_made + self.outcome.delays_made)
+
+
+async def _ends(bus: EventBus) -> dict[TopicPartition, int]:
+    [topic] = await bus.admin.describe_topics([DELAYS])
+    return {TopicPartition(DELAYS, part.partition): part.log_end_offset for part in topic.partitions}

@@ -1,0 +1,115 @@
+"""What a command prints: JSON when asked, tables on a terminal, plain columns into a pipe. Notes go to stderr."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TextIO
+
+import msgspec
+
+
+class Output:
+    """Where one command writes. Streams are looked up at creation, so tests and callers may replace them."""
+
+    def __init__(self, *, json: bool = False, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
+        self.json = json
+        self.stdout = stdout or sys.stdout
+        self.stderr = stderr or sys.stderr
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Output:
+        return cls(json=getattr(args, "json", False))
+
+    @property
+    def rich(self) -> bool:
+        """Whether colours and boxes are welcome: a terminal, and no JSON asked for."""
+        return not self.json and self.stdout.isatty()
+
+    def line(self, text: str = "") -> None:
+        """A line of the answer."""
+        print(text, file=self.stdout)
+
+    def note(self, text: str) -> None:
+        """A line beside the answer (warnings, totals): stderr, so a pipe holds the answer only."""
+        print(text, file=self.stderr, flush=True)
+
+    def data(self, value: Any) -> None:
+        """One JSON document on one line."""
+        print(msgspec.json.encode(value).decode(), file=self.stdout)
+
+    def answer(self, value: Any, text: str) -> None:
+        """The same answer for programs and for people."""
+        if self.json:
+            self.data(value)
+        else:
+            self.line(text)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
+        """Rows under headings; columns of numbers are set to the right. As JSON: a list of objects."""
+        listed = list(rows)
+        if self.json:
+            keys = [column.lower().replace("-", "_").replace(" ", "_") for column in columns]
+            self.data([dict(zip(keys, row, strict=True)) for row in listed])
+        elif self.rich:
+            _rich_table(self.stdout, columns, listed, title)
+        else:
+            if title:
+                self.line(title)
+            for text in plain_columns(columns, listed):
+                self.line(text)
+
+
+def plain_columns(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Aligned text columns, two blanks apart."""
+    texts = [[column.upper() for column in columns], *([_text(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[index]) for row in texts) for index in range(len(columns))]
+    right = _numeric(columns, rows)
+    lines: list[str] = []
+    for row in texts:
+        cells: list[str] = []
+        for cell, width, is_number in zip(row, widths, right, strict=True):
+            align: Callable[[str, int], str] = str.rjust if is_number else str.ljust
+            cells.append(align(cell, width))
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bool]:
+    return [
+        bool(rows) and all(isinstance(row[index], int | float) or row[index] is None for row in rows)
+        for index in range(len(columns))
+    ]
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:.2f}" if isinstance(cell, float) else str(cell)
+
+
+def _rich_table(stream: TextIO, columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, header_style="bold")
+    for column, is_number in zip(columns, _numeric(columns, rows), strict=True):
+        table.add_column(column, justify="right" if is_number else "left")
+    for row in rows:
+        table.add_row(*(escape(f"{cell:,}" if type(cell) is int else _text(cell)) for cell in row))
+    Console(file=stream).print(table)
+
+
+def text_or_base64(name: str, value: bytes | None) -> dict[str, Any]:
+    """Bytes for JSON: ``{name: text}`` when they are UTF-8, else ``{name_base64: ...}``; null stays null."""
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        import base64
+
+        return {f"{name}_base64": base64.b64encode(value).decode()}

@@ -1,0 +1,155 @@
+"""The argument parser: Kafka's flag names, the global options before or after the command, short errors."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any, NoReturn, Protocol
+
+from eventbus.errors import ConfigError
+
+DEFAULT_URL = "file://./data"
+
+
+class UsageError(ConfigError):
+    """The command line is wrong: exit code 2."""
+
+
+class Subcommands(Protocol):
+    """What a command's ``register`` function is given: argparse's subparsers action."""
+
+    def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser: ...
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose every sub-command also takes the global options.
+
+    Their defaults are suppressed, so a value given before the command is not undone after it.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("allow_abbrev", False)
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(**options)
+        add_global_options(self)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}\n  see: {self.prog} --help")
+
+
+class _Renamed(argparse.Action):
+    """An old flag of Kafka's tools: taken for its successor, with a warning."""
+
+    def __init__(self, *args: Any, successor: str, why: str, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.successor, self.why = successor, why
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        notes: list[str] = getattr(namespace, "notes", [])
+        namespace.notes = [*notes, f"{option} is an old flag ({self.why}); taken as {self.successor} {values}"]
+        setattr(namespace, self.dest, bootstrap_url(values))
+
+
+def add_global_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("global options")
+    quiet: Any = argparse.SUPPRESS
+    group.add_argument(
+        "--url",
+        default=quiet,
+        metavar="URL",
+        help=f"the log: file://./data, file:///abs/dir, memory://, kafka://host:9092 "
+        f"(default: $EVENTBUS_URL, else {DEFAULT_URL})",
+    )
+    group.add_argument("--json", action="store_true", default=quiet, help="machine-readable output")
+    group.add_argument("--debug", action="store_true", default=quiet, help="show tracebacks")
+    group.add_argument(
+        "--bootstrap-server",
+        dest="url",
+        type=bootstrap_url,
+        default=quiet,
+        metavar="HOST:PORT",
+        help="as --url kafka://",
+    )
+    for flag, why in (
+        ("--zookeeper", "no client talks to ZooKeeper, and Kafka 4.0 removed it"),
+        ("--broker-list", "Kafka's tools renamed it"),
+    ):
+        group.add_argument(
+            flag,
+            dest="url",
+            action=_Renamed,
+            successor="--bootstrap-server",
+            why=why,
+            default=quiet,
+            metavar="HOST:PORT",
+            help=argparse.SUPPRESS,
+        )
+
+
+def bootstrap_url(value: str) -> str:
+    """``host:port,...`` as a URL; a URL stays what it is. A ZooKeeper chroot (``/kafka``) falls away."""
+    return value if "://" in value else f"kafka://{value.partition('/')[0]}"
+
+
+def default_url() -> str:
+    return os.environ.get("EVENTBUS_URL") or DEFAULT_URL
+
+
+def add_topic(parser: argparse.ArgumentParser, *, required: bool = True, help: str = "the topic's name") -> None:
+    """A topic as Kafka's tools take it (``--topic NAME``) and as people type it (``NAME``)."""
+    parser.add_argument("topic", nargs="?", metavar="TOPIC", help=help)
+    parser.add_argument("--topic", dest="topic_option", metavar="TOPIC", help=argparse.SUPPRESS)
+    parser.set_defaults(topic_required=required, prog=parser.prog)
+
+
+def topic_of(args: argparse.Namespace) -> str | None:
+    """The topic given either way.
+
+    Raises:
+        UsageError: none was given and the command needs one, or two different ones were given.
+    """
+    if args.topic and args.topic_option and args.topic != args.topic_option:
+        raise UsageError(f"{args.prog}: two topics are given, {args.topic!r} and {args.topic_option!r}: give one")
+    topic: str | None = args.topic or args.topic_option
+    if topic is None and args.topic_required:
+        raise UsageError(f"{args.prog}: which topic? Give its name, as in: {args.prog} orders")
+    return topic
+
+
+def required_topic(args: argparse.Namespace) -> str:
+    topic = topic_of(args)
+    assert topic is not None, "add_topic(required=True) parsers only"
+    return topic
+
+
+def key_values(pairs: list[str] | None, flag: str) -> dict[str, str]:
+    """``k=v`` options as a dict; the value may hold ``=`` and may be empty."""
+    result: dict[str, str] = {}
+    for pair in pairs or []:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{flag} {pair!r} is not of the form key=value, as in: {flag} retention.ms=60000")
+        result[key] = value
+    return result
+
+
+def positive(text: str) -> int:
+    """An argparse type: an integer of at least 1."""
+    return _integer(text, 1)
+
+
+def natural(text: str) -> int:
+    """An argparse type: an integer of at least 0."""
+    return _integer(text, 0)
+
+
+def _integer(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+    return value

@@ -1,0 +1,242 @@
+"""``eventbus produce TOPIC``: one record per line of stdin, with the properties of Kafka's console producer."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventbus.cli.output import Output
+from eventbus.cli.parser import Subcommands, UsageError, add_topic, key_values, natural, positive, required_topic
+from eventbus.cli.shell import open_bus, run_async, until_signal
+from eventbus.errors import EventBusError
+from eventbus.types import Headers
+
+if TYPE_CHECKING:
+    from eventbus import Producer
+
+PROPERTIES = {
+    "parse.key": "false",
+    "key.separator": "\\t",
+    "parse.headers": "false",
+    "headers.delimiter": "\\t",
+    "headers.separator": ",",
+    "headers.key.separator": ":",
+    "null.marker": "",
+    "ignore.error": "false",
+}
+"""Kafka's reader properties with their defaults; ``\\t`` and ``\\n`` may be written as two characters."""
+
+_CHUNK_BYTES = 65_536
+
+
+def register(subcommands: Subcommands) -> None:
+    known = "\n".join(f"  {name}={value}" for name, value in PROPERTIES.items())
+    parser = subcommands.add_parser(
+        "produce",
+        help="console producer: one record per line of stdin",
+        description="Publish each line of stdin as one record. On a terminal every line is acknowledged before the\n"
+        "next prompt; Ctrl-D ends.",
+        epilog=f"properties (with their defaults):\n{known}\n\n"
+        "  eventbus produce orders --property parse.key=true --property key.separator=:\n"
+        "  >o-1:ten euros",
+    )
+    add_topic(parser)
+    parser.add_argument("--property", "--reader-property", action="append", metavar="KEY=VALUE", help="see below")
+    parser.add_argument("--key", metavar="TEXT", help="the key of every record")
+    parser.add_argument("--header", action="append", metavar="NAME=VALUE", help="a header of every record; repeatable")
+    parser.add_argument("--partition", type=natural, metavar="N", help="the partition of every record")
+    parser.add_argument(
+        "--compression-type",
+        "--compression-codec",
+        choices=["none", "gzip", "snappy", "lz4", "zstd"],
+        default="none",
+        metavar="CODEC",
+        help="none, gzip, snappy, lz4 or zstd",
+    )
+    parser.add_argument(
+        "--acks",
+        "--request-required-acks",
+        default="all",
+        choices=["0", "1", "all", "-1"],
+        metavar="ACKS",
+        help="all (default): on disk; 1: written; 0: not waited for",
+    )
+    parser.add_argument("--batch-size", type=positive, metavar="BYTES", help="a batch leaves at this size")
+    parser.add_argument(
+        "--linger-ms", "--timeout", type=natural, metavar="MS", help="how long a batch waits for company"
+    )
+    parser.set_defaults(run=produce)
+
+
+class ParsedLine(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class LineParser:
+    """Turns a line into key, value and headers, as Kafka's LineMessageReader does."""
+
+    def __init__(self, properties: dict[str, str], *, key: str | None, headers: Headers) -> None:
+        unknown = [name for name in properties if name not in PROPERTIES]
+        if unknown:
+            raise UsageError(
+                f"eventbus produce: there is no property {unknown[0]!r}; there are: {', '.join(PROPERTIES)}"
+            )
+        given = {name: _unescape(value).encode() for name, value in (PROPERTIES | properties).items()}
+        self.parse_key = given["parse.key"].lower() == b"true"
+        self.parse_headers = given["parse.headers"].lower() == b"true"
+        self.ignore_error = given["ignore.error"].lower() == b"true"
+        self.key_separator = given["key.separator"]
+        self.headers_delimiter = given["headers.delimiter"]
+        self.headers_separator = given["headers.separator"]
+        self.header_key_separator = given["headers.key.separator"]
+        self.null_marker = given["null.marker"] or None
+        if self.parse_key and key is not None:
+            raise UsageError(
+                "eventbus produce: --key and --property parse.key=true are two ways to give the key: use one"
+            )
+        if self.parse_headers and self.headers_delimiter == self.headers_separator:
+            raise UsageError("eventbus produce: headers.delimiter and headers.separator must differ")
+        self.key = None if key is None else key.encode()
+        self.headers = headers
+
+    def parse(self, line: bytes, number: int) -> ParsedLine:
+        headers, key, rest = self.headers, self.key, line
+        if self.parse_headers:
+            text, rest = self._split(rest, self.headers_delimiter, "headers.delimiter", number)
+            if text is not None:
+                headers = (*headers, *self._headers(text, number))
+        if self.parse_key:
+            parsed, rest = self._split(rest, self.key_separator, "key.separator", number)
+            key = None if parsed is None or parsed == self.null_marker else parsed
+        return ParsedLine(key, None if rest == self.null_marker else rest, headers)
+
+    def _split(self, text: bytes, separator: bytes, name: str, number: int) -> tuple[bytes | None, bytes]:
+        before, found, after = text.partition(separator)
+        if found:
+            return (None if before == self.null_marker else before), after
+        if self.ignore_error:
+            return None, text
+        raise EventBusError(
+            f"line {number} has no {name} {separator.decode()!r}: {text[:60].decode(errors='replace')!r}; "
+            "mend it, or let such lines pass without a key: --property ignore.error=true"
+        )
+
+    def _headers(self, text: bytes, number: int) -> Headers:
+        result: list[tuple[str, bytes | None]] = []
+        for pair in text.split(self.headers_separator) if text else ():
+            name, found, value = pair.partition(self.header_key_separator)
+            if not found and not self.ignore_error:
+                raise EventBusError(
+                    f"line {number}: header {pair.decode(errors='replace')!r} has no headers.key.separator "
+                    f"{self.header_key_separator.decode()!r}"
+                )
+            result.append((name.decode(errors="replace"), None if value == self.null_marker else value))
+        return tuple(result)
+
+
+def _unescape(text: str) -> str:
+    return text.replace("\\t", "\t").replace("\\n", "\n").replace("\\0", "\0")
+
+
+class _Tally:
+    """What became of the records; the first failure is kept for the message."""
+
+    def __init__(self) -> None:
+        self.sent = self.failed = 0
+        self.first_error: BaseException | None = None
+
+    def done(self, metadata: Any, error: BaseException | None) -> None:
+        if error is None:
+            self.sent += 1
+        else:
+            self.failed += 1
+            self.first_error = self.first_error or error
+
+
+def produce(args: argparse.Namespace) -> int:
+    topic, out = required_topic(args), Output.of(args)
+    fixed = tuple((name, value.encode()) for name, value in key_values(args.header, "--header").items())
+    parser = LineParser(key_values(args.property, "--property"), key=args.key, headers=fixed)
+    config: dict[str, Any] = {"acks": args.acks, "compression_type": args.compression_type}
+    config |= {"batch_size": args.batch_size} if args.batch_size else {}
+    config |= {"linger_ms": args.linger_ms} if args.linger_ms is not None else {}
+
+    async def main() -> int:
+        tally = _Tally()
+        async with open_bus(args) as bus:
+            await bus.admin.describe_topics([topic])  # a wrong name is told before anything is typed
+            async with bus.new_producer(**config) as producer, until_signal() as scope:
+                if sys.stdin.isatty():
+                    await _interactive(producer, topic, args.partition, parser, tally, out)
+                else:
+                    await _piped(producer, topic, args.partition, parser, tally)
+        if tally.first_error is not None:
+            raise tally.first_error
+        summary = f"{tally.sent:,} record{'' if tally.sent == 1 else 's'} to {topic}"
+        if out.json:
+            out.data({"topic": topic, "records": tally.sent, "interrupted": scope.cancel_called})
+        else:
+            out.note(f"interrupted after {summary}" if scope.cancel_called else summary)
+        return 130 if scope.cancel_called else 0
+
+    return run_async(main)
+
+
+async def _piped(producer: Producer, topic: str, partition: int | None, parser: LineParser, tally: _Tally) -> None:
+    number = 0
+    async for lines in read_lines(sys.stdin.fileno()):
+        for line in lines:
+            number += 1
+            key, value, headers = parser.parse(line, number)
+            producer.send_nowait(topic, value, key=key, headers=headers, partition=partition, on_delivery=tally.done)
+        await producer.wait_for_room()
+    await producer.flush()
+
+
+async def _interactive(
+    producer: Producer, topic: str, partition: int | None, parser: LineParser, tally: _Tally, out: Output
+) -> None:
+    out.note(f"one record per line to {topic}; Ctrl-D ends")
+    number = 0
+    print(">", end="", flush=True)
+    async for lines in read_lines(sys.stdin.fileno()):
+        for line in lines:
+            number += 1
+            try:
+                key, value, headers = parser.parse(line, number)
+                await producer.send(topic, value, key=key, headers=headers, partition=partition)
+                tally.sent += 1
+            except EventBusError as error:
+                out.note(f"error: {error}")
+        print(">", end="", flush=True)
+    print()
+
+
+async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
+    """Lists of lines as they come, without their ends (LF or CRLF); a last line without one counts too.
+
+    Pipes and terminals are waited for on the event loop, so a signal ends the wait; a regular file never blocks.
+    """
+    import anyio
+
+    regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    rest = b""
+    while True:
+        if regular:
+            await anyio.lowlevel.checkpoint()
+        else:
+            await anyio.wait_readable(descriptor)
+        chunk = os.read(descriptor, _CHUNK_BYTES)
+        if not chunk:
+            break
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest.removesuffix(b"\r")]
