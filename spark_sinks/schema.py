@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Convert = Callable[[Any], Any] | None
 """Makes of a decoded value what pyarrow takes; None when it takes the value as it is."""
 
+_CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "tz")
+
 
 def arrow_schema(struct: type[msgspec.Struct]) -> pa.Schema:
     """The columns of a Struct type: its fields by their names in JSON, nullable where ``None`` is allowed."""
@@ -56,6 +58,8 @@ def pack_type(struct: type[msgspec.Struct]) -> bytes:
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, type) and issubclass(obj, msgspec.Struct):
                 return _rebuild, _parts(obj)
+            if isinstance(obj, msgspec.Meta):  # cannot be pickled either
+                return _meta, ({name: getattr(obj, name) for name in _CONSTRAINTS},)
             return super().reducer_override(obj)
 
     buffer = io.BytesIO()
@@ -89,6 +93,10 @@ def _rebuild(name: str, fields: list[tuple[Any, ...]], options: dict[str, Any], 
         given |= {} if factory is none else {"default_factory": factory}
         declared.append((attribute, kind, msgspec.field(name=encoded, **given)))
     return msgspec.defstruct(name, declared, kw_only=True, namespace=methods, **options)
+
+
+def _meta(constraints: dict[str, Any]) -> msgspec.Meta:
+    return msgspec.Meta(**constraints)
 
 
 def _struct_info(struct: type[msgspec.Struct]) -> mi.StructType:

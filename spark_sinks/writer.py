@@ -20,11 +20,11 @@ from spark_sinks.files import disk_errors
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_DIRECTORIES = 1_000
-"""More partition directories than this in one task are a mistake, not a layout."""
+MAX_DIRECTORIES = 4_000
+"""More partition directories than this in one task (a decade of days) are a mistake, not a layout."""
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 _ROW_GROUP_ROWS = 262_144
-_BUFFERED_BYTES = 128 << 20
+_BUFFERED_BYTES = 256 << 20
 
 REPORT_COLUMNS = (
     "path string, directory string, rows bigint, size_bytes bigint, "
@@ -104,81 +104,57 @@ class WriteTask:
 
 
 class StageWriter:
-    """Writes rows into one staged file per partition directory."""
+    """Gathers rows by partition directory and writes each directory's rows as one complete file.
+
+    Only a task with more rows than `_BUFFERED_BYTES` writes before its end, and then several files per directory: no
+    file stays open, however many directories there are.
+    """
 
     def __init__(self, stage: Path, partition_by: Sequence[str], compression: str) -> None:
         self._stage = stage
         self._partition_by = tuple(partition_by)
         self._compression = compression
-        self._open: dict[str, _StagedParquet] = {}
-        self._buffered_bytes = 0
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        self._waiting_bytes = 0
+        self._reports: list[Report] = []
         # A retried task must not touch the files of the attempt before it, which may still be running.
         self._attempt = uuid.uuid4().hex[:12]
 
     def write(self, batch: pa.RecordBatch) -> None:
         for directory, rows in split_by_directory(batch, self._partition_by):
-            if directory not in self._open:
-                self._add(directory, rows.schema)
-            self._open[directory].add(rows)
-            self._buffered_bytes += rows.nbytes
-        if self._buffered_bytes > _BUFFERED_BYTES:
-            for file in self._open.values():
-                file.flush()
-            self._buffered_bytes = 0
-
-    def finish(self) -> list[Report]:
-        """Complete and sync all files."""
-        return [file.finish(directory) for directory, file in sorted(self._open.items())]
-
-    def _add(self, directory: str, schema: pa.Schema) -> None:
-        if len(self._open) == MAX_DIRECTORIES:
+            self._waiting.setdefault(directory, []).append(rows)
+            self._waiting_bytes += rows.nbytes
+        if len(self._waiting) > MAX_DIRECTORIES:
             raise ConfigError(
                 f"partition_by={list(self._partition_by)} makes more than {MAX_DIRECTORIES} directories in one task; "
                 f"choose a column with fewer values"
             )
-        path = self._stage / f"{self._attempt}-{len(self._open):04d}.staged"
-        self._open[directory] = _StagedParquet(path, schema, self._compression)
+        if self._waiting_bytes > _BUFFERED_BYTES:
+            self._write_files()
+
+    def finish(self) -> list[Report]:
+        """Write what is left; the reports of all files, complete and synced."""
+        self._write_files()
+        return self._reports
+
+    def _write_files(self) -> None:
+        for directory, batches in sorted(self._waiting.items()):
+            path = self._stage / f"{self._attempt}-{len(self._reports):05d}.staged"
+            self._reports.append(_write_file(path, directory, batches, self._compression))
+        self._waiting.clear()
+        self._waiting_bytes = 0
 
 
-class _StagedParquet:
-    """One file: batches are gathered to row groups of a useful size."""
+def _write_file(path: Path, directory: str, batches: list[pa.RecordBatch], compression: str) -> Report:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def __init__(self, path: Path, schema: pa.Schema, compression: str) -> None:
-        import pyarrow.parquet as pq
-
-        self._path = path
-        self._batches: list[pa.RecordBatch] = []
-        self._waiting = 0
-        self._rows = 0
-        with disk_errors(path, "create"):
-            self._file = path.open("xb")
-            self._writer = pq.ParquetWriter(self._file, schema, compression=compression)
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        self._batches.append(batch)
-        self._waiting += batch.num_rows
-        if self._waiting >= _ROW_GROUP_ROWS:
-            self.flush()
-
-    def flush(self) -> None:
-        import pyarrow as pa
-
-        if self._batches:
-            with disk_errors(self._path, "write"):
-                self._writer.write_table(pa.Table.from_batches(self._batches))
-            self._rows += self._waiting
-            self._waiting = 0
-            self._batches.clear()
-
-    def finish(self, directory: str) -> Report:
-        self.flush()
-        with disk_errors(self._path, "write"):
-            self._writer.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            size = self._file.tell()
-            self._file.close()
-        return Report(self._path.name, directory, self._rows, size)
+    table = pa.Table.from_batches(batches)
+    with disk_errors(path, "write"), path.open("xb") as file:
+        pq.write_table(table, file, compression=compression, row_group_size=_ROW_GROUP_ROWS)
+        file.flush()
+        os.fsync(file.fileno())
+        return Report(path.name, directory, table.num_rows, file.tell())
 
 
 def above(batch: pa.RecordBatch, landed: dict[int, int]) -> pa.RecordBatch:

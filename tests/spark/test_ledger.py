@@ -289,7 +289,7 @@ def test_local_files_do_what_the_fake_does(tmp_path: Path) -> None:
     files.remove("y")
     files.sync_dir("")
     assert not files.exists("y")
-    with pytest.raises(Exception, match="cannot read .*nothing: No such file"):
+    with pytest.raises(Exception, match=r"cannot read .*nothing: No such file"):
         files.read("nothing")
 
 
