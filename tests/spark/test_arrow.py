@@ -1,0 +1,118 @@
+"""Log bytes to Arrow columns: equal to the record-by-record decoder, and of the exact types Spark asks for."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventbus.errors import CorruptRecord
+from eventbus.records import BatchBuilder, build_marker, fetched_records, patch_offsets
+from eventbus.records.control import ControlType, EndTransactionMarker
+from eventbus.types import Compression, Record, TopicPartition
+from spark_sinks.arrow import record_batch, source_schema
+from spark_sinks.offsets import OffsetRange
+
+WHERE = TopicPartition("orders", 3)
+
+
+def log_bytes(batches: list[tuple[int, Compression, list[Record]]]) -> bytes:
+    """Batches back to back, each at its base offset."""
+    buffer = bytearray()
+    for base_offset, compression, records in batches:
+        builder = BatchBuilder(compression)
+        for record in records:
+            builder.append(record.key, record.value, record.headers, record.timestamp_ms)
+        batch = builder.build()
+        patch_offsets(batch, base_offset, 0)
+        buffer += batch
+    return bytes(buffer)
+
+
+texts = st.none() | st.binary(max_size=200)
+all_headers = st.lists(st.tuples(st.text(max_size=5), texts), max_size=3).map(tuple)
+times = st.integers(1_600_000_000_000, 1_700_000_000_000)
+all_records = st.lists(st.builds(Record, texts, texts, st.just(()) | all_headers, times), min_size=1, max_size=20)
+logs = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(Compression), all_records), min_size=1, max_size=4)
+
+
+@given(logs, st.data())
+def test_columns_equal_the_records(parts: list[tuple[int, Compression, list[Record]]], data: st.DataObject) -> None:
+    batches: list[tuple[int, Compression, list[Record]]] = []
+    base_offset = 0
+    for gap, compression, records in parts:
+        batches.append((base_offset + gap, compression, records))
+        base_offset += gap + len(records)
+    start = data.draw(st.integers(0, base_offset))
+    end = data.draw(st.integers(start, base_offset))
+    buffer = log_bytes(batches)
+    got = record_batch(buffer, OffsetRange(WHERE, start, end), include_headers=True)
+    expected = [record for record in fetched_records(buffer, *WHERE, start) if record.offset < end]
+    assert got.column("offset").to_pylist() == [record.offset for record in expected]
+    assert got.column("key").to_pylist() == [record.key for record in expected]
+    assert got.column("value").to_pylist() == [record.value for record in expected]
+    assert got.column("timestamp").cast(pa.int64()).to_pylist() == [record.timestamp_ms * 1000 for record in expected]
+    assert got.column("headers").to_pylist() == [
+        [{"key": name, "value": value} for name, value in record.headers] or None for record in expected
+    ]
+    assert set(got.column("topic").to_pylist()) <= {"orders"}
+    assert set(got.column("partition").to_pylist()) <= {3}
+
+
+@pytest.mark.parametrize("include_headers", [False, True])
+def test_types_are_those_spark_makes_of_the_schema(include_headers: bool) -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import (
+        ArrayType,
+        BinaryType,
+        IntegerType,
+        LongType,
+        StringType,
+        StructType,
+        TimestampType,
+    )
+
+    expected = StructType()
+    for name, kind in (
+        ("key", BinaryType()),
+        ("value", BinaryType()),
+        ("topic", StringType()),
+        ("partition", IntegerType()),
+        ("offset", LongType()),
+        ("timestamp", TimestampType()),
+        ("timestampType", IntegerType()),
+    ):
+        expected = expected.add(name, kind)
+    if include_headers:
+        expected = expected.add("headers", ArrayType(StructType().add("key", StringType()).add("value", BinaryType())))
+    assert source_schema(include_headers=include_headers) == to_arrow_schema(expected, timezone="UTC")
+    buffer = log_bytes([(0, Compression.NONE, [Record(None, b"", (("h", None),), 1)])])
+    got = record_batch(buffer, OffsetRange(WHERE, 0, 1), include_headers=include_headers)
+    assert got.schema == source_schema(include_headers=include_headers)
+
+
+def test_control_records_are_left_out() -> None:
+    marker = build_marker(EndTransactionMarker(ControlType.COMMIT, 0), producer_id=1, producer_epoch=0, timestamp_ms=5)
+    patch_offsets(marker, 1, 0)
+    buffer = log_bytes([(0, Compression.NONE, [Record(b"k", b"v", (), 5)])]) + bytes(marker)
+    got = record_batch(buffer, OffsetRange(WHERE, 0, 2))
+    assert got.column("offset").to_pylist() == [0]
+    assert record_batch(bytes(marker), OffsetRange(WHERE, 0, 2)).num_rows == 0
+
+
+def test_no_timestamp_is_kafkas_minus_one_and_an_impossible_one_is_null() -> None:
+    buffer = log_bytes(
+        [(0, Compression.NONE, [Record(b"", None, (), -1)]), (1, Compression.NONE, [Record(b"", None, (), 2**62)])]
+    )
+    got = record_batch(buffer, OffsetRange(WHERE, 0, 2)).column("timestamp")
+    assert got.to_pylist() == [dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC), None]
+
+
+def test_damage_names_the_partition() -> None:
+    buffer = bytearray(log_bytes([(7, Compression.NONE, [Record(b"k", b"value", (), 5)])]))
+    buffer[-3] ^= 1
+    with pytest.raises(CorruptRecord, match="orders-3, between offset 7 and 8"):
+        record_batch(bytes(buffer), OffsetRange(WHERE, 7, 8), verify=True)
