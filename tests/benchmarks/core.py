@@ -109,18 +109,22 @@ def fill(folder: Path, size_bytes: int, tail_bytes: int, tiny: bool, clean: bool
     from eventbus.broker import TopicSpec
     from eventbus.types import TopicPartition
 
-    broker = open_broker(folder)
+    broker = open_broker(folder, "commit")
     broker.create_topics([TopicSpec("log", 1)], now_ms())
     log = TopicPartition("log", 0)
     pool = batches(1_000, per_batch=1) if tiny else batches(20_000)
 
-    def write(target_bytes: int) -> None:
-        written = number = 0
+    def write(target_bytes: int, *, flushed: bool) -> None:
+        written = number = unflushed = 0
         while written < target_bytes:
             batch = bytearray(pool[number % len(pool)])
             broker.produce(log, batch, now_ms(), trusted=True)
             written += len(batch)
+            unflushed += len(batch)
             number += 1
+            if flushed and unflushed >= 1 << 24:
+                flush()
+                unflushed = 0
 
     def flush() -> None:
         pending = broker.begin_sync()
@@ -128,9 +132,9 @@ def fill(folder: Path, size_bytes: int, tail_bytes: int, tiny: bool, clean: bool
         broker.complete_sync(pending, None)
         broker.publish_checkpoints(now_ms())
 
-    write(size_bytes)
+    write(size_bytes, flushed=True)
     flush()
-    write(tail_bytes)
+    write(tail_bytes, flushed=False)
     if clean:
         flush()
         broker.close(now_ms())
