@@ -140,7 +140,7 @@ class TopicsShard:
         if topic is None:
             known = [other for other in self.topics if not other.startswith("__")]
             raise UnknownTopicOrPartition(
-                f"there is no topic {name!r}{nearest(name, known)}; create it with `eventbus topics create {name}`"
+                f"there is no topic {name!r} (create it: `eventbus topics create {name}`){nearest(name, known)}"
             )
         return topic
 

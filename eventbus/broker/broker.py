@@ -1,0 +1,438 @@
+"""The broker: one synchronous object that owns all topics, logs and coordinators of a storage.
+
+Nothing inside awaits, so every method is atomic on the event loop and no locks exist. Its drivers are the embedded
+backend and, later, the TCP server; both do the waiting: for a flush (`begin_sync`, `Flush.run` in a thread,
+`complete_sync`), for records (`on_advance`), for time (`tick`, `next_deadline_ms`).
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from eventbus.broker.descriptions import FetchData, OffsetCommitResult, TopicDescription, TopicSpec
+from eventbus.broker.groups import GroupOffsets, OffsetsLog
+from eventbus.broker.logs import Logs, Partition
+from eventbus.broker.names import CLUSTER_METADATA, CONSUMER_OFFSETS, check_not_internal
+from eventbus.broker.settings import BrokerConfig
+from eventbus.broker.shard_log import ShardLog
+from eventbus.broker.topic_admin import TopicAdmin
+from eventbus.broker.validation import check_batch, check_keys, refuse_large
+from eventbus.coordinator import OffsetsShard, TopicsShard
+from eventbus.errors import InvalidRequest, KafkaError, StorageError, UnknownTopicOrPartition
+from eventbus.log.commit import Flush
+from eventbus.log.config import LogConfig
+from eventbus.log.partition_log import AppendInfo, PartitionLog
+from eventbus.log.storage import Storage
+from eventbus.records import BatchHeader, read_header
+from eventbus.types import IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+
+_logger = logging.getLogger("eventbus.broker")
+_METADATA = TopicPartition(CLUSTER_METADATA, 0)
+_METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+"""Kafka's, too: the UUID 1."""
+_METADATA_CONFIG = LogConfig(retention_ms=-1, cleanup_policy=("compact",))
+_NO_OFFSET = OffsetAndTimestamp(-1, -1)
+_FIRST_RETENTION_MS = 30_000
+"""Kafka's ``log.initial.task.delay.ms``."""
+
+
+def _nobody(topic_partition: TopicPartition) -> None:
+    """Nobody waits."""
+
+
+class Broker:
+    """Open one with `Broker.open`."""
+
+    def __init__(
+        self, logs: Logs, config: BrokerConfig, cluster_id: str, new_topic_id: Callable[[], str], now_ms: int
+    ) -> None:
+        self.config = config
+        self.cluster_id = cluster_id
+        self.on_advance: Callable[[TopicPartition], None] = _nobody
+        """Called whenever a partition's high watermark moved, and when a partition ceased to exist."""
+        self._logs = logs
+        self._partitions = logs.partitions
+        self._appended = logs.commit.appended
+        self._advances_at_append = logs.advances_at_append
+        logs.advanced = lambda topic_partition: self.on_advance(topic_partition)
+        metadata = logs.open_partition(_METADATA, _METADATA_CONFIG, _METADATA_TOPIC_ID, now_ms)
+        self._metadata = ShardLog(TopicsShard(), metadata.log, self._store)
+        self._metadata.load()
+        self._topics = TopicAdmin(logs, self._metadata, config, new_topic_id)
+        self._known_topics = self._topics.topics
+        offsets_topic = self._known_topics.get(CONSUMER_OFFSETS)
+        count = config.offsets_topic_num_partitions if offsets_topic is None else offsets_topic.partitions
+        self._groups = GroupOffsets(count, self._open_offsets_shard)
+        self._closed = False
+        self._next_retention_ms = now_ms + min(config.log_retention_check_interval_ms, _FIRST_RETENTION_MS)
+        self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
+        self._now_ms = now_ms
+
+    @classmethod
+    def open(cls, storage: Storage, config: BrokerConfig, *, now_ms: int, new_id: Callable[[], bytes]) -> Broker:
+        """Take the storage, recover every log in it, and replay what the internal topics tell.
+
+        ``new_id`` gives 16 random bytes. Raises LogLocked (somebody else has it), CorruptRecord (damage where a flush
+        had promised none: nothing was changed), ConfigError, InvalidConfig.
+        """
+
+        def new_text_id() -> str:
+            return base64.urlsafe_b64encode(new_id()).rstrip(b"=").decode()
+
+        logs = Logs.open(storage, config.fsync)
+        try:
+            logs.check_metadata_found()
+            cluster_id = logs.cluster_id(config.cluster_id, new_text_id)
+            broker = cls(logs, config, cluster_id, new_text_id, now_ms)
+            broker._open_logs(now_ms)
+        except BaseException:
+            logs.abandon()
+            raise
+        _logger.info("%s is open, %s", storage.describe(), config.fsync_promise)
+        return broker
+
+    def _open_logs(self, now_ms: int) -> None:
+        """Open what is on disk; partitions nothing was written to are opened when somebody asks for them."""
+        for topic_partition in self._logs.written_partitions():
+            topic = self._known_topics.get(topic_partition.topic)
+            if topic_partition == _METADATA:
+                continue
+            if topic is not None and topic_partition.partition < topic.partitions:
+                self._open_partition(topic_partition, now_ms)
+            elif topic_partition.topic in self._metadata.shard.deleted:
+                self._logs.remove_stray(topic_partition)
+            else:
+                _logger.warning("%s belongs to no topic known here: left alone", topic_partition)
+        for topic_partition in [tp for tp in self._partitions if tp.topic == CONSUMER_OFFSETS]:
+            self._groups.load(topic_partition.partition, now_ms)
+        self._logs.forget_recovery()
+
+    def close(self, now_ms: int) -> None:
+        """Flush, publish, let go. Raises StorageError when the last flush failed."""
+        if not self._closed:
+            self._closed = True
+            self._logs.close()
+
+    # topics ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def topics_version(self) -> int:
+        """Rises with every change of topics or partition counts."""
+        return self._topics.version
+
+    def create_topics(
+        self, specs: Sequence[TopicSpec], now_ms: int, validate_only: bool = False
+    ) -> dict[str, TopicDescription | KafkaError]:
+        """Create each topic, or say why not. They are on disk on return. ``validate_only`` changes nothing."""
+        self._check_open()
+        return self._topics.create(specs, now_ms, validate_only=validate_only)
+
+    def delete_topics(self, names: Sequence[str], now_ms: int) -> dict[str, KafkaError | None]:
+        """Delete topics with their records and every group's offsets in them; the names are free on return."""
+        self._check_open()
+        results: dict[str, KafkaError | None] = {}
+        for name in names:
+            try:
+                self._delete_topic(name, now_ms)
+                results[name] = None
+            except KafkaError as error:
+                results[name] = error
+        return results
+
+    def _delete_topic(self, name: str, now_ms: int) -> None:
+        check_not_internal(name, "deleted")
+        topic = self._topics.topic(name)
+        # Offsets first, durably: a new topic of this name must never begin where readers of the old one were.
+        self._logs.sync_now(self._groups.forget_topic(name, now_ms))
+        self._topics.delete(name, now_ms)
+        for number in range(topic.partitions):
+            self.on_advance(TopicPartition(name, number))
+
+    def add_partitions(self, name: str, total_count: int, now_ms: int) -> None:
+        """Grow a topic to ``total_count`` partitions. Records keep their partition; keys may map to another one."""
+        self._check_open()
+        self._topics.add_partitions(name, total_count, now_ms)
+
+    def alter_configs(
+        self, name: str, set: Mapping[str, object], delete: Sequence[str], now_ms: int
+    ) -> TopicDescription:
+        """Set and unset configs of a topic, all or none; they act from the next call on."""
+        self._check_open()
+        return self._topics.alter_configs(name, set, delete, now_ms)
+
+    def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicDescription]:
+        """The named topics, or all. Raises UnknownTopicOrPartition."""
+        return self._topics.describe(names)
+
+    def list_topics(self) -> list[str]:
+        """All names, internal ones too."""
+        return sorted(self._known_topics)
+
+    def has_topic(self, name: str) -> bool:
+        return name in self._known_topics
+
+    def partition_count(self, topic: str) -> int:
+        """Raises UnknownTopicOrPartition, naming the nearest topic; with ``auto_create_topics`` creates it instead."""
+        state = self._known_topics.get(topic)
+        if state is not None:
+            return state.partitions
+        if not self.config.auto_create_topics:
+            return self._topics.topic(topic).partitions  # it raises
+        created = self.create_topics([TopicSpec(topic)], self._now_ms)[topic]
+        if isinstance(created, KafkaError):
+            raise created
+        return len(created.partitions)
+
+    def max_message_bytes(self, topic: str) -> int:
+        """The largest batch the topic takes. Raises UnknownTopicOrPartition."""
+        return self._topics.log_config(topic).max_message_bytes
+
+    # records ---------------------------------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        topic_partition: TopicPartition,
+        batch: bytearray,
+        now_ms: int,
+        *,
+        header: BatchHeader | None = None,
+        trusted: bool = False,
+    ) -> AppendInfo:
+        """Append one batch. Ack it when `is_durable` says so for its last offset.
+
+        ``trusted``: our own producer built it, so its bytes are not checked. The batch is changed (offsets, perhaps
+        timestamps) and must not be touched afterwards. Raises UnknownTopicOrPartition, RecordTooLarge, InvalidRecord,
+        CorruptRecord, StorageError; nothing is stored then.
+        """
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            partition = self._open_partition(topic_partition, now_ms)
+        if not trusted:
+            header = check_batch(batch, topic_partition)
+        elif header is None:
+            header = read_header(batch)
+        if len(batch) > partition.max_message_bytes:
+            raise refuse_large(len(batch), partition.max_message_bytes, topic_partition)
+        if partition.guarded:
+            if partition.is_internal:
+                check_not_internal(topic_partition.topic, "produced to")
+            check_keys(batch, topic_partition)
+        log = partition.log
+        info = log.append(batch, header, now_ms)
+        self._appended(log, batch)
+        if self._advances_at_append:
+            self.on_advance(topic_partition)
+        return info
+
+    def _store(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
+        """A shard's own records: no policy, no size limit."""
+        info = log.append(batch, read_header(batch), now_ms)
+        self._appended(log, batch)
+        if self._advances_at_append:
+            self.on_advance(log.topic_partition)
+        return info
+
+    def fetch(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> FetchData:
+        """Whole batches from the one that holds ``offset`` on, up to the high watermark or last stable offset.
+
+        Never waits: no records when there are none yet. The first batch may be larger than ``max_bytes``. Raises
+        UnknownTopicOrPartition, OffsetOutOfRange, CorruptRecord.
+        """
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            partition = self._open_partition(topic_partition, self._now_ms)
+        log = partition.log
+        high_watermark = log.high_watermark
+        last_stable_offset = log.last_stable_offset
+        end = last_stable_offset if isolation else high_watermark
+        records = b"" if end <= offset <= log.log_end_offset else log.read(offset, max_bytes, max_offset=end)
+        return FetchData(records, high_watermark, last_stable_offset, log.log_start_offset)
+
+    def list_offsets(
+        self,
+        topic_partition: TopicPartition,
+        at: int,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> OffsetAndTimestamp:
+        """Where reading may begin: -1 the end, -2 the start, -3 the largest timestamp, else a time in ms.
+
+        By time: the first record at or after it. No such record: offset -1. The end is what a reader of this isolation
+        may see.
+        """
+        log = self._log(topic_partition)
+        end = log.last_stable_offset if isolation else log.high_watermark
+        if at == LATEST:
+            return OffsetAndTimestamp(end, -1)
+        if at == EARLIEST:
+            return OffsetAndTimestamp(log.log_start_offset, -1)
+        if at == MAX_TIMESTAMP:
+            found = log.offset_of_max_timestamp()
+        elif at >= 0:
+            found = log.offset_for_timestamp(at)
+        else:
+            raise InvalidRequest(
+                f"list_offsets of {topic_partition} at {at}: -1 is the end, -2 the start, -3 the largest timestamp, "
+                "0 and up a time in milliseconds"
+            )
+        return _NO_OFFSET if found is None or found.offset >= end else found
+
+    def _log(self, topic_partition: TopicPartition) -> PartitionLog:
+        partition = self._partitions.get(topic_partition)
+        return (partition or self._open_partition(topic_partition, self._now_ms)).log
+
+    def _open_partition(self, topic_partition: TopicPartition, now_ms: int) -> Partition:
+        """First use of a partition: nothing is on disk yet, and nothing will be before it is appended to."""
+        self._check_open()
+        error = self._unknown(topic_partition)
+        if error is not None:
+            raise error
+        topic = self._known_topics[topic_partition.topic]
+        config = self._topics.log_config(topic.name)
+        return self._logs.open_partition(TopicPartition(*topic_partition), config, topic.topic_id, now_ms)
+
+    def _unknown(self, topic_partition: TopicPartition) -> UnknownTopicOrPartition | None:
+        """The error for a partition that does not exist."""
+        topic, number = topic_partition
+        state = self._known_topics.get(topic)
+        if state is None:
+            try:
+                self._topics.topic(topic)
+            except UnknownTopicOrPartition as error:
+                return error
+            return None
+        if 0 <= number < state.partitions:
+            return None
+        return UnknownTopicOrPartition(
+            f"topic {topic!r} has {state.partitions} partition(s), 0 to {state.partitions - 1}; there is no partition "
+            f"{number}. `eventbus topics alter {topic} --partitions N` adds some"
+        )
+
+    # committed offsets -----------------------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], now_ms: int
+    ) -> OffsetCommitResult:
+        """Store the next offset to read per partition; one that does not exist is refused, the others are stored."""
+        self._check_open()
+        return self._groups.commit(group, offsets, self._unknown, now_ms)
+
+    def fetch_offsets(
+        self, group: str, topic_partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group committed, of all partitions or the given ones; absent where it committed nothing."""
+        return self._groups.fetch(group, topic_partitions)
+
+    def list_groups(self) -> list[str]:
+        """The groups with committed offsets, by name."""
+        return self._groups.names()
+
+    def delete_group(self, group: str, now_ms: int) -> int:
+        """Forget a group; returns how many offsets it had. Raises GroupIdNotFound."""
+        self._check_open()
+        return self._groups.delete_group(group, now_ms)
+
+    def delete_offsets(self, group: str, topic_partitions: Iterable[TopicPartition], now_ms: int) -> int:
+        """Forget some offsets of a group, so that it starts over there; returns how many it had."""
+        self._check_open()
+        return self._groups.delete_offsets(group, topic_partitions, now_ms)
+
+    def _open_offsets_shard(self, number: int, now_ms: int) -> OffsetsLog:
+        if CONSUMER_OFFSETS not in self._known_topics:
+            segment_bytes = self.config.offsets_topic_segment_bytes
+            key = "segment.bytes" if segment_bytes >= 1 << 20 else "internal.segment.bytes"
+            configs = {"cleanup.policy": "compact", "compression.type": "producer", key: segment_bytes}
+            self._topics.create_internal(CONSUMER_OFFSETS, self.config.offsets_topic_num_partitions, configs, now_ms)
+        shard_log = ShardLog(OffsetsShard(), self._log(TopicPartition(CONSUMER_OFFSETS, number)), self._store)
+        shard_log.load()
+        return shard_log
+
+    # durability ------------------------------------------------------------------------------------------------------
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether a flush has something to do, and none is under way."""
+        return self._logs.commit.needs_sync
+
+    def begin_sync(self) -> Flush:
+        """Snapshot what was appended; its `Flush.run` may be called from a worker thread. One at a time."""
+        return self._logs.commit.begin()
+
+    def complete_sync(self, flush: Flush, error: BaseException | None = None) -> None:
+        """Move the watermarks the flush covers. With the ``error`` it raised its log is poisoned, for good."""
+        for log in self._logs.commit.complete(flush, error):
+            partition = self._partitions.get(log.topic_partition)
+            if not self._advances_at_append and partition is not None and partition.log is log:
+                self.on_advance(log.topic_partition)
+
+    def is_durable(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """Whether the record at ``offset`` is as safe as the fsync setting promises.
+
+        Raises LogPoisoned when it never will be, UnknownTopicOrPartition when its topic was deleted meanwhile.
+        """
+        log = self._log(topic_partition)
+        if offset < log.high_watermark:
+            return True
+        log.raise_if_poisoned()
+        if offset >= log.log_end_offset:
+            raise UnknownTopicOrPartition(
+                f"{topic_partition} ends at offset {log.log_end_offset}: the record at {offset} went when its topic "
+                "was deleted"
+            )
+        return False
+
+    def check_healthy(self) -> None:
+        """Raises LogPoisoned when a flush of any log failed."""
+        for partition in self._partitions.values():
+            partition.log.raise_if_poisoned()
+
+    def publish_checkpoints(self, now_ms: int) -> None:
+        """Tell readers in other processes how far they may read, and the next start where to begin its recovery."""
+        self._next_checkpoint_ms = now_ms + self.config.checkpoint_interval_ms
+        self._logs.publish()
+
+    # time ------------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due: retention, checkpoints. Calling too often is cheap, too late is harmless."""
+        self._now_ms = now_ms
+        if now_ms >= self._next_retention_ms:
+            self._next_retention_ms = now_ms + self.config.log_retention_check_interval_ms
+            self._logs.apply_retention(now_ms)
+        if now_ms >= self._next_checkpoint_ms:
+            self.publish_checkpoints(now_ms)
+
+    def next_deadline_ms(self) -> int:
+        """When `tick` has something to do."""
+        return min(self._next_retention_ms, self._next_checkpoint_ms)
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError(f"{self._logs.storage.describe()} was closed: open it again")
+
+    def check(self) -> None:
+        """Every invariant of every log and shard, or AssertionError. Reads everything."""
+        for topic_partition, partition in self._partitions.items():
+            assert partition.log.topic_partition == topic_partition
+            assert topic_partition == _METADATA or self._unknown(topic_partition) is None, (
+                f"{topic_partition} is a stray"
+            )
+            partition.log.check()
+        self._metadata.check(TopicsShard())
+        self._groups.check()
+
+    def __repr__(self) -> str:
+        return f"Broker({self._metadata.shard!r} {self._groups!r})"

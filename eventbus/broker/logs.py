@@ -1,0 +1,268 @@
+"""The partition logs of one storage: opened, checkpointed, retained and closed together. Part of the broker."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from eventbus.broker.names import CLUSTER_METADATA, INTERNAL_TOPICS
+from eventbus.errors import ConfigError, CorruptRecord, StorageError
+from eventbus.log import checkpoints
+from eventbus.log.commit import GroupCommit
+from eventbus.log.config import LogConfig
+from eventbus.log.partition_log import PartitionLog
+from eventbus.log.recovery import UNKNOWN, remove_directory, remove_leftovers
+from eventbus.log.storage import Storage, storage_error
+from eventbus.types import TopicPartition
+
+_logger = logging.getLogger("eventbus.broker")
+
+Offsets = dict[TopicPartition, int]
+
+
+class Partition(msgspec.Struct):
+    """A log, and what the broker looks at before it appends to it."""
+
+    log: PartitionLog
+    max_message_bytes: int
+    is_internal: bool
+    needs_keys: bool
+    guarded: bool
+    """Either of the two: the hot path asks once."""
+
+    def obey(self, config: LogConfig) -> None:
+        """Go by other configs from the next call on."""
+        self.log.update_config(config)
+        self.max_message_bytes = config.max_message_bytes
+        self.needs_keys = "compact" in config.cleanup_policy
+        self.guarded = self.is_internal or self.needs_keys
+
+
+class Logs:
+    """The open logs of a storage. ``partitions`` holds those that were ever written to, or asked for."""
+
+    def __init__(self, storage: Storage, fsync: str) -> None:
+        self.storage = storage
+        self.commit = GroupCommit(storage, fsync)
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.advances_at_append = fsync != "commit" or not storage.durable
+        self.advanced: Callable[[TopicPartition], None] = _nobody
+        """Called when `sync_now` moved a high watermark."""
+        self._clean_shutdown = False
+        self._found: set[TopicPartition] = set()
+        self._recovery_points: Offsets | None = {}
+        self._log_start_offsets: Offsets | None = {}
+        self._published: dict[str, Offsets] = {}
+
+    # open ------------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(cls, storage: Storage, fsync: str) -> Logs:
+        """Lock the storage and look what is there; no log is opened yet."""
+        logs = cls(storage, fsync)
+        storage.lock()
+        try:
+            remove_leftovers(storage)
+            logs._clean_shutdown = checkpoints.take_clean_shutdown(storage)
+            logs._recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
+            logs._log_start_offsets = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS)
+            logs._found = {tp for tp in map(_parse_directory, storage.listdir("")) if tp is not None}
+        except OSError as error:
+            storage.unlock()
+            raise storage_error(error, f"opening {storage.describe()}") from error
+        except BaseException:
+            storage.unlock()
+            raise
+        return logs
+
+    def cluster_id(self, wanted: str | None, new_id: Callable[[], str]) -> str:
+        """The id in ``meta.properties``, made if there is none. Raises ConfigError when another one is wanted."""
+        try:
+            cluster_id = checkpoints.load_or_create_meta(self.storage, wanted or new_id())
+        except OSError as error:
+            raise storage_error(error, f"opening {self.storage.describe()}") from error
+        if wanted and cluster_id != wanted:
+            raise ConfigError(
+                f"{self.storage.describe()} belongs to cluster {cluster_id}, asked for cluster_id={wanted}: "
+                "name the directory of that cluster, or leave cluster_id out"
+            )
+        return cluster_id
+
+    def open_partition(
+        self, topic_partition: TopicPartition, config: LogConfig, topic_id: str, now_ms: int
+    ) -> Partition:
+        """Open one log and keep it. Nothing is on disk before its first append."""
+        log = PartitionLog.open(
+            self.storage,
+            topic_partition,
+            config,
+            now_ms=now_ms,
+            recovery_point=_known(self._recovery_points, topic_partition, UNKNOWN),
+            log_start_offset=_known(self._log_start_offsets, topic_partition, 0),
+            clean_shutdown=self._clean_shutdown,
+            topic_id=topic_id,
+        )
+        compacted = "compact" in config.cleanup_policy
+        internal = topic_partition.topic in INTERNAL_TOPICS
+        partition = Partition(log, config.max_message_bytes, internal, compacted, internal or compacted)
+        self.partitions[topic_partition] = partition
+        return partition
+
+    def written_partitions(self) -> list[TopicPartition]:
+        """Partitions that have, or should have, something on disk: found as a directory or told by a checkpoint."""
+        told = {tp for tp, offset in (self._recovery_points or {}).items() if offset > 0}
+        return sorted(self._found | told)
+
+    def check_metadata_found(self) -> None:
+        """Raises CorruptRecord when there are partitions, but not the log that knows their topics."""
+        others = sorted(map(str, self._found - {TopicPartition(CLUSTER_METADATA, 0)}))
+        if others and len(others) == len(self._found):
+            raise CorruptRecord(
+                f"{self.storage.describe()} holds {len(others)} partition(s) ({', '.join(others[:3])}...), but not "
+                f"{CLUSTER_METADATA}-0, which knows their topics. Restore that directory from a backup (a directory "
+                "written by Kafka itself cannot be opened; mirror it through kafka://)"
+            )
+
+    def remove_stray(self, topic_partition: TopicPartition) -> None:
+        """Finish the deletion of a partition whose topic is gone."""
+        _logger.info("%s: removing what its deleted topic left behind", topic_partition)
+        try:
+            remove_directory(self.storage, str(topic_partition))
+        except OSError as error:
+            raise storage_error(error, f"removing {topic_partition}") from error
+
+    def forget_recovery(self) -> None:
+        """Every log is open: what the checkpoints said is history, and must not meet a new topic of an old name."""
+        stale = self._recovery_points is None or not self._recovery_points.keys() <= self.partitions.keys()
+        self._recovery_points = {}
+        self._log_start_offsets = {}
+        self._clean_shutdown = False
+        self.publish(sync=stale)
+
+    # durability ------------------------------------------------------------------------------------------------------
+
+    def sync_now(self, logs: Iterable[PartitionLog]) -> None:
+        """Bring a few logs to the disk at once, whatever the fsync mode: metadata is never less than durable.
+
+        Blocks for a flush per log (about a millisecond); topics change rarely. Raises StorageError, and the log is
+        poisoned, as after every failed flush.
+        """
+        storage = self.storage
+        if not storage.durable:
+            return
+        for log in logs:
+            log.raise_if_poisoned()
+            work = log.begin_sync()
+            synced = False
+            try:
+                for file in work.files:
+                    file.sync()
+                if work.files:
+                    # Always both: a flush in another thread may have the names under way, but not on disk yet.
+                    storage.sync_dir(log.directory)
+                    storage.sync_dir("")
+                synced = True
+            except OSError as error:
+                log.poison(f"its flush to disk failed ({error})")
+                raise storage_error(error, f"flushing {log.topic_partition}") from error
+            finally:
+                log.complete_sync(work, synced=synced)
+            if not self.advances_at_append:
+                self.advanced(log.topic_partition)
+
+    def publish(self, *, sync: bool = False) -> None:
+        """Write the checkpoints that changed. Failing is no harm: they save work, and are written again."""
+        now: dict[str, Offsets] = {
+            checkpoints.RECOVERY_POINTS: {},
+            checkpoints.HIGH_WATERMARKS: {},
+            checkpoints.LOG_START_OFFSETS: {},
+            checkpoints.LAST_STABLE_OFFSETS: {},
+        }
+        recovery_points, high_watermarks, log_start_offsets, last_stable_offsets = now.values()
+        for topic_partition, partition in self.partitions.items():
+            log = partition.log
+            if not log.segments and not log.log_end_offset:
+                continue
+            recovery_points[topic_partition] = log.recovery_point
+            high_watermarks[topic_partition] = log.high_watermark
+            log_start_offsets[topic_partition] = log.log_start_offset
+            last_stable_offsets[topic_partition] = log.last_stable_offset
+        try:
+            for name, offsets in now.items():
+                if offsets != self._published.get(name):
+                    checkpoints.write_offsets(self.storage, name, offsets, sync=sync and self.storage.durable)
+                    self._published[name] = offsets
+        except OSError as error:
+            _logger.warning("checkpoints of %s not written: %s", self.storage.describe(), error)
+
+    # retention, deletion ---------------------------------------------------------------------------------------------
+
+    def apply_retention(self, now_ms: int) -> list[TopicPartition]:
+        """Delete what is too old or too much; returns the partitions that lost something."""
+        shrunk: list[TopicPartition] = []
+        for topic_partition, partition in self.partitions.items():
+            try:
+                if partition.log.apply_retention(now_ms):
+                    shrunk.append(topic_partition)
+            except StorageError as error:
+                _logger.warning("retention: %s", error)
+        if shrunk:
+            self.publish()
+        return shrunk
+
+    def delete(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Remove the logs of a topic that is gone from the metadata."""
+        for topic_partition in topic_partitions:
+            partition = self.partitions.pop(topic_partition, None)
+            if partition is None:
+                continue
+            try:
+                partition.log.delete()
+            except StorageError as error:
+                _logger.warning("%s; the next start removes it", error)
+        # Durably, before the name can be used again: a new log must not be measured by the old one's watermark.
+        self.publish(sync=True)
+
+    # the end ---------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush and close every log, then say that all is in order, if it is. Raises the first StorageError."""
+        first_error: StorageError | None = None
+        for partition in self.partitions.values():
+            try:
+                partition.log.close()
+            except StorageError as error:
+                first_error = first_error or error
+        clean = first_error is None and not any(partition.log.poisoned for partition in self.partitions.values())
+        try:
+            self.publish(sync=True)
+            if clean:
+                checkpoints.mark_clean_shutdown(self.storage)
+        except OSError as error:
+            first_error = first_error or storage_error(error, f"closing {self.storage.describe()}")
+        finally:
+            self.partitions.clear()
+            self.storage.unlock()
+        if first_error is not None:
+            raise first_error
+
+    def abandon(self) -> None:
+        """Let go after a failed open: nothing was changed, nothing is to be flushed."""
+        self.partitions.clear()
+        self.storage.unlock()
+
+
+def _nobody(topic_partition: TopicPartition) -> None:
+    """Nobody listens yet."""
+
+
+def _known(offsets: Offsets | None, topic_partition: TopicPartition, damaged: int) -> int:
+    return damaged if offsets is None else offsets.get(topic_partition, 0)
+
+
+def _parse_directory(name: str) -> TopicPartition | None:
+    """``flights-0`` -> its partition; None for any other name."""
+    topic, dash, number = name.rpartition("-")
+    return TopicPartition(topic, int(number)) if dash and topic and number.isascii() and number.isdecimal() else None

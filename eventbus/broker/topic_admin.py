@@ -1,0 +1,168 @@
+"""Topics: create, delete, grow, configure, describe. Part of the broker; it writes ``__cluster_metadata-0`` alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from eventbus.broker import configs, names
+from eventbus.broker.descriptions import BROKER_ID, PartitionDescription, TopicDescription, TopicSpec
+from eventbus.broker.logs import Logs
+from eventbus.broker.settings import BrokerConfig
+from eventbus.broker.shard_log import ShardLog
+from eventbus.coordinator import Decision, TopicsShard, TopicState
+from eventbus.errors import InvalidReplicationFactor, KafkaError
+from eventbus.log.config import LogConfig
+from eventbus.types import TopicPartition
+
+_logger = logging.getLogger("eventbus.broker")
+
+
+class TopicAdmin:
+    """Rules for names, configs and partition counts around the topics' shard. Every change is on disk on return."""
+
+    def __init__(
+        self, logs: Logs, shard_log: ShardLog[TopicsShard], config: BrokerConfig, new_topic_id: Callable[[], str]
+    ) -> None:
+        self._logs = logs
+        self._shard_log = shard_log
+        self._config = config
+        self._defaults = configs.normalise(config.log_defaults)
+        self._new_topic_id = new_topic_id
+        self._log_configs: dict[str, LogConfig] = {}
+        self.topics = shard_log.shard.topics
+        self.version = 0
+        """Rises with every change of topics or partitions."""
+
+    # look ------------------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicState:
+        """Raises UnknownTopicOrPartition, naming the nearest topic."""
+        return self._shard_log.shard.topic(name)
+
+    def log_config(self, name: str) -> LogConfig:
+        """What the topic's logs go by now."""
+        config = self._log_configs.get(name)
+        if config is None:
+            config = self._log_configs[name] = configs.log_config(self.topic(name).configs, self._defaults)
+        return config
+
+    def describe(self, topics: Iterable[str] | None) -> list[TopicDescription]:
+        """The named topics, or all of them by name. Raises UnknownTopicOrPartition."""
+        return [self._describe(self.topic(name)) for name in (sorted(self.topics) if topics is None else topics)]
+
+    def _describe(self, topic: TopicState, warnings: tuple[str, ...] = ()) -> TopicDescription:
+        return TopicDescription(
+            topic.name,
+            topic.topic_id,
+            [self._describe_partition(TopicPartition(topic.name, number)) for number in range(topic.partitions)],
+            configs.describe(topic.configs, self._defaults),
+            topic.name in names.INTERNAL_TOPICS,
+            warnings,
+        )
+
+    def _describe_partition(self, topic_partition: TopicPartition) -> PartitionDescription:
+        partition = self._logs.partitions.get(topic_partition)
+        if partition is None:  # nothing was ever stored there
+            return PartitionDescription(topic_partition.partition, BROKER_ID, (BROKER_ID,), (BROKER_ID,), 0, 0, 0, 0, 0)
+        log = partition.log
+        return PartitionDescription(
+            topic_partition.partition,
+            BROKER_ID,
+            (BROKER_ID,),
+            (BROKER_ID,),
+            log.log_start_offset,
+            log.high_watermark,
+            log.last_stable_offset,
+            log.log_end_offset,
+            log.size_bytes,
+        )
+
+    # change ----------------------------------------------------------------------------------------------------------
+
+    def create(
+        self, specs: Sequence[TopicSpec], now_ms: int, *, validate_only: bool
+    ) -> dict[str, TopicDescription | KafkaError]:
+        """Each topic is created, or told why not. ``validate_only`` changes nothing."""
+        results: dict[str, TopicDescription | KafkaError] = {}
+        for spec in specs:
+            try:
+                decision = self._decide_create(spec, now_ms)
+                warnings = self._warnings(decision.reply)
+                if not validate_only:
+                    self._shard_log.execute(decision, now_ms)
+                    self.version += 1
+                results[spec.name] = self._describe(decision.reply, warnings)
+            except KafkaError as error:
+                results[spec.name] = error
+        self._logs.sync_now([self._shard_log.log])
+        return results
+
+    def create_internal(self, name: str, partitions: int, topic_configs: Mapping[str, object], now_ms: int) -> None:
+        """A topic of the log's own."""
+        decision = self._shard_log.shard.create(
+            name, partitions, configs.normalise(topic_configs), self._new_topic_id(), now_ms
+        )
+        self._shard_log.execute(decision, now_ms)
+        self.version += 1
+        self._logs.sync_now([self._shard_log.log])
+
+    def _decide_create(self, spec: TopicSpec, now_ms: int) -> Decision[TopicState]:
+        names.check_topic_name(spec.name)
+        names.check_not_internal(spec.name, "created")
+        if spec.replication_factor not in (-1, 1):
+            raise InvalidReplicationFactor(
+                f"topic {spec.name!r} with replication factor {spec.replication_factor}: this log is one broker, so 1 "
+                "is all there is; a Kafka cluster replicates (change the URL to kafka://host:9092)"
+            )
+        own = configs.normalise(spec.configs)
+        configs.check_together(configs.effective(own, self._defaults))
+        partitions = self._config.num_partitions if spec.partitions == -1 else spec.partitions
+        return self._shard_log.shard.create(spec.name, partitions, own, self._new_topic_id(), now_ms)
+
+    def _warnings(self, topic: TopicState) -> tuple[str, ...]:
+        collision = names.collision_warning(topic.name, self.topics)
+        idle = [
+            f"{key}={value} has no effect here: {configs.config_key(key).no_effect}"
+            for key, value in topic.configs.items()
+            if configs.config_key(key).no_effect
+        ]
+        return ((collision,) if collision else ()) + tuple(idle)
+
+    def delete(self, name: str, now_ms: int) -> TopicState:
+        """Forget a topic and remove its logs. Its name is free on return. Raises UnknownTopicOrPartition."""
+        names.check_not_internal(name, "deleted")
+        topic = self._shard_log.execute(self._shard_log.shard.delete(name), now_ms)
+        # Before the directories go: a topic that is still listed must not lose its records in a crash.
+        self._logs.sync_now([self._shard_log.log])
+        self._log_configs.pop(name, None)
+        self.version += 1
+        self._logs.delete([TopicPartition(name, number) for number in range(topic.partitions)])
+        return topic
+
+    def add_partitions(self, name: str, total_count: int, now_ms: int) -> None:
+        """Raises UnknownTopicOrPartition, InvalidPartitions."""
+        names.check_not_internal(name, "altered")
+        self._shard_log.execute(self._shard_log.shard.add_partitions(name, total_count), now_ms)
+        self.version += 1
+        self._logs.sync_now([self._shard_log.log])
+
+    def alter_configs(
+        self, name: str, set: Mapping[str, object], delete: Sequence[str], now_ms: int
+    ) -> TopicDescription:
+        """Set and unset configs; the topic's logs obey at once. Raises UnknownTopicOrPartition, InvalidConfig."""
+        names.check_not_internal(name, "altered")
+        changed = configs.normalise(set)
+        for key in delete:
+            configs.config_key(key)
+        decision = self._shard_log.shard.alter_configs(name, changed, delete)
+        configs.check_together(configs.effective(decision.reply.configs, self._defaults))
+        self._shard_log.execute(decision, now_ms)
+        self._logs.sync_now([self._shard_log.log])
+        self._log_configs.pop(name, None)
+        config = self.log_config(name)
+        for number in range(decision.reply.partitions):
+            partition = self._logs.partitions.get(TopicPartition(name, number))
+            if partition is not None:
+                partition.obey(config)
+        return self._describe(decision.reply, self._warnings(decision.reply))
