@@ -57,7 +57,7 @@ _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
 
 _unpack_header = BATCH_HEADER.unpack_from
-_MAX_OFFSET = (1 << 63) - 1
+MAX_OFFSET = (1 << 63) - 1
 
 
 class BatchHeader(NamedTuple):
@@ -216,7 +216,19 @@ class RecordBatch:
         data = self.buffer if isinstance(self.buffer, bytes) else bytes(self.buffer[self.position : end])
         position = self.position if data is self.buffer else 0
         try:
-            decode_batch(data, position, header, columns)
+            check_base_offset(header)
+            decode_body(
+                data,
+                position + HEADER_BYTES,
+                position + header.size_bytes,
+                header.attributes,
+                header.records_count,
+                header.last_offset_delta,
+                header.base_offset,
+                header.base_timestamp_ms,
+                header.max_timestamp_ms,
+                columns,
+            )
         except CorruptRecord as error:
             raise CorruptRecord(f"batch at byte {self.position} (offset {header.base_offset}): {error}") from None
         return columns
@@ -255,20 +267,37 @@ def iter_batches(buffer: Buffer, position: int = 0, *, verify: bool = True) -> I
         position = end
 
 
-def decode_batch(data: bytes, position: int, header: BatchHeader, columns: Columns) -> None:
-    """Append the records of the whole batch at ``position`` to ``columns``."""
-    start = position + HEADER_BYTES
-    end = position + header[1] + LENGTH_OVERHEAD_BYTES
-    base_offset, attributes, last_offset_delta, count = header[0], header[5], header[6], header[12]
-    if not 0 <= base_offset <= _MAX_OFFSET - last_offset_delta:
-        raise CorruptRecord(f"base offset {base_offset} cannot be")
+def check_base_offset(header: BatchHeader, previous_end: int = 0) -> None:
+    """`CorruptRecord` unless the batch's offsets follow ``previous_end`` and fit 63 bits: no CRC covers the base."""
+    if not previous_end <= header[0] <= MAX_OFFSET - header[6]:
+        raise CorruptRecord(f"batch at offset {header[0]} cannot follow offset {previous_end - 1}")
+
+
+def decode_body(
+    data: bytes,
+    position: int,
+    limit: int,
+    attributes: int,
+    count: int,
+    last_offset_delta: int,
+    base_offset: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    columns: Columns,
+) -> int:
+    """Append the records in ``data[position:limit]``, which stand behind a header, to ``columns``.
+
+    Returns what came out of decompressing them, in bytes, or 0.
+    """
+    grown = 0
     if attributes & COMPRESSION_MASK:
-        data = decompress(attributes & COMPRESSION_MASK, memoryview(data)[start:end])
-        start, end = 0, len(data)
-    first = len(columns.timestamps_ms)
-    decode_records(data, start, end, count, last_offset_delta, base_offset, header[7], columns)
-    if attributes & TIMESTAMP_TYPE_BIT:
-        columns.timestamps_ms[first:] = [header[8]] * count
+        data = decompress(attributes & COMPRESSION_MASK, memoryview(data)[position:limit])
+        position, limit = 0, len(data)
+        grown = limit
+    decode_records(data, position, limit, count, last_offset_delta, base_offset, base_timestamp_ms, columns)
+    if attributes & TIMESTAMP_TYPE_BIT and count:
+        columns.timestamps_ms[-count:] = [max_timestamp_ms] * count
+    return grown
 
 
 def pack_batch(

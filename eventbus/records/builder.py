@@ -110,7 +110,7 @@ class BatchBuilder:
         elif timestamp_ms > self._max_timestamp_ms:
             self._max_timestamp_ms = timestamp_ms
         delta = timestamp_ms - self._base_timestamp_ms
-        piece = VARINTS[delta] if 0 <= delta < 32768 else encode_varint(delta)
+        piece = VARINTS[delta] if 0 <= delta < 16384 else encode_varint(delta)
         self._timestamp_ms = timestamp_ms
         self._timestamp_delta = piece
         self._fixed_bytes = 2 + len(piece) + len(self._offset_deltas[-1])

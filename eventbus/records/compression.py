@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MIN_LIMIT_BYTES = 16 * 1024 * 1024
 LIMIT_RATIO = 64
-"""Output may reach ``max(MIN_LIMIT_BYTES, LIMIT_RATIO * input)``: 256 MiB of zeros are 8 KiB of zstd."""
+"""Together they bound what a block may grow to (`limit_bytes`): 256 MiB of zeros are 8 KiB of zstd."""
 
 _GZIP_WINDOW = 31
 _GZIP_LEVEL = 6
@@ -38,6 +38,11 @@ _LZ4_STORED = 1 << 31
 _LZ4_END = bytes(4)
 
 
+def limit_bytes(input_bytes: int) -> int:
+    """How many bytes may come out of ``input_bytes`` compressed ones."""
+    return max(MIN_LIMIT_BYTES, LIMIT_RATIO * input_bytes)
+
+
 def compress(codec: Compression, records: bytes) -> bytes:
     """Encoded records as one compressed block of this codec."""
     return _COMPRESSORS[codec](records)
@@ -48,7 +53,7 @@ def decompress(codec: int, block: bytes | memoryview) -> bytes:
 
     Raises `CorruptRecord` for an unknown codec, damaged input, or more than ``max(16 MiB, 64 * input)`` of output.
     """
-    limit = max(MIN_LIMIT_BYTES, LIMIT_RATIO * len(block))
+    limit = limit_bytes(len(block))
     reader = _DECOMPRESSORS.get(codec)
     if reader is None:
         raise CorruptRecord(f"compression codec {codec} is unknown (none, gzip, snappy, lz4 and zstd are 0 to 4)")

@@ -4,24 +4,24 @@ partitioner of keyed records. Byte-exact, so that a key lands on the same partit
 
 from __future__ import annotations
 
-from struct import unpack_from
+from struct import Struct
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
+_WORDS = [Struct(f"<{count}I").unpack_from for count in range(65)]
 
 
 def murmur2(key: bytes) -> int:
     """The hash of ``key``, as an unsigned 32-bit number (Java's ``int`` is the same bits, signed)."""
     length = len(key)
-    words = length >> 2
+    words = _WORDS[length >> 2] if length < 260 else Struct(f"<{length >> 2}I").unpack_from
     state = _SEED ^ length
-    for word in unpack_from(f"<{words}I", key):
+    for word in words(key):
         word = word * _M & _MASK
-        state = state * _M & _MASK ^ (word ^ word >> 24) * _M & _MASK
-    tail = length & 3
-    if tail:
-        state = (state ^ int.from_bytes(key[-tail:], "little")) * _M & _MASK
+        state = (state * _M ^ (word ^ word >> 24) * _M) & _MASK
+    if length & 3:
+        state = (state ^ int.from_bytes(key[length & -4 :], "little")) * _M & _MASK
     state = (state ^ state >> 13) * _M & _MASK
     return state ^ state >> 15
 

@@ -21,11 +21,10 @@ https://kafka.apache.org/documentation/#record
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from eventbus.errors import CorruptRecord
-from eventbus.records.varint import NULL_LENGTH, encode_varint, read_varint, read_varlong, zigzag
+from eventbus.records.varint import NULL_LENGTH, encode_varint, read_varint, read_varlong
 from eventbus.types import Headers
 
 MIN_RECORD_BYTES = 7
@@ -33,8 +32,6 @@ MIN_RECORD_BYTES = 7
 
 _MIN_HEADER_BYTES = 2
 _MAX_TWO_BYTES = 0x3FFF
-_PLAUSIBLE_MS = 1 << 62
-_INT64_MAX = (1 << 63) - 1
 
 
 class RecordSpan(NamedTuple):
@@ -112,6 +109,24 @@ def _read_length(data: bytes, position: int, limit: int, what: str) -> tuple[int
     return length, at
 
 
+def check_count(count: int, position: int, limit: int) -> None:
+    """`CorruptRecord` when ``count`` records cannot fit, before anything is allocated for them."""
+    if count * MIN_RECORD_BYTES > limit - position:
+        raise CorruptRecord(f"{count} records cannot fit in the {limit - position} bytes at byte {position}")
+
+
+def check_offset_delta(delta: int, lowest: int, highest: int, position: int) -> None:
+    """`CorruptRecord` unless offsets rise within the batch's range."""
+    if not lowest <= delta <= highest:
+        raise CorruptRecord(f"record at byte {position} has offset delta {delta}, which is not in {lowest}..{highest}")
+
+
+def check_end(position: int, limit: int, count: int) -> None:
+    """`CorruptRecord` unless the last record ends where the batch does."""
+    if position != limit:
+        raise CorruptRecord(f"{count} records end at byte {position}, but the batch ends at byte {limit}")
+
+
 def decode_records(
     data: bytes,
     position: int,
@@ -124,35 +139,45 @@ def decode_records(
 ) -> None:
     """Append the ``count`` records that fill ``data[position:limit]`` to ``columns``; `CorruptRecord` otherwise."""
     if count * MIN_RECORD_BYTES > limit - position:
-        raise CorruptRecord(f"{count} records cannot fit in the {limit - position} bytes at byte {position}")
-    offset_deltas: list[int] = []
-    timestamp_deltas: list[int] = []
+        check_count(count, position, limit)
+    keys = columns.keys
+    end = len(keys) + count
+    next_delta = 0
     while True:
-        position = _decode_fast(data, position, count - len(offset_deltas), offset_deltas, timestamp_deltas, columns)
-        if len(offset_deltas) == count:
+        position, next_delta = _decode_ordinary(
+            data, position, end - len(keys), next_delta, base_offset, base_timestamp_ms, columns
+        )
+        if len(keys) == end:
             break
         span = read_span(data, position, limit)
-        _append_span(data, span, offset_deltas, timestamp_deltas, columns)
-        position = span.end
-    if position != limit:
-        raise CorruptRecord(f"{count} records end at byte {position}, but the batch ends at byte {limit}")
-    columns.offsets += _absolute_offsets(offset_deltas, base_offset, last_offset_delta)
-    columns.timestamps_ms += _absolute_timestamps(timestamp_deltas, base_timestamp_ms)
+        check_offset_delta(span.offset_delta, next_delta, last_offset_delta, position)
+        _append_span(data, span, base_offset, base_timestamp_ms, columns)
+        position, next_delta = span.end, span.offset_delta + 1
+    if position != limit or next_delta > last_offset_delta + 1:
+        check_end(position, limit, count)
+        check_offset_delta(next_delta - 1, 0, last_offset_delta, position)
 
 
-def _decode_fast(  # noqa: C901  every varint is inlined: a call for each would take longer than all the rest
-    data: bytes, position: int, count: int, offset_deltas: list[int], timestamp_deltas: list[int], columns: Columns
-) -> int:
-    """Decode records while they look ordinary, and return the position of the first that does not.
+def _decode_ordinary(  # noqa: C901  every varint is inlined: a call for each would take longer than all the rest
+    data: bytes,
+    position: int,
+    count: int,
+    next_delta: int,
+    base_offset: int,
+    base_timestamp_ms: int,
+    columns: Columns,
+) -> tuple[int, int]:
+    """Decode records while they look ordinary; return the position of the first that does not, and its offset delta.
 
-    Ordinary: shorter than 8 KiB and undamaged. It may read past the batch's end, never past the buffer's: the caller
-    checks where the last record ended. Deltas are appended as they stand, in zigzag. A two-byte varint is read as
-    ``first + (second << 7) - 128``; a second byte that announces a third makes that exceed 16,383, which is either
+    Ordinary: shorter than 8 KiB and undamaged. This may read past the batch's end, never past the buffer's: the caller
+    checks where the last record ended. Numbers stay in zigzag. A two-byte varint is read as
+    ``first + (second << 7) - 128``; a second byte that announces a third makes that exceed 16,383, which either is
     tested here or lets the record end elsewhere than its own length says.
     """
-    add_key, add_value = columns.keys.append, columns.values.append
-    add_offset, add_timestamp = offset_deltas.append, timestamp_deltas.append
+    keys, values, timestamps_ms = columns.keys, columns.values, columns.timestamps_ms
     start = position
+    timestamp_ms, known = base_timestamp_ms, 0
+    run_start = expected = next_delta << 1
     try:
         for _ in range(count):
             length = data[position]
@@ -171,8 +196,7 @@ def _decode_fast(  # noqa: C901  every varint is inlined: a call for each would 
                 timestamp += (data[position + 2] << 7) - 128
                 position += 3
                 if timestamp > _MAX_TWO_BYTES:
-                    timestamp, position = read_varlong(data, position - 2, len(data))
-                    timestamp = zigzag(timestamp)
+                    timestamp, position = _read_long(data, position - 2)
             offset = data[position]
             if offset < 128:
                 position += 1
@@ -180,8 +204,7 @@ def _decode_fast(  # noqa: C901  every varint is inlined: a call for each would 
                 offset += (data[position + 1] << 7) - 128
                 position += 2
                 if offset > _MAX_TWO_BYTES:
-                    offset, position = read_varint(data, position - 2, len(data))
-                    offset = zigzag(offset)
+                    offset, position = _read_long(data, position - 2)
             size = data[position]
             position += 1
             if size > 127:
@@ -206,68 +229,56 @@ def _decode_fast(  # noqa: C901  every varint is inlined: a call for each would 
                 value = data[position : (position := position + (size >> 1))]
             if data[position]:
                 headers, position = read_headers(data, position, body + (length >> 1))
-                columns.headers[len(columns.keys)] = headers
+                columns.headers[len(keys)] = headers
             else:
                 position += 1
-            if (position - body) << 1 != length:  # also true of every negative length, which zigzag makes odd
+            if (position - body) << 1 != length:  # also true of every negative length, which is odd in zigzag
                 break
-            add_key(key)
-            add_value(value)
-            add_offset(offset)
-            add_timestamp(timestamp)
+            if offset != expected:
+                if offset < expected or offset & 1:
+                    break
+                columns.offsets += range(base_offset + (run_start >> 1), base_offset + (expected >> 1))
+                run_start = expected = offset  # compaction left a gap
+            if timestamp != known:
+                known = timestamp
+                timestamp_ms = base_timestamp_ms + ((timestamp >> 1) ^ -(timestamp & 1))
+            keys.append(key)
+            values.append(value)
+            timestamps_ms.append(timestamp_ms)
+            expected += 2
             start = position
     except (IndexError, CorruptRecord):
         pass  # the careful reader names the reason
-    return start
+    if expected - run_start == 2:  # quicker for one record
+        columns.offsets.append(base_offset + (run_start >> 1))
+    else:
+        columns.offsets += range(base_offset + (run_start >> 1), base_offset + (expected >> 1))
+    return start, expected >> 1
 
 
-def _append_span(
-    data: bytes, span: RecordSpan, offset_deltas: list[int], timestamp_deltas: list[int], columns: Columns
-) -> None:
+def _read_long(data: bytes, position: int) -> tuple[int, int]:
+    """The varint of three to five bytes at ``position``, in zigzag, and the position after it."""
+    raw = (data[position] & 0x7F) + ((data[position + 1] & 0x7F) << 7) + (data[position + 2] << 14)
+    if raw < 1 << 21:
+        return raw, position + 3
+    raw += (data[position + 3] << 21) - (1 << 21)
+    if raw < 1 << 28:
+        return raw, position + 4
+    raw += (data[position + 4] << 28) - (1 << 28)
+    if raw < 1 << 35:
+        return raw, position + 5
+    raise CorruptRecord(f"varint at byte {position} is longer than 5 bytes")
+
+
+def _append_span(data: bytes, span: RecordSpan, base_offset: int, base_timestamp_ms: int, columns: Columns) -> None:
     headers, _ = read_headers(data, span.headers_start, span.end)
     if headers:
         columns.headers[len(columns.keys)] = headers
     key_end, value_end = span.key_start + span.key_length, span.value_start + span.value_length
     columns.keys.append(None if span.key_length < 0 else data[span.key_start : key_end])
     columns.values.append(None if span.value_length < 0 else data[span.value_start : value_end])
-    offset_deltas.append(zigzag(span.offset_delta))
-    timestamp_deltas.append(zigzag(span.timestamp_delta))
-
-
-def _absolute_offsets(zigzags: list[int], base_offset: int, last_offset_delta: int) -> Iterable[int]:
-    count = len(zigzags)
-    if count <= last_offset_delta + 1 and zigzags == list(range(0, 2 * count, 2)):
-        return range(base_offset, base_offset + count)
-    deltas = [(delta >> 1) ^ -(delta & 1) for delta in zigzags]  # compaction leaves gaps
-    check_offset_deltas(deltas, last_offset_delta)
-    return [base_offset + delta for delta in deltas]
-
-
-def check_offset_deltas(deltas: list[int], last_offset_delta: int) -> None:
-    """`CorruptRecord` unless offsets rise within the batch's range."""
-    previous = -1
-    for index, delta in enumerate(deltas):
-        if not previous < delta <= last_offset_delta:
-            raise CorruptRecord(
-                f"record {index} has offset delta {delta}: it must be above {previous} and at most {last_offset_delta}"
-            )
-        previous = delta
-
-
-def _absolute_timestamps(zigzags: list[int], base_timestamp_ms: int) -> list[int]:
-    if not any(zigzags):
-        return [base_timestamp_ms] * len(zigzags)
-    timestamps_ms = [base_timestamp_ms + ((delta >> 1) ^ -(delta & 1)) for delta in zigzags]
-    if max(zigzags) > _PLAUSIBLE_MS or not -_PLAUSIBLE_MS < base_timestamp_ms < _PLAUSIBLE_MS:
-        check_timestamps(timestamps_ms)
-    return timestamps_ms
-
-
-def check_timestamps(timestamps_ms: list[int]) -> None:
-    """`CorruptRecord` unless all fit 64 bits."""
-    for index, timestamp_ms in enumerate(timestamps_ms):
-        if not -_INT64_MAX <= timestamp_ms <= _INT64_MAX:
-            raise CorruptRecord(f"record {index} has timestamp {timestamp_ms}, which does not fit 64 bits")
+    columns.offsets.append(base_offset + span.offset_delta)
+    columns.timestamps_ms.append(base_timestamp_ms + span.timestamp_delta)
 
 
 def encode_record(key: bytes | None, value: bytes | None) -> bytes:

@@ -10,6 +10,23 @@ from eventbus.errors import CorruptRecord
 MAX_VARINT_BYTES = 5
 MAX_VARLONG_BYTES = 10
 
+# Tables over 14 bits, two varint bytes at a time; concatenating prepared bytes builds them all in 2 ms.
+_BYTES = [bytes((byte,)) for byte in range(256)]
+_CONTINUED = [low + high for high in _BYTES[128:] for low in _BYTES[128:]]
+"""14 bits as two bytes with another one to follow."""
+
+UNSIGNED = _BYTES[:128] + [low + high for high in _BYTES[1:128] for low in _BYTES[128:]]
+"""``UNSIGNED[z]`` is the varint whose zigzag is z, for 0 <= z < 16,384."""
+
+VARINTS = UNSIGNED[::2] + [pair + _BYTES[1] for pair in _CONTINUED[::2]]
+"""``VARINTS[n]`` is the varint of n, for 0 <= n < 16,384."""
+
+SIZED_VARINTS = [(number + len(varint), varint) for number, varint in enumerate(VARINTS[:8192])]
+"""For a length n < 8,192: n plus the bytes its varint takes, and that varint."""
+
+NULL_LENGTH = UNSIGNED[1]
+"""The length of a null key, value or header value: -1."""
+
 
 def zigzag(number: int) -> int:
     """0, -1, 1, -2 ... as 0, 1, 2, 3 ..."""
@@ -19,15 +36,16 @@ def zigzag(number: int) -> int:
 def encode_varint(number: int) -> bytes:
     """``number`` (at most 64 bits, signed) as a varint."""
     rest = zigzag(number)
-    if rest < 1 << 14:
-        return bytes((rest & 0x7F | 0x80, rest >> 7)) if rest > 0x7F else bytes((rest,))
-    encoded = bytearray((rest & 0x7F | 0x80, rest >> 7 & 0x7F | 0x80))
-    rest >>= 14
-    while rest > 0x7F:
-        encoded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    encoded.append(rest)
-    return bytes(encoded)
+    if rest < 0x4000:
+        return UNSIGNED[rest]
+    if rest < 0x1000_0000:
+        return _CONTINUED[rest & 0x3FFF] + UNSIGNED[rest >> 14]
+    encoded = _CONTINUED[rest & 0x3FFF] + _CONTINUED[rest >> 14 & 0x3FFF]
+    rest >>= 28
+    while rest > 0x3FFF:
+        encoded += _CONTINUED[rest & 0x3FFF]
+        rest >>= 14
+    return encoded + UNSIGNED[rest]
 
 
 def read_varint(data: bytes, position: int, limit: int, max_bytes: int = MAX_VARINT_BYTES) -> tuple[int, int]:
@@ -53,23 +71,3 @@ def read_varint(data: bytes, position: int, limit: int, max_bytes: int = MAX_VAR
 def read_varlong(data: bytes, position: int, limit: int) -> tuple[int, int]:
     """As `read_varint`, for 64-bit numbers (timestamp deltas)."""
     return read_varint(data, position, limit, MAX_VARLONG_BYTES)
-
-
-def _small_varints() -> list[bytes]:
-    """0 to 32,767; concatenating prepared bytes builds it in about 2 ms."""
-    byte = [bytes((number,)) for number in range(256)]
-    low = [byte[0x80 | number << 1] for number in range(64)]  # zigzag leaves six bits of the number in the first byte
-    table = [byte[number << 1] for number in range(64)]
-    table += [first + byte[second] for second in range(1, 128) for first in low]
-    pairs = [first + byte[0x80 | second] for second in range(128) for first in low]
-    return table + [pair + byte[third] for third in (1, 2, 3) for pair in pairs]
-
-
-VARINTS = _small_varints()
-"""``VARINTS[n]`` is the varint of n, for 0 <= n < 32,768."""
-
-SIZED_VARINTS = [(number + len(varint), varint) for number, varint in enumerate(VARINTS[:8192])]
-"""For a length n < 8,192: n plus the bytes its varint takes, and that varint."""
-
-NULL_LENGTH = encode_varint(-1)
-"""The length of a null key, value or header value."""

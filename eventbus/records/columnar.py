@@ -1,0 +1,419 @@
+"""Whole batches as numpy arrays: where every key and value lies, without touching records one by one.
+
+A short loop follows the record lengths to find where records start; numpy then reads each other field of *all* records
+at once. The result is what Arrow wants, positions over one contiguous buffer. Keys and values become Arrow arrays with
+one ``take`` each, which copies in C++::
+
+    arrays = record_arrays(buffer)
+    bounds = arrays.bounds()                             # key start, key end, value start, value end, next key start...
+    pieces = pyarrow.LargeBinaryArray.from_buffers(
+        pyarrow.large_binary(), len(bounds) - 1, [None, pyarrow.py_buffer(bounds), pyarrow.py_buffer(arrays.data)]
+    )
+    indexes = 4 * numpy.arange(len(arrays))
+    keys = pieces.take(pyarrow.array(indexes, mask=arrays.key_length < 0))
+    values = pieces.take(pyarrow.array(indexes + 2, mask=arrays.value_length < 0))
+
+Give it several batches at once: below some 400 records numpy's calls cost more than they save. This module imports
+numpy; import it only where numpy is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from eventbus.errors import CorruptRecord
+from eventbus.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL_BIT,
+    HEADER_BYTES,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    Buffer,
+    RecordBatch,
+    check_base_offset,
+    iter_batches,
+)
+from eventbus.records.compression import decompress, limit_bytes
+from eventbus.records.record import RecordSpan, check_count, check_end, check_offset_delta, read_headers, read_span
+from eventbus.records.varint import read_varint
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from eventbus.types import Headers
+
+    Int64s = NDArray[np.int64]
+
+_MAX_LONG_BYTES = 8
+"""Longer varints (timestamp deltas beyond 10^16 ms) are left to the careful reader."""
+_PLAUSIBLE_MS = 1 << 62
+
+
+class RecordArrays:
+    """Records in columns; one element per record, positions are into ``data``.
+
+    A null key or value has length -1, and its start is where its bytes would be. Records of control batches are absent.
+    """
+
+    __slots__ = (
+        "data",
+        "headers_start",
+        "key_length",
+        "key_start",
+        "next_offset",
+        "offsets",
+        "record_end",
+        "timestamp_types",
+        "timestamps_ms",
+        "value_length",
+        "value_start",
+    )
+
+    data: bytes
+    """The buffer itself, or, if any batch is compressed, the records of all batches decompressed and concatenated."""
+    offsets: Int64s
+    timestamps_ms: Int64s
+    timestamp_types: NDArray[np.int8]
+    """0 CreateTime, 1 LogAppendTime."""
+    key_start: Int64s
+    key_length: Int64s
+    value_start: Int64s
+    value_length: Int64s
+    headers_start: Int64s
+    """Where the record's header count stands; -1 when it has no headers. Not looked into: see `headers`."""
+    record_end: Int64s
+    next_offset: int
+    """Where reading goes on: after the last whole batch, also when that held no record for users."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether any record has headers."""
+        return bool((self.headers_start >= 0).any())
+
+    def keys(self) -> list[bytes | None]:
+        """All keys, copied out."""
+        return _slices(self.data, self.key_start, self.key_length)
+
+    def values(self) -> list[bytes | None]:
+        """All values, copied out."""
+        return _slices(self.data, self.value_start, self.value_length)
+
+    def headers(self, index: int) -> Headers:
+        """The headers of one record; `CorruptRecord` if they cannot be read."""
+        start = int(self.headers_start[index])
+        if start < 0:
+            return ()
+        end = int(self.record_end[index])
+        headers, at = read_headers(self.data, start, end)
+        if at != end:
+            raise CorruptRecord(f"record at offset {self.offsets[index]}: headers end {end - at} bytes before it does")
+        return headers
+
+    def bounds(self) -> Int64s:
+        """4 n + 1 rising positions: key start and end, value start and end of every record; the buffer's end."""
+        bounds = np.empty(4 * len(self) + 1, np.int64)
+        bounds[0:-1:4] = self.key_start
+        bounds[1::4] = self.key_start + np.maximum(self.key_length, 0)
+        bounds[2::4] = self.value_start
+        bounds[3::4] = self.value_start + np.maximum(self.value_length, 0)
+        bounds[-1] = len(self.data)
+        return bounds
+
+    def slice(self, start: int, stop: int) -> RecordArrays:
+        """The records ``start`` to ``stop`` (exclusive), by index; views, nothing is copied."""
+        part = RecordArrays()
+        for name in _PER_RECORD:
+            setattr(part, name, getattr(self, name)[start:stop])
+        part.data, part.next_offset = self.data, self.next_offset
+        return part
+
+
+_PER_RECORD = [name for name in RecordArrays.__slots__ if name not in ("data", "next_offset")]
+
+
+def _slices(data: bytes, starts: Int64s, lengths: Int64s) -> list[bytes | None]:
+    pairs = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    pieces: list[bytes | None] = [data[start:end] for start, end in pairs]
+    for index in np.flatnonzero(lengths < 0).tolist():
+        pieces[index] = None
+    return pieces
+
+
+class _Section(NamedTuple):
+    """The records of one batch: where they lie in the contiguous data."""
+
+    start: int
+    end: int
+    header: BatchHeader
+
+
+class _Unusual(Exception):
+    """Something only the careful reader can judge."""
+
+
+def record_arrays(
+    buffer: Buffer, fetch_offset: int = 0, end_offset: int | None = None, *, verify: bool = True
+) -> RecordArrays:
+    """The records from ``fetch_offset`` to ``end_offset`` (exclusive) in the whole batches of ``buffer``.
+
+    An incomplete batch at the end is ignored, and so is what follows when compressed batches grow beyond
+    ``max(16 MiB, 64 * len(buffer))`` together: go on from ``next_offset``. ``verify`` checks each batch's CRC.
+    Raises `CorruptRecord`.
+    """
+    data = buffer if isinstance(buffer, bytes) else bytes(buffer)
+    data, sections, next_offset = _sections(data, fetch_offset, end_offset, verify)
+    try:
+        arrays = _read_all(data, sections)
+    except (_Unusual, IndexError):
+        arrays = _read_each(data, sections)
+    arrays.next_offset = next_offset if end_offset is None else min(next_offset, end_offset)
+    first, last = 0, len(arrays)
+    if sections and sections[0].header.base_offset < fetch_offset:
+        first = int(np.searchsorted(arrays.offsets, fetch_offset))
+    if sections and end_offset is not None and sections[-1].header.next_offset > end_offset:
+        last = int(np.searchsorted(arrays.offsets, end_offset))
+    return arrays if last - first == len(arrays) else arrays.slice(first, last)
+
+
+def _sections(
+    data: bytes, fetch_offset: int, end_offset: int | None, verify: bool
+) -> tuple[bytes, list[_Section], int]:
+    """Check the batches; return contiguous data, where the wanted batches' records lie in it, and the next offset."""
+    wanted: list[RecordBatch] = []
+    previous_end = 0
+    next_offset = fetch_offset
+    for batch in iter_batches(data, verify=verify):
+        header = batch.header
+        check_base_offset(header, previous_end)
+        previous_end = header.next_offset
+        if end_offset is not None and header.base_offset >= end_offset:
+            break
+        if header.next_offset > fetch_offset:
+            next_offset = header.next_offset
+            if not header.attributes & CONTROL_BIT:
+                wanted.append(batch)
+    if any(batch.header.attributes & COMPRESSION_MASK for batch in wanted):
+        data, sections, next_offset = _decompressed(data, wanted, next_offset)
+    else:
+        sections = [_Section(b.position + HEADER_BYTES, b.position + b.header.size_bytes, b.header) for b in wanted]
+    for section in sections:
+        check_count(section.header.records_count, section.start, section.end)
+    return data, sections, next_offset
+
+
+def _decompressed(data: bytes, batches: list[RecordBatch], next_offset: int) -> tuple[bytes, list[_Section], int]:
+    limit = limit_bytes(len(data))
+    parts: list[bytes] = []
+    sections: list[_Section] = []
+    end = grown = 0
+    for batch in batches:
+        header, start = batch.header, batch.position + HEADER_BYTES
+        block = memoryview(data)[start : batch.position + header.size_bytes]
+        try:
+            part = decompress(header.attributes & COMPRESSION_MASK, block)
+        except CorruptRecord as error:
+            raise CorruptRecord(f"batch at offset {header.base_offset}: {error}") from None
+        parts.append(part)
+        sections.append(_Section(end, end + len(part), header))
+        end += len(part)
+        grown += len(part) if header.attributes & COMPRESSION_MASK else 0
+        if grown > limit:
+            next_offset = header.next_offset
+            break
+    return b"".join(parts), sections, next_offset
+
+
+# -- all records at once -----------------------------------------------------------------------------------------------
+
+
+def _two_byte_tables() -> tuple[Int64s, NDArray[np.uint8]]:
+    """For any two bytes, read as one little-endian number: the varint they begin with, and its size, 0 if longer."""
+    pair = np.arange(1 << 16, dtype=np.int64)
+    first, second = pair & 0xFF, pair >> 8
+    raw = np.where(first < 0x80, first, first & 0x7F | second << 7)
+    size = np.where(first < 0x80, 1, np.where(second < 0x80, 2, 0)).astype(np.uint8)
+    return (raw >> 1) ^ -(raw & 1), size
+
+
+_VALUES, _SIZES = _two_byte_tables()
+
+
+def _starts(data: bytes, section: _Section, starts: list[int]) -> None:
+    """Append the position of each record of the batch to ``starts``."""
+    append = starts.append
+    position, end, header = section
+    for _ in range(header.records_count):
+        append(position)
+        first = data[position]
+        if first < 128:
+            position += (first >> 1) + 1
+        else:
+            second = data[position + 1]
+            if second < 128:
+                position += (first >> 1) + (second << 6) - 62
+            else:
+                length, position = read_varint(data, position, end)
+                position += abs(length)
+    if position != end:
+        raise _Unusual
+
+
+def _read_varints(pairs: NDArray[np.uint16], data: NDArray[np.uint8], positions: Int64s) -> tuple[Int64s, Int64s]:
+    """The varints at ``positions`` and the positions after them."""
+    pair = pairs[positions]
+    values, sizes = _VALUES.take(pair), _SIZES.take(pair)
+    if not sizes.all():
+        (longer,) = np.nonzero(sizes == 0)
+        values[longer], sizes[longer] = _read_long_varints(data, positions[longer])
+    return values, positions + sizes
+
+
+def _read_long_varints(data: NDArray[np.uint8], positions: Int64s) -> tuple[Int64s, NDArray[np.uint8]]:
+    raw = np.zeros(len(positions), np.int64)
+    sizes = np.zeros(len(positions), np.uint8)
+    more = np.ones(len(positions), np.int64)
+    for index in range(_MAX_LONG_BYTES):
+        byte = data[positions + sizes].astype(np.int64)
+        raw |= (byte & 0x7F) * more << 7 * index
+        sizes += more.astype(np.uint8)
+        more &= byte >> 7
+        if not more.any():
+            return (raw >> 1) ^ -(raw & 1), sizes
+    raise _Unusual
+
+
+def _read_all(data: bytes, sections: Sequence[_Section]) -> RecordArrays:
+    starts: list[int] = []
+    ends: list[int] = []
+    last_indexes: list[int] = []
+    for section in sections:
+        if section.header.records_count:
+            first = len(starts)
+            try:
+                _starts(data, section, starts)
+            except CorruptRecord:
+                raise _Unusual from None
+            ends += starts[first + 1 :]
+            ends.append(section.end)
+            last_indexes.append(len(starts) - 1)
+    if not starts:
+        return _read_each(data, sections)
+    arrays = RecordArrays()
+    arrays.data = data
+    bytes_ = np.frombuffer(data, np.uint8)
+    pairs = np.ndarray((len(data) - 1,), "<u2", data, strides=(1,))
+    lengths, positions = _read_varints(pairs, bytes_, np.array(starts, np.int64))
+    timestamp_deltas, positions = _read_varints(pairs, bytes_, positions + 1)
+    offset_deltas, positions = _read_varints(pairs, bytes_, positions)
+    arrays.key_length, arrays.key_start = _read_varints(pairs, bytes_, positions)
+    key_end = _field_end(arrays.key_start, arrays.key_length)
+    arrays.value_length, arrays.value_start = _read_varints(pairs, bytes_, key_end)
+    value_end = _field_end(arrays.value_start, arrays.value_length)
+    arrays.record_end = np.array(ends, np.int64)
+    header_counts = bytes_[value_end]
+    if header_counts.any():
+        has_headers = header_counts != 0
+        arrays.headers_start = np.where(has_headers, value_end, -1)
+        fits = np.where(has_headers, value_end + 1 < arrays.record_end, value_end + 1 == arrays.record_end)
+    else:
+        arrays.headers_start = np.full(len(starts), -1)
+        fits = value_end + 1 == arrays.record_end
+    if not fits.all() or lengths.min() < 0:
+        raise _Unusual
+    headers = [section.header for section in sections if section.header.records_count]
+    _place(arrays, headers, offset_deltas, timestamp_deltas, np.array(last_indexes))
+    return arrays
+
+
+def _field_end(start: Int64s, length: Int64s) -> Int64s:
+    shortest = length.min()
+    if shortest < -1:
+        raise _Unusual
+    return start + (length if shortest >= 0 else np.maximum(length, 0))
+
+
+def _place(
+    arrays: RecordArrays,
+    headers: Sequence[BatchHeader],
+    offset_deltas: Int64s,
+    timestamp_deltas: Int64s,
+    last_indexes: Int64s,
+) -> None:
+    """Turn deltas into offsets and timestamps; ``last_indexes`` are those of the last record of each batch."""
+    counts = [header.records_count for header in headers]
+    arrays.offsets = offset_deltas + _repeated((header.base_offset for header in headers), counts)
+    if offset_deltas.min() < 0 or not (arrays.offsets[1:] > arrays.offsets[:-1]).all():
+        raise _Unusual
+    if (offset_deltas[last_indexes] > [header.last_offset_delta for header in headers]).any():
+        raise _Unusual
+    appended = [bool(header.attributes & TIMESTAMP_TYPE_BIT) for header in headers]
+    bases = [header.max_timestamp_ms if is_appended else header.base_timestamp_ms
+             for header, is_appended in zip(headers, appended, strict=True)]  # fmt: skip
+    if max(bases) > _PLAUSIBLE_MS or min(bases) < -_PLAUSIBLE_MS:
+        raise _Unusual
+    if any(appended):
+        timestamp_deltas = timestamp_deltas * _repeated((not is_appended for is_appended in appended), counts)
+    arrays.timestamps_ms = timestamp_deltas + _repeated(bases, counts)
+    arrays.timestamp_types = _repeated(appended, counts).astype(np.int8)
+
+
+def _repeated(values: Iterable[int], counts: Sequence[int]) -> Int64s:
+    each = np.fromiter(values, np.int64, len(counts))
+    return np.repeat(each, counts)
+
+
+# -- record by record --------------------------------------------------------------------------------------------------
+
+
+def _read_each(data: bytes, sections: Sequence[_Section]) -> RecordArrays:
+    """As `_read_all`, with every check and its reason."""
+    spans: list[RecordSpan] = []
+    offsets: list[int] = []
+    timestamps_ms: list[int] = []
+    types: list[int] = []
+    for section in sections:
+        try:
+            _read_section(data, section, spans, offsets, timestamps_ms)
+        except CorruptRecord as error:
+            raise CorruptRecord(f"batch at offset {section.header.base_offset}: {error}") from None
+        types += [int(section.header.timestamp_type)] * section.header.records_count
+    arrays = RecordArrays()
+    arrays.data = data
+    arrays.offsets = np.array(offsets, np.int64)
+    try:
+        arrays.timestamps_ms = np.array(timestamps_ms, np.int64)
+    except OverflowError:
+        raise CorruptRecord("a timestamp does not fit 64 bits") from None
+    arrays.timestamp_types = np.array(types, np.int8)
+    for name in ("key_start", "key_length", "value_start", "value_length"):
+        setattr(arrays, name, np.array([getattr(span, name) for span in spans], np.int64))
+    arrays.headers_start = np.array(
+        [span.headers_start if data[span.headers_start] else -1 for span in spans], np.int64
+    )
+    arrays.record_end = np.array([span.end for span in spans], np.int64)
+    return arrays
+
+
+def _read_section(
+    data: bytes, section: _Section, spans: list[RecordSpan], offsets: list[int], timestamps_ms: list[int]
+) -> None:
+    position, end, header = section
+    next_delta = 0
+    for _ in range(header.records_count):
+        span = read_span(data, position, end)
+        check_offset_delta(span.offset_delta, next_delta, header.last_offset_delta, position)
+        next_delta = span.offset_delta + 1
+        spans.append(span)
+        offsets.append(header.base_offset + span.offset_delta)
+        is_appended = header.attributes & TIMESTAMP_TYPE_BIT
+        timestamps_ms.append(
+            header.max_timestamp_ms if is_appended else header.base_timestamp_ms + span.timestamp_delta
+        )
+        position = span.end
+    check_end(position, end, header.records_count)
