@@ -257,6 +257,14 @@ class ProducerClosed(EventBusError):
     """The producer is closed: send before ``close()``, or open a new one."""
 
 
+class NoCommittedOffset(EventBusError):
+    """The group has no committed offset here and ``start="none"``: commit one, or choose "earliest" or "latest"."""
+
+
+class GroupInUse(EventBusError):
+    """Another consumer of this process already reads the topic for this group: give one of them another group."""
+
+
 class HandlerError(EventBusError):
     """A handler raised; the message carries the record's coordinates, the cause is chained."""
 

@@ -1,1 +1,1 @@
-
+"""The seam to the logs: embedded (memory, file) and Kafka."""

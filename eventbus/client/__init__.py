@@ -1,1 +1,1 @@
-
+"""The bus, its decorators, explicit clients and the runner."""

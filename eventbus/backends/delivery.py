@@ -1,0 +1,131 @@
+"""What a send gives back: one outcome per batch, shared by the handles of its records."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from typing import Any
+
+import anyio
+import msgspec
+
+from eventbus.errors import EventBusError
+from eventbus.types import RecordMetadata
+
+logger = logging.getLogger("eventbus.producer")
+
+OnDelivery = Callable[[RecordMetadata | None, EventBusError | None], None]
+"""Called once per record: with its metadata, or with the error."""
+
+
+class BatchDelivery:
+    """The outcome of one batch: pending, stored at an offset, or failed. A whole batch fails or succeeds together."""
+
+    __slots__ = (
+        "_callbacks",
+        "_event",
+        "base_offset",
+        "count",
+        "done",
+        "error",
+        "log_append_time_ms",
+        "partition",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.done = False
+        self.error: EventBusError | None = None
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.count = 0
+        self._event: anyio.Event | None = None
+        self._callbacks: list[Callable[[], None]] | None = None
+
+    def resolve(self, base_offset: int, log_append_time_ms: int) -> None:
+        """Every record of the batch is stored. ``base_offset`` is -1 when nobody waited (``acks=0``)."""
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self._finish()
+
+    def fail(self, error: EventBusError) -> None:
+        """No record of the batch is stored. Logged, since a handle that nobody awaits must not hide it."""
+        self.error = error
+        logger.error("%d record(s) for %s-%d were not stored: %s", self.count, self.topic, self.partition, error)
+        self._finish()
+
+    def _finish(self) -> None:
+        self.done = True
+        if self._event is not None:
+            self._event.set()
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            try:
+                callback()
+            except Exception:
+                logger.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once the outcome is known; at once if it is."""
+        if self.done:
+            callback()
+        elif self._callbacks is None:
+            self._callbacks = [callback]
+        else:
+            self._callbacks.append(callback)
+
+    async def wait(self) -> None:
+        """Return when the outcome is known, good or bad."""
+        if not self.done:
+            if self._event is None:
+                self._event = anyio.Event()
+            await self._event.wait()
+
+
+class Delivery(msgspec.Struct, gc=False):
+    """The handle of one sent record. Await it for its `RecordMetadata`; it raises what kept the record from the log."""
+
+    batch: BatchDelivery
+    index: int
+    timestamp_ms: int
+
+    def done(self) -> bool:
+        """The outcome is known."""
+        return self.batch.done
+
+    def exception(self) -> EventBusError | None:
+        """What went wrong, or None; None too while the outcome is open."""
+        return self.batch.error
+
+    def result(self) -> RecordMetadata:
+        """The metadata. Raises the delivery's error, or RuntimeError while the outcome is open."""
+        batch = self.batch
+        if not batch.done:
+            raise RuntimeError("the record is still on its way: await the delivery, or flush the producer first")
+        if batch.error is not None:
+            raise batch.error
+        offset = batch.base_offset + self.index if batch.base_offset >= 0 else -1
+        timestamp_ms = batch.log_append_time_ms if batch.log_append_time_ms >= 0 else self.timestamp_ms
+        return RecordMetadata(batch.topic, batch.partition, offset, timestamp_ms)
+
+    def add_callback(self, on_delivery: OnDelivery) -> None:
+        """Call ``on_delivery(metadata, error)`` once; at once if the outcome is known."""
+
+        def call() -> None:
+            error = self.batch.error
+            on_delivery(None if error is not None else self.result(), error)
+
+        self.batch.when_done(call)
+
+    async def wait(self) -> None:
+        """Return when the outcome is known, good or bad."""
+        await self.batch.wait()
+
+    async def _result(self) -> RecordMetadata:
+        await self.batch.wait()
+        return self.result()
+
+    def __await__(self) -> Generator[Any, Any, RecordMetadata]:
+        return self._result().__await__()

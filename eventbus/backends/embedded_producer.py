@@ -1,0 +1,236 @@
+"""The embedded producer: an accumulator per partition in front of the broker.
+
+A batch leaves when it is full (inline, at the record that fills it) or when the sender's turn comes (at once, or
+after ``linger_ms``). While a flush is under way new records gather in the next batch, as they do in Kafka's producer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+
+from eventbus.backends.base import ProducerConfig
+from eventbus.backends.delivery import BatchDelivery, Delivery
+from eventbus.backends.engine import Engine
+from eventbus.errors import BufferExhausted, EventBusError, ProducerClosed, RecordTooLarge
+from eventbus.records import BatchBuilder
+from eventbus.types import Headers, RecordMetadata, TopicPartition
+
+_RECORD_OVERHEAD_BYTES = 128
+"""More than a batch header, and the lengths and deltas around one record, ever take."""
+
+
+class _OpenBatch:
+    __slots__ = ("builder", "delivery", "limit_bytes")
+
+    def __init__(self, builder: BatchBuilder, delivery: BatchDelivery, limit_bytes: int) -> None:
+        self.builder = builder
+        self.delivery = delivery
+        self.limit_bytes = limit_bytes
+
+
+class EmbeddedProducer:
+    """See `BackendProducer`."""
+
+    def __init__(self, engine: Engine, config: ProducerConfig) -> None:
+        self._engine = engine
+        self._config = config
+        self.on_topics_changed: Callable[[], object] = _nothing
+        engine.topic_listeners.append(self._topics_changed)
+        self._open: dict[tuple[str, int], _OpenBatch] = {}
+        self._unsettled: deque[tuple[TopicPartition, int, BatchDelivery, int]] = deque()
+        self._unsettled_bytes = 0
+        self._waits = engine.waits_for_flush and config.acks == -1
+        self._closed = False
+        self._wake = anyio.Event()
+
+    def partition_count(self, topic: str) -> int:
+        return self._engine.partition_count(topic)
+
+    def _topics_changed(self) -> None:
+        self.on_topics_changed()
+
+    # sending ---------------------------------------------------------------------------------------------------------
+
+    def append(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
+    ) -> Delivery:
+        batch = self._open.get((topic, partition))
+        if batch is None:
+            batch = self._open_batch(topic, partition)
+        if value is not None and len(value) >= batch.limit_bytes:
+            batch = self._batch_for_large(topic, partition, key, value, batch)
+        builder = batch.builder
+        index = builder.append(key, value, headers, timestamp_ms)
+        if builder.size_bytes >= batch.limit_bytes:
+            self._produce(topic, partition)
+        return Delivery(batch.delivery, index, timestamp_ms)
+
+    async def send(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
+    ) -> RecordMetadata:
+        if self._config.linger_ms or (topic, partition) in self._open:
+            await self.wait_for_room()
+            delivery = self.append(topic, partition, key, value, headers, timestamp_ms)
+            if not self._config.linger_ms:
+                self._produce(topic, partition)
+                await self._settle_until(delivery.batch)
+            return await delivery
+        # Nobody to batch with: straight through, without a handle. This is the path of one awaited publish.
+        if self._closed:
+            raise self._refusal()
+        if value is not None and len(value) > self._config.max_request_size - _RECORD_OVERHEAD_BYTES:
+            self._check_size(topic, partition, key, value)
+        builder = BatchBuilder(self._config.compression)
+        builder.append(key, value, headers, timestamp_ms)
+        topic_partition = TopicPartition(topic, partition)
+        engine = self._engine
+        info = engine.broker.produce(topic_partition, builder.build(), engine.clock(), trusted=True)
+        if self._waits:
+            await engine.wait_durable(topic_partition, info.last_offset)
+        return RecordMetadata(
+            topic,
+            partition,
+            info.base_offset if self._config.acks else -1,
+            info.timestamp_ms if info.timestamp_ms >= 0 else timestamp_ms,
+        )
+
+    def _open_batch(self, topic: str, partition: int) -> _OpenBatch:
+        if self._closed:
+            raise self._refusal()
+        config = self._config
+        if self._used_bytes() >= config.buffer_memory:
+            raise BufferExhausted(
+                f"the producer's buffer is full ({self._used_bytes():,} of buffer_memory={config.buffer_memory:,} bytes"
+                " wait to be stored): `await producer.wait_for_room()` between sends, or `await bus.send(...)`"
+            )
+        # Half of the topic's limit: a batch may pass its own limit by one record that is itself below it.
+        most_bytes = self._engine.broker.max_message_bytes(topic) // 2
+        batch = _OpenBatch(
+            BatchBuilder(config.compression), BatchDelivery(topic, partition), min(config.batch_size, most_bytes)
+        )
+        if not self._open:
+            self._wake.set()
+        self._open[(topic, partition)] = batch
+        return batch
+
+    def _batch_for_large(
+        self, topic: str, partition: int, key: bytes | None, value: bytes, batch: _OpenBatch
+    ) -> _OpenBatch:
+        """A batch of its own for a record as large as a batch: if the topic refuses it, it fails alone."""
+        self._check_size(topic, partition, key, value)
+        if batch.builder.count:
+            self._produce(topic, partition)
+            batch = self._open_batch(topic, partition)
+        return batch
+
+    def _check_size(self, topic: str, partition: int, key: bytes | None, value: bytes) -> None:
+        size_bytes = len(value) + len(key or b"") + _RECORD_OVERHEAD_BYTES
+        if size_bytes > self._config.max_request_size:
+            raise RecordTooLarge(
+                f"a record of {size_bytes:,} bytes for {topic}-{partition} is larger than the producer's "
+                f"max_request_size={self._config.max_request_size:,}: send less (or a pointer to the payload)"
+                ", or raise max_request_size and the topic's max.message.bytes"
+            )
+
+    def _produce(self, topic: str, partition: int) -> None:
+        """Close the partition's open batch and append it to the log."""
+        batch = self._open.pop((topic, partition), None)
+        if batch is None or not batch.builder.count:
+            return
+        delivery = batch.delivery
+        delivery.count = batch.builder.count
+        topic_partition = TopicPartition(topic, partition)
+        engine = self._engine
+        try:
+            data = batch.builder.build()
+            info = engine.broker.produce(topic_partition, data, engine.clock(), trusted=True)
+        except EventBusError as error:
+            delivery.fail(error)
+            return
+        delivery.base_offset = info.base_offset
+        delivery.log_append_time_ms = info.timestamp_ms
+        if self._waits:
+            if not self._unsettled:
+                self._wake.set()
+            self._unsettled.append((topic_partition, info.last_offset, delivery, len(data)))
+            self._unsettled_bytes += len(data)
+        else:
+            delivery.resolve(info.base_offset if self._config.acks else -1, info.timestamp_ms)
+
+    # settling --------------------------------------------------------------------------------------------------------
+
+    def _used_bytes(self) -> int:
+        return self._unsettled_bytes + len(self._open) * self._config.batch_size
+
+    async def run(self) -> None:
+        linger_seconds = self._config.linger_ms / 1000
+        while True:
+            if not self._open and not self._unsettled:
+                self._wake = anyio.Event()
+                await self._wake.wait()
+            if linger_seconds and self._open:
+                await anyio.sleep(linger_seconds)
+            await self._drain()
+
+    async def _drain(self) -> None:
+        for topic, partition in list(self._open):
+            self._produce(topic, partition)
+        await self._settle_until(None)
+
+    async def _settle_until(self, wanted: BatchDelivery | None) -> None:
+        """Wait for flushes, and tell each batch its outcome in order, up to ``wanted`` or the end.
+
+        Several tasks may be here at once (the sender, a flush, an awaited send): each looks at the head again after
+        its wait, so that an entry settled by another is not settled twice.
+        """
+        unsettled = self._unsettled
+        while unsettled and not (wanted is not None and wanted.done):
+            head = unsettled[0]
+            try:
+                await self._engine.wait_durable(head[0], head[1])
+                self._settle_durable()
+            except EventBusError as error:
+                if unsettled and unsettled[0] is head:
+                    self._forget_head().fail(error)
+
+    def _settle_durable(self) -> None:
+        is_durable = self._engine.broker.is_durable
+        while self._unsettled and is_durable(self._unsettled[0][0], self._unsettled[0][1]):
+            delivery = self._forget_head()
+            delivery.resolve(delivery.base_offset, delivery.log_append_time_ms)
+
+    def _forget_head(self) -> BatchDelivery:
+        _, _, delivery, size_bytes = self._unsettled.popleft()
+        self._unsettled_bytes -= size_bytes
+        return delivery
+
+    async def wait_for_room(self) -> None:
+        if self._used_bytes() < self._config.buffer_memory:
+            return
+        with anyio.move_on_after(self._config.max_block_ms / 1000):
+            await self._drain()
+        if self._used_bytes() >= self._config.buffer_memory:
+            raise BufferExhausted(
+                f"no room in the producer's buffer of {self._config.buffer_memory:,} bytes for "
+                f"{self._config.max_block_ms:,} ms (max_block_ms): the disk is slower than the sends"
+            )
+
+    async def flush(self) -> None:
+        await self._drain()
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._engine.topic_listeners.remove(self._topics_changed)
+            with anyio.CancelScope(shield=True):
+                await self._drain()
+
+    def _refusal(self) -> ProducerClosed:
+        return ProducerClosed("this producer is closed: send inside `async with`, or open a new one")
+
+
+def _nothing() -> None:
+    """Until a client says what it wants to hear."""

@@ -1,0 +1,116 @@
+"""A URL to a backend: ``memory://``, ``file://./data``, ``kafka://host:9092``."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from eventbus.backends.base import Backend
+from eventbus.backends.embedded import EmbeddedBackend
+from eventbus.backends.engine import Clock, Engine
+from eventbus.broker import BrokerConfig
+from eventbus.errors import ConfigError
+from eventbus.log.storage import FileStorage, MemoryStorage
+from eventbus.suggest import nearest
+
+SCHEMES = ("memory", "file", "kafka")
+
+
+def system_clock() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def new_id() -> bytes:
+    """Sixteen random bytes: topic ids, cluster ids."""
+    return uuid.uuid4().bytes
+
+
+def split_url(url: str) -> tuple[str, str, dict[str, str]]:
+    """``(scheme, rest, query)``. Raises ConfigError for anything that is no URL of a known scheme."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        raise ConfigError(f"{url!r} is no URL: write file://{url} for a directory, or memory:// or kafka://host:9092")
+    known = {*SCHEMES, *_entry_points()}
+    if scheme not in known:
+        raise ConfigError(
+            f"unknown scheme {scheme!r} in {url!r}{nearest(scheme, known)}: known are "
+            f"{', '.join(f'{name}://' for name in sorted(known))}"
+        )
+    rest, _, query = rest.partition("?")
+    return scheme, rest, {key.replace(".", "_"): value for key, value in parse_qsl(query, keep_blank_values=True)}
+
+
+def open_backend(url: str, config: Mapping[str, Any], clock: Clock = system_clock) -> Backend:
+    """The backend of ``url``, not started. ``config`` holds the log's own keys; the URL's query adds to them.
+
+    Raises ConfigError: unknown scheme, missing extra (with the exact install command), wrong key or value.
+    """
+    scheme, rest, query = split_url(url)
+    merged = {**query, **config}
+    if scheme == "memory":
+        return _memory(url, rest, merged, clock)
+    if scheme == "file":
+        return _file(url, rest, merged, clock)
+    plugin = _entry_points().get(scheme)
+    if plugin is not None:
+        return plugin.load()(url, merged, clock)
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise ConfigError('kafka:// needs the client library: pip install "eventbus-log[kafka]"')
+    raise ConfigError(
+        "kafka:// is not part of this version: use file://DIR (durable, in this process) or memory:// until it lands"
+    )
+
+
+def broker_config(config: Mapping[str, Any]) -> BrokerConfig:
+    """The log's settings from keywords or a URL's query (whose values are text). Raises ConfigError."""
+    known = BrokerConfig.__struct_fields__
+    for key in config:
+        if key not in known:
+            raise ConfigError(f"unknown setting {key!r} of the log{nearest(key, known)}: known are {', '.join(known)}")
+    try:
+        return msgspec.convert(dict(config), BrokerConfig, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"setting of the log: {error}") from None
+
+
+def _memory(url: str, name: str, config: Mapping[str, Any], clock: Clock) -> Backend:
+    settings = broker_config(config)
+
+    def make() -> Engine:
+        return Engine(url, MemoryStorage(), settings, clock, new_id)
+
+    # Without a name a log is private to its bus; with one, buses of the process meet in it.
+    return EmbeddedBackend(url, (lambda: Engine.shared(url, make)) if name else make)
+
+
+def _file(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> Backend:
+    if not rest:
+        raise ConfigError("file:// needs a directory: file://./data or file:///var/lib/bus")
+    directory = Path(unquote(rest)).expanduser()
+    if directory.is_file():
+        raise ConfigError(f"{url}: {directory} is a file; name a directory, it is created if missing")
+    settings = broker_config(config)
+    name = f"file://{os.path.realpath(directory)}"
+
+    def make() -> Engine:
+        return Engine(name, FileStorage(str(directory)), settings, clock, new_id)
+
+    return EmbeddedBackend(url, lambda: Engine.shared(name, make))
+
+
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group="eventbus.backends")}
+
+
+BackendFactory = Callable[[str, Mapping[str, Any], Clock], Backend]
+"""What an entry point of the group ``eventbus.backends`` names: the door for backends from elsewhere."""

@@ -1,0 +1,464 @@
+"""The bus: declared handlers and producers on one log."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from types import ModuleType, TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+import anyio
+import anyio.abc
+
+from eventbus.backends.base import Backend, BackendConsumer
+from eventbus.backends.delivery import Delivery, OnDelivery
+from eventbus.backends.urls import open_backend, system_clock
+from eventbus.broker import TopicSpec
+from eventbus.client.admin import Admin
+from eventbus.client.config import (
+    LOG_KEYS,
+    PRODUCER_KEYS,
+    consumer_settings,
+    normalise,
+    producer_settings,
+)
+from eventbus.client.consumer import Consumer
+from eventbus.client.handlers import Handler, ProducerFunction, consumer_spec, producer
+from eventbus.client.partitioner import PartitionFunction
+from eventbus.client.producer import HeadersLike, Producer
+from eventbus.client.runner import Runner
+from eventbus.errors import BufferExhausted, ConfigError, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
+from eventbus.suggest import nearest
+from eventbus.types import RecordMetadata
+from serdes import Serde
+
+logger = logging.getLogger("eventbus")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class EventBus:
+    """Producers and consumers of one log, declared with decorators.
+
+    ``url``: ``memory://`` (private; ``memory://name`` is shared within the process), ``file://DIR``, ``kafka://...``.
+    Keywords: the log's settings (``fsync``, ``auto_create_topics``, ``num_partitions``, ...) and the defaults of this
+    bus's producers (``acks``, ``linger_ms``, ``compression_type``, ...). ``serdes`` maps types to serdes of your own.
+    Raises ConfigError for an unknown scheme or setting, naming the right one.
+
+    Use it as ``async with bus:``: entering opens the log and starts the consumers; leaving finishes the records at
+    work, stores what was sent, commits, and closes.
+    """
+
+    def __init__(
+        self,
+        url: str = "file://./data",
+        *,
+        client_id: str = "eventbus",
+        serdes: Mapping[type, Serde] | None = None,
+        clock: Callable[[], int] = system_clock,
+        **config: Any,
+    ) -> None:
+        values = normalise(config, LOG_KEYS | PRODUCER_KEYS, "bus")
+        self.url = url
+        self.client_id = client_id
+        self._clock = clock
+        self._serdes: dict[type, Serde] = dict(serdes or {})
+        self._producer_config = {key: value for key, value in values.items() if key in PRODUCER_KEYS}
+        producer_settings(self._producer_config)
+        log_config = {key: value for key, value in values.items() if key in LOG_KEYS}
+        self._backend: Backend = open_backend(url, log_config, clock)
+        self._handlers: list[Handler[Any, Any]] = []
+        self._functions: list[ProducerFunction[Any, Any]] = []
+        self._topics: dict[str, TopicSpec] = {}
+        self._producers: dict[str, Producer] = {}
+        self._runners: list[Runner] = []
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._stack: AsyncExitStack | None = None
+        self._progress = anyio.Event()
+        self._stop_asked = anyio.Event()
+        self.admin = Admin(self._backend)
+        """Topics, offsets and groups."""
+
+    def __repr__(self) -> str:
+        state = "running" if self._tasks is not None else "stopped"
+        return f"<EventBus {self.url} {state}, {len(self._handlers)} handler(s)>"
+
+    # declaring -------------------------------------------------------------------------------------------------------
+
+    def topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        replication_factor: int = 1,
+        configs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Declare a topic: created at start if it is missing, left as it is if it exists."""
+        count = -1 if partitions is None else partitions
+        spec = TopicSpec(name, count, replication_factor, {key: str(value) for key, value in (configs or {}).items()})
+        known = self._topics.get(name)
+        if known is not None and known != spec and known.partitions != -1:
+            raise ConfigError(f"topic {name!r} is declared twice, differently: {known} and {spec}")
+        self._topics[name] = spec
+
+    def consumer(self, topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        """Decorate a handler of ``topics``; see `eventbus.consumer` for the options."""
+        spec = consumer_spec(topics, options)
+        frame = sys._getframe(1)
+
+        def register(function: Callable[P, R]) -> Handler[P, R]:
+            handler = Handler(function, spec, frame)
+            self._add_handler(handler)
+            return handler
+
+        return register
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        key: Callable[[Any], Any] | None = None,
+        partitioner: str | PartitionFunction | None = None,
+    ) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
+        """Decorate a function whose result is published to ``topic``; see `eventbus.producer`."""
+        mark = producer(topic, key=key, partitioner=partitioner)
+
+        def register(function: Callable[P, R]) -> ProducerFunction[P, R]:
+            marked = mark(function)
+            self._add_function(marked)
+            return marked
+
+        return register
+
+    def include(self, *items: Any) -> None:
+        """Add functions marked with the free ``@consumer`` / ``@producer``, or all of a module's."""
+        for item in items:
+            if isinstance(item, ModuleType):
+                marked = [value for value in vars(item).values() if isinstance(value, (Handler, ProducerFunction))]
+                if not marked:
+                    raise ConfigError(f"module {item.__name__} has no function marked with @consumer or @producer")
+                for value in marked:
+                    self._include_one(value)
+            else:
+                self._include_one(item)
+
+    def _include_one(self, item: Any) -> None:
+        if isinstance(item, Handler):
+            self._add_handler(item)
+        elif isinstance(item, ProducerFunction):
+            self._add_function(item)
+        else:
+            raise ConfigError(f"{item!r} is not marked: decorate it with @consumer or @producer from eventbus")
+
+    def _add_handler(self, handler: Handler[Any, Any]) -> None:
+        if self._tasks is not None:
+            raise ConfigError(f"{handler!r}: declare handlers before the bus starts")
+        if handler in self._handlers:
+            return
+        self._handlers.append(handler)
+        if handler.producer is not None and handler.producer not in self._functions:
+            self._add_function(handler.producer)
+
+    def _add_function(self, function: ProducerFunction[Any, Any]) -> None:
+        if function.bus is not None and function.bus is not self:
+            raise ConfigError(f"{function!r} belongs to another bus already")
+        function.bus = self
+        self._functions.append(function)
+        self._topics.setdefault(function.spec.topic, TopicSpec(function.spec.topic, -1, 1, {}))
+
+    def _group_of(self, handler: Handler[Any, Any]) -> str:
+        return handler.spec.group or f"{self.client_id}.{handler.__name__}"
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> EventBus:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._close(kind, error, traceback)
+
+    async def start(self) -> None:
+        """Open the log, create declared topics, start the consumers. Pair it with `close` in the same task."""
+        if self._tasks is not None:
+            raise ConfigError("the bus is running already")
+        async with AsyncExitStack() as stack:
+            await self._backend.start()
+            stack.push_async_callback(self._backend.aclose)
+            self._stop_asked = anyio.Event()
+            await self._create_declared_topics()
+            await self._check_topics()
+            stack.push_async_exit(_SingleError())
+            self._tasks = await stack.enter_async_context(anyio.create_task_group())
+            stack.push_async_exit(self._drain_tasks)
+            self._tasks.start_soon(self._backend.run)
+            for handler in self._handlers:
+                await self._start_handler(handler)
+            self._stack = stack.pop_all()
+
+    async def close(self) -> None:
+        """Finish the records at work, store what was sent, commit, and close the log."""
+        await self._close(None, None, None)
+
+    async def _close(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        stack, self._stack = self._stack, None
+        if stack is None:
+            return None
+        try:
+            return await stack.__aexit__(kind, error, traceback)
+        finally:
+            self._tasks = None
+            self._runners = []
+            self._producers = {}
+
+    async def _drain_tasks(self, *_: Any) -> None:
+        """Stop intake, let the lanes finish, then end the background tasks."""
+        try:
+            for runner in self._runners:
+                runner.stop()
+            while any(not runner.has_left for runner in self._runners):
+                await self._progressed()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for one in self._producers.values():
+                    await one.aclose()
+            if self._tasks is not None:
+                self._tasks.cancel_scope.cancel()
+
+    async def _create_declared_topics(self) -> None:
+        existing = set(await self.admin.list_topics())
+        missing = [spec for name, spec in self._topics.items() if name not in existing]
+        for result in (await self._backend.create_topics(missing)).values() if missing else ():
+            if isinstance(result, KafkaError) and not isinstance(result, TopicAlreadyExists):
+                raise result
+
+    async def _check_topics(self) -> None:
+        """A handler of a topic that is not there is a typo or a missing declaration: say so now, not by silence."""
+        existing = set(await self.admin.list_topics(internal=True))
+        for handler in self._handlers:
+            for topic in handler.spec.topics:
+                if topic not in existing and not self._backend.auto_creates_topics:
+                    raise UnknownTopicOrPartition(
+                        f"{handler!r}: there is no topic {topic!r}{nearest(topic, existing)}; declare it with "
+                        f"bus.topic({topic!r}), or create it: eventbus topics create {topic}"
+                    )
+
+    async def _start_handler(self, handler: Handler[Any, Any]) -> None:
+        spec = handler.spec
+        group = self._group_of(handler)
+        config = consumer_settings(
+            {"group": group, "start": spec.start, "isolation": spec.isolation, "client_id": self.client_id}
+        )
+        publish = None
+        if handler.producer is not None:
+            function = handler.producer
+
+            async def publish(value: Any) -> Delivery | None:
+                return await self._enqueue(function, value)
+
+        runner = Runner(handler, group, self._backend.consumer(config), publish, self.flush, self._serdes, self._notify)
+        await runner.start()
+        self._runners.append(runner)
+        assert self._tasks is not None
+        self._tasks.start_soon(runner.run)
+
+    async def run(self) -> None:
+        """Run until SIGINT, SIGTERM or `stop`. Starts the bus if it is not running."""
+        if self._tasks is None:
+            async with self:
+                await self.run()
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._stop_on_signal, tasks.cancel_scope)
+            await self._stop_asked.wait()
+            tasks.cancel_scope.cancel()
+
+    async def _stop_on_signal(self, scope: anyio.CancelScope) -> None:
+        try:
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async for number in signals:
+                    logger.info("%s: finishing the records at work", signal.Signals(number).name)
+                    self.stop()
+                    return
+        except (NotImplementedError, RuntimeError, ValueError):
+            # Windows, or not the main thread: signals are somebody else's, stop() still works.
+            return
+
+    def stop(self) -> None:
+        """Make `run` return."""
+        self._stop_asked.set()
+
+    async def drain(self) -> None:
+        """Return when every handler has finished everything now in its topics, outputs and their handlers included.
+
+        Raises the HandlerError of a handler that has stopped.
+        """
+        while True:
+            progress = self._progress
+            await self.flush()
+            for runner in self._runners:
+                if runner.error is not None:
+                    raise runner.error
+            if all([await runner.is_idle() for runner in self._runners]):
+                return
+            await progress.wait()
+
+    def _notify(self) -> None:
+        progress, self._progress = self._progress, anyio.Event()
+        progress.set()
+
+    async def _progressed(self) -> None:
+        await self._progress.wait()
+
+    # sending ---------------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        partition_key: Any = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Publish one record and wait for its ack; see `Producer.send`."""
+        return await self._default_producer().send(
+            topic,
+            value,
+            key=key,
+            headers=headers,
+            partition=partition,
+            partition_key=partition_key,
+            timestamp_ms=timestamp_ms,
+        )
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        partition_key: Any = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery:
+        """Publish one record without waiting; see `Producer.send_nowait`."""
+        return self._default_producer().send_nowait(
+            topic,
+            value,
+            key=key,
+            headers=headers,
+            partition=partition,
+            partition_key=partition_key,
+            timestamp_ms=timestamp_ms,
+            on_delivery=on_delivery,
+        )
+
+    async def flush(self) -> None:
+        """Return when every record sent by this bus so far is stored or has failed."""
+        for one in list(self._producers.values()):
+            await one.flush()
+
+    async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None:
+        """Publish what a producer function returned and wait for the ack; nothing for None."""
+        if value is not None:
+            spec = function.spec
+            await self._producer_for(function).send(spec.topic, value, key=spec.key(value) if spec.key else None)
+
+    async def _enqueue(self, function: ProducerFunction[Any, Any], value: Any) -> Delivery | None:
+        """The same for an output of a handler: its ack is awaited per fetch, not per record."""
+        if value is None:
+            return None
+        spec = function.spec
+        one = self._producer_for(function)
+        key = spec.key(value) if spec.key else None
+        try:
+            return one.send_nowait(spec.topic, value, key=key)
+        except BufferExhausted:
+            await one.wait_for_room()
+            return one.send_nowait(spec.topic, value, key=key)
+
+    # clients ---------------------------------------------------------------------------------------------------------
+
+    def new_producer(self, **config: Any) -> Producer:
+        """A producer with settings of its own: ``async with bus.new_producer(linger_ms=5) as producer:``."""
+        self._require_running("new_producer")
+        settings = producer_settings({**self._producer_config, **config})
+        one = Producer(self._backend.producer(settings.config), settings, self._clock, self._serdes)
+        return one.bind(self._start_producer)
+
+    def _start_producer(self, one: Producer) -> None:
+        assert self._tasks is not None
+        self._tasks.start_soon(one.run)
+
+    def _default_producer(self) -> Producer:
+        one = self._producers.get("")
+        return one if one is not None else self._own_producer("", {})
+
+    def _producer_for(self, function: ProducerFunction[Any, Any]) -> Producer:
+        partitioner = function.spec.partitioner
+        if partitioner is None:
+            return self._default_producer()
+        name = f"partitioner {id(partitioner)}"
+        return self._producers.get(name) or self._own_producer(name, {"partitioner": partitioner})
+
+    def _own_producer(self, name: str, config: Mapping[str, Any]) -> Producer:
+        one = self._producers[name] = self.new_producer(**config)
+        self._start_producer(one)
+        return one
+
+    def new_consumer(
+        self,
+        *topics: str,
+        group: str | None = None,
+        pattern: str | None = None,
+        key: Any = bytes,
+        value: Any = bytes,
+        **config: Any,
+    ) -> Consumer:
+        """A consumer for a loop of one's own: ``async with bus.new_consumer("orders", group="audit") as consumer:``.
+
+        ``key`` and ``value`` are the types to read them as. Further keywords: ``start``, ``isolation``,
+        ``fetch_min_bytes``, ``fetch_max_wait_ms``, ``max_partition_fetch_bytes``, ``check_crcs``.
+        """
+        self._require_running("new_consumer")
+        settings = consumer_settings({"client_id": self.client_id, "group": group, **config})
+
+        def open_consumer() -> BackendConsumer:
+            return self._backend.consumer(settings)
+
+        return Consumer(
+            self._backend, open_consumer, settings, topics, pattern=pattern, key=key, value=value, serdes=self._serdes
+        )
+
+    def _require_running(self, what: str) -> None:
+        if self._tasks is None:
+            raise ConfigError(f"{what}: the bus is not running; use it inside `async with bus:`")
+
+
+class _SingleError:
+    """A task group reports its tasks' errors as a group; one error alone is easier to read, and to catch."""
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, BaseExceptionGroup):
+            single: BaseException = error
+            while isinstance(single, BaseExceptionGroup) and len(single.exceptions) == 1:
+                single = single.exceptions[0]
+            if single is not error:
+                raise single

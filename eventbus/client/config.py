@@ -1,0 +1,102 @@
+"""Keyword arguments to settings: Kafka's keys with underscores (dots are accepted), unknown ones refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from eventbus.backends.base import ConsumerConfig, ProducerConfig
+from eventbus.broker import BrokerConfig
+from eventbus.client.partitioner import PartitionFunction, make_partitioner
+from eventbus.errors import ConfigError, InvalidRequiredAcks
+from eventbus.suggest import nearest
+from eventbus.types import Compression, IsolationLevel
+
+LOG_KEYS = frozenset(BrokerConfig.__struct_fields__)
+PRODUCER_KEYS = frozenset({*ProducerConfig.__struct_fields__, "compression_type", "partitioner"}) - {"compression"}
+CONSUMER_KEYS = frozenset({*ConsumerConfig.__struct_fields__, "auto_offset_reset", "group_id", "isolation_level"})
+
+_SUCCESSORS = {
+    "block_on_buffer_full": "max_block_ms",
+    "metadata_fetch_timeout_ms": "max_block_ms",
+    "timeout_ms": "delivery timeouts do not apply to the embedded log; see max_block_ms",
+    "auto_commit_offset": "offsets are committed by the framework once a record is finished",
+    "enable_auto_commit": "offsets are committed by the framework once a record is finished",
+}
+"""Keys Kafka removed or renamed, or that people misremember, and what holds their meaning now."""
+
+
+class ProducerSettings(msgspec.Struct, frozen=True):
+    """What a producer is made of: the backend's part, and the partitioner, which is ours on every backend."""
+
+    config: ProducerConfig
+    partitioner: str | PartitionFunction
+
+
+def normalise(config: Mapping[str, Any], known: frozenset[str], what: str) -> dict[str, Any]:
+    """Keys with underscores. Raises ConfigError for one that is not among ``known``, naming the right one."""
+    result: dict[str, Any] = {}
+    for key, value in config.items():
+        name = key.replace(".", "_").replace("-", "_")
+        if name not in known:
+            successor = _SUCCESSORS.get(name)
+            hint = f": {successor}" if successor else nearest(name, known)
+            raise ConfigError(f"unknown {what} setting {key!r}{hint}; known are {', '.join(sorted(known))}")
+        result[name] = value
+    return result
+
+
+def producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
+    """Raises ConfigError for a wrong key or value, InvalidRequiredAcks for ``acks``."""
+    values = normalise(config, PRODUCER_KEYS, "producer")
+    partitioner = values.pop("partitioner", "murmur2")
+    make_partitioner(partitioner, "", 1)
+    if "compression_type" in values:
+        values["compression"] = _compression(values.pop("compression_type"))
+    if "acks" in values:
+        values["acks"] = _acks(values["acks"])
+    return ProducerSettings(_convert(values, ProducerConfig, "producer"), partitioner)
+
+
+def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:
+    """Raises ConfigError for a wrong key or value."""
+    values = normalise(config, CONSUMER_KEYS, "consumer")
+    for kafka_name, ours in (("group_id", "group"), ("auto_offset_reset", "start"), ("isolation_level", "isolation")):
+        if kafka_name in values:
+            values[ours] = values.pop(kafka_name)
+    if isinstance(values.get("isolation"), str):
+        name = values["isolation"]
+        if name.upper() not in IsolationLevel.__members__:
+            raise ConfigError(f"isolation={name!r}: read_committed or read_uncommitted")
+        values["isolation"] = IsolationLevel[name.upper()]
+    return _convert(values, ConsumerConfig, "consumer")
+
+
+def _convert(values: dict[str, Any], into: type[Any], what: str) -> Any:
+    numbers = {key: value for key, value in values.items() if isinstance(value, int) and not isinstance(value, bool)}
+    for key, value in numbers.items():
+        if value < 0 and key not in ("acks",):
+            raise ConfigError(f"{what} setting {key}={value}: must not be negative")
+    try:
+        return msgspec.convert(values, into, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{what} setting: {error}") from None
+
+
+def _compression(name: Any) -> Compression:
+    if isinstance(name, Compression):
+        return name
+    if not isinstance(name, str) or name.upper() not in Compression.__members__:
+        raise ConfigError(f"compression_type={name!r}: none, gzip, snappy, lz4 or zstd")
+    return Compression[name.upper()]
+
+
+def _acks(acks: Any) -> int:
+    choices = {"all": -1, "-1": -1, "0": 0, "1": 1}
+    if str(acks) not in choices:
+        raise InvalidRequiredAcks(
+            f'acks={acks!r}: 0 (do not wait), 1 (written) or "all" (stored as fsync= says); there is no quorum count'
+        )
+    return choices[str(acks)]

@@ -1,0 +1,290 @@
+"""Hop 5: the records of one fetch through one handler.
+
+Written for the cost per record: the handler is awaited directly, values are decoded in the same loop, and nothing is
+created per record that the handler did not ask for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import anyio.lowlevel
+import anyio.to_thread
+
+from eventbus.backends.delivery import Delivery
+from eventbus.client.handlers import Handler, each
+from eventbus.client.lane import Lane, Outcome
+from eventbus.errors import ConfigError, EventBusError, HandlerError, SerializationError
+from eventbus.types import ConsumerRecord, FetchedRecords
+from serdes import Decode, Serde, bind_decoder, serde_for, split_optional
+
+logger = logging.getLogger("eventbus.runner")
+
+Publish = Callable[[Any], Awaitable[Delivery | None]]
+"""Sends one output of a handler; None for an output that is None."""
+
+_THREAD_SLICE_SECONDS = 0.05
+"""How long a sync handler's thread works through records before it reports what is finished."""
+
+
+class Dispatch:
+    """Calls a handler for each record of a fetch, in order, and moves the lane on."""
+
+    def __init__(self, handler: Handler[Any, Any], publish: Publish | None, serdes: Mapping[type, Serde]) -> None:
+        self._handler = handler
+        self._function = handler.function
+        self._signature = handler.signature
+        self._publish = publish
+        self.stopping = False
+        annotation, self._takes_null = split_optional(handler.signature.payload)
+        self._serde: Serde | None = None
+        if handler.signature.payload_name is not None:
+            try:
+                self._serde = serde_for(annotation, serdes)
+            except TypeError as error:
+                raise ConfigError(
+                    f"handler {handler.__name__!r}: payload type {annotation!r} cannot be read from JSON: {error}; "
+                    "register a serde for it: EventBus(url, serdes={Type: MySerde()})"
+                ) from None
+        self._decoders: dict[str, Decode] = {}
+        self.run = self._choose()
+
+    def _choose(self) -> Callable[[Lane, FetchedRecords], Awaitable[None]]:
+        signature = self._signature
+        if self._handler.spec.batch:
+            return self._batches
+        if not signature.is_async:
+            return self._in_thread
+        if signature.record_name is None and self._publish is None:
+            return self._payloads
+        return self._one_by_one
+
+    # the four ways to run a fetch ------------------------------------------------------------------------------------
+
+    async def _payloads(self, lane: Lane, chunk: FetchedRecords) -> None:
+        """An async handler that wants the payload alone and publishes nothing: the fast path."""
+        function = self._function
+        decode = self._decoder(chunk.topic)
+        offsets = chunk.offsets
+        values = chunk.values
+        start = index = 0
+        while start < len(values):
+            try:
+                # The loop inside the try: entering one per record would cost as much as the await.
+                for index in range(start, len(values)):
+                    if self.stopping:
+                        return
+                    await function(decode(values[index]))
+                    lane.finished = offsets[index] + 1
+                break
+            except Exception as error:
+                if not self._failed(lane, chunk, index, error):
+                    return
+                lane.handled(offsets[index] + 1)
+                start = index + 1
+        lane.handled(chunk.next_offset)
+
+    async def _one_by_one(self, lane: Lane, chunk: FetchedRecords) -> None:
+        """An async handler that wants the record, or publishes."""
+        for index, offset in enumerate(chunk.offsets):
+            if self.stopping:
+                return
+            output: Outcome | None = None
+            try:
+                arguments, keywords = self._arguments(chunk, index)
+                result: Any = self._function(*arguments, **keywords)
+                if hasattr(result, "__await__"):
+                    result = await result
+                if self._publish is not None:
+                    output = await self._publish_result(result)
+            except Exception as error:
+                if not self._failed(lane, chunk, index, error):
+                    return
+            lane.handled(offset + 1, output)
+        lane.handled(chunk.next_offset)
+
+    async def _batches(self, lane: Lane, chunk: FetchedRecords) -> None:
+        """A handler of lists: one call for the whole fetch, or for slices of ``batch`` records."""
+        batch = self._handler.spec.batch
+        size = len(chunk) if batch is True else int(batch)
+        for start in range(0, len(chunk), max(size, 1)):
+            if self.stopping:
+                return
+            end = min(start + size, len(chunk))
+            output: Outcome | None = None
+            payloads = self._payloads_of(lane, chunk, start, end)
+            if payloads is None:
+                return
+            try:
+                result = await self._call(payloads)
+                if self._publish is not None:
+                    output = await self._publish_result(result)
+            except Exception as error:
+                if not self._failed(lane, chunk, start, error, end - start):
+                    return
+            lane.handled(chunk.offsets[end - 1] + 1, output)
+        lane.handled(chunk.next_offset)
+
+    async def _in_thread(self, lane: Lane, chunk: FetchedRecords) -> None:
+        """A plain function: records go to a worker thread by the slice, not one hop each."""
+        index = 0
+        while index < len(chunk) and not self.stopping:
+            end, results, error = await anyio.to_thread.run_sync(self._work, chunk, index)
+            for result in results:
+                output = await self._publish_result(result) if self._publish is not None else None
+                lane.handled(chunk.offsets[index] + 1, output)
+                index += 1
+            if error is not None:
+                if not self._failed(lane, chunk, end, error):
+                    return
+                lane.handled(chunk.offsets[end] + 1)
+                index = end + 1
+        if index >= len(chunk):
+            lane.handled(chunk.next_offset)
+
+    def _work(self, chunk: FetchedRecords, start: int) -> tuple[int, list[Any], Exception | None]:
+        """In the worker thread: (index after the last record done, results, error of the record at that index)."""
+        results: list[Any] = []
+        give_back_at = time.monotonic() + _THREAD_SLICE_SECONDS
+        for index in range(start, len(chunk)):
+            try:
+                arguments, keywords = self._arguments(chunk, index)
+                result = self._function(*arguments, **keywords)
+                if hasattr(result, "__next__"):
+                    result = iter(list(result))  # a generator's body runs here, in the thread
+                results.append(result)
+            except Exception as error:
+                return index, results, error
+            if self.stopping or time.monotonic() >= give_back_at:
+                return index + 1, results, None
+        return len(chunk), results, None
+
+    # arguments and results -------------------------------------------------------------------------------------------
+
+    def _decoder(self, topic: str) -> Callable[[bytes | None], Any]:
+        """Bytes to the payload's type. A null passes only where the annotation allows None."""
+        decode = self._decoders.get(topic)
+        if decode is None:
+            assert self._serde is not None
+            decode = self._decoders[topic] = bind_decoder(self._serde, topic)
+        takes_null = self._takes_null
+        annotation = self._signature.payload
+
+        def decode_or_null(data: bytes | None) -> Any:
+            if data is None:
+                if takes_null:
+                    return None
+                raise SerializationError(
+                    f"the value is null (a tombstone), but the handler takes {_name(annotation)}: "
+                    f"annotate {_name(annotation)} | None to be given nulls"
+                )
+            try:
+                return decode(data)
+            except Exception as error:
+                raise SerializationError(f"the value is no {_name(annotation)}: {error}") from error
+
+        return decode_or_null
+
+    def _payload(self, chunk: FetchedRecords, index: int) -> Any:
+        return self._decoder(chunk.topic)(chunk.values[index])
+
+    def _arguments(self, chunk: FetchedRecords, index: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        signature = self._signature
+        keywords: dict[str, Any] = {}
+        if signature.payload_name is not None:
+            keywords[signature.payload_name] = self._payload(chunk, index)
+        if signature.record_name is not None:
+            keywords[signature.record_name] = chunk.record(index)
+        return (), keywords
+
+    def _payloads_of(self, lane: Lane, chunk: FetchedRecords, start: int, end: int) -> list[Any] | None:
+        """The payloads of a batch. One that cannot be read is left out (``on_error="skip"``) or stops the lane (None)."""
+        payloads: list[Any] = []
+        for index in range(start, end):
+            try:
+                payloads.append(self._payload(chunk, index))
+            except SerializationError as error:
+                if not self._failed(lane, chunk, index, error):
+                    return None
+        return payloads
+
+    async def _call(self, payloads: list[Any]) -> Any:
+        if self._signature.is_async:
+            result: Any = self._function(payloads)
+            return await result if hasattr(result, "__await__") else result
+        return await anyio.to_thread.run_sync(self._function, payloads)
+
+    async def _publish_result(self, result: Any) -> Outcome | None:
+        """Send what the handler returned or yielded; the last handle stands for all, since batches settle in order."""
+        assert self._publish is not None
+        if hasattr(result, "__anext__") or hasattr(result, "__next__"):
+            outputs: list[Delivery] = []
+            async for value in each(result):
+                delivery = await self._publish(value)
+                if delivery is not None:
+                    outputs.append(delivery)
+            return _joined(outputs)
+        return await self._publish(result)
+
+    # errors ----------------------------------------------------------------------------------------------------------
+
+    def _failed(self, lane: Lane, chunk: FetchedRecords, index: int, error: Exception, count: int = 1) -> bool:
+        """A record's handler raised. True: go on with the next record; False: the lane has stopped."""
+        record = chunk.record(index)
+        wrapped = handler_error(self._handler, record, error, count)
+        policy = self._handler.spec.on_error
+        if policy == "skip":
+            logger.error("%s; skipped (on_error='skip')", wrapped, exc_info=error)
+            return True
+        lane.error = wrapped
+        if policy == "crash":
+            raise wrapped from error
+        logger.error(
+            "%s; %s is stopped here and nothing from this record on is committed (on_error='stop')",
+            wrapped, lane.topic_partition, exc_info=error,
+        )  # fmt: skip
+        return False
+
+
+def handler_error(handler: Handler[Any, Any], record: ConsumerRecord, error: Exception, count: int) -> HandlerError:
+    """What happened, to which record, where."""
+    many = f" (a batch of {count} records)" if count > 1 else ""
+    where = f"{record.topic}-{record.partition} offset {record.offset}{many}, key {record.key!r:.80}"
+    what = "cannot be read" if isinstance(error, SerializationError) else f"made it raise {type(error).__name__}"
+    wrapped = HandlerError(f"handler {handler.__name__!r}: {where}: {what}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _joined(outputs: list[Delivery]) -> Outcome | None:
+    """One handle that is done when all are: the first to fail, else the last."""
+    if not outputs:
+        return None
+    batches = {id(output.batch): output for output in outputs}
+    if len(batches) == 1:
+        return outputs[-1]
+    return _AllOf(list(batches.values()))
+
+
+class _AllOf:
+    """Several deliveries as one, for a handler that published to several partitions."""
+
+    def __init__(self, outputs: list[Delivery]) -> None:
+        self._outputs = outputs
+
+    def done(self) -> bool:
+        return all(output.done() for output in self._outputs)
+
+    def exception(self) -> EventBusError | None:
+        return next((output.exception() for output in self._outputs if output.exception() is not None), None)
+
+    async def wait(self) -> None:
+        for output in self._outputs:
+            await output.wait()
+
+
+def _name(annotation: Any) -> str:
+    return str(getattr(annotation, "__name__", annotation))

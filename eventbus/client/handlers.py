@@ -1,0 +1,255 @@
+"""Decorated functions: what ``@consumer`` and ``@producer`` make of them, and what their signatures mean."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast
+
+import msgspec
+
+from eventbus.backends.base import Start
+from eventbus.client.partitioner import PartitionFunction
+from eventbus.errors import ConfigError
+from eventbus.suggest import nearest
+from eventbus.types import ConsumerRecord, IsolationLevel
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+OnError = Literal["stop", "skip", "crash"]
+"""A handler raised: stop that partition loudly, log and go on, or end the whole bus."""
+
+
+class Sends(Protocol):
+    """What a producer function needs of a bus: publish what it returned."""
+
+    async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None: ...
+
+
+class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of ``@consumer``."""
+
+    topics: tuple[str, ...]
+    pattern: str | None = None
+    group: str | None = None
+    start: Start = "earliest"
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    batch: bool = False
+    on_error: OnError = "stop"
+    name: str | None = None
+
+
+class ProducerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of ``@producer``."""
+
+    topic: str
+    key: Callable[[Any], Any] | None = None
+    partitioner: str | PartitionFunction | None = None
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True):
+    """What a handler takes: its payload's type, and where else a record is passed."""
+
+    payload: Any
+    """The annotation of the payload; ConsumerRecord when the record itself is the payload."""
+    payload_name: str | None
+    record_name: str | None
+    is_async: bool
+
+
+class ProducerFunction(Generic[P, R]):
+    """A function whose result is published. The caller still gets the result; called before the bus runs, it raises."""
+
+    def __init__(self, function: Callable[P, R], spec: ProducerSpec) -> None:
+        self.function = function
+        self.spec = spec
+        self.bus: Sends | None = None
+        self.__wrapped__ = function
+        self.__name__ = _name(function)
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self._call(*args, **kwargs)
+
+    async def _call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        if self.bus is None:
+            raise ConfigError(
+                f"{self.__name__}() publishes to {self.spec.topic!r}, but belongs to no bus: decorate it with "
+                f"@bus.producer, or pass it to bus.include(...)"
+            )
+        result: Any = self.function(*args, **kwargs)
+        if inspect.isawaitable(result):
+            result = await result
+        if isinstance(result, (AsyncIterator, Iterator)):
+            outputs: list[Any] = []
+            async for value in each(result):
+                await self.bus.publish(self, value)
+                outputs.append(value)
+            return outputs
+        await self.bus.publish(self, result)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<producer {self.__name__} -> {self.spec.topic}>"
+
+
+class Handler(Generic[P, R]):
+    """A function that handles records. Calling it calls the function: a unit test needs no bus."""
+
+    def __init__(self, function: Callable[P, R], spec: ConsumerSpec, frame: FrameType | None) -> None:
+        inner: Any = function
+        self.producer: ProducerFunction[Any, Any] | None = inner if isinstance(inner, ProducerFunction) else None
+        """The producer decorated onto the same function: its outputs are sent before the offset is committed."""
+        self.original = function
+        self.function: Callable[..., Any] = self.producer.function if self.producer is not None else inner
+        self.spec = spec
+        self.__wrapped__ = function
+        self.__name__ = spec.name or _name(self.function)
+        self.__doc__ = function.__doc__
+        self.signature = read_signature(self.function, spec, frame)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.original(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        topics = ", ".join(self.spec.topics) or f"/{self.spec.pattern}/"
+        return f"<handler {self.__name__} of {topics}>"
+
+
+async def each(values: Any) -> AsyncIterator[Any]:
+    """The items of a generator, async or not."""
+    if isinstance(values, AsyncIterator):
+        async for value in cast("AsyncIterator[Any]", values):
+            yield value
+    else:
+        for value in values:
+            yield value
+
+
+def consumer(topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
+    """Mark a function as a handler of ``topics``. Nothing is registered: give it to ``bus.include``.
+
+    Options: ``group``, ``start`` ("earliest", "latest", "none"), ``pattern`` (topics by regular expression),
+    ``isolation``, ``batch`` (the handler takes ``list[Payload]``), ``on_error`` ("stop", "skip", "crash"), ``name``.
+    The payload's type is the annotation of the first parameter; a parameter annotated `ConsumerRecord` gets the record.
+    """
+    spec = consumer_spec(topics, options)
+    frame = sys._getframe(1)
+
+    def mark(function: Callable[P, R]) -> Handler[P, R]:
+        return Handler(function, spec, frame)
+
+    return mark
+
+
+def producer(
+    topic: str, *, key: Callable[[Any], Any] | None = None, partitioner: str | PartitionFunction | None = None
+) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
+    """Mark a function whose result (or each value it yields) is published to ``topic``; None is not.
+
+    ``key`` computes the record's key from the value. Give the function to ``bus.include``, or use ``@bus.producer``.
+    """
+    if not isinstance(cast(Any, topic), str):
+        raise ConfigError('@producer takes the topic first: @producer("orders", key=lambda order: order.id)')
+
+    def mark(function: Callable[P, R]) -> ProducerFunction[P, R]:
+        if isinstance(function, Handler):
+            raise ConfigError(
+                f"{function.__name__}: put @producer below @consumer (nearest to the function): "
+                "the handler consumes what the producer publishes"
+            )
+        return ProducerFunction(function, ProducerSpec(topic=topic, key=key, partitioner=partitioner))
+
+    return mark
+
+
+def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> ConsumerSpec:
+    """The options of ``@consumer``, checked. Raises ConfigError naming what is wrong and the nearest right name."""
+    if callable(topics):
+        raise ConfigError('@consumer takes the topic: @consumer("orders", group="billing")')
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    known = [field for field in ConsumerSpec.__struct_fields__ if field != "topics"]
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"@consumer has no option {option!r}{nearest(option, known)}; it has {', '.join(known)}")
+    if isinstance(options.get("isolation"), str) and options["isolation"].upper() in IsolationLevel.__members__:
+        options = {**options, "isolation": IsolationLevel[options["isolation"].upper()]}
+    try:
+        spec = msgspec.convert({"topics": names, **options}, ConsumerSpec)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"@consumer({', '.join(map(repr, names))}): {error}") from None
+    if bool(names) == (spec.pattern is not None):
+        raise ConfigError('@consumer takes topics or pattern="...", one of the two')
+    return spec
+
+
+# signatures -----------------------------------------------------------------------------------------------------------
+
+_EXAMPLE = "async def handle(order: Order, record: ConsumerRecord) -> None"
+
+
+def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: FrameType | None) -> Signature:
+    """What the handler takes. Raises ConfigError showing the right signature."""
+    where = f"handler {_name(function)!r} of {', '.join(spec.topics) or spec.pattern}"
+    hints = _hints(function, frame, where)
+    payload: Any = None
+    payload_name: str | None = None
+    record_name: str | None = None
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise ConfigError(f"{where}: *{parameter.name} says nothing about the payload; write e.g. {_EXAMPLE}")
+        annotation = hints.get(parameter.name)
+        if annotation is None:
+            if parameter.default is not parameter.empty:
+                continue
+            raise ConfigError(
+                f"{where}: parameter {parameter.name!r} has no annotation, so its payload's type is unknown; "
+                f"write e.g. {_EXAMPLE} (bytes, str, dict or Any take everything)"
+            )
+        if annotation is ConsumerRecord and record_name is None:
+            record_name = parameter.name
+        elif payload_name is None:
+            payload, payload_name = annotation, parameter.name
+        elif parameter.default is parameter.empty:
+            raise ConfigError(
+                f"{where}: {parameter.name!r} is a second payload ({payload_name!r} is the first); a handler takes one "
+                f"payload and, if it wants, the record: {_EXAMPLE}"
+            )
+    if payload_name is None and record_name is None:
+        raise ConfigError(f"{where} takes no parameter for the record; write e.g. {_EXAMPLE}")
+    if spec.batch:
+        payload = _batch_item(payload, record_name, where)
+    return Signature(
+        payload=payload,
+        payload_name=payload_name,
+        record_name=record_name,
+        is_async=inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function),
+    )
+
+
+def _batch_item(payload: Any, record_name: str | None, where: str) -> Any:
+    items = typing.get_args(payload)
+    if typing.get_origin(payload) is not list or len(items) != 1 or record_name is not None:
+        raise ConfigError(f"{where}: a batch handler takes one list: async def handle(orders: list[Order]) -> None")
+    return items[0]
+
+
+def _hints(function: Callable[..., Any], frame: FrameType | None, where: str) -> dict[str, Any]:
+    try:
+        # Names of the function the decorator stands in too: types are often local to a test.
+        local = {**frame.f_globals, **frame.f_locals} if frame is not None else None
+        hints = typing.get_type_hints(function, localns=local)
+    except NameError as error:
+        raise ConfigError(f"{where}: annotation {error.name!r} is not known where the handler is defined") from error
+    except TypeError:
+        hints = {}
+    hints.pop("return", None)
+    return hints
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", None) or type(function).__name__)

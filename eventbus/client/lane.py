@@ -1,0 +1,83 @@
+"""One partition's records on their way through a handler, and how far they are finished."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+import anyio
+
+from eventbus.errors import EventBusError, HandlerError
+from eventbus.types import FetchedRecords, TopicPartition
+
+
+class Outcome(Protocol):
+    """Whether something published is stored; a `Delivery` is one."""
+
+    def done(self) -> bool: ...
+
+    def exception(self) -> EventBusError | None: ...
+
+    async def wait(self) -> None: ...
+
+
+class Lane:
+    """Records of one partition, handled in order.
+
+    ``finished`` is the next offset to read after the contiguous prefix of records whose handlers have returned and
+    whose outputs are stored: the only thing a commit ever sees.
+    """
+
+    __slots__ = ("_in_flight", "at_work", "chunks", "committed", "error", "finished", "topic_partition", "wake")
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.chunks: deque[FetchedRecords] = deque()
+        self.at_work = False
+        self.finished = -1
+        self.committed = -1
+        self.error: HandlerError | None = None
+        self.wake = anyio.Event()
+        self._in_flight: deque[tuple[int, Outcome]] = deque()
+
+    def handled(self, next_offset: int, last_output: Outcome | None = None) -> None:
+        """Every record below ``next_offset`` was handled; ``last_output`` is what the last of them published."""
+        if last_output is not None:
+            self._in_flight.append((next_offset, last_output))
+        elif self._in_flight:
+            # Without an output of its own it is finished when the outputs before it are stored.
+            self._in_flight.append((next_offset, self._in_flight[-1][1]))
+        else:
+            self.finished = next_offset
+
+    def settle(self) -> None:
+        """Move `finished` past records whose outputs are stored; note the error of one that was not."""
+        in_flight = self._in_flight
+        while in_flight and in_flight[0][1].done():
+            next_offset, output = in_flight[0]
+            error = output.exception()
+            if error is not None:
+                in_flight.clear()
+                self.error = HandlerError(
+                    f"{self.topic_partition}: what the handler published for a record before offset {next_offset} "
+                    f"was not stored, so nothing from there on is committed: {error}"
+                )
+                self.error.__cause__ = error
+                return
+            in_flight.popleft()
+            self.finished = next_offset
+
+    async def outputs_stored(self) -> None:
+        """Return when the outcome of everything published so far is known, and `finished` tells it."""
+        while self._in_flight:
+            await self._in_flight[-1][1].wait()
+            self.settle()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits, is at work, or is on its way to be stored."""
+        return not (self.chunks or self.at_work or self._in_flight) or self.error is not None
+
+    def __repr__(self) -> str:
+        state = "failed" if self.error else "idle" if self.is_idle else "busy"
+        return f"<lane {self.topic_partition} {state} finished={self.finished} committed={self.committed}>"

@@ -1,0 +1,202 @@
+"""Hop 1: a value becomes a record, and the partitioner picks its partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+import anyio.abc
+
+from eventbus.backends.base import BackendProducer
+from eventbus.backends.delivery import Delivery, OnDelivery
+from eventbus.client.config import ProducerSettings
+from eventbus.client.partitioner import Partitioner, make_partitioner
+from eventbus.errors import ConfigError, SerializationError, UnknownTopicOrPartition
+from eventbus.types import Header, Headers, RecordMetadata
+from serdes import Encode, Serde, encoder_for
+
+HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+"""Headers as a mapping, or as pairs when a name occurs more than once."""
+
+
+class _Topic:
+    """What a producer remembers of a topic: so that a send looks things up once."""
+
+    __slots__ = ("count", "encoders", "name", "partitioner")
+
+    def __init__(self, name: str, count: int, partitioner: Partitioner) -> None:
+        self.name = name
+        self.count = count
+        self.partitioner = partitioner
+        self.encoders: dict[type, Encode] = {}
+
+
+class Producer:
+    """Publishes records. One per application is right: it may be shared by all tasks of the event loop.
+
+    ``send`` waits for the ack, ``send_nowait`` returns a handle at once, ``flush`` waits for all handles.
+    """
+
+    def __init__(
+        self,
+        backend: BackendProducer,
+        settings: ProducerSettings,
+        clock: Callable[[], int],
+        serdes: Mapping[type, Serde],
+    ) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._clock = clock
+        self._serdes = serdes
+        self._topics: dict[str, _Topic] = {}
+        backend.on_topics_changed = self._topics.clear
+        self._scope: anyio.CancelScope | None = None
+        self._start: Callable[[Producer], None] | None = None
+
+    # sending ---------------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        partition_key: Any = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Publish one record and wait for its ack.
+
+        ``value`` and ``key``: bytes, str, int (64-bit big-endian), None, or anything JSON can express.
+        ``partition_key`` picks the partition in place of ``key``; ``partition`` names it.
+        Raises SerializationError, UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, StorageError.
+        """
+        if timestamp_ms is None:
+            timestamp_ms = self._clock()
+        entry, key_bytes, data = self._encode(topic, key, value)
+        if partition is None:
+            by = key_bytes if partition_key is None else self._bytes_of(entry, partition_key, "partition_key")
+            partition = entry.partitioner.partition(by, value, data, entry.count)
+        elif not 0 <= partition < entry.count:
+            raise self._no_such_partition(entry, partition)
+        packed = pack_headers(headers) if headers else ()
+        return await self._backend.send(topic, partition, key_bytes, data, packed, timestamp_ms)
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        partition_key: Any = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery:
+        """Put one record into its batch and return its handle: await it, or give ``on_delivery(metadata, error)``.
+
+        Raises what `send` raises before the record is accepted, BufferExhausted instead of waiting for room.
+        """
+        if timestamp_ms is None:
+            timestamp_ms = self._clock()
+        entry, key_bytes, data = self._encode(topic, key, value)
+        if partition is None:
+            by = key_bytes if partition_key is None else self._bytes_of(entry, partition_key, "partition_key")
+            partition = entry.partitioner.partition(by, value, data, entry.count)
+        elif not 0 <= partition < entry.count:
+            raise self._no_such_partition(entry, partition)
+        packed = pack_headers(headers) if headers else ()
+        delivery = self._backend.append(topic, partition, key_bytes, data, packed, timestamp_ms)
+        if on_delivery is not None:
+            delivery.add_callback(on_delivery)
+        return delivery
+
+    async def wait_for_room(self) -> None:
+        """Return when the buffer has room for more `send_nowait`. BufferExhausted after ``max_block_ms``."""
+        await self._backend.wait_for_room()
+
+    async def flush(self) -> None:
+        """Return when every record given so far is stored or has failed."""
+        await self._backend.flush()
+
+    # bytes -----------------------------------------------------------------------------------------------------------
+
+    def _encode(self, topic: str, key: Any, value: Any) -> tuple[_Topic, bytes | None, bytes | None]:
+        entry = self._topics.get(topic)
+        if entry is None:
+            entry = self._topic(topic)
+        if type(value) is not bytes and value is not None:
+            value = self._bytes_of(entry, value, "value")
+        if type(key) is not bytes and key is not None:
+            key = self._bytes_of(entry, key, "key")
+        return entry, key, value
+
+    def _bytes_of(self, entry: _Topic, value: Any, what: str) -> bytes | None:
+        encode = entry.encoders.get(type(value))
+        if encode is None:
+            encode = entry.encoders[type(value)] = encoder_for(type(value), entry.name, self._serdes)
+        try:
+            return encode(value)
+        except Exception as error:
+            raise SerializationError(
+                f"the {what} of a record for topic {entry.name!r} cannot be written: {error} "
+                f"({what} is {type(value).__name__}: {value!r:.120})"
+            ) from error
+
+    def _topic(self, topic: str) -> _Topic:
+        count = self._backend.partition_count(topic)
+        partitioner = make_partitioner(self._settings.partitioner, topic, self._settings.config.batch_size)
+        entry = self._topics[topic] = _Topic(topic, count, partitioner)
+        return entry
+
+    @staticmethod
+    def _no_such_partition(entry: _Topic, partition: int) -> UnknownTopicOrPartition:
+        return UnknownTopicOrPartition(
+            f"topic {entry.name!r} has partitions 0 to {entry.count - 1}; there is no partition {partition}"
+        )
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """The sender's loop; the bus runs it."""
+        with anyio.CancelScope() as self._scope:
+            await self._backend.run()
+
+    async def aclose(self) -> None:
+        """Flush, then refuse further records."""
+        await self._backend.aclose()
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def bind(self, start: Callable[[Producer], None]) -> Producer:
+        """The bus says how to start the sender when the producer is entered."""
+        self._start = start
+        return self
+
+    async def __aenter__(self) -> Producer:
+        if self._start is not None:
+            self._start(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def pack_headers(headers: HeadersLike) -> Headers:
+    """Headers as stored: pairs in order; text becomes UTF-8. Raises ConfigError for anything else."""
+    pairs: Iterable[tuple[Any, Any]] = headers.items() if isinstance(headers, Mapping) else headers
+    packed: list[Header] = []
+    for name, value in pairs:
+        if not isinstance(name, str):
+            raise ConfigError(f"header names are text: {name!r} is {type(name).__name__}")
+        if isinstance(value, str):
+            value = value.encode()
+        elif value is not None and not isinstance(value, bytes):
+            raise ConfigError(f"header {name!r}: bytes, text or None, not {type(value).__name__}")
+        packed.append((name, value))
+    return tuple(packed)

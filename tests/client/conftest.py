@@ -1,0 +1,31 @@
+"""A bus on each embedded storage: what is promised on one is promised on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventbus import EventBus
+
+MakeBus = Callable[..., EventBus]
+
+
+@pytest.fixture(params=["memory", "file", "file-os"])
+def make_bus(request: pytest.FixtureRequest, tmp_path: Path) -> MakeBus:
+    """Buses of one log: what one writes, the next one (after it closed) reads, on file storage."""
+
+    def make(**config: Any) -> EventBus:
+        if request.param == "memory":
+            return EventBus("memory://", **config)
+        fsync = "os" if request.param == "file-os" else "commit"
+        return EventBus(f"file://{tmp_path / 'log'}", **{"fsync": fsync, **config})
+
+    return make
+
+
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    return f"file://{tmp_path / 'log'}"

@@ -1,0 +1,93 @@
+"""URLs and settings: wrong ones are named, with the right one beside them."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+
+from eventbus import EventBus
+from eventbus.client.config import producer_settings
+from eventbus.errors import ConfigError, InvalidRequiredAcks
+from eventbus.types import Compression
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("fiel://./data", r"unknown scheme 'fiel'.*did you mean 'file'.*file://, kafka://, memory://"),
+        ("./data", r"is no URL: write file://\./data"),
+        ("file://", "needs a directory"),
+        ("file://./x?fsyncs=os", r"unknown setting 'fsyncs'.*did you mean 'fsync'"),
+        ("file://./x?fsync=never", "fsync"),
+    ],
+)
+def test_wrong_urls(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EventBus(url)
+
+
+def test_a_file_is_no_directory(tmp_path: Any) -> None:
+    (tmp_path / "x").write_text("")
+    with pytest.raises(ConfigError, match="is a file"):
+        EventBus(f"file://{tmp_path}/x")
+
+
+def test_kafka_without_its_extra_prints_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r'pip install "eventbus-log\[kafka\]"'):
+        EventBus("kafka://localhost:9092")
+
+
+def test_kafka_says_that_it_is_not_here_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    with pytest.raises(ConfigError, match="not part of this version"):
+        EventBus("kafka://localhost:9092")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"linger": 5}, "unknown bus setting 'linger'.*did you mean 'linger_ms'"),
+        ({"block.on.buffer.full": True}, "max_block_ms"),
+        ({"compression_type": "brotli"}, "none, gzip, snappy, lz4 or zstd"),
+        ({"linger_ms": -1}, "must not be negative"),
+        ({"partitioner": "murmur"}, "unknown partitioner 'murmur'.*murmur"),
+        ({"batch_size": "many"}, "producer setting"),
+    ],
+)
+def test_wrong_settings(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EventBus("memory://", **config)
+
+
+def test_acks_two_is_explained() -> None:
+    with pytest.raises(InvalidRequiredAcks, match="no quorum"):
+        EventBus("memory://", acks=2)
+
+
+def test_kafkas_dotted_names_are_accepted() -> None:
+    settings = producer_settings({"linger.ms": 7, "compression.type": "zstd", "acks": "all", "batch.size": "1000"})
+    assert (settings.config.linger_ms, settings.config.compression) == (7, Compression.ZSTD)
+    assert (settings.config.acks, settings.config.batch_size) == (-1, 1000)
+
+
+async def test_memory_logs_are_private_unless_named() -> None:
+    async with EventBus("memory://") as one, EventBus("memory://") as two:
+        await one.admin.create_topic("t")
+        assert await two.admin.list_topics() == []
+    async with EventBus("memory://shared") as one, EventBus("memory://shared") as two:
+        await one.admin.create_topic("t")
+        assert await two.admin.list_topics() == ["t"]
+
+
+async def test_buses_of_one_process_share_a_directory(tmp_path: Any) -> None:
+    url = f"file://{tmp_path}/log"
+    async with EventBus(url) as one:
+        await one.admin.create_topic("t")
+        async with EventBus(f"file://{tmp_path}/./log") as two:
+            await two.send("t", b"from two")
+        await one.send("t", b"from one")
+        async with one.new_consumer("t") as reader:
+            assert [r.value for r in await reader.poll(max_records=5)] == [b"from two", b"from one"]

@@ -1,0 +1,227 @@
+"""The explicit consumer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from eventbus import OffsetAndMetadata, TopicPartition
+from eventbus.errors import (
+    ConfigError,
+    NoCommittedOffset,
+    OffsetOutOfRange,
+    SerializationError,
+    UnknownTopicOrPartition,
+)
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def filled(make_bus: Any) -> Any:
+    """A bus with topic t, 2 partitions, ten records each: value = offset, timestamps 1000, 1010, ..."""
+
+    async def fill(bus: Any) -> Any:
+        await bus.admin.create_topic("t", partitions=2)
+        for n in range(10):
+            for partition in (0, 1):
+                bus.send_nowait("t", b"%d" % n, partition=partition, timestamp_ms=1000 + 10 * n)
+        await bus.flush()
+        return bus
+
+    return make_bus(), fill
+
+
+async def test_poll_returns_each_record_once_in_order_per_partition(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t", group="g") as consumer:
+            seen: dict[int, list[int]] = {0: [], 1: []}
+            while sum(map(len, seen.values())) < 20:
+                records = await consumer.poll(max_records=3)
+                assert 0 < len(records) <= 3
+                for record in records:
+                    seen[record.partition].append(record.offset)
+            assert seen == {0: list(range(10)), 1: list(range(10))}
+            assert await consumer.poll(timeout_ms=0) == []
+            assert await consumer.lag(T0) == 0
+
+
+async def test_commit_covers_what_poll_returned_and_no_more(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer(group="g") as consumer:
+            await consumer.assign([T0])
+            assert [r.offset for r in await consumer.poll(max_records=4)] == [0, 1, 2, 3]
+            assert await consumer.position(T0) == 4
+            await consumer.commit()
+            assert await consumer.committed(T0) == {T0: OffsetAndMetadata(4)}
+        async with bus.new_consumer("t", group="g") as consumer:
+            offsets = [r.offset for r in await consumer.poll(max_records=100) if r.partition == 0]
+            assert offsets == [4, 5, 6, 7, 8, 9]
+            await consumer.commit({T1: OffsetAndMetadata(7, "half way")})
+        assert (await bus.admin.group_offsets("g"))[T1] == (7, "half way")
+
+
+async def test_async_iteration(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t", value=str) as consumer:
+            values = []
+            async for record in consumer:
+                values.append(record.value)
+                if len(values) == 20:
+                    break
+    assert sorted(values) == sorted([str(n) for n in range(10)] * 2)
+
+
+async def test_iteration_commits_only_what_was_handed_out(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer(group="g") as consumer:
+            await consumer.assign([T0])
+            async for record in consumer:
+                if record.offset == 2:
+                    await consumer.commit()
+                    break
+            assert (await consumer.committed(T0))[T0].offset == 3
+
+
+async def test_seeking(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer() as consumer:
+            await consumer.assign([T0])
+            consumer.seek(T0, 7)
+            assert [r.offset for r in await consumer.poll()] == [7, 8, 9]
+            await consumer.seek_to_beginning()
+            assert [r.offset for r in await consumer.poll(max_records=2)] == [0, 1]
+            await consumer.seek_to_end(T0)
+            assert await consumer.poll(timeout_ms=0) == []
+            found = await consumer.offsets_for_times({T0: 1045, T1: 9_000_000_000_000})
+            assert found[T0] == (5, 1050) and found[T1] is None
+            with pytest.raises(ConfigError, match="not assigned"):
+                consumer.seek(T1, 0)
+            with pytest.raises(ConfigError, match="0 or more"):
+                consumer.seek(T0, -5)
+
+
+async def test_a_paused_partition_is_not_read(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t") as consumer:
+            first = await consumer.poll(max_records=2)
+            paused = first[0].topic_partition
+            consumer.pause(paused)
+            rest = await consumer.poll(max_records=100)
+            assert {r.partition for r in rest} == {1 - paused.partition}
+            assert await consumer.position(paused) == 2
+            consumer.resume(paused)
+            assert [r.offset for r in await consumer.poll(max_records=100)] == list(range(2, 10))
+
+
+async def test_a_waiting_poll_returns_as_soon_as_a_record_comes(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t", start="latest") as consumer:
+
+            async def send() -> None:
+                await anyio.lowlevel.checkpoint()
+                await bus.send("t", b"now", partition=1)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                with anyio.fail_after(5):
+                    (record,) = await consumer.poll(timeout_ms=60_000)
+            assert (record.partition, record.value) == (1, b"now")
+
+
+async def test_two_tasks_cannot_poll_one_consumer(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t", start="latest") as consumer, anyio.create_task_group() as tasks:
+            tasks.start_soon(consumer.poll, 60_000)
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(ConfigError, match="one consumer, one task"):
+                await consumer.poll()
+            tasks.cancel_scope.cancel()
+
+
+async def test_start_none_without_a_commit_is_an_error(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        with pytest.raises(NoCommittedOffset, match="group 'fresh' has no committed offset for t-0"):
+            async with bus.new_consumer("t", group="fresh", start="none"):
+                pass
+        async with bus.new_consumer(group="g", start="none") as consumer:
+            await bus.admin.alter_group_offsets("g", {T0: 3})
+            await consumer.assign([T0])
+            consumer.seek(T0, 99)
+            with pytest.raises(OffsetOutOfRange):
+                await consumer.poll()
+
+
+async def test_an_offset_out_of_range_resets_loudly(filled: Any, caplog: pytest.LogCaptureFixture) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer() as consumer:
+            await consumer.assign([T0])
+            consumer.seek(T0, 99)
+            assert [r.offset for r in await consumer.poll()] == list(range(10))
+    assert "t-0: offset 99 is out of range" in caplog.text
+
+
+async def test_an_unreadable_value_names_its_place_and_is_passed(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer(value=int) as consumer:
+            await consumer.assign([T0])
+            with pytest.raises(SerializationError, match=r"the value of t-0 offset 0 cannot be read: expected 8 bytes"):
+                await consumer.poll()
+            assert await consumer.position(T0) == 1
+
+
+async def test_misuse(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        consumer = bus.new_consumer("t")
+        with pytest.raises(ConfigError, match="not open"):
+            await consumer.poll()
+        async with consumer:
+            with pytest.raises(ConfigError, match="either subscribe"):
+                await consumer.assign([T0])
+            with pytest.raises(ConfigError, match="needs a group"):
+                await consumer.commit({T0: 1})
+        async with bus.new_consumer() as other:
+            with pytest.raises(UnknownTopicOrPartition, match="no partition 9"):
+                await other.assign([TopicPartition("t", 9)])
+        with pytest.raises(ConfigError, match="unknown consumer setting 'strat'"):
+            bus.new_consumer("t", strat="latest")
+
+
+async def test_groups_are_listed_altered_and_deleted(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        await bus.admin.alter_group_offsets("g", {T0: 5})
+        assert await bus.admin.list_groups() == ["g"]
+        async with bus.new_consumer("t", group="g") as consumer:
+            assert await consumer.position(T0) == 5
+            with pytest.raises(ConfigError, match="stop its consumers first"):
+                await bus.admin.alter_group_offsets("g", {T0: 0})
+        await bus.admin.delete_group("g")
+        assert await bus.admin.list_groups() == []
