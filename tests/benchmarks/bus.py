@@ -156,8 +156,7 @@ def footprint(n: int) -> Numbers:
             if seen >= n + 20_000:
                 done.set()
 
-        async with EventBus(url, fsync="os") as admin:
-            await admin.admin.create_topic("log", partitions=4)
+        bus.topic("log", partitions=4)
         async with bus, bus.new_producer() as producer:
 
             async def publish(count: int) -> None:
@@ -201,7 +200,7 @@ def memory_to_handler(n: int) -> Numbers:
             if seen == n:
                 done.set()
 
-        await bus.admin.create_topic("log", partitions=1)
+        bus.topic("log", partitions=1)
         async with bus, bus.new_producer() as producer:
             with Meter() as meter:
                 for key, value in records:
@@ -231,8 +230,7 @@ def latency(n: int) -> Numbers:
             if len(took) == n:
                 done.set()
 
-        async with EventBus(f"file://{folder}", fsync="os") as first:
-            await first.admin.create_topic("log", partitions=1)
+        bus.topic("log", partitions=1)
         async with bus, bus.new_producer() as producer:
 
             async def publish(number: int) -> None:

@@ -215,6 +215,33 @@ def recovery(n: int) -> Numbers:
     return {"us per batch": opening.wall_s / n * 1e6, "cpu us per batch": opening.cpu_s / n * 1e6}
 
 
+# -- Spark -------------------------------------------------------------------------------------------------------------
+
+
+def arrow_decode(n: int, work: str) -> Numbers:
+    """Bytes of the log into the Arrow columns of the Spark source, in batches of 64 KiB; the best of five."""
+    try:
+        import bench_spark_decode as spark
+    except ImportError as error:
+        raise Skip(f"{error.name} is missing: pip install 'eventbus-log[spark]'") from None
+    buffer, took = spark.log_bytes(n, 550), []
+    for _ in range(5):
+        with Meter() as meter:
+            getattr(spark, work)(buffer, n)
+        took.append(meter.cpu_s)
+    return {"records cpu": n / min(took)}
+
+
+@case("spark columnar", n=100_000, quick=50_000)
+def spark_columnar(n: int) -> Numbers:
+    return arrow_decode(n, "columnar")
+
+
+@case("spark by record", n=100_000, quick=50_000)
+def spark_by_record(n: int) -> Numbers:
+    return arrow_decode(n, "per_record")
+
+
 # -- many partitions ---------------------------------------------------------------------------------------------------
 
 

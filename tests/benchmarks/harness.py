@@ -147,7 +147,7 @@ def run_cases(
             if "skip" in answer:
                 outcomes[name] = Outcome(outcomes[name].rounds, answer["skip"])
                 if "trace" in answer:
-                    print(f"\n{name}: {answer['trace']}", file=sys.stderr)
+                    print(f"\n{name}:\n" + "\n".join(answer["trace"].splitlines()[-7:]), file=sys.stderr)
             else:
                 outcomes[name].rounds.append(answer["numbers"])
     return outcomes

@@ -18,29 +18,28 @@ from pathlib import Path
 from harness import Meter, Numbers, Skip, case, percentile, scratch
 from work import paced, pairs, values
 
-LENGTHS = struct.Struct(">II")
+LENGTH = struct.Struct(">I")
 
 
 # -- a plain file ------------------------------------------------------------------------------------------------------
 
 
 def plain_file(n: int, size_bytes: int) -> Numbers:
-    """Length-prefixed records through Python's buffered writer and reader: the bound for touching every record."""
+    """Length-prefixed keys and values through Python's buffered file: the bound for touching every record."""
     records = pairs(n, size_bytes)
-    pack, head = LENGTHS.pack, LENGTHS.size
+    pack, head = LENGTH.pack, LENGTH.size
     with scratch() as folder:
         path = folder / "records"
         with Meter() as produce, path.open("wb", buffering=65_536) as file:
             write = file.write
             for key, value in records:
-                write(pack(len(key), len(value)) + key + value)
+                write(pack(len(key)) + key + pack(len(value)) + value)
         count = 0
         with Meter() as consume, path.open("rb", buffering=65_536) as file:
-            read, unpack = file.read, LENGTHS.unpack
-            while lengths := read(head):
-                key_length, value_length = unpack(lengths)
-                payload = read(key_length + value_length)
-                _record = payload[:key_length], payload[key_length:]
+            read, unpack = file.read, LENGTH.unpack
+            while length := read(head):
+                _key = read(unpack(length)[0])
+                _value = read(unpack(read(head))[0])
                 count += 1
         assert count == n
         return {
