@@ -18,6 +18,8 @@ from typing import NamedTuple
 from eventbus.errors import CorruptRecord, LogPoisoned, OffsetOutOfRange, StorageError
 from eventbus.log import recovery
 from eventbus.log.config import LogConfig
+from eventbus.log.journal import Part
+from eventbus.log.metadata import open_partition_metadata, write_partition_metadata
 from eventbus.log.segment import LARGEST_RELATIVE_OFFSET, Damage, Segment
 from eventbus.log.storage import File, Storage, storage_error, write_atomic
 from eventbus.records.batch import BatchHeader, patch_offsets, stamp_log_append_time
@@ -38,10 +40,10 @@ class AppendInfo(NamedTuple):
 
 
 class Unsynced(NamedTuple):
-    """What stands between a log and the disk: taken by `PartitionLog.begin_sync`, given back to `complete_sync`."""
+    """What stands between a log and the disk."""
 
     log: PartitionLog
-    files: tuple[File, ...]
+    files: list[File]
     directories: tuple[str, ...]
     end_offset: int
 
@@ -74,6 +76,8 @@ class PartitionLog:
         self._append_log_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
         self._sealed_unsynced: list[Segment] = []
         self._unsynced_names: tuple[str, ...] = ()
+        self._metadata: File | None = None
+        """``partition.metadata``, until the first flush has covered it."""
         self._hints: dict[int, int] = {}
         self._active = self.segments[-1] if self.segments else None
         self._roll_bytes = 0
@@ -259,7 +263,8 @@ class PartitionLog:
             storage.makedirs(self.directory)
         self._unsynced_names = (self.directory, "")
         self.topic_id = self.topic_id or storage.unique_id()
-        recovery.write_partition_metadata(storage, self.directory, self.topic_id)
+        write_partition_metadata(storage, self.directory, self.topic_id)
+        self._metadata = open_partition_metadata(storage, self.directory)
         write_atomic(
             storage,
             f"{self.directory}/leader-epoch-checkpoint",
@@ -270,31 +275,46 @@ class PartitionLog:
     # -- sync ---------------------------------------------------------------------------------------------------------
 
     def begin_sync(self) -> Unsynced:
-        """Everything appended so far that is not on disk. The files are held open until `complete_sync`."""
+        """Everything appended so far that is not in its file on disk; for `complete_sync` or `take_back`."""
         files = [segment.file for segment in self._sealed_unsynced]
         if self._active is not None and self.log_end_offset > self.recovery_point:
             files.append(self._active.file)
-        for file in files:
-            file.hold()
-        names, self._unsynced_names = self._unsynced_names, ()
+        if self._metadata is not None:
+            files.append(self._metadata)
+        work = Unsynced(self, files, self._unsynced_names, self.log_end_offset)
+        self._unsynced_names = ()
         self._sealed_unsynced = []
-        return Unsynced(self, tuple(files), names, self.log_end_offset)
+        self._metadata = None
+        return work
 
-    def complete_sync(self, work: Unsynced, *, synced: bool) -> None:
-        """Let the files go; if they are on disk, so is everything below the snapshot's end."""
-        for file in work.files:
-            file.release()
-        if synced:
-            self.recovery_point = max(self.recovery_point, work.end_offset)
-            self.high_watermark = max(self.high_watermark, work.end_offset)
+    def complete_sync(self, work: Unsynced, *, synced: bool = True) -> None:
+        """What was taken is on disk, each byte in its file: all below the snapshot's end is durable."""
+        if not synced:
+            return
+        self.recovery_point = max(self.recovery_point, work.end_offset)
+        self.high_watermark = max(self.high_watermark, work.end_offset)
 
     def take_back(self, work: Unsynced) -> None:
         """The flush did not get to this log: the next one takes everything again."""
-        held = {id(file) for file in work.files}
-        self._sealed_unsynced = [segment for segment in self.segments[:-1] if id(segment.file) in held] + [
-            segment for segment in self._sealed_unsynced if id(segment.file) not in held
+        taken = {id(file) for file in work.files}
+        self._sealed_unsynced = [
+            segment for segment in self.segments[:-1] if id(segment.file) in taken or segment in self._sealed_unsynced
         ]
         self._unsynced_names = work.directories or self._unsynced_names
+
+    def journal_part(self, batches: list[bytearray]) -> Part | None:
+        """What the redo journal needs to know of the newest ``batches``; None where they must be flushed themselves.
+
+        That is so for whatever has a new name: the journal restores bytes, not files.
+        """
+        segment = self._active
+        if segment is None or self._unsynced_names or self._sealed_unsynced:
+            return None
+        return Part(segment.path, self.topic_id, segment.file.size - sum(map(len, batches)), batches)
+
+    def complete_journal(self, end_offset: int) -> None:
+        """Everything below is on disk, if not yet in its own file."""
+        self.high_watermark = max(self.high_watermark, end_offset)
 
     @property
     def has_sealed_unsynced(self) -> bool:
@@ -473,19 +493,18 @@ class PartitionLog:
         if self.closed:
             return
         work = self.begin_sync()
-        synced = False
         try:
             if not self.poisoned and self._storage.durable:
                 for file in work.files:
                     file.sync()
                 for directory in work.directories:
                     self._storage.sync_dir(directory)
-            synced = not self.poisoned
+            if not self.poisoned:
+                self.complete_sync(work)
         except OSError as error:
             self.poison(f"the flush at close failed ({error.strerror or error})")
             raise storage_error(error, f"closing {self.topic_partition}") from error
         finally:
-            self.complete_sync(work, synced=synced)
             self.closed = True
             self._roll_bytes = -1
             for segment in self.segments:

@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 from eventbus.errors import CorruptRecord
 from eventbus.log.config import LogConfig
+from eventbus.log.journal import replay
+from eventbus.log.metadata import open_partition_metadata, read_partition_metadata, write_partition_metadata
 from eventbus.log.segment import Damage, Segment
-from eventbus.log.storage import Storage, read_whole, write_atomic
+from eventbus.log.storage import Storage
 from eventbus.records.batch import HEADER_BYTES, check_crc, read_header
 from eventbus.types import TopicPartition
 
@@ -56,7 +58,10 @@ def recover(
         if topic_id and stored_id and stored_id != topic_id:
             _logger.warning("%s: removing what a deleted topic of the same name left behind", directory)
             remove_directory(storage, directory)
+            stored_id = ""
         topic_id = topic_id or stored_id
+        if topic_id != stored_id and storage.exists(directory):
+            write_partition_metadata(storage, directory, topic_id)
     segments = _find_segments(storage, directory, config, now_ms)
     if not segments:
         if recovery_point > log_start_offset:
@@ -188,6 +193,9 @@ class _Recovery:
             segment.file.pwrite(position, data)
             position += len(data)
         segment.file.sync()
+        metadata = open_partition_metadata(self.storage, str(self.topic_partition))
+        metadata.sync()
+        metadata.close()
         self.storage.sync_dir(str(self.topic_partition))
         self.storage.sync_dir("")
 
@@ -245,7 +253,11 @@ def remove_directory(storage: Storage, directory: str) -> None:
 
 
 def remove_leftovers(storage: Storage) -> None:
-    """Finish deletions that a crash interrupted."""
+    """Finish what a crash interrupted: commits that only the journal holds, and deletions.
+
+    To be called once the storage is locked, before any log is opened.
+    """
+    replay(storage)
     for name in storage.listdir(""):
         if name.endswith(DELETED_SUFFIX):
             storage.remove_tree(name)
@@ -258,18 +270,3 @@ def corrupt_record(storage: Storage, topic_partition: TopicPartition, damage: Da
         f"(offset {damage.offset}): {damage.what}. These bytes were on disk once, so nothing was changed. Restore the "
         f"file from a backup, or see the extent with: eventbus log verify {storage.describe()}"
     )
-
-
-def write_partition_metadata(storage: Storage, directory: str, topic_id: str) -> None:
-    """Kafka's ``partition.metadata``: which topic of this name the directory belongs to."""
-    text = f"version: 0\ntopic_id: {topic_id}"
-    write_atomic(storage, f"{directory}/partition.metadata", text.encode(), sync=False)
-
-
-def read_partition_metadata(storage: Storage, directory: str) -> str:
-    """The topic id in ``partition.metadata``; empty when there is none that can be read."""
-    data = read_whole(storage, f"{directory}/partition.metadata") or b""
-    lines = data.decode("ascii", "replace").split("\n")
-    if len(lines) < 2 or lines[0] != "version: 0" or not lines[1].startswith("topic_id: "):
-        return ""
-    return lines[1].removeprefix("topic_id: ").strip()

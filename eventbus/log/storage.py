@@ -56,7 +56,7 @@ class File(Protocol):
         ...
 
     def hold(self) -> None:
-        """Keep the file open until `release`, because a worker thread is going to `sync` it."""
+        """Keep the file open until `release`: a worker thread is about to `sync` it, this makes that cheaper."""
         ...
 
     def release(self) -> None: ...
@@ -395,7 +395,20 @@ class _File:
         self.size = size
 
     def sync(self) -> None:
-        _fdatasync(self._fd if self._fd >= 0 else self._reopen())
+        """Runs in a worker thread, so it uses its own descriptor unless this one is held open."""
+        if self.holds:
+            _fdatasync(self._fd)
+            return
+        try:
+            fd = self._storage._open_fd(self.path, create=False)  # pyright: ignore[reportPrivateUsage]
+        except FileNotFoundError:
+            if self.closed:
+                return  # deleted meanwhile, on purpose
+            raise
+        try:
+            _fdatasync(fd)
+        finally:
+            os.close(fd)
 
     def hold(self) -> None:
         if self._fd < 0:

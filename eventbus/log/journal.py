@@ -1,0 +1,246 @@
+"""The redo journal: one flush instead of a hundred.
+
+Flushing many files one by one costs a wait for each. A commit that touches many partitions writes its batches a second
+time, into this one file, and flushes only that; the acknowledgements go out, and the partitions' own files are flushed
+much later, all in one go (a *checkpoint*), after which the journal is emptied. After a crash, before any log is opened,
+the journal is replayed: every batch is written to its place once more. A log only grows, so that changes nothing where
+the bytes had arrived already.
+
+A frame is what one commit wrote::
+
+    magic      4 bytes  "EBJ1"
+    crc        uint32   CRC-32C of everything after it
+    length     uint32   bytes of the parts
+    sequence   uint64   one more than the frame before
+    parts:
+        path length   uint16    path of the segment's log file
+        id length     uint16    id of the topic the path belonged to
+        data length   uint32
+        position      uint64    where in the file the data belongs
+        path, id, data
+
+Why a replay may never do harm:
+
+- *Torn frame*: the CRC fails; that frame was never acknowledged, and none was written after it.
+- *Deleted and created again*: the directory's ``partition.metadata`` names another topic id, so old frames do not
+  apply. It is durable before the first frame that names it (a log's first flush is never journaled). A directory whose
+  id was lost in a crash holds nothing that was acknowledged.
+- *Deleted by retention*: the file is gone, the part is skipped. A segment's name is never used twice.
+- *Cut by recovery*: the journal is emptied, durably, before recovery cuts or anybody appends.
+- *File shorter than a part's position*: bytes that were durable are missing. The part is skipped, so that recovery
+  finds the damage and says so instead of a hole of zeros.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from eventbus.errors import CorruptRecord
+from eventbus.log.metadata import read_partition_metadata
+from eventbus.log.storage import Buffer, File, Storage, storage_error
+
+JOURNAL = "group-commit.journal"
+
+_MAGIC = b"EBJ1"
+_FRAME = struct.Struct(">4sIIQ")
+_PART = struct.Struct(">HHIQ")
+_CRC = struct.Struct(">I")
+_CRC_START = 8
+
+
+class Part(NamedTuple):
+    """Bytes of one segment and where they belong."""
+
+    path: str
+    topic_id: str
+    position: int
+    batches: list[bytearray]
+
+
+class Journal:
+    """The journal of a running engine, empty at first. Only the thread that flushes uses it."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._file: File | None = None
+        self._sequence = 0
+        self.broken = False
+        """It could not be created, flushed or cut: it is not used again until the log is reopened."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self._file.size if self._file is not None else 0
+
+    def write(self, parts: list[Part]) -> bool:
+        """Add a frame and flush it. False when the disk would not take it: then nothing has happened.
+
+        Raises `OSError` when the flush failed; then nobody knows what the disk holds.
+        """
+        file = self._open()
+        if file is None:
+            return False
+        try:
+            file.append(_encode(parts, self._sequence + 1))
+        except OSError:
+            self._cut(file, file.size)
+            return False
+        self._sequence += 1
+        self._sync(file)
+        return True
+
+    def reset(self) -> None:
+        """Empty the journal. Everything in it must be on disk in its own file by now."""
+        if self._file is not None and self._file.size:
+            self._cut(self._file, 0)
+            self._sync(self._file)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> File | None:
+        if self._file is None and not self.broken:
+            try:
+                self._file = self._storage.open(JOURNAL, create=True)
+                self._storage.sync_dir("")
+            except OSError:
+                self.broken = True
+                return None
+            assert not self._file.size, f"{JOURNAL} was not replayed: call recovery.remove_leftovers() first"
+        return None if self.broken else self._file
+
+    def _cut(self, file: File, size: int) -> None:
+        try:
+            file.truncate(size)
+        except OSError:
+            self.broken = True
+
+    def _sync(self, file: File) -> None:
+        try:
+            file.sync()
+        except OSError:
+            self.broken = True
+            raise
+
+
+def replay(storage: Storage) -> int:
+    """Bring what the journal holds to its place, then empty it; returns the number of frames.
+
+    To be done before any log is opened. Bytes are written even where they seem to be there: after a failed flush the
+    kernel shows pages that never reached the disk. Raises `CorruptRecord` when a damaged frame stands before a good
+    one, and `StorageError` when the disk refuses.
+    """
+    if not storage.durable or not storage.exists(JOURNAL):
+        return 0
+    try:
+        return _replay(storage)
+    except OSError as error:
+        raise storage_error(error, f"replaying {storage.describe()}/{JOURNAL}") from error
+
+
+def _replay(storage: Storage) -> int:
+    journal = storage.open(JOURNAL)
+    try:
+        data = journal.pread(0, journal.size)
+        targets = _Targets(storage)
+        count = 0
+        for body in _frames(data, f"{storage.describe()}/{JOURNAL}"):
+            targets.apply(body)
+            count += 1
+        targets.sync()
+        if journal.size:
+            journal.truncate(0)
+            journal.sync()
+        return count
+    finally:
+        journal.close()
+
+
+class _Targets:
+    """The segments a replay writes to."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._files: dict[str, File | None] = {}
+        self._ids: dict[str, str] = {}
+
+    def apply(self, body: memoryview) -> None:
+        start = 0
+        while start < len(body):
+            path_length, id_length, data_length, position = _PART.unpack_from(body, start)
+            start += _PART.size
+            path = str(body[start : start + path_length], "utf-8")
+            start += path_length
+            topic_id = str(body[start : start + id_length], "utf-8")
+            start += id_length
+            file = self._file(path, topic_id)
+            if file is not None and file.size >= position:
+                file.pwrite(position, body[start : start + data_length])
+            start += data_length
+
+    def sync(self) -> None:
+        for file in self._files.values():
+            if file is not None:
+                file.sync()
+                file.close()
+
+    def _file(self, path: str, topic_id: str) -> File | None:
+        """The file, if it still belongs to the topic the frame was written for."""
+        directory = path.rpartition("/")[0]
+        if directory not in self._ids:
+            self._ids[directory] = read_partition_metadata(self._storage, directory)
+        if self._ids[directory] != topic_id:
+            return None
+        if path not in self._files:
+            try:
+                self._files[path] = self._storage.open(path)
+            except FileNotFoundError:
+                self._files[path] = None
+        return self._files[path]
+
+
+def _encode(parts: list[Part], sequence: int) -> bytearray:
+    pieces: list[Buffer] = [bytes(_FRAME.size)]
+    for path, topic_id, position, batches in parts:
+        name, identity = path.encode(), topic_id.encode()
+        pieces += (_PART.pack(len(name), len(identity), sum(map(len, batches)), position), name, identity, *batches)
+    frame = bytearray().join(pieces)
+    _FRAME.pack_into(frame, 0, _MAGIC, 0, len(frame) - _FRAME.size, sequence)
+    _CRC.pack_into(frame, 4, crc32c(memoryview(frame)[_CRC_START:]))
+    return frame
+
+
+def _frames(data: bytes, path: str) -> Iterator[memoryview]:
+    """The parts of each good frame in turn, up to the first that is not."""
+    start = 0
+    sequence = None
+    while (frame := _frame_at(data, start)) is not None and sequence in (None, frame[0] - 1):
+        sequence, body = frame
+        yield body
+        start += _FRAME.size + len(body)
+    if len(data) - start < _FRAME.size:
+        return
+    _, _, length, sequence = _FRAME.unpack_from(data, start)
+    following = _frame_at(data, start + _FRAME.size + length)
+    if following is not None and following[0] == sequence + 1:
+        raise CorruptRecord(
+            f"{path} is damaged at position {start}, in a commit that was acknowledged. Restore the file from a "
+            "backup, or move it away: the logs then open without what only the journal held"
+        )
+
+
+def _frame_at(data: bytes, start: int) -> tuple[int, memoryview] | None:
+    """(sequence, parts) of the frame at a position, if it is whole."""
+    if len(data) - start < _FRAME.size:
+        return None
+    magic, crc, length, sequence = _FRAME.unpack_from(data, start)
+    end = start + _FRAME.size + length
+    view = memoryview(data)
+    if magic != _MAGIC or end > len(data) or crc32c(view[start + _CRC_START : end]) != crc:
+        return None
+    return sequence, view[start + _FRAME.size : end]
