@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 from eventbus.broker.descriptions import FetchData, OffsetCommitResult, TopicDescription, TopicSpec
 from eventbus.broker.groups import GroupOffsets, OffsetsLog
@@ -62,7 +62,7 @@ class Broker:
         self._advances_at_append = logs.advances_at_append
         logs.advanced = lambda topic_partition: self.on_advance(topic_partition)
         metadata = logs.open_partition(_METADATA, _METADATA_CONFIG, _METADATA_TOPIC_ID, now_ms)
-        self._metadata = ShardLog(TopicsShard(), metadata.log, self._store)
+        self._metadata = ShardLog(TopicsShard(), metadata.log, self._store_metadata)
         self._metadata.load()
         self._topics = TopicAdmin(logs, self._metadata, config, new_topic_id)
         self._known_topics = self._topics.topics
@@ -111,6 +111,7 @@ class Broker:
                 _logger.warning("%s belongs to no topic known here: left alone", topic_partition)
         for topic_partition in [tp for tp in self._partitions if tp.topic == CONSUMER_OFFSETS]:
             self._groups.load(topic_partition.partition, now_ms)
+        self._finish_deletion(self._metadata.shard.deleted, now_ms)
         self._logs.forget_recovery()
 
     def close(self, now_ms: int) -> None:
@@ -131,6 +132,9 @@ class Broker:
     ) -> dict[str, TopicDescription | KafkaError]:
         """Create each topic, or say why not. They are on disk on return. ``validate_only`` changes nothing."""
         self._check_open()
+        used_before = self._metadata.shard.deleted & {spec.name for spec in specs}
+        if used_before and not validate_only:
+            self._finish_deletion(used_before, now_ms)
         return self._topics.create(specs, now_ms, validate_only=validate_only)
 
     def delete_topics(self, names: Sequence[str], now_ms: int) -> dict[str, KafkaError | None]:
@@ -139,20 +143,23 @@ class Broker:
         results: dict[str, KafkaError | None] = {}
         for name in names:
             try:
-                self._delete_topic(name, now_ms)
+                self._topics.delete(name, now_ms)
+                self._finish_deletion({name}, now_ms)
                 results[name] = None
             except KafkaError as error:
                 results[name] = error
         return results
 
-    def _delete_topic(self, name: str, now_ms: int) -> None:
-        check_not_internal(name, "deleted")
-        topic = self._topics.topic(name)
-        # Offsets first, durably: a new topic of this name must never begin where readers of the old one were.
-        self._logs.sync_now(self._groups.forget_topic(name, now_ms))
-        self._topics.delete(name, now_ms)
-        for number in range(topic.partitions):
-            self.on_advance(TopicPartition(name, number))
+    def _finish_deletion(self, topics: Set[str], now_ms: int) -> None:
+        """Remove what topics that are gone from the metadata left behind. Can be done twice; on disk on return.
+
+        Not even a crash or a full disk in the middle of it may hand an offset or a record to a new topic of the name.
+        """
+        self._logs.sync_now(self._groups.forget_topics(topics, now_ms))
+        doomed = [topic_partition for topic_partition in self._partitions if topic_partition.topic in topics]
+        self._logs.delete(doomed)
+        for topic_partition in doomed:
+            self.on_advance(topic_partition)
 
     def add_partitions(self, name: str, total_count: int, now_ms: int) -> None:
         """Grow a topic to ``total_count`` partitions. Records keep their partition; keys may map to another one."""
@@ -229,6 +236,12 @@ class Broker:
         if self._advances_at_append:
             self.on_advance(topic_partition)
         return info
+
+    def _store_metadata(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
+        """Whoever changes topics flushes them by `Logs.sync_now`: no part of group commits."""
+        if self._advances_at_append:
+            return self._store(log, batch, now_ms)
+        return log.append(batch, read_header(batch), now_ms)
 
     def _store(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
         """A shard's own records: no policy, no size limit."""

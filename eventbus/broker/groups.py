@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 from eventbus.broker.descriptions import OffsetCommitResult
 from eventbus.broker.shard_log import ShardLog
@@ -80,12 +80,12 @@ class GroupOffsets:
             return 0
         return shard_log.execute(shard_log.shard.delete_offsets(group, topic_partitions), now_ms)
 
-    def forget_topic(self, topic: str, now_ms: int) -> list[PartitionLog]:
-        """Forget every group's offsets of a topic; returns the logs this was written to."""
+    def forget_topics(self, topics: Container[str], now_ms: int) -> list[PartitionLog]:
+        """Forget every group's offsets of some topics; returns the logs this was written to."""
         return [
             shard_log.log
             for shard_log in self._shards.values()
-            if shard_log.execute(shard_log.shard.delete_topic(topic), now_ms)
+            if shard_log.execute(shard_log.shard.delete_topics(topics), now_ms)
         ]
 
     def check(self) -> None:

@@ -155,7 +155,6 @@ class Logs:
         for log in logs:
             log.raise_if_poisoned()
             work = log.begin_sync()
-            synced = False
             try:
                 for file in work.files:
                     file.sync()
@@ -163,12 +162,10 @@ class Logs:
                     # Always both: a flush in another thread may have the names under way, but not on disk yet.
                     storage.sync_dir(log.directory)
                     storage.sync_dir("")
-                synced = True
             except OSError as error:
                 log.poison(f"its flush to disk failed ({error})")
                 raise storage_error(error, f"flushing {log.topic_partition}") from error
-            finally:
-                log.complete_sync(work, synced=synced)
+            log.complete_sync(work)
             if not self.advances_at_append:
                 self.advanced(log.topic_partition)
 
@@ -230,6 +227,10 @@ class Logs:
     def close(self) -> None:
         """Flush and close every log, then say that all is in order, if it is. Raises the first StorageError."""
         first_error: StorageError | None = None
+        try:
+            self.commit.close()
+        except StorageError as error:
+            first_error = error
         for partition in self.partitions.values():
             try:
                 partition.log.close()

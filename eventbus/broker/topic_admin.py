@@ -129,16 +129,13 @@ class TopicAdmin:
         ]
         return ((collision,) if collision else ()) + tuple(idle)
 
-    def delete(self, name: str, now_ms: int) -> TopicState:
-        """Forget a topic and remove its logs. Its name is free on return. Raises UnknownTopicOrPartition."""
+    def delete(self, name: str, now_ms: int) -> None:
+        """Forget a topic; its logs are still there. Raises UnknownTopicOrPartition."""
         names.check_not_internal(name, "deleted")
-        topic = self._shard_log.execute(self._shard_log.shard.delete(name), now_ms)
-        # Before the directories go: a topic that is still listed must not lose its records in a crash.
-        self._logs.sync_now([self._shard_log.log])
+        self._shard_log.execute(self._shard_log.shard.delete(name), now_ms)
         self._log_configs.pop(name, None)
         self.version += 1
-        self._logs.delete([TopicPartition(name, number) for number in range(topic.partitions)])
-        return topic
+        self._logs.sync_now([self._shard_log.log])
 
     def add_partitions(self, name: str, total_count: int, now_ms: int) -> None:
         """Raises UnknownTopicOrPartition, InvalidPartitions."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from eventbus.coordinator.codec import (
     NO_LEADER_EPOCH,
@@ -83,13 +83,13 @@ class OffsetsShard:
         held = self.groups.get(group, {})
         return self._forget((group, topic_partition) for topic_partition in topic_partitions if topic_partition in held)
 
-    def delete_topic(self, topic: str) -> Decision[int]:
-        """Forget every group's offsets of a topic: its next holder of the name starts at 0."""
+    def delete_topics(self, topics: Container[str]) -> Decision[int]:
+        """Forget every group's offsets of some topics: a new topic of the name starts at 0."""
         return self._forget(
             (group, topic_partition)
             for group, offsets in self.groups.items()
             for topic_partition in offsets
-            if topic_partition.topic == topic
+            if topic_partition.topic in topics
         )
 
     def _forget(self, keys: Iterable[tuple[str, TopicPartition]]) -> Decision[int]:

@@ -85,7 +85,7 @@ def test_forgetting_is_tombstones() -> None:
     decision = shard.delete_offsets("a", [T0, TopicPartition("never", 0)])
     assert [record.value for record in decision.records] == [None]
     assert harness.run(decision) == 1
-    assert harness.run(shard.delete_topic("orders")) == 3
+    assert harness.run(shard.delete_topics({"orders"})) == 3
     assert repr(shard) == "OffsetsShard(a[other-0=1] b[other-0=1])"
     assert harness.run(shard.delete_group("a")) == 1
     assert repr(shard) == "OffsetsShard(b[other-0=1])"
@@ -170,7 +170,7 @@ offset_requests = st.one_of(
     st.tuples(st.just("commit"), names, st.dictionaries(partitions, st.integers(-1, 9), max_size=3)),
     st.tuples(st.just("delete_group"), names),
     st.tuples(st.just("delete_offsets"), names, st.lists(partitions, max_size=2)),
-    st.tuples(st.just("delete_topic"), names),
+    st.tuples(st.just("delete_topics"), st.frozensets(names, max_size=2)),
 )
 configs = st.dictionaries(st.sampled_from(["retention.ms", "segment.ms"]), st.sampled_from(["1", "2"]), max_size=2)
 topic_requests = st.one_of(
