@@ -33,6 +33,7 @@ _ONE_BYTE_DELTAS, _TWO_BYTE_DELTAS = VARINTS[:64], VARINTS[:8192]
 _FRONT = bytes(HEADER_BYTES - 1)  # room for the header; its last byte is the first of the first lead
 _NO_HEADERS = b"\0"
 
+_COPIED_BYTES = 2048  # below, a copy is quicker to make than a memoryview
 _pack_header = BATCH_HEADER.pack_into
 _pack_crc = CRC.pack_into
 
@@ -47,13 +48,14 @@ class BatchBuilder:
     __slots__ = (
         "_base_timestamp_ms",
         "_compression",
+        "_delta_bytes",
         "_fixed_bytes",
         "_has_open_end",
         "_max_timestamp_ms",
         "_offset_deltas",
         "_parts",
+        "_plain_ms",
         "_timestamp_delta",
-        "_timestamp_ms",
         "count",
         "size_bytes",
     )
@@ -64,12 +66,13 @@ class BatchBuilder:
         self._compression = compression
         self._parts: list[bytes] = [_FRONT]
         self._has_open_end = True  # the header count of the last record is still to come
-        self._timestamp_ms: int | None = None  # what _timestamp_delta stands for
+        self._plain_ms: int | None = None  # a record of this timestamp, without headers, needs no preparation
         self._offset_deltas = _ONE_BYTE_DELTAS
+        self._delta_bytes = 3  # attributes, offset delta, header count
 
     def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> int:
         """Add a record and return its offset delta. None is a null key or value, which is not an empty one."""
-        if headers or (timestamp_ms != self._timestamp_ms and not self._set_timestamp(timestamp_ms)):
+        if headers or (timestamp_ms != self._plain_ms and not self._set_timestamp(timestamp_ms)):
             return self._append_general(key, value, headers, timestamp_ms)
         count = self.count
         try:
@@ -102,19 +105,18 @@ class BatchBuilder:
         return count
 
     def _set_timestamp(self, timestamp_ms: int) -> bool:
-        """Prepare the timestamp delta of the records to come; False when the next one needs the general path."""
-        if not self._has_open_end:
-            return False
-        if self.count == 0:
+        """Prepare for records of this timestamp; False when the next one needs the general path."""
+        if not self.count:
             self._base_timestamp_ms = self._max_timestamp_ms = timestamp_ms
         elif timestamp_ms > self._max_timestamp_ms:
             self._max_timestamp_ms = timestamp_ms
         delta = timestamp_ms - self._base_timestamp_ms
-        piece = VARINTS[delta] if 0 <= delta < 16384 else encode_varint(delta)
-        self._timestamp_ms = timestamp_ms
-        self._timestamp_delta = piece
-        self._fixed_bytes = 2 + len(piece) + len(self._offset_deltas[-1])
-        return True
+        self._timestamp_delta = piece = VARINTS[delta] if 0 <= delta < 16384 else encode_varint(delta)
+        self._fixed_bytes = self._delta_bytes + len(piece)
+        if self._has_open_end:
+            self._plain_ms = timestamp_ms
+            return True
+        return False
 
     def _append_general(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> int:
         """Any record: with headers, after one with headers, or beyond the tables."""
@@ -127,33 +129,25 @@ class BatchBuilder:
             raise SerializationError(
                 f"record {count} of the batch: key and value are bytes or None, headers (str, bytes or None): {error}"
             ) from None
-        front = b"\0" if self._has_open_end else b""
-        self._has_open_end = True
         self._set_timestamp(timestamp_ms)
+        lead = b"\0" if self._has_open_end else b""
+        delta = self._timestamp_delta
         offset_delta = encode_varint(count)
         key_bytes, value_bytes = key or b"", value or b""
-        size = 1 + len(self._timestamp_delta) + len(offset_delta) + len(key_length) + len(key_bytes)
-        size += len(value_length) + len(value_bytes) + len(end)
+        size = 1 + len(delta) + len(offset_delta) + len(key_length) + len(key_bytes) + len(value_length)
+        size += len(value_bytes) + len(end)
         length = encode_varint(size)
-        self._parts.extend(
-            (
-                front + length + b"\0",
-                self._timestamp_delta,
-                offset_delta,
-                key_length,
-                key_bytes,
-                value_length,
-                value_bytes,
-            )
-        )
+        lead += length + b"\0"
+        self._parts.extend((lead, delta, offset_delta, key_length, key_bytes, value_length, value_bytes))
+        self._has_open_end = not headers
         if headers:
             self._parts.append(end)
-            self._has_open_end = False
-            self._timestamp_ms = None
+            self._plain_ms = None
         self.size_bytes += len(length) + size
         self.count = count = count + 1
         self._offset_deltas = _ONE_BYTE_DELTAS if count < 64 else _TWO_BYTE_DELTAS if count < 8192 else VARINTS
-        self._fixed_bytes = 2 + len(self._timestamp_delta) + len(self._offset_deltas[-1])
+        self._delta_bytes = 2 + len(self._offset_deltas[-1])
+        self._fixed_bytes = self._delta_bytes + len(delta)
         return count - 1
 
     def build(
@@ -170,7 +164,16 @@ class BatchBuilder:
         """
         assert self.count, "a batch needs a record"
         attributes = TRANSACTIONAL_BIT | self._compression if is_transactional else self._compression
-        batch = self._join()
+        parts = self._parts
+        try:
+            if self._has_open_end:
+                parts.append(_NO_HEADERS)
+                batch = bytearray().join(parts)
+                parts.pop()
+            else:
+                batch = bytearray().join(parts)
+        except TypeError as error:
+            raise SerializationError(f"a key or value of the batch is not bytes: {error}") from None
         if self._compression:
             batch[HEADER_BYTES:] = compress(self._compression, bytes(memoryview(batch)[HEADER_BYTES:]))
         count = self.count
@@ -191,26 +194,30 @@ class BatchBuilder:
             base_sequence,
             count,
         )
-        _pack_crc(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
+        checked = batch[CRC_START:] if len(batch) < _COPIED_BYTES else memoryview(batch)[CRC_START:]
+        _pack_crc(batch, CRC_POSITION, crc32c(checked))
         return batch
 
-    def _join(self) -> bytearray:
-        parts = self._parts
-        try:
-            if not self._has_open_end:
-                return bytearray().join(parts)
-            parts.append(_NO_HEADERS)
-            batch = bytearray().join(parts)
-            parts.pop()
-            return batch
-        except TypeError as error:
-            raise SerializationError(f"a key or value of the batch is not bytes: {error}") from None
+
+_names: dict[str, bytes] = {}
+"""Header names seen, as they are written, length first: a handful recur in every record."""
+_MAX_NAMES = 1000
 
 
 def _encode_headers(headers: Headers) -> bytes:
     parts = [encode_varint(len(headers))]
     for name, value in headers:
-        encoded = name.encode()
-        parts += encode_varint(len(encoded)), encoded
-        parts += (NULL_LENGTH,) if value is None else (encode_varint(len(value)), value)
+        parts.append(_names.get(name) or _encode_name(name))
+        if value is None:
+            parts.append(NULL_LENGTH)
+        else:
+            parts += encode_varint(len(value)), value
     return b"".join(parts)
+
+
+def _encode_name(name: str) -> bytes:
+    encoded = name.encode()
+    encoded = encode_varint(len(encoded)) + encoded
+    if len(_names) < _MAX_NAMES and len(encoded) < 64:
+        _names[name] = encoded
+    return encoded

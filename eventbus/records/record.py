@@ -85,6 +85,51 @@ def read_headers(data: bytes, position: int, limit: int) -> tuple[Headers, int]:
 
     A name that is not UTF-8 is read with replacement characters, as Kafka's Java client does.
     """
+    headers: list[tuple[str, bytes | None]] = []
+    at = position + 1
+    try:
+        for _ in range(_HALVES[data[position]]):
+            size = _HALVES[data[at]]
+            at += 1
+            raw_name = data[at : (at := at + size)]
+            name = _names.get(raw_name) or _read_name(raw_name)
+            size = data[at]
+            at += 1
+            if size == 1:
+                headers.append((name, None))
+                continue
+            if size > 127:
+                size += (data[at] << 7) - 128
+                at += 1
+                if size > _MAX_TWO_BYTES:
+                    break
+            if size & 1:
+                break
+            headers.append((name, data[at : (at := at + (size >> 1))]))
+        else:
+            if at <= limit:
+                return tuple(headers), at
+    except (IndexError, KeyError):  # beyond the buffer, or no one-byte length
+        pass
+    return _read_headers_carefully(data, position, limit)
+
+
+_HALVES = {size: size >> 1 for size in range(0, 128, 2)}
+"""The length that a one-byte varint says, unless it is negative."""
+
+_names: dict[bytes, str] = {}
+"""Header names seen: a handful recur in every record."""
+_MAX_NAMES = 1000
+
+
+def _read_name(raw_name: bytes) -> str:
+    name = raw_name.decode("utf-8", "replace")
+    if len(_names) < _MAX_NAMES and len(raw_name) < 64:
+        _names[raw_name] = name
+    return name
+
+
+def _read_headers_carefully(data: bytes, position: int, limit: int) -> tuple[Headers, int]:
     count, at = read_varint(data, position, limit)
     if not 0 <= count <= (limit - at) // _MIN_HEADER_BYTES:
         raise CorruptRecord(f"header count {count} at byte {position}, but {limit - at} bytes are left")
