@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from operator import lt
 from struct import Struct
 
@@ -42,6 +43,9 @@ class OffsetIndex:
 
     def last(self) -> tuple[int, int] | None:
         return (self._offsets[-1], self._positions[-1]) if self._offsets else None
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        return zip(self._offsets, self._positions, strict=True)
 
     def cut(self, position: int) -> None:
         """Forget batches at or beyond a position."""
@@ -104,6 +108,9 @@ class TimeIndex:
     def last(self) -> tuple[int, int] | None:
         return (self._timestamps[-1], self._offsets[-1]) if self._timestamps else None
 
+    def entries(self) -> Iterator[tuple[int, int]]:
+        return zip(self._timestamps, self._offsets, strict=True)
+
     def cut(self, relative_offset: int) -> None:
         """Forget offsets at or beyond this one."""
         keep = bisect_right(self._offsets, relative_offset - 1)
@@ -134,6 +141,9 @@ class IndexFile:
         self._path = path
         self._index = index
         self._written = 0
+
+    def exists(self) -> bool:
+        return self._storage.exists(self._path)
 
     def load(self) -> bool:
         """Fill the index from the file; False when there is none, or what it holds is no index."""

@@ -16,9 +16,12 @@ from eventbus.types import NO_TIMESTAMP, OffsetAndTimestamp
 _WINDOW_BYTES = 1 << 20
 _SEARCH_BYTES = 4096
 _NEVER = 1 << 62
+_SAVE_ENTRIES = 64
+_SAVE_BYTES = 4 << 20
+"""Index entries reach their file after so many, or so many bytes of log: what a restart looks through once more."""
 _CUT_OFF = "the file ends inside a batch"
-_SCAN = struct.Struct(">qi4xBI2xiqq").unpack_from
-"""base_offset, batch_length, magic, crc, last_offset_delta, base_timestamp, max_timestamp."""
+_SCAN = struct.Struct(">qi4xBI2xi8xq14xi").unpack_from
+"""base_offset, batch_length, magic, crc, last_offset_delta, max_timestamp, records_count."""
 
 LARGEST_RELATIVE_OFFSET = 2**31 - 1
 
@@ -41,6 +44,7 @@ class Scan(NamedTuple):
     next_offset: int
     damage: str
     batches_count: int
+    records_count: int
 
 
 class Segment:
@@ -51,6 +55,7 @@ class Segment:
         "_indexes_loaded",
         "_newest_known",
         "_offset_file",
+        "_saved_bytes",
         "_time_file",
         "base_offset",
         "created_ms",
@@ -83,11 +88,15 @@ class Segment:
         self._time_file = IndexFile(storage, stem + ".timeindex", self.time_index)
         self._indexes_loaded = create
         self._newest_known = create
+        self._saved_bytes = 0
         self._index_interval_bytes = interval_bytes
 
     @property
     def size_bytes(self) -> int:
         return self.file.size
+
+    def close(self) -> None:
+        self.file.close()
 
     # -- indexes ------------------------------------------------------------------------------------------------------
 
@@ -97,7 +106,8 @@ class Segment:
         self.time_index.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
         self.since_index_bytes = 0
         count = len(self.offset_index)
-        if not count & 127:
+        if not count % _SAVE_ENTRIES or position - self._saved_bytes > _SAVE_BYTES:
+            self._saved_bytes = position
             self.save_indexes()
         return count * 12
 
@@ -160,6 +170,19 @@ class Segment:
         self._offset_file.forget()
         self._time_file.forget()
         return position, base_offset
+
+    def index_faults(self) -> list[str]:
+        """The index files that do not agree with the log, entry by entry."""
+        faults: list[str] = []
+        if self._offset_file.exists() and not (
+            self._offset_file.load() and all(map(self._agrees, self.offset_index.entries()))
+        ):
+            faults.append(f"{self.stem}.index")
+        good = not self._time_file.exists() or self._time_file.load()
+        for entry in self.time_index.entries() if good else ():
+            position, _ = self.locate(self.base_offset + entry[1], gaps=True)
+            good = good and self._has_timestamp(position, entry)
+        return faults if good else [*faults, f"{self.stem}.timeindex"]
 
     def forget_indexes(self) -> None:
         self.offset_index.cut(0)
@@ -279,7 +302,7 @@ class Segment:
         header = self.file.pread(position, HEADER_BYTES)
         if len(header) < HEADER_BYTES:
             return False
-        base_offset, _, _, _, delta, _, timestamp_ms = _SCAN(header)
+        base_offset, _, _, _, delta, timestamp_ms, _ = _SCAN(header)
         return base_offset + delta == self.base_offset + entry[1] and timestamp_ms == entry[0]
 
     # -- scanning -----------------------------------------------------------------------------------------------------
@@ -289,36 +312,38 @@ class Segment:
     ) -> Scan:
         """Go over every batch from ``position`` on, noting the largest timestamp and, with ``index``, index entries."""
         size = self.file.size
-        batches_count = 0
+        batches_count = records_count = 0
         damage = ""
         while position < size:
             window = self.file.pread(position, _WINDOW_BYTES)
             length = batch_bounds(window)[2]
             if length > len(window):
                 window = self.file.pread(position, length)
-            inside, next_offset, damage, count = self._scan_window(
-                window, position, next_offset, check_crcs, gaps, index
-            )
-            batches_count += count
-            position += inside
-            if damage or not inside:
+            part = self._scan_window(window, position, next_offset, check_crcs, gaps, index)
+            batches_count += part.batches_count
+            records_count += part.records_count
+            next_offset = part.next_offset
+            damage = part.damage
+            if damage or part.position == position:
+                position = part.position
                 damage = damage or _CUT_OFF
                 break
-        return Scan(position, next_offset, damage, batches_count)
+            position = part.position
+        return Scan(position, next_offset, damage, batches_count, records_count)
 
     def _scan_window(
         self, window: bytes, start: int, next_offset: int, check_crcs: bool, gaps: bool, index: bool
-    ) -> tuple[int, int, str, int]:
+    ) -> Scan:
         """The inner loop of `scan`: one microsecond a batch, so no calls but the CRC's."""
         view = memoryview(window)
         end = len(view)
-        position = count = 0
+        position = batches_count = records_count = 0
         since = self.since_index_bytes
         interval = self._index_interval_bytes if index else _NEVER
         max_timestamp_ms = self.max_timestamp_ms
         damage = ""
         while end - position >= HEADER_BYTES:
-            base_offset, length, magic, crc, delta, _, timestamp_ms = _SCAN(view, position)
+            base_offset, length, magic, crc, delta, timestamp_ms, count = _SCAN(view, position)
             if base_offset != next_offset and not (gaps and base_offset > next_offset):
                 damage = f"offset {base_offset} stands where {next_offset} belongs"
                 break
@@ -341,7 +366,8 @@ class Segment:
                 since = 0
             since += stop - position
             position = stop
-            count += 1
+            batches_count += 1
+            records_count += count
         if index:
             self.since_index_bytes = since
-        return position, next_offset, damage, count
+        return Scan(start + position, next_offset, damage, batches_count, records_count)

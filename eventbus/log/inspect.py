@@ -1,0 +1,278 @@
+"""Looking into a log from outside: the lines of ``eventbus log dump``, the report of ``eventbus log verify``.
+
+Nothing here changes a byte, but for `repair`, which a human has to ask for.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from eventbus.errors import ConfigError, CorruptRecord
+from eventbus.log import checkpoints
+from eventbus.log.config import LogConfig
+from eventbus.log.reader import parse_directory
+from eventbus.log.recovery import remove_segment
+from eventbus.log.segment import Segment
+from eventbus.log.storage import FileStorage, Storage
+from eventbus.records.batch import CRC_START, HEADER_BYTES, BatchHeader, RecordBatch, read_header
+from eventbus.types import ConsumerRecord, TopicPartition
+
+_OFFSET_ENTRY = struct.Struct(">II")
+_TIME_ENTRY = struct.Struct(">qI")
+_INTERVAL_BYTES = LogConfig().index_interval_bytes
+
+
+class BatchLine(NamedTuple):
+    """One batch of a ``.log`` file."""
+
+    position: int
+    header: BatchHeader
+    crc_is_valid: bool
+    records: list[ConsumerRecord] | None
+    """The records, where they were asked for and the CRC is right."""
+
+
+class OffsetIndexLine(NamedTuple):
+    """One entry of an ``.index`` file."""
+
+    offset: int
+    position: int
+
+
+class TimeIndexLine(NamedTuple):
+    """One entry of a ``.timeindex`` file."""
+
+    timestamp_ms: int
+    offset: int
+
+
+class DamageLine(NamedTuple):
+    """Where a file stops making sense."""
+
+    position: int
+    what: str
+
+
+Line = BatchLine | OffsetIndexLine | TimeIndexLine | DamageLine
+
+
+class PartitionReport(msgspec.Struct):
+    """What `verify` found in one partition."""
+
+    topic_partition: TopicPartition
+    segments_count: int = 0
+    batches_count: int = 0
+    records_count: int = 0
+    size_bytes: int = 0
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    recovery_point: int = 0
+    """Below it every byte was on disk once: the durable watermark."""
+    damage: str = ""
+    """File, position, offset and what is wrong, of the first damage below the watermark; empty when all is well."""
+    torn: str = ""
+    """The same for a tail beyond the watermark, as a crash leaves it: the next start cuts it."""
+    index_damage: list[str] = msgspec.field(default_factory=list[str])
+    """Index files that do not agree with the log. They are rebuilt when used."""
+
+
+class Report(msgspec.Struct):
+    """What `verify` found in a directory."""
+
+    directory: str
+    partitions: list[PartitionReport]
+    warnings: list[str]
+
+    @property
+    def ok(self) -> bool:
+        """Nothing that was durable is damaged."""
+        return not any(partition.damage for partition in self.partitions)
+
+
+def dump_segment(path: str, *, records: bool = False) -> Iterator[Line]:
+    """The entries of a ``.log``, ``.index`` or ``.timeindex`` file, in order; `DamageLine` comes last, if at all.
+
+    ``records`` decodes the records of each batch too.
+    """
+    directory, _, name = path.replace("\\", "/").rpartition("/")
+    stem, _, suffix = name.rpartition(".")
+    if suffix not in ("log", "index", "timeindex") or not stem.isdecimal():
+        raise ConfigError(f"{path} is no segment: name a file like 00000000000000000000.log, .index or .timeindex")
+    storage = FileStorage(directory or ".", read_only=True)
+    if not storage.exists(name):
+        raise ConfigError(f"there is no file {path}")
+    if suffix == "log":
+        where = parse_directory(storage.root.replace("\\", "/").rpartition("/")[2]) or TopicPartition("", -1)
+        return _dump_log(storage, name, where, records)
+    return _dump_index(storage, name, int(stem), suffix)
+
+
+def _dump_log(storage: Storage, name: str, where: TopicPartition, records: bool) -> Iterator[Line]:
+    file = storage.open(name)
+    position = 0
+    try:
+        while position < file.size:
+            header_bytes = file.pread(position, HEADER_BYTES)
+            try:
+                header = read_header(header_bytes)
+            except CorruptRecord as error:
+                yield DamageLine(position, str(error))
+                return
+            data = file.pread(position, header.size_bytes)
+            if len(data) < header.size_bytes:
+                yield DamageLine(position, "the file ends inside a batch")
+                return
+            valid = crc32c(memoryview(data)[CRC_START:]) == header.crc
+            yield BatchLine(position, header, valid, _records(data, header, where) if records and valid else None)
+            position += header.size_bytes
+    finally:
+        file.close()
+
+
+def _records(data: bytes, header: BatchHeader, where: TopicPartition) -> list[ConsumerRecord]:
+    batch = RecordBatch(data, 0, header)
+    return [
+        ConsumerRecord(
+            where.topic, where.partition, offset, record.timestamp_ms, header.timestamp_type,
+            record.key, record.value, record.headers,
+        )
+        for offset, record in zip(batch.columns().offsets, batch.records(), strict=True)
+    ]  # fmt: skip
+
+
+def _dump_index(storage: Storage, name: str, base_offset: int, suffix: str) -> Iterator[Line]:
+    file = storage.open(name)
+    try:
+        data = file.pread(0, file.size)
+    finally:
+        file.close()
+    entry = _OFFSET_ENTRY if suffix == "index" else _TIME_ENTRY
+    whole = len(data) // entry.size * entry.size
+    for first, second in entry.iter_unpack(data[:whole]):
+        if suffix == "index":
+            yield OffsetIndexLine(base_offset + first, second)
+        else:
+            yield TimeIndexLine(first, base_offset + second)
+    if whole < len(data):
+        yield DamageLine(whole, "the file ends inside an entry")
+
+
+def verify(directory: str) -> Report:
+    """Read every byte of every partition: headers, chain of offsets, CRCs, and whether the indexes agree."""
+    storage = FileStorage(directory, read_only=True)
+    if not storage.exists(""):
+        raise ConfigError(f"there is no directory {storage.root}")
+    warnings: list[str] = []
+    recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
+    if recovery_points is None:
+        warnings.append(f"{checkpoints.RECOVERY_POINTS} is damaged; the next start reads everything to rebuild it")
+    starts = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS) or {}
+    reports: list[PartitionReport] = []
+    for name in storage.listdir(""):
+        where = parse_directory(name)
+        if where is not None:
+            report = PartitionReport(where, log_start_offset=starts.get(where, 0))
+            report.recovery_point = (recovery_points or {}).get(where, 0)
+            _verify_partition(storage, report)
+            reports.append(report)
+    return Report(storage.root, reports, warnings)
+
+
+def _verify_partition(storage: Storage, report: PartitionReport) -> None:
+    segments = _segments(storage, report.topic_partition)
+    report.segments_count = len(segments)
+    report.size_bytes = sum(segment.size_bytes for segment in segments)
+    report.log_end_offset = report.log_start_offset
+    if segments:
+        report.log_start_offset = max(report.log_start_offset, segments[0].base_offset)
+        report.log_end_offset = segments[0].base_offset
+    for segment in segments:
+        if segment.base_offset != report.log_end_offset:
+            what = f"this segment does not join the one before it, which ends at offset {report.log_end_offset}"
+            _note(report, segment, 0, segment.base_offset, what)
+            break
+        scan = segment.scan(0, segment.base_offset, check_crcs=True, index=False)
+        report.batches_count += scan.batches_count
+        report.records_count += scan.records_count
+        report.log_end_offset = scan.next_offset
+        report.index_damage += segment.index_faults()
+        if scan.damage:
+            _note(report, segment, scan.position, scan.next_offset, scan.damage)
+            break
+    if not report.damage and report.log_end_offset < report.recovery_point:
+        report.damage = (
+            f"{report.topic_partition} ends at offset {report.log_end_offset}, but was on disk up to offset "
+            f"{report.recovery_point}"
+        )
+    for segment in segments:
+        segment.close()
+
+
+def _note(report: PartitionReport, segment: Segment, position: int, offset: int, what: str) -> None:
+    text = f"{segment.path} at position {position} (offset {offset}): {what}"
+    if offset < report.recovery_point:
+        report.damage = text
+    else:
+        report.torn = text
+
+
+def _segments(storage: Storage, where: TopicPartition) -> list[Segment]:
+    names = storage.listdir(str(where))
+    base_offsets = sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal())
+    return [Segment(storage, f"{where}/{base:020d}", base, 0, _INTERVAL_BYTES, create=False) for base in base_offsets]
+
+
+def repair(directory: str, topic_partition: TopicPartition) -> PartitionReport:
+    """Give up everything of a partition from its first damage on, for good; returns what `verify` says afterwards.
+
+    For a human who has no backup. Nothing calls this by itself.
+    """
+    storage = FileStorage(directory)
+    storage.lock()
+    try:
+        recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS) or {}
+        end_offset = _cut_at_damage(storage, topic_partition)
+        for name in (
+            checkpoints.RECOVERY_POINTS,
+            checkpoints.HIGH_WATERMARKS,
+            checkpoints.LAST_STABLE_OFFSETS,
+        ):
+            offsets = checkpoints.read_offsets(storage, name) or {}
+            if offsets.get(topic_partition, 0) > end_offset:
+                offsets[topic_partition] = end_offset
+                checkpoints.write_offsets(storage, name, offsets, sync=True)
+        report = PartitionReport(
+            topic_partition, recovery_point=min(recovery_points.get(topic_partition, 0), end_offset)
+        )
+        _verify_partition(storage, report)
+        return report
+    finally:
+        storage.unlock()
+
+
+def _cut_at_damage(storage: Storage, where: TopicPartition) -> int:
+    """Truncate the first damaged segment and remove those that follow; returns the end of what is left."""
+    segments = _segments(storage, where)
+    offset = segments[0].base_offset if segments else 0
+    for number, segment in enumerate(segments):
+        joins = segment.base_offset == offset
+        if joins:
+            scan = segment.scan(0, segment.base_offset, check_crcs=True, index=False)
+            offset = scan.next_offset
+            if not scan.damage:
+                continue
+            segment.file.truncate(scan.position)
+            segment.file.sync()
+        for later in reversed(segments[number + joins :]):
+            later.close()
+            remove_segment(storage, later.stem)
+        storage.sync_dir(str(where))
+        break
+    for segment in segments:
+        segment.close()
+    return offset

@@ -1,0 +1,179 @@
+"""Reading a log from another process, while its owner writes: for Spark's executors and for tools.
+
+A `LogReader` takes no lock and writes nothing. It goes as far as the owner has published
+(``last-stable-offset-checkpoint``), never as far as the files happen to reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from eventbus.errors import ConfigError, CorruptRecord, OffsetOutOfRange, UnknownTopicOrPartition
+from eventbus.log import checkpoints
+from eventbus.log.config import LogConfig
+from eventbus.log.recovery import corrupt_record
+from eventbus.log.segment import Damage, Segment
+from eventbus.log.storage import FileStorage, storage_error
+from eventbus.types import OffsetAndTimestamp, TopicPartition
+
+_ATTEMPTS = 5
+_INDEX_INTERVAL_BYTES = LogConfig().index_interval_bytes
+
+
+class LogReader:
+    """The topics in a directory, read-only. Cheap to make; holds nothing open between calls."""
+
+    def __init__(self, path: str) -> None:
+        self._storage = FileStorage(path, read_only=True)
+        if not self._storage.exists(""):
+            raise ConfigError(f"there is no log in {self._storage.root}: name the directory of a file:// URL")
+
+    def topics(self) -> list[str]:
+        """The topics that hold, or held, records; internal ones too."""
+        return sorted({topic for topic, _ in self._topic_partitions()})
+
+    def partitions(self, topic: str) -> list[int]:
+        """The partitions of a topic that hold, or held, records."""
+        return sorted(partition for name, partition in self._topic_partitions() if name == topic)
+
+    def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """By partition: the first offset, and the offset after the last stable record."""
+        stable = self._published(checkpoints.LAST_STABLE_OFFSETS)
+        starts = self._published(checkpoints.LOG_START_OFFSETS)
+        return {
+            partition: self._bounds(TopicPartition(topic, partition), starts, stable)
+            for partition in self.partitions(topic)
+        }
+
+    def read(self, topic: str, partition: int, start: int, end: int, max_bytes: int = 1 << 20) -> Iterator[bytes]:
+        """Whole batches with the offsets from ``start`` to before ``end``, about ``max_bytes`` at a time.
+
+        The first and the last batch may reach over the range. Every CRC is checked. Never goes beyond the last stable
+        offset. Raises `OffsetOutOfRange` when retention was faster, `CorruptRecord` for damage.
+        """
+        where = TopicPartition(topic, partition)
+        first, stable = self._bounds_of(where)
+        if start < first:
+            raise self._deleted(where, start, first)
+        offset, end = start, min(end, stable)
+        while offset < end:
+            with contextlib.closing(self._open(where, offset)) as segment:
+                for data, next_offset in self._read_segment(where, segment, offset, end, max_bytes):
+                    offset = next_offset
+                    yield data
+
+    def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        """The first stable record at or after a time; None when all are older."""
+        where = TopicPartition(topic, partition)
+        first, stable = self._bounds_of(where)
+        for base_offset in self._base_offsets(where):
+            if base_offset >= stable:
+                break
+            with contextlib.closing(self._open(where, max(base_offset, first))) as segment:
+                try:
+                    if segment.largest_timestamp_ms() < timestamp_ms:
+                        continue
+                    found = segment.first_at(timestamp_ms, first)
+                except Damage as damage:
+                    if damage.offset >= stable:
+                        break
+                    raise corrupt_record(self._storage, where, damage) from None
+                except OSError as error:
+                    raise storage_error(error, f"searching {where} by time") from error
+            if found is not None:
+                return found if found.offset < stable else None
+        return None
+
+    # -- one partition ------------------------------------------------------------------------------------------------
+
+    def _read_segment(
+        self, where: TopicPartition, segment: Segment, offset: int, end: int, max_bytes: int
+    ) -> Iterator[tuple[bytes, int]]:
+        """The part of a range that lies in one segment: (batches, offset after them)."""
+        try:
+            position, base_offset = segment.locate(offset)
+            if position >= segment.size_bytes:
+                raise self._ends_early(where, segment, base_offset, end)
+            while position < segment.size_bytes and base_offset < end:
+                data, base_offset = segment.read(
+                    position, base_offset, max_bytes, end, one=True, check_crcs=True, gaps=False
+                )
+                position += len(data)
+                yield data, base_offset
+        except Damage as damage:
+            raise corrupt_record(self._storage, where, damage) from None
+        except OSError as error:
+            raise storage_error(error, f"reading {where} at offset {offset}") from error
+
+    def _open(self, where: TopicPartition, offset: int) -> Segment:
+        """The segment with an offset; its owner may be rolling and deleting meanwhile."""
+        for _ in range(_ATTEMPTS):
+            base_offsets = self._base_offsets(where)
+            number = bisect_right(base_offsets, offset) - 1
+            if number < 0:
+                raise self._deleted(where, offset, base_offsets[0] if base_offsets else self._bounds_of(where)[0])
+            try:
+                stem = f"{where}/{base_offsets[number]:020d}"
+                return Segment(self._storage, stem, base_offsets[number], 0, _INDEX_INTERVAL_BYTES, create=False)
+            except FileNotFoundError:
+                continue
+        raise self._deleted(where, offset, self._bounds_of(where)[0])
+
+    def _base_offsets(self, where: TopicPartition) -> list[int]:
+        try:
+            names = self._storage.listdir(str(where))
+        except FileNotFoundError:
+            return []
+        return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal())
+
+    def _bounds_of(self, where: TopicPartition) -> tuple[int, int]:
+        if where not in self._topic_partitions():
+            raise UnknownTopicOrPartition(
+                f"there is no partition {where} in {self._storage.root}; topics there: {', '.join(self.topics())}"
+            )
+        return self._bounds(
+            where,
+            self._published(checkpoints.LOG_START_OFFSETS),
+            self._published(checkpoints.LAST_STABLE_OFFSETS),
+        )
+
+    def _bounds(
+        self, where: TopicPartition, starts: dict[TopicPartition, int], stable: dict[TopicPartition, int]
+    ) -> tuple[int, int]:
+        base_offsets = self._base_offsets(where)
+        first = max(starts.get(where, 0), base_offsets[0] if base_offsets else 0)
+        return first, max(first, stable.get(where, 0))
+
+    def _topic_partitions(self) -> set[TopicPartition]:
+        directories = map(parse_directory, self._storage.listdir(""))
+        found = {where for where in directories if where is not None}
+        return found | self._published(checkpoints.LAST_STABLE_OFFSETS).keys()
+
+    def _published(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return checkpoints.read_offsets(self._storage, name) or {}
+        except OSError as error:
+            raise storage_error(error, f"reading {self._storage.root}/{name}") from error
+
+    def _deleted(self, where: TopicPartition, offset: int, first: int) -> OffsetOutOfRange:
+        return OffsetOutOfRange(
+            f"{where} in {self._storage.root} begins at offset {first}; {offset} was deleted by retention. Read "
+            "faster, keep more (retention.ms, retention.bytes), or start at the earliest offset"
+        )
+
+    def _ends_early(self, where: TopicPartition, segment: Segment, offset: int, end: int) -> CorruptRecord:
+        return CorruptRecord(
+            f"{where}: {self._storage.root}/{segment.path} ends at offset {offset}, though offsets up to {end} were "
+            "published. If the machine crashed, open the log once to recover it (any eventbus command with its "
+            "file:// URL), then read again"
+        )
+
+
+def parse_directory(name: str) -> TopicPartition | None:
+    """The partition a directory name stands for; None for other names."""
+    topic, dash, partition = name.rpartition("-")
+    if not dash or not topic or not partition.isdecimal():
+        return None
+    return TopicPartition(topic, int(partition))
