@@ -6,8 +6,10 @@ after ``linger_ms``). While a flush is under way new records gather in the next 
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import anyio
 
@@ -17,6 +19,8 @@ from eventbus.backends.engine import Engine
 from eventbus.errors import BufferExhausted, EventBusError, ProducerClosed, RecordTooLarge
 from eventbus.records import BatchBuilder
 from eventbus.types import Headers, RecordMetadata, TopicPartition
+
+logger = logging.getLogger("eventbus.producer")
 
 _RECORD_OVERHEAD_BYTES = 128
 """More than a batch header, and the lengths and deltas around one record, ever take."""
@@ -31,6 +35,16 @@ class _OpenBatch:
         self.limit_bytes = limit_bytes
 
 
+class _Unsettled(NamedTuple):
+    """A batch that is written and waits for a flush."""
+
+    topic_partition: TopicPartition
+    last_offset: int
+    delivery: BatchDelivery | None
+    """Whom to tell; None when nobody waits."""
+    size_bytes: int
+
+
 class EmbeddedProducer:
     """See `BackendProducer`."""
 
@@ -40,11 +54,12 @@ class EmbeddedProducer:
         self.on_topics_changed: Callable[[], object] = _nothing
         engine.topic_listeners.append(self._topics_changed)
         self._open: dict[tuple[str, int], _OpenBatch] = {}
-        self._unsettled: deque[tuple[TopicPartition, int, BatchDelivery, int]] = deque()
+        self._unsettled: deque[_Unsettled] = deque()
         self._unsettled_bytes = 0
         self._waits = engine.waits_for_flush and config.acks == -1
         self._closed = False
-        self._wake = anyio.Event()
+        self._opened = anyio.Event()
+        self._stored = anyio.Event()
 
     def partition_count(self, topic: str) -> int:
         return self._engine.partition_count(topic)
@@ -90,6 +105,8 @@ class EmbeddedProducer:
         info = engine.broker.produce(topic_partition, builder.build(), engine.clock(), trusted=True)
         if self._waits:
             await engine.wait_durable(topic_partition, info.last_offset)
+        elif engine.waits_for_flush:
+            self._settle_later(_Unsettled(topic_partition, info.last_offset, None, 0))
         return RecordMetadata(
             topic,
             partition,
@@ -112,7 +129,7 @@ class EmbeddedProducer:
             BatchBuilder(config.compression), BatchDelivery(topic, partition), min(config.batch_size, most_bytes)
         )
         if not self._open:
-            self._wake.set()
+            self._opened.set()
         self._open[(topic, partition)] = batch
         return batch
 
@@ -153,12 +170,18 @@ class EmbeddedProducer:
         delivery.base_offset = info.base_offset
         delivery.log_append_time_ms = info.timestamp_ms
         if self._waits:
-            if not self._unsettled:
-                self._wake.set()
-            self._unsettled.append((topic_partition, info.last_offset, delivery, len(data)))
-            self._unsettled_bytes += len(data)
-        else:
-            delivery.resolve(info.base_offset if self._config.acks else -1, info.timestamp_ms)
+            self._settle_later(_Unsettled(topic_partition, info.last_offset, delivery, len(data)))
+            return
+        delivery.resolve(info.base_offset if self._config.acks else -1, info.timestamp_ms)
+        if engine.waits_for_flush:
+            # Nobody waits, but readers see a record only once it is durable: the flush is still to be driven.
+            self._settle_later(_Unsettled(topic_partition, info.last_offset, None, len(data)))
+
+    def _settle_later(self, entry: _Unsettled) -> None:
+        if not self._unsettled:
+            self._stored.set()
+        self._unsettled.append(entry)
+        self._unsettled_bytes += entry.size_bytes
 
     # settling --------------------------------------------------------------------------------------------------------
 
@@ -166,18 +189,35 @@ class EmbeddedProducer:
         return self._unsettled_bytes + len(self._open) * self._config.batch_size
 
     async def run(self) -> None:
-        linger_seconds = self._config.linger_ms / 1000
-        while True:
-            if not self._open and not self._unsettled:
-                self._wake = anyio.Event()
-                await self._wake.wait()
-            if linger_seconds and self._open:
-                await anyio.sleep(linger_seconds)
-            await self._drain()
+        if not self._config.linger_ms:
+            # One loop: while a flush is under way, what is sent meanwhile gathers in the next batches.
+            while True:
+                if not self._open and not self._unsettled:
+                    self._opened = self._stored = anyio.Event()
+                    await self._opened.wait()
+                await self._drain()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._close_after_linger)
+            while True:  # full batches are settled while others linger
+                if not self._unsettled:
+                    self._stored = anyio.Event()
+                    await self._stored.wait()
+                await self._settle_until(None)
 
-    async def _drain(self) -> None:
+    async def _close_after_linger(self) -> None:
+        while True:
+            if not self._open:
+                self._opened = anyio.Event()
+                await self._opened.wait()
+            await anyio.sleep(self._config.linger_ms / 1000)
+            self._produce_open()
+
+    def _produce_open(self) -> None:
         for topic, partition in list(self._open):
             self._produce(topic, partition)
+
+    async def _drain(self) -> None:
+        self._produce_open()
         await self._settle_until(None)
 
     async def _settle_until(self, wanted: BatchDelivery | None) -> None:
@@ -190,22 +230,27 @@ class EmbeddedProducer:
         while unsettled and not (wanted is not None and wanted.done):
             head = unsettled[0]
             try:
-                await self._engine.wait_durable(head[0], head[1])
+                await self._engine.wait_durable(head.topic_partition, head.last_offset)
                 self._settle_durable()
             except EventBusError as error:
                 if unsettled and unsettled[0] is head:
-                    self._forget_head().fail(error)
+                    self._forget_head()
+                    if head.delivery is not None:
+                        head.delivery.fail(error)
+                    else:
+                        logger.error("%s: what was sent without waiting is not stored: %s", head.topic_partition, error)
 
     def _settle_durable(self) -> None:
         is_durable = self._engine.broker.is_durable
-        while self._unsettled and is_durable(self._unsettled[0][0], self._unsettled[0][1]):
-            delivery = self._forget_head()
-            delivery.resolve(delivery.base_offset, delivery.log_append_time_ms)
+        while self._unsettled and is_durable(self._unsettled[0].topic_partition, self._unsettled[0].last_offset):
+            delivery = self._forget_head().delivery
+            if delivery is not None:
+                delivery.resolve(delivery.base_offset, delivery.log_append_time_ms)
 
-    def _forget_head(self) -> BatchDelivery:
-        _, _, delivery, size_bytes = self._unsettled.popleft()
-        self._unsettled_bytes -= size_bytes
-        return delivery
+    def _forget_head(self) -> _Unsettled:
+        entry = self._unsettled.popleft()
+        self._unsettled_bytes -= entry.size_bytes
+        return entry
 
     async def wait_for_room(self) -> None:
         if self._used_bytes() < self._config.buffer_memory:

@@ -188,7 +188,7 @@ class Engine:
             broker = self.broker
             deadline_ms = broker.next_deadline_ms()
             now_ms = self.clock()
-            wait_ms = interval_ms if deadline_ms is None else min(interval_ms, max(deadline_ms - now_ms, 1))
+            wait_ms = min(interval_ms, max(deadline_ms - now_ms, 1))
             await anyio.sleep(wait_ms / 1000)
             if self._broker is None:
                 return

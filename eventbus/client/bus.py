@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from types import ModuleType, TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import anyio
 import anyio.abc
@@ -26,7 +26,7 @@ from eventbus.client.config import (
     producer_settings,
 )
 from eventbus.client.consumer import Consumer
-from eventbus.client.handlers import Handler, ProducerFunction, consumer_spec, producer
+from eventbus.client.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, producer
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.client.producer import HeadersLike, Producer
 from eventbus.client.runner import Runner
@@ -108,7 +108,7 @@ class EventBus:
     def consumer(self, topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Decorate a handler of ``topics``; see `eventbus.consumer` for the options."""
         spec = consumer_spec(topics, options)
-        frame = sys._getframe(1)
+        frame = calling_frame()
 
         def register(function: Callable[P, R]) -> Handler[P, R]:
             handler = Handler(function, spec, frame)
@@ -138,7 +138,8 @@ class EventBus:
         """Add functions marked with the free ``@consumer`` / ``@producer``, or all of a module's."""
         for item in items:
             if isinstance(item, ModuleType):
-                marked = [value for value in vars(item).values() if isinstance(value, (Handler, ProducerFunction))]
+                values: list[Any] = list(vars(item).values())
+                marked: list[Any] = [value for value in values if isinstance(value, (Handler, ProducerFunction))]
                 if not marked:
                     raise ConfigError(f"module {item.__name__} has no function marked with @consumer or @producer")
                 for value in marked:
@@ -148,9 +149,9 @@ class EventBus:
 
     def _include_one(self, item: Any) -> None:
         if isinstance(item, Handler):
-            self._add_handler(item)
+            self._add_handler(cast("Handler[..., Any]", item))
         elif isinstance(item, ProducerFunction):
-            self._add_function(item)
+            self._add_function(cast("ProducerFunction[..., Any]", item))
         else:
             raise ConfigError(f"{item!r} is not marked: decorate it with @consumer or @producer from eventbus")
 
@@ -257,13 +258,7 @@ class EventBus:
         config = consumer_settings(
             {"group": group, "start": spec.start, "isolation": spec.isolation, "client_id": self.client_id}
         )
-        publish = None
-        if handler.producer is not None:
-            function = handler.producer
-
-            async def publish(value: Any) -> Delivery | None:
-                return await self._enqueue(function, value)
-
+        publish = None if handler.producer is None else partial(self._enqueue, handler.producer)
         runner = Runner(handler, group, self._backend.consumer(config), publish, self.flush, self._serdes, self._notify)
         await runner.start()
         self._runners.append(runner)
@@ -456,9 +451,12 @@ class _SingleError:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if isinstance(error, BaseExceptionGroup):
-            single: BaseException = error
-            while isinstance(single, BaseExceptionGroup) and len(single.exceptions) == 1:
-                single = single.exceptions[0]
+        if error is not None:
+            single = _single(error)
             if single is not error:
                 raise single
+
+
+def _single(error: BaseException) -> BaseException:
+    nested: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    return _single(nested[0]) if len(nested) == 1 else error

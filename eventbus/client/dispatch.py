@@ -11,7 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import anyio.lowlevel
 import anyio.to_thread
 
 from eventbus.backends.delivery import Delivery
@@ -201,7 +200,7 @@ class Dispatch:
         return (), keywords
 
     def _payloads_of(self, lane: Lane, chunk: FetchedRecords, start: int, end: int) -> list[Any] | None:
-        """The payloads of a batch. One that cannot be read is left out (``on_error="skip"``) or stops the lane (None)."""
+        """The payloads of a batch. One that cannot be read is left out (``on_error="skip"``), or stops the lane."""
         payloads: list[Any] = []
         for index in range(start, end):
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import FrameType
@@ -38,7 +37,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None
     start: Start = "earliest"
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
-    batch: bool = False
+    batch: bool | int = False
     on_error: OnError = "stop"
     name: str | None = None
 
@@ -102,7 +101,7 @@ class Handler(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], spec: ConsumerSpec, frame: FrameType | None) -> None:
         inner: Any = function
-        self.producer: ProducerFunction[Any, Any] | None = inner if isinstance(inner, ProducerFunction) else None
+        self.producer: ProducerFunction[..., Any] | None = inner if _is_producer(inner) else None
         """The producer decorated onto the same function: its outputs are sent before the offset is committed."""
         self.original = function
         self.function: Callable[..., Any] = self.producer.function if self.producer is not None else inner
@@ -120,6 +119,12 @@ class Handler(Generic[P, R]):
         return f"<handler {self.__name__} of {topics}>"
 
 
+def calling_frame() -> FrameType | None:
+    """The frame a decorator stands in: types local to a function are looked up there."""
+    frame = inspect.currentframe()
+    return frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+
+
 async def each(values: Any) -> AsyncIterator[Any]:
     """The items of a generator, async or not."""
     if isinstance(values, AsyncIterator):
@@ -133,12 +138,13 @@ async def each(values: Any) -> AsyncIterator[Any]:
 def consumer(topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
     """Mark a function as a handler of ``topics``. Nothing is registered: give it to ``bus.include``.
 
-    Options: ``group``, ``start`` ("earliest", "latest", "none"), ``pattern`` (topics by regular expression),
-    ``isolation``, ``batch`` (the handler takes ``list[Payload]``), ``on_error`` ("stop", "skip", "crash"), ``name``.
-    The payload's type is the annotation of the first parameter; a parameter annotated `ConsumerRecord` gets the record.
+    Options: ``group``; ``start`` ("earliest", "latest", "none"); ``pattern`` (topics by regular expression);
+    ``isolation``; ``batch`` (the handler takes ``list[Payload]``: True for a whole fetch, a number for at most that);
+    ``on_error`` ("stop", "skip", "crash"); ``name``. The payload's type is the annotation of the first parameter; a
+    parameter annotated `ConsumerRecord` gets the record.
     """
     spec = consumer_spec(topics, options)
-    frame = sys._getframe(1)
+    frame = calling_frame()
 
     def mark(function: Callable[P, R]) -> Handler[P, R]:
         return Handler(function, spec, frame)
@@ -249,6 +255,10 @@ def _hints(function: Callable[..., Any], frame: FrameType | None, where: str) ->
         hints = {}
     hints.pop("return", None)
     return hints
+
+
+def _is_producer(function: Any) -> bool:
+    return isinstance(function, ProducerFunction)
 
 
 def _name(function: Any) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
-import anyio.abc
+import anyio
 
 from eventbus.backends.base import BackendProducer
 from eventbus.backends.delivery import Delivery, OnDelivery
@@ -135,9 +135,10 @@ class Producer:
         return entry, key, value
 
     def _bytes_of(self, entry: _Topic, value: Any, what: str) -> bytes | None:
-        encode = entry.encoders.get(type(value))
+        kind = cast("type[Any]", type(value))
+        encode = entry.encoders.get(kind)
         if encode is None:
-            encode = entry.encoders[type(value)] = encoder_for(type(value), entry.name, self._serdes)
+            encode = entry.encoders[kind] = encoder_for(kind, entry.name, self._serdes)
         try:
             return encode(value)
         except Exception as error:
@@ -189,7 +190,7 @@ class Producer:
 
 def pack_headers(headers: HeadersLike) -> Headers:
     """Headers as stored: pairs in order; text becomes UTF-8. Raises ConfigError for anything else."""
-    pairs: Iterable[tuple[Any, Any]] = headers.items() if isinstance(headers, Mapping) else headers
+    pairs = cast("Iterable[tuple[Any, Any]]", headers.items() if isinstance(headers, Mapping) else headers)
     packed: list[Header] = []
     for name, value in pairs:
         if not isinstance(name, str):

@@ -422,7 +422,7 @@ async def test_handlers_can_be_called_directly(make_bus: Any) -> None:
 async def test_an_unknown_topic_suggests_the_nearest(make_bus: Any) -> None:
     async with make_bus() as bus:
         await bus.admin.create_topic("orders")
-        with pytest.raises(UnknownTopicOrPartition, match="orders.*eventbus topics create ordres"):
+        with pytest.raises(UnknownTopicOrPartition, match=r"eventbus topics create ordres.*did you mean 'orders'"):
             await bus.send("ordres", b"x")
         with pytest.raises(UnknownTopicOrPartition, match="there is no partition 7"):
             await bus.send("orders", b"x", partition=7)
@@ -464,14 +464,14 @@ async def test_a_record_too_large_fails_alone(make_bus: Any) -> None:
         await bus.flush()
         assert (await before).offset == 0
         assert (await small).offset == 0
-        with pytest.raises(RecordTooLarge, match="max.message.bytes"):
+        with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes"):
             await large
 
 
 async def test_a_value_without_a_json_form_is_refused_before_it_is_sent(make_bus: Any) -> None:
     async with make_bus() as bus:
         await bus.admin.create_topic("t")
-        with pytest.raises(SerializationError, match="topic 't'.*object"):
+        with pytest.raises(SerializationError, match=r"topic 't'.*object"):
             await bus.send("t", object())
 
 
