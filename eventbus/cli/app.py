@@ -56,7 +56,7 @@ def run(argv: list[str]) -> int:
     except KeyboardInterrupt:
         _complain("interrupted")
         return EXIT_INTERRUPTED
-    except BaseException as error:
+    except (Exception, BaseExceptionGroup) as error:
         if debug:
             raise
         return _report(error)
@@ -74,16 +74,16 @@ def _dispatch(argv: list[str]) -> int:
     parser.set_defaults(run=None, json=False, debug=False, notes=[])
     subcommands = parser.add_subparsers(metavar="COMMAND", title="commands")
     _register(name, subcommands)
-    if name is None and not {"-h", "--help"} & set(argv):
+    if not argv:
         parser.print_help()
-        return EXIT_USAGE if argv else 0
+        return 0
     args = parser.parse_args(argv)
     if not hasattr(args, "url"):
         args.url = default_url()
     for note in args.notes:
         _complain(f"warning: {note}")
     if args.run is None:
-        raise UsageError(f"eventbus {name}: which one?\n  see: eventbus {name} --help")
+        raise UsageError(f"{args.program}: which one?\n  see: {args.program} --help")
     return args.run(args) or 0
 
 

@@ -31,6 +31,7 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("allow_abbrev", False)
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(**options)
+        self.set_defaults(program=self.prog)  # for errors that only show once all is parsed
         add_global_options(self)
 
     def error(self, message: str) -> NoReturn:
@@ -101,7 +102,7 @@ def add_topic(parser: argparse.ArgumentParser, *, required: bool = True, help: s
     """A topic as Kafka's tools take it (``--topic NAME``) and as people type it (``NAME``)."""
     parser.add_argument("topic", nargs="?", metavar="TOPIC", help=help)
     parser.add_argument("--topic", dest="topic_option", metavar="TOPIC", help=argparse.SUPPRESS)
-    parser.set_defaults(topic_required=required, prog=parser.prog)
+    parser.set_defaults(topic_required=required)
 
 
 def topic_of(args: argparse.Namespace) -> str | None:
@@ -111,10 +112,10 @@ def topic_of(args: argparse.Namespace) -> str | None:
         UsageError: none was given and the command needs one, or two different ones were given.
     """
     if args.topic and args.topic_option and args.topic != args.topic_option:
-        raise UsageError(f"{args.prog}: two topics are given, {args.topic!r} and {args.topic_option!r}: give one")
+        raise UsageError(f"{args.program}: two topics are given, {args.topic!r} and {args.topic_option!r}: give one")
     topic: str | None = args.topic or args.topic_option
     if topic is None and args.topic_required:
-        raise UsageError(f"{args.prog}: which topic? Give its name, as in: {args.prog} orders")
+        raise UsageError(f"{args.program}: which topic? Give its name, as in: {args.program} orders")
     return topic
 
 

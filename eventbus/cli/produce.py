@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, add_topic, key_values, natural, positive, required_topic
 from eventbus.cli.shell import open_bus, run_async, until_signal
-from eventbus.errors import EventBusError
+from eventbus.errors import BufferExhausted, EventBusError
 from eventbus.types import Headers
 
 if TYPE_CHECKING:
@@ -190,12 +190,20 @@ def produce(args: argparse.Namespace) -> int:
 
 async def _piped(producer: Producer, topic: str, partition: int | None, parser: LineParser, tally: _Tally) -> None:
     number = 0
+
+    def send(line: ParsedLine) -> None:
+        key, value, headers = line
+        producer.send_nowait(topic, value, key=key, headers=headers, partition=partition, on_delivery=tally.done)
+
     async for lines in read_lines(sys.stdin.fileno()):
-        for line in lines:
+        for text in lines:
             number += 1
-            key, value, headers = parser.parse(line, number)
-            producer.send_nowait(topic, value, key=key, headers=headers, partition=partition, on_delivery=tally.done)
-        await producer.wait_for_room()
+            line = parser.parse(text, number)
+            try:
+                send(line)
+            except BufferExhausted:
+                await producer.wait_for_room()
+                send(line)
     await producer.flush()
 
 

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.output import Output
@@ -71,7 +72,7 @@ def load_bus(target: str) -> EventBus:
     return found
 
 
-def _import(name: str) -> Any:
+def _import(name: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -102,11 +103,10 @@ def _place(error: BaseException) -> str:
     return place
 
 
-def _buses_in(module: Any, module_name: str) -> str:
+def _buses_in(module: ModuleType, module_name: str) -> str:
     from eventbus import EventBus
 
-    contents: dict[str, Any] = vars(module)
-    names = [name for name, value in contents.items() if isinstance(value, EventBus)]
+    names = [name for name, value in vars(module).items() if isinstance(value, EventBus)]
     if not names:
         return "it holds no EventBus: make one, as in  bus = EventBus()"
     return f"it holds {', '.join(f'{module_name}:{name}' for name in names)}"

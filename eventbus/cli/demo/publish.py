@@ -11,12 +11,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import msgspec
 
 from eventbus.cli.demo.display import Bar
 from eventbus.cli.demo.flights import FLIGHTS, Row, read_rows
 from eventbus.client.partitioner import make_partitioner
-from eventbus.errors import ConfigError
+from eventbus.errors import BufferExhausted, ConfigError
 from eventbus.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -39,13 +40,21 @@ async def publish(bus: EventBus, path: Path, limit: int, held: dict[int, int], b
     done = sum(held.values())
     published = 0
     async with bus.new_producer() as producer:
+
+        def send(row: Row, partition: int) -> None:
+            producer.send_nowait(TOPIC, row.event, key=row.key, partition=partition, timestamp_ms=row.timestamp_ms)
+
         for row in read_rows(path, limit):
             partition = plan.place(row)
             if partition is not None:
-                producer.send_nowait(TOPIC, row.event, key=row.key, partition=partition, timestamp_ms=row.timestamp_ms)
+                try:
+                    send(row, partition)
+                except BufferExhausted:
+                    await producer.wait_for_room()
+                    send(row, partition)
                 published += 1
             if row.number % _STEP == 0:
-                await producer.wait_for_room()
+                await anyio.lowlevel.checkpoint()
                 bar.update(done + published)
         await producer.flush()
     plan.check_all_met()

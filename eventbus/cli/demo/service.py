@@ -24,8 +24,9 @@ from eventbus.types import TopicPartition
 DELAYS = "delays"
 GROUP = "delay-maker"
 
-_KEEP = {"retention.ms": "-1"}
-"""The records carry the time of their flight, in 2013: Kafka's default retention of a week would delete them."""
+_KEEP = {"retention.ms": "-1", "segment.ms": str(10 * 365 * 86_400_000)}
+"""The records carry the time of their flight, in 2013: Kafka's default retention of a week would delete them, and its
+week per segment would make 53 files of each partition's year."""
 
 _UPDATE_EVERY = 500
 _POLL_MS = 50

@@ -31,7 +31,7 @@ class Landed(msgspec.Struct):
 
 
 def land_flights(url: str, to: Path, held: int, display: Display) -> Landed:
-    """Land what the table does not hold yet, a directory per month; then flights and mean delay by carrier and month."""
+    """Land what the table lacks, a directory per month; then ask for flights and mean delay by carrier and month."""
     # spark_sinks stands above eventbus, which never imports it: the step is looked up by name, as commands are.
     sinks: Any = import_module("spark_sinks")
     display.say("  starting Spark in this process ...")

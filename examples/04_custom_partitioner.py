@@ -1,0 +1,60 @@
+"""Critical alerts go to partition 0, which is read first; all others share the rest by key.
+
+The e-bike factory of many a Kafka course: levels decide, not the hash.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import msgspec
+
+from eventbus import EventBus, TopicPartition
+
+PARTITIONS = 3
+
+
+class Alert(msgspec.Struct):
+    stage: str
+    level: str
+    message: str
+
+
+def by_level(topic: str, key: bytes | None, alert: Any, partitions: int) -> int:
+    """(topic, key as stored, value as given, number of partitions) -> partition."""
+    if alert.level == "CRITICAL":
+        return 0
+    return 1 + sum(key or b"") % (partitions - 1)
+
+
+bus = EventBus("memory://")
+bus.topic("alerts", partitions=PARTITIONS)
+
+
+@bus.producer("alerts", key=lambda alert: alert.stage, partitioner=by_level)
+async def raise_alert(stage: str, level: str, message: str) -> Alert:
+    return Alert(stage, level, message)
+
+
+async def main() -> list[str]:
+    async with bus:
+        for number in range(6):
+            await raise_alert(f"stage-{number}", "WARNING", "chain is loose")
+            if number % 3 == 0:
+                await raise_alert(f"stage-{number}", "CRITICAL", "brake missing")
+
+        read: list[str] = []
+        for partitions in ([0], range(1, PARTITIONS)):  # partition 0 until it is empty, then the others
+            async with bus.new_consumer(value=Alert) as consumer:
+                await consumer.assign([TopicPartition("alerts", number) for number in partitions])
+                while records := await consumer.poll(timeout_ms=100):
+                    for record in records:
+                        print(f"partition {record.partition}: {record.value.level:<8} {record.value.stage}")
+                        read.append(record.value.level)
+        return read
+
+
+if __name__ == "__main__":
+    levels = anyio.run(main)
+    assert levels == ["CRITICAL"] * 2 + ["WARNING"] * 6, levels
