@@ -36,7 +36,8 @@ _logger = logging.getLogger("eventbus.broker")
 _METADATA = TopicPartition(CLUSTER_METADATA, 0)
 _METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 """Kafka's, too: the UUID 1."""
-_METADATA_CONFIG = LogConfig(retention_ms=-1, cleanup_policy=("compact",))
+_METADATA_CONFIG = LogConfig(cleanup_policy=())
+"""Kept whole: no retention, no compaction, so a gap between offsets is damage."""
 _NO_OFFSET = OffsetAndTimestamp(-1, -1)
 _FIRST_RETENTION_MS = 30_000
 """Kafka's ``log.initial.task.delay.ms``."""

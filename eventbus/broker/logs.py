@@ -146,8 +146,9 @@ class Logs:
     def sync_now(self, logs: Iterable[PartitionLog]) -> None:
         """Bring a few logs to the disk at once, whatever the fsync mode: metadata is never less than durable.
 
-        Blocks for a flush per log (about a millisecond); topics change rarely. Raises StorageError, and the log is
-        poisoned, as after every failed flush.
+        Blocks for a flush per log (about a millisecond); topics change rarely. The watermarks are published, so that
+        damage in metadata is never taken for a torn tail. Raises StorageError, and the log is poisoned, as after every
+        failed flush.
         """
         storage = self.storage
         if not storage.durable:
@@ -168,6 +169,7 @@ class Logs:
             log.complete_sync(work)
             if not self.advances_at_append:
                 self.advanced(log.topic_partition)
+        self.publish()
 
     def publish(self, *, sync: bool = False) -> None:
         """Write the checkpoints that changed. Failing is no harm: they save work, and are written again."""

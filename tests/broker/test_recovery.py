@@ -1,0 +1,363 @@
+"""Restarts of every kind: what was promised is there, what is damaged is said, nothing is reset in silence."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from pathlib import Path
+
+import pytest
+
+from eventbus.broker import Broker, BrokerConfig
+from eventbus.broker.broker import _METADATA
+from eventbus.errors import CorruptRecord, LogLocked, LogPoisoned, StorageError, StorageFull
+from eventbus.log.storage import FileStorage
+from eventbus.records import BatchBuilder
+from eventbus.types import OffsetAndMetadata, TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+LOG = "00000000000000000000.log"
+
+
+def log_file(world, tp: TopicPartition | str) -> Path:
+    return world.directory / str(tp) / LOG
+
+
+def truncate(path: Path, by: int) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-by])
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x40
+    path.write_bytes(data)
+
+
+def commit(world, offset: int):
+    return world.broker.commit_offsets("g", {ORDERS: OffsetAndMetadata(offset)}, world.now_ms).topic_partition
+
+
+@pytest.mark.parametrize("fsync", ["commit", "interval", "os"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_everything_acknowledged_is_there(world, fsync: str, clean: bool) -> None:
+    world.restart(fsync=fsync)
+    world.create("orders", 5)
+    partitions = [TopicPartition("orders", number) for number in range(5)]
+    expected = {}
+    for turn in range(4):
+        for tp in partitions:
+            world.produce(tp, b"%d" % turn, flush=False)
+        world.flush()  # five logs at once
+        expected = {tp: [(n, b"%d" % n) for n in range(turn + 1)] for tp in partitions}
+        commit(world, turn)
+        world.flush()
+        if turn == 1:
+            world.broker.publish_checkpoints(world.now_ms)
+        world.restart(clean=clean)
+        assert {tp: world.read(tp) for tp in partitions} == expected
+        assert world.broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(turn)}
+        world.broker.check()
+
+
+def test_a_torn_commit_is_cut_and_the_ones_before_it_stay(disk, caplog) -> None:
+    disk.open()
+    disk.create("orders")
+    offsets_log = commit(disk, 1)
+    disk.flush()
+    disk.broker.publish_checkpoints(disk.now_ms)
+    commit(disk, 2)
+    disk.kill()
+    truncate(log_file(disk, offsets_log), 5)
+    with caplog.at_level(logging.WARNING):
+        disk.open()
+    assert "cutting" in caplog.text
+    assert disk.broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(1)}
+    commit(disk, 3)
+    disk.flush()
+    disk.broker.check()
+    disk.restart()
+    assert disk.broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(3)}
+    disk.broker.close(0)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("which", ["offsets", "metadata"])
+def test_damage_in_internal_topics_is_an_error_for_a_human(disk, which: str, clean: bool) -> None:
+    disk.open()
+    disk.create("orders")
+    offsets_log = commit(disk, 1)
+    commit(disk, 2)
+    disk.flush()
+    disk.broker.publish_checkpoints(disk.now_ms)
+    if clean:
+        disk.broker.close(disk.now_ms)
+    else:
+        disk.kill()
+    damaged = log_file(disk, offsets_log if which == "offsets" else _METADATA)
+    good = damaged.read_bytes()
+    for position in (3, 17, 30, 70, len(good) - 1):
+        flip(damaged, position)
+        for _ in range(2):  # the first refusal changed nothing, so the second says the same
+            with pytest.raises(CorruptRecord) as caught:
+                disk.open()
+            assert damaged.parent.name in str(caught.value)
+        damaged.write_bytes(good)
+    disk.open()
+    assert disk.broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(2)}
+    disk.broker.close(0)
+
+
+def test_a_lost_tail_of_metadata_is_damage_not_a_torn_write(disk) -> None:
+    """Each change of topics was flushed and its watermark published, so a shorter file is a broken promise."""
+    disk.open()
+    disk.create("one")
+    disk.create("two")
+    disk.kill()
+    truncate(log_file(disk, _METADATA), 3)
+    with pytest.raises(CorruptRecord, match="__cluster_metadata-0"):
+        disk.open()
+
+
+def test_a_missing_metadata_log(disk) -> None:
+    disk.open()
+    disk.create("orders")
+    disk.produce(ORDERS, b"x")
+    disk.broker.close(disk.now_ms)
+    (disk.directory / "__cluster_metadata-0").rename(disk.directory / "elsewhere")
+    with pytest.raises(CorruptRecord, match=r"holds 1 partition\(s\) \(orders-0.*but not __cluster_metadata-0"):
+        disk.open()
+    (disk.directory / "elsewhere").rename(disk.directory / "__cluster_metadata-0")
+    disk.open()
+    assert disk.read(ORDERS) == [(0, b"x")]
+    disk.broker.close(0)
+
+
+def test_a_missing_partition(disk) -> None:
+    disk.open()
+    disk.create("orders")
+    disk.produce(ORDERS, b"x")
+    disk.broker.close(disk.now_ms)
+    (disk.directory / "orders-0").rename(disk.directory / "elsewhere")
+    with pytest.raises(CorruptRecord, match="orders-0"):
+        disk.open()
+
+
+def test_directories_of_nobody_are_left_alone(disk, caplog) -> None:
+    disk.open()
+    disk.create("orders")
+    disk.produce(ORDERS, b"x")
+    disk.broker.close(disk.now_ms)
+    for stray in ("stranger-0", "orders-7"):
+        (disk.directory / stray).mkdir()
+    (disk.directory / "notes").write_text("mine")
+    with caplog.at_level(logging.WARNING):
+        disk.open()
+    assert "stranger-0 belongs to no topic known here" in caplog.text
+    assert "orders-7 belongs to no topic known here" in caplog.text
+    assert disk.broker.list_topics() == ["orders"]
+    disk.broker.close(0)
+    assert (disk.directory / "stranger-0").exists()
+    assert (disk.directory / "notes").exists()
+
+
+def test_metadata_of_a_newer_version(disk) -> None:
+    disk.open()
+    disk.create("orders")
+    builder = BatchBuilder()
+    builder.append(b'{"type":"topic","name":"orders"}', b'{"version":9}', (), 0)
+    disk.broker._store(disk.broker._metadata.log, builder.build(), 0)
+    disk.broker.close(0)
+    with pytest.raises(CorruptRecord, match=r"__cluster_metadata-0, offset 1: metadata of version 9.*a newer version"):
+        disk.open()
+
+
+# deletions that were interrupted -------------------------------------------------------------------------------------
+
+
+def interrupted_deletion(world, monkeypatch) -> None:
+    world.create("orders", 2)
+    world.produce(ORDERS, b"old", b"old", b"old")
+    commit(world, 3)
+    world.flush()
+    world.broker.publish_checkpoints(world.now_ms)
+    with monkeypatch.context() as patched:
+        patched.setattr(Broker, "_finish_deletion", lambda *_: (_ for _ in ()).throw(StorageFull("disk full")))
+        error = world.broker.delete_topics(["orders"], world.now_ms)["orders"]
+    assert isinstance(error, StorageFull)
+
+
+def test_the_next_start_finishes_a_deletion(world, monkeypatch) -> None:
+    interrupted_deletion(world, monkeypatch)
+    world.restart(clean=False)
+    assert "orders-0" not in world.files()
+    assert world.broker.list_groups() == []
+    world.create("orders")
+    assert world.read(ORDERS) == []
+    world.restart(clean=False)
+    assert world.broker.fetch_offsets("g") == {}
+    assert world.produce(ORDERS, b"new") == 0
+
+
+def test_so_does_the_next_creation_of_the_name(world, monkeypatch) -> None:
+    interrupted_deletion(world, monkeypatch)
+    world.create("orders")
+    assert world.read(ORDERS) == []
+    assert world.broker.list_groups() == []
+    assert world.produce(ORDERS, b"new") == 0
+    world.restart(clean=False)
+    assert world.read(ORDERS) == [(0, b"new")]
+    assert world.broker.fetch_offsets("g") == {}
+
+
+def test_topics_change_while_a_flush_is_under_way(disk) -> None:
+    broker = disk.open()
+    disk.create("orders")
+    disk.create("other")
+    other = TopicPartition("other", 0)
+    disk.produce(ORDERS, b"old", flush=False)
+    disk.produce(other, b"kept", flush=False)
+    commit(disk, 1)
+    flush = broker.begin_sync()
+    broker.delete_topics(["orders"], disk.now_ms)
+    disk.create("orders")
+    disk.produce(ORDERS, b"new", flush=False)
+    error: OSError | None = None
+    try:
+        flush.run()
+    except OSError as caught:
+        error = caught
+    broker.complete_sync(flush, error)
+    disk.flush()
+    broker.check_healthy()
+    for _ in range(2):
+        assert disk.read(ORDERS) == [(0, b"new")]
+        assert disk.read(other) == [(0, b"kept")]
+        assert disk.broker.fetch_offsets("g") == {}
+        disk.broker.check()
+        disk.restart(clean=False)
+    disk.broker.close(0)
+
+
+# the disk refuses ----------------------------------------------------------------------------------------------------
+
+
+def refuse(monkeypatch, function: str, number: int) -> pytest.MonkeyPatch:
+    def fail(*_: object) -> int:
+        raise OSError(number, "the disk refuses")
+
+    monkeypatch.setattr(f"eventbus.log.storage.{function}", fail)
+    return monkeypatch
+
+
+def test_a_failed_flush_is_final(disk, monkeypatch) -> None:
+    broker = disk.open()
+    disk.create("orders", 2)
+    disk.produce(ORDERS, b"safe")
+    broker.publish_checkpoints(disk.now_ms)
+    disk.produce(ORDERS, b"unknown", flush=False)
+    flush = broker.begin_sync()
+    with monkeypatch.context() as patched:
+        refuse(patched, "_fdatasync", errno.EIO)
+        with pytest.raises(OSError, match="the disk refuses") as caught:
+            flush.run()
+    broker.complete_sync(flush, caught.value)
+
+    assert broker.is_durable(ORDERS, 0)
+    with pytest.raises(LogPoisoned, match="orders-0"):
+        broker.is_durable(ORDERS, 1)
+    with pytest.raises(LogPoisoned):
+        broker.check_healthy()
+    with pytest.raises(LogPoisoned):
+        disk.produce(ORDERS, b"more", flush=False)
+    assert disk.read(ORDERS) == [(0, b"safe")]  # reading goes on
+    disk.produce(TopicPartition("orders", 1), b"other logs, too")
+    broker.close(disk.now_ms)
+    assert not (disk.directory / ".kafka_cleanshutdown").exists()
+    disk.open()
+    assert disk.read(ORDERS)[0] == (0, b"safe")
+    disk.broker.check_healthy()
+    disk.broker.close(0)
+
+
+def test_metadata_that_cannot_be_flushed(disk, monkeypatch) -> None:
+    broker = disk.open()
+    disk.create("orders")
+    with monkeypatch.context() as patched:
+        refuse(patched, "_fdatasync", errno.EIO)
+        with pytest.raises(StorageError, match="flushing __cluster_metadata-0"):
+            disk.create("fresh")
+    with pytest.raises(LogPoisoned, match="__cluster_metadata-0"):
+        broker.check_healthy()
+    disk.produce(ORDERS, b"records go on")
+    disk.kill()
+    disk.open()
+    assert disk.read(ORDERS) == [(0, b"records go on")]
+    disk.create("another")
+    disk.broker.close(0)
+
+
+def test_a_full_disk_changes_nothing_and_heals(disk, monkeypatch) -> None:
+    broker = disk.open()
+    disk.create("orders")
+    disk.produce(ORDERS, b"before")
+    commit(disk, 1)
+    disk.flush()
+    before = repr(broker)
+    with monkeypatch.context() as patched:
+        refuse(patched, "_pwrite", errno.ENOSPC)
+        for call in (
+            lambda: disk.produce(ORDERS, b"x"),
+            lambda: commit(disk, 2),
+            lambda: disk.create("fresh"),
+            lambda: broker.add_partitions("orders", 2, disk.now_ms),
+            lambda: broker.alter_configs("orders", {"retention.ms": 1}, [], disk.now_ms),
+        ):
+            with pytest.raises(StorageFull, match="disk is full"):
+                call()
+            assert repr(broker) == before
+        assert disk.read(ORDERS) == [(0, b"before")]
+        broker.tick(disk.now_ms + 3_600_000)  # checkpoints cannot be written; that is no reason to fail
+    disk.produce(ORDERS, b"after")
+    commit(disk, 2)
+    disk.create("fresh")
+    broker.check()
+    disk.flush()
+    disk.restart(clean=False)
+    assert disk.read(ORDERS) == [(0, b"before"), (1, b"after")]
+    assert disk.broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(2)}
+    disk.broker.close(0)
+
+
+# one owner -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_directory_has_one_owner(disk) -> None:
+    disk.open()
+    disk.create("orders")
+    with pytest.raises(LogLocked, match="eventbus serve"):
+        Broker.open(FileStorage(str(disk.directory)), BrokerConfig(), now_ms=0, new_id=disk.new_id)
+    disk.produce(ORDERS, b"x")
+    disk.broker.close(disk.now_ms)
+    second = Broker.open(FileStorage(str(disk.directory)), BrokerConfig(), now_ms=0, new_id=disk.new_id)
+    assert second.list_topics() == ["orders"]
+    second.close(0)
+
+
+def test_a_damaged_checkpoint_is_not_believed(disk, caplog) -> None:
+    disk.open()
+    disk.create("orders")
+    disk.produce(ORDERS, b"a", b"b")
+    commit(disk, 2)
+    disk.flush()
+    disk.broker.publish_checkpoints(disk.now_ms)
+    disk.kill()
+    for path in disk.directory.glob("*-checkpoint"):
+        path.write_bytes(b"0\n9\nnonsense")
+    with caplog.at_level(logging.WARNING):
+        disk.open()
+    assert "is damaged" in caplog.text
+    assert disk.read(ORDERS) == [(0, b"a"), (1, b"b")]
+    assert disk.broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(2)}
+    disk.broker.check()
+    disk.broker.close(0)
