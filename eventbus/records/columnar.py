@@ -36,7 +36,7 @@ from eventbus.records.batch import (
     check_base_offset,
     iter_batches,
 )
-from eventbus.records.compression import decompress, limit_bytes
+from eventbus.records.compression import decompress
 from eventbus.records.record import RecordSpan, check_count, check_end, check_offset_delta, read_headers, read_span
 from eventbus.records.varint import read_varint
 
@@ -158,16 +158,21 @@ class _Unusual(Exception):
 
 
 def record_arrays(
-    buffer: Buffer, fetch_offset: int = 0, end_offset: int | None = None, *, verify: bool = True
+    buffer: Buffer,
+    fetch_offset: int = 0,
+    end_offset: int | None = None,
+    *,
+    verify: bool = True,
+    max_grown_bytes: int | None = None,
 ) -> RecordArrays:
     """The records from ``fetch_offset`` to ``end_offset`` (exclusive) in the whole batches of ``buffer``.
 
-    An incomplete batch at the end is ignored, and so is what follows when compressed batches grow beyond
-    ``max(16 MiB, 64 * len(buffer))`` together: go on from ``next_offset``. ``verify`` checks each batch's CRC.
-    Raises `CorruptRecord`.
+    An incomplete batch at the end is ignored. ``verify`` checks each batch's CRC. Raises `CorruptRecord`.
+    Each compressed batch may grow to ``max(16 MiB, 64 * its size)``; all together are bounded only by
+    ``max_grown_bytes``, after which the rest is left for the next call: go on from ``next_offset``.
     """
     data = buffer if isinstance(buffer, bytes) else bytes(buffer)
-    data, sections, next_offset = _sections(data, fetch_offset, end_offset, verify)
+    data, sections, next_offset = _sections(data, fetch_offset, end_offset, verify, max_grown_bytes)
     try:
         arrays = _read_all(data, sections)
     except (_Unusual, IndexError):
@@ -182,7 +187,7 @@ def record_arrays(
 
 
 def _sections(
-    data: bytes, fetch_offset: int, end_offset: int | None, verify: bool
+    data: bytes, fetch_offset: int, end_offset: int | None, verify: bool, max_grown_bytes: int | None
 ) -> tuple[bytes, list[_Section], int]:
     """Check the batches; return contiguous data, where the wanted batches' records lie in it, and the next offset."""
     wanted: list[RecordBatch] = []
@@ -199,7 +204,7 @@ def _sections(
             if not header.attributes & CONTROL_BIT:
                 wanted.append(batch)
     if any(batch.header.attributes & COMPRESSION_MASK for batch in wanted):
-        data, sections, next_offset = _decompressed(data, wanted, next_offset)
+        data, sections, next_offset = _decompressed(data, wanted, next_offset, max_grown_bytes)
     else:
         sections = [_Section(b.position + HEADER_BYTES, b.position + b.header.size_bytes, b.header) for b in wanted]
     for section in sections:
@@ -207,8 +212,9 @@ def _sections(
     return data, sections, next_offset
 
 
-def _decompressed(data: bytes, batches: list[RecordBatch], next_offset: int) -> tuple[bytes, list[_Section], int]:
-    limit = limit_bytes(len(data))
+def _decompressed(
+    data: bytes, batches: list[RecordBatch], next_offset: int, max_grown_bytes: int | None
+) -> tuple[bytes, list[_Section], int]:
     parts: list[bytes] = []
     sections: list[_Section] = []
     end = grown = 0
@@ -223,7 +229,7 @@ def _decompressed(data: bytes, batches: list[RecordBatch], next_offset: int) -> 
         sections.append(_Section(end, end + len(part), header))
         end += len(part)
         grown += len(part) if header.attributes & COMPRESSION_MASK else 0
-        if grown > limit:
+        if max_grown_bytes is not None and grown > max_grown_bytes:
             next_offset = header.next_offset
             break
     return b"".join(parts), sections, next_offset

@@ -159,7 +159,7 @@ def _decode_with_numpy(
     except ImportError:
         return None
     try:
-        arrays = record_arrays(data, fetch_offset, verify=check_crcs)
+        arrays = record_arrays(data, fetch_offset, verify=check_crcs, max_grown_bytes=limit_bytes(len(data)))
         headers = [arrays.headers(index) for index in range(len(arrays))] if arrays.has_headers else None
     except CorruptRecord:
         return None
