@@ -36,6 +36,10 @@ Start = Literal["earliest", "latest", "none"]
 """Where a group without a committed offset begins (``auto.offset.reset``)."""
 
 
+Append = Callable[[bytes | None, bytes | None, Headers, int], Delivery]
+"""(key, value, headers, timestamp_ms) -> the handle of the record."""
+
+
 class ProducerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A producer's settings, Kafka's names. Sizes in bytes, times in milliseconds."""
 
@@ -77,10 +81,11 @@ class BackendProducer(Protocol):
         """Partitions of ``topic``. Raises UnknownTopicOrPartition."""
         ...
 
-    def append(
-        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
-    ) -> Delivery:
-        """Put a record into the partition's open batch. Raises BufferExhausted, RecordTooLarge, ProducerClosed."""
+    def appender(self, topic: str, partition: int) -> Append:
+        """The function that puts a record into the partition's open batch.
+
+        It raises BufferExhausted, RecordTooLarge, ProducerClosed. Asked for once per partition, called per record.
+        """
         ...
 
     async def send(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import anyio
 
-from eventbus.backends.base import ProducerConfig
+from eventbus.backends.base import Append, ProducerConfig
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.backends.engine import Engine
 from eventbus.errors import BufferExhausted, EventBusError, ProducerClosed, RecordTooLarge
@@ -26,15 +26,6 @@ _RECORD_OVERHEAD_BYTES = 128
 """More than a batch header, and the lengths and deltas around one record, ever take."""
 
 
-class _OpenBatch:
-    __slots__ = ("builder", "delivery", "limit_bytes")
-
-    def __init__(self, builder: BatchBuilder, delivery: BatchDelivery, limit_bytes: int) -> None:
-        self.builder = builder
-        self.delivery = delivery
-        self.limit_bytes = limit_bytes
-
-
 class _Unsettled(NamedTuple):
     """A batch that is written and waits for a flush."""
 
@@ -45,15 +36,63 @@ class _Unsettled(NamedTuple):
     size_bytes: int
 
 
+class Accumulator:
+    """The batches of one partition, one open at a time."""
+
+    __slots__ = ("_builder", "_delivery", "_limit_bytes", "_producer", "topic_partition")
+
+    def __init__(self, producer: EmbeddedProducer, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self._producer = producer
+        self._builder: BatchBuilder | None = None
+        self._delivery = BatchDelivery(*topic_partition)
+        self._limit_bytes = 0
+
+    def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> Delivery:
+        """Put a record into the open batch. The hot path of `send_nowait`."""
+        builder = self._builder
+        if builder is None:
+            builder = self._open()
+        if value is not None and len(value) >= self._limit_bytes:
+            builder = self._open_for_large(builder, key, value)
+        index = builder.append(key, value, headers, timestamp_ms)
+        delivery = Delivery(self._delivery, index, timestamp_ms)
+        if builder.size_bytes >= self._limit_bytes:
+            self.close()
+        return delivery
+
+    def _open(self) -> BatchBuilder:
+        self._limit_bytes = self._producer.opening(self)
+        self._delivery = BatchDelivery(*self.topic_partition)
+        self._builder = BatchBuilder(self._producer.config.compression)
+        return self._builder
+
+    def _open_for_large(self, builder: BatchBuilder, key: bytes | None, value: bytes) -> BatchBuilder:
+        """A batch of its own for a record as large as a batch: if the topic refuses it, it fails alone."""
+        self._producer.check_size(self.topic_partition, key, value)
+        if builder.count:
+            self.close()
+            builder = self._open()
+        return builder
+
+    def close(self) -> None:
+        """Hand the open batch to the log."""
+        builder, self._builder = self._builder, None
+        if builder is not None:
+            self._producer.closed(self, builder, self._delivery)
+
+
 class EmbeddedProducer:
     """See `BackendProducer`."""
 
     def __init__(self, engine: Engine, config: ProducerConfig) -> None:
-        self._engine = engine
-        self._config = config
+        self.config = config
         self.on_topics_changed: Callable[[], object] = _nothing
+        self._engine = engine
         engine.topic_listeners.append(self._topics_changed)
-        self._open: dict[tuple[str, int], _OpenBatch] = {}
+        self._accumulators: dict[tuple[str, int], Accumulator] = {}
+        self._open: dict[tuple[str, int], Accumulator] = {}
+        """Those with an open batch, oldest first."""
         self._unsettled: deque[_Unsettled] = deque()
         self._unsettled_bytes = 0
         self._waits = engine.waits_for_flush and config.acks == -1
@@ -69,40 +108,28 @@ class EmbeddedProducer:
 
     # sending ---------------------------------------------------------------------------------------------------------
 
-    def append(
-        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
-    ) -> Delivery:
-        batch = self._open.get((topic, partition))
-        if batch is None:
-            batch = self._open_batch(topic, partition)
-        if value is not None and len(value) >= batch.limit_bytes:
-            batch = self._batch_for_large(topic, partition, key, value, batch)
-        builder = batch.builder
-        index = builder.append(key, value, headers, timestamp_ms)
-        if builder.size_bytes >= batch.limit_bytes:
-            self._produce(topic, partition)
-        return Delivery(batch.delivery, index, timestamp_ms)
+    def appender(self, topic: str, partition: int) -> Append:
+        accumulator = self._accumulators.get((topic, partition))
+        if accumulator is None:
+            topic_partition = TopicPartition(topic, partition)
+            accumulator = self._accumulators[topic_partition] = Accumulator(self, topic_partition)
+        return accumulator.append
 
     async def send(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
     ) -> RecordMetadata:
-        if self._config.linger_ms or (topic, partition) in self._open:
-            await self.wait_for_room()
-            delivery = self.append(topic, partition, key, value, headers, timestamp_ms)
-            if not self._config.linger_ms:
-                self._produce(topic, partition)
-                await self._settle_until(delivery.batch)
-            return await delivery
+        if self.config.linger_ms or (topic, partition) in self._open:
+            return await self._send_in_batch(topic, partition, key, value, headers, timestamp_ms)
         # Nobody to batch with: straight through, without a handle. This is the path of one awaited publish.
         if self._closed:
             raise self._refusal()
-        if value is not None and len(value) > self._config.max_request_size - _RECORD_OVERHEAD_BYTES:
-            self._check_size(topic, partition, key, value)
-        builder = BatchBuilder(self._config.compression)
-        builder.append(key, value, headers, timestamp_ms)
         topic_partition = TopicPartition(topic, partition)
+        if value is not None and len(value) > self.config.max_request_size - _RECORD_OVERHEAD_BYTES:
+            self.check_size(topic_partition, key, value)
+        builder = BatchBuilder(self.config.compression)
+        builder.append(key, value, headers, timestamp_ms)
         engine = self._engine
-        info = engine.broker.produce(topic_partition, builder.build(), engine.clock(), trusted=True)
+        info = engine.broker.produce(topic_partition, builder.build(), timestamp_ms, trusted=True)
         if self._waits:
             await engine.wait_durable(topic_partition, info.last_offset)
         elif engine.waits_for_flush:
@@ -110,59 +137,57 @@ class EmbeddedProducer:
         return RecordMetadata(
             topic,
             partition,
-            info.base_offset if self._config.acks else -1,
+            info.base_offset if self.config.acks else -1,
             info.timestamp_ms if info.timestamp_ms >= 0 else timestamp_ms,
         )
 
-    def _open_batch(self, topic: str, partition: int) -> _OpenBatch:
+    async def _send_in_batch(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
+    ) -> RecordMetadata:
+        """Behind what was sent without waiting: the order of sends is the order in the log."""
+        await self.wait_for_room()
+        delivery = self.appender(topic, partition)(key, value, headers, timestamp_ms)
+        if not self.config.linger_ms:
+            self._accumulators[topic, partition].close()
+            await self._settle_until(delivery.batch)
+        return await delivery
+
+    def opening(self, accumulator: Accumulator) -> int:
+        """An accumulator begins a batch; the size at which it must close. Raises ProducerClosed, BufferExhausted."""
         if self._closed:
             raise self._refusal()
-        config = self._config
-        if self._used_bytes() >= config.buffer_memory:
+        if self._used_bytes() >= self.config.buffer_memory:
             raise BufferExhausted(
-                f"the producer's buffer is full ({self._used_bytes():,} of buffer_memory={config.buffer_memory:,} bytes"
-                " wait to be stored): `await producer.wait_for_room()` between sends, or `await bus.send(...)`"
+                f"the producer's buffer is full ({self._used_bytes():,} of buffer_memory={self.config.buffer_memory:,} "
+                "bytes wait to be stored): `await producer.wait_for_room()` between sends, or `await bus.send(...)`"
             )
         # Half of the topic's limit: a batch may pass its own limit by one record that is itself below it.
-        most_bytes = self._engine.broker.max_message_bytes(topic) // 2
-        batch = _OpenBatch(
-            BatchBuilder(config.compression), BatchDelivery(topic, partition), min(config.batch_size, most_bytes)
-        )
+        most_bytes = self._engine.broker.max_message_bytes(accumulator.topic_partition.topic) // 2
         if not self._open:
             self._opened.set()
-        self._open[(topic, partition)] = batch
-        return batch
+        self._open[accumulator.topic_partition] = accumulator
+        return min(self.config.batch_size, most_bytes)
 
-    def _batch_for_large(
-        self, topic: str, partition: int, key: bytes | None, value: bytes, batch: _OpenBatch
-    ) -> _OpenBatch:
-        """A batch of its own for a record as large as a batch: if the topic refuses it, it fails alone."""
-        self._check_size(topic, partition, key, value)
-        if batch.builder.count:
-            self._produce(topic, partition)
-            batch = self._open_batch(topic, partition)
-        return batch
-
-    def _check_size(self, topic: str, partition: int, key: bytes | None, value: bytes) -> None:
+    def check_size(self, topic_partition: TopicPartition, key: bytes | None, value: bytes) -> None:
+        """Raises RecordTooLarge for a record beyond ``max_request_size``."""
         size_bytes = len(value) + len(key or b"") + _RECORD_OVERHEAD_BYTES
-        if size_bytes > self._config.max_request_size:
+        if size_bytes > self.config.max_request_size:
             raise RecordTooLarge(
-                f"a record of {size_bytes:,} bytes for {topic}-{partition} is larger than the producer's "
-                f"max_request_size={self._config.max_request_size:,}: send less (or a pointer to the payload)"
-                ", or raise max_request_size and the topic's max.message.bytes"
+                f"a record of {size_bytes:,} bytes for {topic_partition} is larger than the producer's "
+                f"max_request_size={self.config.max_request_size:,}: send less (or a pointer to the payload), "
+                "or raise max_request_size and the topic's max.message.bytes"
             )
 
-    def _produce(self, topic: str, partition: int) -> None:
-        """Close the partition's open batch and append it to the log."""
-        batch = self._open.pop((topic, partition), None)
-        if batch is None or not batch.builder.count:
+    def closed(self, accumulator: Accumulator, builder: BatchBuilder, delivery: BatchDelivery) -> None:
+        """An accumulator ends a batch: append it to the log."""
+        topic_partition = accumulator.topic_partition
+        self._open.pop(topic_partition, None)
+        if not builder.count:
             return
-        delivery = batch.delivery
-        delivery.count = batch.builder.count
-        topic_partition = TopicPartition(topic, partition)
+        delivery.count = builder.count
         engine = self._engine
         try:
-            data = batch.builder.build()
+            data = builder.build()
             info = engine.broker.produce(topic_partition, data, engine.clock(), trusted=True)
         except EventBusError as error:
             delivery.fail(error)
@@ -172,10 +197,12 @@ class EmbeddedProducer:
         if self._waits:
             self._settle_later(_Unsettled(topic_partition, info.last_offset, delivery, len(data)))
             return
-        delivery.resolve(info.base_offset if self._config.acks else -1, info.timestamp_ms)
+        delivery.resolve(info.base_offset if self.config.acks else -1, info.timestamp_ms)
         if engine.waits_for_flush:
             # Nobody waits, but readers see a record only once it is durable: the flush is still to be driven.
             self._settle_later(_Unsettled(topic_partition, info.last_offset, None, len(data)))
+
+    # settling --------------------------------------------------------------------------------------------------------
 
     def _settle_later(self, entry: _Unsettled) -> None:
         if not self._unsettled:
@@ -183,13 +210,11 @@ class EmbeddedProducer:
         self._unsettled.append(entry)
         self._unsettled_bytes += entry.size_bytes
 
-    # settling --------------------------------------------------------------------------------------------------------
-
     def _used_bytes(self) -> int:
-        return self._unsettled_bytes + len(self._open) * self._config.batch_size
+        return self._unsettled_bytes + len(self._open) * self.config.batch_size
 
     async def run(self) -> None:
-        if not self._config.linger_ms:
+        if not self.config.linger_ms:
             # One loop: while a flush is under way, what is sent meanwhile gathers in the next batches.
             while True:
                 if not self._open and not self._unsettled:
@@ -209,15 +234,15 @@ class EmbeddedProducer:
             if not self._open:
                 self._opened = anyio.Event()
                 await self._opened.wait()
-            await anyio.sleep(self._config.linger_ms / 1000)
-            self._produce_open()
+            await anyio.sleep(self.config.linger_ms / 1000)
+            self._close_open()
 
-    def _produce_open(self) -> None:
-        for topic, partition in list(self._open):
-            self._produce(topic, partition)
+    def _close_open(self) -> None:
+        for accumulator in list(self._open.values()):
+            accumulator.close()
 
     async def _drain(self) -> None:
-        self._produce_open()
+        self._close_open()
         await self._settle_until(None)
 
     async def _settle_until(self, wanted: BatchDelivery | None) -> None:
@@ -253,14 +278,14 @@ class EmbeddedProducer:
         return entry
 
     async def wait_for_room(self) -> None:
-        if self._used_bytes() < self._config.buffer_memory:
+        if self._used_bytes() < self.config.buffer_memory:
             return
-        with anyio.move_on_after(self._config.max_block_ms / 1000):
+        with anyio.move_on_after(self.config.max_block_ms / 1000):
             await self._drain()
-        if self._used_bytes() >= self._config.buffer_memory:
+        if self._used_bytes() >= self.config.buffer_memory:
             raise BufferExhausted(
-                f"no room in the producer's buffer of {self._config.buffer_memory:,} bytes for "
-                f"{self._config.max_block_ms:,} ms (max_block_ms): the disk is slower than the sends"
+                f"no room in the producer's buffer of {self.config.buffer_memory:,} bytes for "
+                f"{self.config.max_block_ms:,} ms (max_block_ms): the disk is slower than the sends"
             )
 
     async def flush(self) -> None:

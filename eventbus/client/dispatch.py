@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import anyio.to_thread
@@ -66,18 +67,29 @@ class Dispatch:
     async def _payloads(self, lane: Lane, chunk: FetchedRecords) -> None:
         """An async handler that wants the payload alone and publishes nothing: the fast path."""
         function = self._function
-        decode = self._decoder(chunk.topic)
+        values: Sequence[Any] = chunk.values
         offsets = chunk.offsets
-        values = chunk.values
+        decode: Callable[[Any], Any] | None = self._decoder(chunk.topic)
+        if decode is bytes and (self._takes_null or None not in values):
+            decode = None
+        elif None in values:
+            decode = partial(self._decode, chunk.topic)
         start = index = 0
         while start < len(values):
             try:
-                # The loop inside the try: entering one per record would cost as much as the await.
-                for index in range(start, len(values)):
-                    if self.stopping:
-                        return
-                    await function(decode(values[index]))
-                    lane.finished = offsets[index] + 1
+                # The loops inside the try: entering one per record would cost as much as the await.
+                if decode is None:
+                    for index in range(start, len(values)):
+                        if self.stopping:
+                            return
+                        await function(values[index])
+                        lane.finished = offsets[index] + 1
+                else:
+                    for index in range(start, len(values)):
+                        if self.stopping:
+                            return
+                        await function(decode(values[index]))
+                        lane.finished = offsets[index] + 1
                 break
             except Exception as error:
                 if not self._failed(lane, chunk, index, error):
@@ -163,32 +175,30 @@ class Dispatch:
 
     # arguments and results -------------------------------------------------------------------------------------------
 
-    def _decoder(self, topic: str) -> Callable[[bytes | None], Any]:
-        """Bytes to the payload's type. A null passes only where the annotation allows None."""
+    def _decoder(self, topic: str) -> Decode:
         decode = self._decoders.get(topic)
         if decode is None:
             assert self._serde is not None
             decode = self._decoders[topic] = bind_decoder(self._serde, topic)
-        takes_null = self._takes_null
-        annotation = self._signature.payload
+        return decode
 
-        def decode_or_null(data: bytes | None) -> Any:
-            if data is None:
-                if takes_null:
-                    return None
-                raise SerializationError(
-                    f"the value is null (a tombstone), but the handler takes {_name(annotation)}: "
-                    f"annotate {_name(annotation)} | None to be given nulls"
-                )
-            try:
-                return decode(data)
-            except Exception as error:
-                raise SerializationError(f"the value is no {_name(annotation)}: {error}") from error
-
-        return decode_or_null
+    def _decode(self, topic: str, data: bytes | None) -> Any:
+        """Bytes to the payload's type. A null passes only where the annotation allows None."""
+        annotation = _name(self._signature.payload)
+        if data is None:
+            if self._takes_null:
+                return None
+            raise SerializationError(
+                f"the value is null (a tombstone), but the handler takes {annotation}: "
+                f"annotate {annotation} | None to be given nulls"
+            )
+        try:
+            return self._decoder(topic)(data)
+        except Exception as error:
+            raise SerializationError(f"the value is no {annotation}: {error}") from error
 
     def _payload(self, chunk: FetchedRecords, index: int) -> Any:
-        return self._decoder(chunk.topic)(chunk.values[index])
+        return self._decode(chunk.topic, chunk.values[index])
 
     def _arguments(self, chunk: FetchedRecords, index: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         signature = self._signature
@@ -233,6 +243,12 @@ class Dispatch:
     def _failed(self, lane: Lane, chunk: FetchedRecords, index: int, error: Exception, count: int = 1) -> bool:
         """A record's handler raised. True: go on with the next record; False: the lane has stopped."""
         record = chunk.record(index)
+        if self._serde is not None and not isinstance(error, SerializationError) and count == 1:
+            # The fast path decodes and calls in one breath; whose error it was is found out only now, when it matters.
+            try:
+                self._payload(chunk, index)
+            except SerializationError as unreadable:
+                error = unreadable
         wrapped = handler_error(self._handler, record, error, count)
         policy = self._handler.spec.on_error
         if policy == "skip":

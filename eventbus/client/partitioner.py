@@ -14,12 +14,12 @@ PartitionFunction = Callable[[str, bytes | None, Any, int], int]
 
 NAMES = ("murmur2", "murmur3", "round_robin")
 
-_CACHE_LIMIT = 65_536
-"""Keys remembered per topic; hashing in Python costs thirty times the look-up."""
-
 
 class Partitioner(Protocol):
     """Chooses partitions for one topic of one producer."""
+
+    by_key: bool
+    """Equal keys always get the same partition, so the choice may be remembered."""
 
     def partition(self, key: bytes | None, value: Any, data: bytes | None, count: int) -> int:
         """``key`` and ``data`` as they will be stored, ``value`` as the caller gave it; 0 to ``count - 1``."""
@@ -27,15 +27,14 @@ class Partitioner(Protocol):
 
 
 class _Hashed:
-    """Hash of the key. Without a key, sticky: one partition until it got ``sticky_bytes``, then the next (KIP-794).
+    """Hash of the key; without a key, sticky: one partition until it got ``sticky_bytes``, then the next (KIP-794).
 
     Compared with one record here and one there, sticky makes few large batches instead of many small ones.
     """
 
     def __init__(self, hash_key: Callable[[bytes], int], sticky_bytes: int) -> None:
+        self.by_key = True
         self._hash_key = hash_key
-        self._cache: dict[bytes, int] = {}
-        self._count = 0
         self._sticky_bytes = sticky_bytes
         self._sticky_left = sticky_bytes
         self._sticky = 0
@@ -47,19 +46,12 @@ class _Hashed:
                 self._sticky += 1
             self._sticky_left -= len(data) + 1 if data is not None else 1
             return self._sticky % count
-        if count != self._count:
-            self._count = count
-            self._cache.clear()
-        partition = self._cache.get(key)
-        if partition is None:
-            if len(self._cache) >= _CACHE_LIMIT:
-                self._cache.clear()
-            partition = self._cache[key] = to_positive(self._hash_key(key)) % count
-        return partition
+        return to_positive(self._hash_key(key)) % count
 
 
 class _Function:
     def __init__(self, topic: str, function: PartitionFunction) -> None:
+        self.by_key = False
         self._topic = topic
         self._function = function
 

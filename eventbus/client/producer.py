@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import anyio
 
-from eventbus.backends.base import BackendProducer
+from eventbus.backends.base import Append, BackendProducer
 from eventbus.backends.delivery import Delivery, OnDelivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.partitioner import Partitioner, make_partitioner
@@ -20,16 +20,31 @@ HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str
 """Headers as a mapping, or as pairs when a name occurs more than once."""
 
 
+_KEYS_REMEMBERED = 65_536
+
+
 class _Topic:
     """What a producer remembers of a topic: so that a send looks things up once."""
 
-    __slots__ = ("count", "encoders", "name", "partitioner")
+    __slots__ = ("appenders", "count", "encoders", "name", "partitioner", "partitions")
 
-    def __init__(self, name: str, count: int, partitioner: Partitioner) -> None:
+    def __init__(self, name: str, count: int, partitioner: Partitioner, backend: BackendProducer) -> None:
         self.name = name
         self.count = count
         self.partitioner = partitioner
+        self.partitions: dict[bytes | None, int] = {}
+        """Key to partition, where the partitioner goes by key: hashing in Python costs thirty times the look-up."""
+        self.appenders: list[Append] = [backend.appender(name, partition) for partition in range(count)]
         self.encoders: dict[type, Encode] = {}
+
+    def choose(self, key: bytes | None, value: Any, data: bytes | None) -> int:
+        """The partition of a record, remembered by its key."""
+        partition = self.partitioner.partition(key, value, data, self.count)
+        if key is not None and self.partitioner.by_key:
+            if len(self.partitions) >= _KEYS_REMEMBERED:
+                self.partitions.clear()
+            self.partitions[key] = partition
+        return partition
 
 
 class Producer:
@@ -75,14 +90,19 @@ class Producer:
         """
         if timestamp_ms is None:
             timestamp_ms = self._clock()
-        entry, key_bytes, data = self._encode(topic, key, value)
+        entry = self._topics.get(topic) or self._topic(topic)
+        data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
+        if type(key) is not bytes:
+            key = self._bytes_of(entry, key, "key")
         if partition is None:
-            by = key_bytes if partition_key is None else self._bytes_of(entry, partition_key, "partition_key")
-            partition = entry.partitioner.partition(by, value, data, entry.count)
+            chosen_by = key if partition_key is None else self._bytes_of(entry, partition_key, "partition_key")
+            partition = entry.partitions.get(chosen_by)
+            if partition is None:
+                partition = entry.choose(chosen_by, value, data)
         elif not 0 <= partition < entry.count:
             raise self._no_such_partition(entry, partition)
         packed = pack_headers(headers) if headers else ()
-        return await self._backend.send(topic, partition, key_bytes, data, packed, timestamp_ms)
+        return await self._backend.send(topic, partition, key, data, packed, timestamp_ms)
 
     def send_nowait(
         self,
@@ -102,14 +122,20 @@ class Producer:
         """
         if timestamp_ms is None:
             timestamp_ms = self._clock()
-        entry, key_bytes, data = self._encode(topic, key, value)
+        entry = self._topics.get(topic) or self._topic(topic)
+        # Bytes are the common case and this is the hottest path of all: nothing is called for them.
+        data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
+        if type(key) is not bytes:
+            key = self._bytes_of(entry, key, "key")
         if partition is None:
-            by = key_bytes if partition_key is None else self._bytes_of(entry, partition_key, "partition_key")
-            partition = entry.partitioner.partition(by, value, data, entry.count)
+            chosen_by = key if partition_key is None else self._bytes_of(entry, partition_key, "partition_key")
+            partition = entry.partitions.get(chosen_by)
+            if partition is None:
+                partition = entry.choose(chosen_by, value, data)
         elif not 0 <= partition < entry.count:
             raise self._no_such_partition(entry, partition)
         packed = pack_headers(headers) if headers else ()
-        delivery = self._backend.append(topic, partition, key_bytes, data, packed, timestamp_ms)
+        delivery = entry.appenders[partition](key, data, packed, timestamp_ms)
         if on_delivery is not None:
             delivery.add_callback(on_delivery)
         return delivery
@@ -124,17 +150,9 @@ class Producer:
 
     # bytes -----------------------------------------------------------------------------------------------------------
 
-    def _encode(self, topic: str, key: Any, value: Any) -> tuple[_Topic, bytes | None, bytes | None]:
-        entry = self._topics.get(topic)
-        if entry is None:
-            entry = self._topic(topic)
-        if type(value) is not bytes and value is not None:
-            value = self._bytes_of(entry, value, "value")
-        if type(key) is not bytes and key is not None:
-            key = self._bytes_of(entry, key, "key")
-        return entry, key, value
-
     def _bytes_of(self, entry: _Topic, value: Any, what: str) -> bytes | None:
+        if value is None:
+            return None
         kind = cast("type[Any]", type(value))
         encode = entry.encoders.get(kind)
         if encode is None:
@@ -150,7 +168,7 @@ class Producer:
     def _topic(self, topic: str) -> _Topic:
         count = self._backend.partition_count(topic)
         partitioner = make_partitioner(self._settings.partitioner, topic, self._settings.config.batch_size)
-        entry = self._topics[topic] = _Topic(topic, count, partitioner)
+        entry = self._topics[topic] = _Topic(topic, count, partitioner, self._backend)
         return entry
 
     @staticmethod

@@ -113,7 +113,7 @@ async def check(url: str, trial: int, acked: set[tuple[int, int]], positions: di
 
 async def prepare(url: str) -> None:
     async with EventBus(url) as bus:
-        await bus.admin.create_topic("t", partitions=PARTITIONS, configs={"segment.bytes": 65536})
+        await bus.admin.create_topic("t", partitions=PARTITIONS, configs={"internal.segment.bytes": 65536})
 
 
 def main(directory: str, trials: int, seed: int) -> int:
