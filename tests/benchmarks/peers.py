@@ -35,12 +35,20 @@ def plain_file(n: int, size_bytes: int) -> Numbers:
             for key, value in records:
                 write(pack(len(key)) + key + pack(len(value)) + value)
         count = 0
-        with Meter() as consume, path.open("rb", buffering=65_536) as file:
-            read, unpack = file.read, LENGTH.unpack
-            while length := read(head):
-                _key = read(unpack(length)[0])
-                _value = read(unpack(read(head))[0])
-                count += 1
+
+        async def handle(value: bytes) -> None:
+            nonlocal count
+            count += 1
+
+        async def read_all() -> None:
+            with path.open("rb", buffering=65_536) as file:
+                read, unpack = file.read, LENGTH.unpack
+                while length := read(head):
+                    _key = read(unpack(length)[0])
+                    await handle(read(unpack(read(head))[0]))
+
+        with Meter() as consume:
+            asyncio.run(read_all())
         assert count == n
         return {
             **produce.rates("produce", n),
