@@ -18,7 +18,6 @@ from spark_sinks.offsets import OffsetRange
 
 if TYPE_CHECKING:
     from eventbus.log.reader import LogReader
-
     from eventbus.records import Buffer
 
 CHUNK_BYTES = 4 << 20

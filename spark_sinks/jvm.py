@@ -222,10 +222,10 @@ class Jvm:
     def stop(self) -> None:
         """End the JVM and wait for it; calling it again does nothing."""
         process = getattr(self, "_process", None)
-        if process is not None and process.poll() is None:
+        if process is not None:
             assert process.stdin is not None
             with contextlib.suppress(OSError):
-                process.stdin.close()
+                process.stdin.close()  # the gateway ends the JVM at the end of its input
             try:
                 process.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:

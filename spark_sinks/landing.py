@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
-from eventbus.log.reader import LogReader
 
 from eventbus import errors
 from eventbus.errors import ConfigError, EventBusError, SerializationError
+from eventbus.log.reader import LogReader
 from eventbus.types import TopicPartition
 from spark_sinks.checkpoint import Checkpoint
 from spark_sinks.columns import COORDINATES, DATE, RowSchema
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BATCH_RECORDS = 500_000
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
+_LONG_JOB_RECORDS = 5_000_000
 _SOURCE_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 
 
@@ -114,7 +115,7 @@ def land(
         ledger = Ledger.open(files, topic=topic, partition_by=layout.partition_by, new_id=uuid.uuid4().hex[:8])
         landing = _Landing(options, layout, ledger, table, progress)
         if not landing.caught_up():
-            with _Session(spark) as session:
+            with _Session(spark, landing.total) as session:
                 landing.run(session)
         return landing.report(time.monotonic() - started)
 
@@ -226,7 +227,7 @@ class _Landing:
         self._progress = progress
         self._checkpoint = Checkpoint(table / CHECKPOINT, self._topic)
         self._bounds = LogReader(options["path"]).offsets(self._topic)
-        self._total = sum(max(0, end - self._next(each, first)) for each, (first, end) in self._bounds.items())
+        self.total = sum(max(0, end - self._next(each, first)) for each, (first, end) in self._bounds.items())
         self._rows = self._files = self._batches = 0
         self._error: BaseException | None = None
 
@@ -284,14 +285,17 @@ class _Landing:
         self._files += len(entry.files)
         self._batches += 1
         if self._progress is not None:
-            self._progress(LandProgress(self._rows, self._total, self._files, self._batches))
+            self._progress(LandProgress(self._rows, self.total, self._files, self._batches))
 
 
 class _Session:
     """A session for the length of a ``with`` block; ended there if it was started there."""
 
-    def __init__(self, given: SparkSession | None) -> None:
+    def __init__(self, given: SparkSession | None, records: int) -> None:
         self._given = given
+        # The optimizing compiler takes more CPU at the start than it saves in a short job: the work is done in Python.
+        quick = records < _LONG_JOB_RECORDS
+        self._conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"} if quick else {}
         self._own: Any = None
 
     def __enter__(self) -> SparkSession:
@@ -302,7 +306,7 @@ class _Session:
 
         session = self._given or SparkSession.getActiveSession()
         if session is None:
-            session = self._own = spark_session("eventbus land")
+            session = self._own = spark_session("eventbus land", conf=self._conf)
         register(session)
         return session
 

@@ -6,7 +6,7 @@ double. So the table itself keeps the account, below ``_eventbus/``, where reade
 - ``table.json`` - the table's id, its topic and its partition columns, written once;
 - ``ledger/<sequence>.json`` - one entry per landed batch: its files and, per partition of the topic, the next offset.
   **The entry is the commit.** It is created exclusively, complete, and after everything it names is on disk;
-- ``stage/<sequence>/`` - files being written. They carry no ``.parquet`` name, so not even a wildcard finds them.
+- ``stage/`` - files being written. They carry no ``.parquet`` name, so not even a wildcard finds them.
 
 Files in the table are called ``part-<table id>-<sequence>-<number>.parquet``: those of a sequence without an entry are
 the leftovers of a crash, known by their name, and go before the batch is written again.
@@ -114,9 +114,8 @@ class Ledger:
 
     def stage_directory(self) -> str:
         """The directory for the files of the next batch; it exists afterwards."""
-        path = f"{STAGE}/{self.sequence:020d}"
-        self._files.makedirs(path)
-        return path
+        self._files.makedirs(STAGE)
+        return STAGE
 
     def clear_leftovers(self) -> int:
         """Remove what a crash left of the next batch: staged files, and files in the table without an entry."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, OffsetOutOfRange
 from eventbus.types import TopicPartition
 
 EARLIEST = -2
@@ -63,6 +63,17 @@ def parse(text: str, option: str) -> Offsets:
 def resolve(wanted: int, bounds: tuple[int, int]) -> int:
     """The offset that -2, -1 or an offset stands for."""
     return bounds[0] if wanted == EARLIEST else bounds[1] if wanted == LATEST else wanted
+
+
+def check_kept(where: TopicPartition, start: int, end: int, bounds: tuple[int, int]) -> None:
+    """Raise `OffsetOutOfRange` unless the log still has, and has already, all from ``start`` to ``end``."""
+    first, last = bounds
+    if start < first or max(start, end) > last:
+        raise OffsetOutOfRange(
+            f"{where} is to be read from offset {start} to {end}, but the log has {first} to {last}: retention removed "
+            f"records, or the topic was deleted and made again. Set failOnDataLoss=false to pass over what is gone, "
+            f"or start anew with another checkpoint and startingOffsets"
+        )
 
 
 def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], max_records: int) -> Offsets:

@@ -65,7 +65,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
         if missing := sorted(wanted - set(topics)):
             near = difflib.get_close_matches(missing[0], topics, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"topics there: {', '.join(topics) or 'none'}"
-            raise UnknownTopicOrPartition(f"there is no topic {missing[0]!r} in {self.directory}; {hint}")
+            raise UnknownTopicOrPartition(f"there is no topic {missing[0]!r} with records in {self.directory}; {hint}")
         found = {
             TopicPartition(topic, partition): bounds
             for topic in sorted(wanted)

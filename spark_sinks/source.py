@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from eventbus.log.reader import LogReader
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from eventbus.errors import ConfigError, OffsetOutOfRange
+from eventbus.errors import ConfigError
+from eventbus.log.reader import LogReader
 from eventbus.types import TopicPartition
 from spark_sinks.offsets import (
     EARLIEST,
     Bounds,
     OffsetRange,
     Offsets,
+    check_kept,
     from_json,
     limited,
     resolve,
@@ -109,7 +110,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = self._bounds()
         begin = {each: first for each, (first, _) in bounds.items()} | from_json(start)
         end = self._target if self._target is not None else {each: last for each, (_, last) in bounds.items()}
-        # An offset of a stream never goes back, not even when the topic does: `partitions` then tells the loss.
+        if self._options.fail_on_data_loss:
+            for each, offset in begin.items():
+                check_kept(each, offset, offset, bounds.get(each, (0, 0)))
+        # An offset of a stream never goes back, not even when the topic did.
         reached = {each: max(begin.get(each, 0), end.get(each, 0)) for each in begin.keys() | end.keys()}
         if isinstance(limit, ReadMaxRows):
             reached = limited(begin, reached, limit.max_rows)
@@ -155,12 +159,8 @@ def _kept(
     first, last = bounds or (0, 0)
     start = resolve(start, (first, last))
     inside = min(max(start, first), last), min(max(end, first), last)
-    if options.fail_on_data_loss and (start < first or max(start, end) > last):
-        raise OffsetOutOfRange(
-            f"{where} is to be read from offset {start} to {end}, but the log has {first} to {last}: retention removed "
-            f"records, or the topic was deleted and made again. Set failOnDataLoss=false to pass over what is gone, "
-            f"or start anew with another checkpoint and startingOffsets"
-        )
+    if options.fail_on_data_loss:
+        check_kept(where, start, end, (first, last))
     return inside[0], max(inside)
 
 

@@ -230,7 +230,8 @@ def _codes(batch: pa.RecordBatch, column: str) -> tuple[Any, list[str]]:
     import pyarrow.compute as pc
 
     if column == DATE and column not in batch.schema.names:
-        array = pc.cast(batch.column("_timestamp"), pa.date32(), safe=False)
+        in_utc = pc.cast(batch.column("_timestamp"), pa.timestamp("us", "UTC"))  # a session may have another zone
+        array = pc.cast(in_utc, pa.date32(), safe=False)
     else:
         array = batch.column(column)
     encoded: Any = array.dictionary_encode(null_encoding="encode")

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventbus.errors import CorruptRecord
@@ -39,6 +39,7 @@ all_records = st.lists(st.builds(Record, texts, texts, st.just(()) | all_headers
 logs = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(Compression), all_records), min_size=1, max_size=4)
 
 
+@settings(deadline=None)
 @given(logs, st.data())
 def test_columns_equal_the_records(parts: list[tuple[int, Compression, list[Record]]], data: st.DataObject) -> None:
     batches: list[tuple[int, Compression, list[Record]]] = []

@@ -1,0 +1,296 @@
+"""`land`: every record in the table once, whatever happens on the way."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from eventbus.errors import ConfigError, LogLocked, OffsetOutOfRange, SerializationError, StorageFull
+from eventbus.types import Compression, Record
+from spark_sinks import LandProgress, land
+from spark_sinks.files import DirectoryLock, LocalFiles
+from spark_sinks.ledger import META, entries
+from tests.spark.conftest import rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.conftest import TestLog
+
+pytestmark = pytest.mark.spark
+
+T0 = 1_709_251_199_000  # 2024-02-29T23:59:59Z
+PARTITIONS = 3
+
+
+class Order(msgspec.Struct):
+    number: int
+    month: int
+    amount: float | None = None
+
+
+def orders(count: int, first: int = 0) -> list[Record]:
+    return [
+        Record(b"k%d" % n, msgspec.json.encode(Order(n, n % 4 + 1, None if n % 5 == 0 else n / 2)), (), T0 + n)
+        for n in range(first, first + count)
+    ]
+
+
+def fill(log: TestLog, per_partition: int, first: int = 0) -> None:
+    for partition in range(PARTITIONS):
+        compression = list(Compression)[partition * 2]
+        log.write(
+            "orders", orders(per_partition, first), partition=partition, partitions=PARTITIONS, compression=compression
+        )
+
+
+def check(table: Path, per_partition: int) -> None:
+    """Each record once, with its values; and the ledger names the files that are there."""
+    rows = rows_of(table)
+    assert [(row["_partition"], row["_offset"]) for row in rows] == [
+        (partition, offset) for partition in range(PARTITIONS) for offset in range(per_partition)
+    ]
+    for row in rows:
+        n = row["_offset"]
+        assert (row["number"], row["month"], row["_key"]) == (n, n % 4 + 1, b"k%d" % n)
+        assert row["amount"] == (None if n % 5 == 0 else n / 2)
+        assert row["_timestamp"] == dt.datetime.fromtimestamp((T0 + n) / 1000, dt.UTC)
+    files = LocalFiles(table)
+    assert sorted(file.path for entry in entries(files) for file in entry.files) == files.files_below("")
+
+
+def land_orders(log: TestLog, table: Path, spark: SparkSession, **more: Any) -> Any:
+    return land(log.path, "orders", str(table), schema=Order, partition_by="month", spark=spark, **more)
+
+
+def test_lands_all_then_nothing_then_what_is_new(
+    spark: SparkSession, log: TestLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "warehouse" / "orders"
+    fill(log, 200)
+    seen: list[LandProgress] = []
+    report = land_orders(log, table, spark, max_offsets_per_trigger=360, progress=seen.append)
+    assert (report.rows, report.batches, report.offsets) == (600, 2, {0: 200, 1: 200, 2: 200})
+    assert [(each.rows, each.total, each.batches) for each in seen] == [(360, 600, 1), (600, 600, 2)]
+    check(table, 200)
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_sinks.landing._Session.__enter__", lambda _: pytest.fail("Spark was started for nothing"))
+        again = land_orders(log, table, spark)
+    assert (again.rows, again.files, again.batches, again.offsets) == (0, 0, 0, report.offsets)
+    fill(log, 30, first=200)
+    assert land_orders(log, table, spark).rows == 90
+    check(table, 230)
+    assert {path.name for path in table.iterdir()} == {META, "month=1", "month=2", "month=3", "month=4"}
+
+
+def test_lost_checkpoint_adds_nothing_twice(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
+    fill(log, 50)
+    land_orders(log, tmp_path / "t", spark, max_offsets_per_trigger=100)
+    shutil.rmtree(tmp_path / "t" / META / "checkpoint")
+    fill(log, 10, first=50)
+    assert land_orders(log, tmp_path / "t", spark).rows == 30
+    check(tmp_path / "t", 60)
+
+
+def test_older_checkpoint_is_followed_without_doubling(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    fill(log, 50)
+    land_orders(log, table, spark)
+    shutil.copytree(table / META / "checkpoint", tmp_path / "old")
+    fill(log, 10, first=50)
+    land_orders(log, table, spark)
+    shutil.rmtree(table / META / "checkpoint")
+    shutil.copytree(tmp_path / "old", table / META / "checkpoint")
+    fill(log, 5, first=60)
+    assert land_orders(log, table, spark).rows == 15
+    check(table, 65)
+
+
+def test_checkpoint_beyond_the_ledger_is_thrown_away(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
+    """As after restoring a table from a copy but not its checkpoint."""
+    table = tmp_path / "t"
+    fill(log, 50)
+    land_orders(log, table, spark)
+    shutil.copytree(table, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoint"))
+    fill(log, 10, first=50)
+    land_orders(log, table, spark)
+    shutil.copytree(table / META / "checkpoint", tmp_path / "copy" / META / "checkpoint")
+    assert land_orders(log, tmp_path / "copy", spark).rows == 30
+    check(tmp_path / "copy", 60)
+
+
+@pytest.mark.parametrize("fails_at", ["rename", "create"])
+def test_disk_that_fills_up_in_the_commit(
+    spark: SparkSession, log: TestLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
+) -> None:
+    table = tmp_path / "t"
+    fill(log, 40)
+    land_orders(log, table, spark)
+    fill(log, 10, first=40)
+    left = 2 if fails_at == "rename" else 0
+    real = getattr(LocalFiles, fails_at)
+
+    def full(self: LocalFiles, *arguments: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise StorageFull(f"cannot {fails_at}: No space left on device")
+        return real(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFiles, fails_at, full)
+        with pytest.raises(StorageFull, match="No space left"):
+            land_orders(log, table, spark)
+    assert land_orders(log, table, spark).rows == 30
+    check(table, 50)
+
+
+def test_without_a_schema_bytes_land_by_day(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
+    written = [
+        Record(None, b"null key", (), T0),
+        Record(b"", b"empty key", (), T0),
+        Record(b"null value", None, (), T0 + 1000),
+        Record(b"empty value", b"", (), T0 + 1000),
+    ]
+    log.write("raw", written, compression=Compression.ZSTD)
+    report = land(log.path, "raw", str(tmp_path / "t"), spark=spark)
+    assert (report.rows, report.files) == (4, 2)
+    rows = rows_of(tmp_path / "t")
+    assert [(row["key"], row["value"]) for row in rows] == [(each.key, each.value) for each in written]
+    assert [row["dt"] for row in rows] == ["2024-02-29"] * 2 + ["2024-03-01"] * 2
+    assert {row["_topic"] for row in rows} == {"raw"}
+
+
+def test_transform_and_expression_run_in_spark(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
+    def large(frame: DataFrame) -> DataFrame:
+        return frame.where("number >= 10").selectExpr("number * 2 as double", "month", "_partition", "_offset")
+
+    fill(log, 20)
+    arguments: dict[str, Any] = {
+        "schema": "number bigint, month int",
+        "transform": large,
+        "partition_by": {"quarter": "concat('q', cast(ceil(month / 3) as int))"},
+        "spark": spark,
+    }
+    assert land(log.path, "orders", str(tmp_path / "t"), **arguments).rows == 30
+    rows = rows_of(tmp_path / "t")
+    assert [(row["double"], row["_partition"]) for row in rows] == [
+        (2 * n, partition) for partition in range(PARTITIONS) for n in range(10, 20)
+    ]
+    assert {(row["month"], row["quarter"]) for row in rows} == {(1, "q1"), (2, "q1"), (3, "q1"), (4, "q2")}
+    fill(log, 5, first=20)
+    assert land(log.path, "orders", str(tmp_path / "t"), **arguments).rows == 15
+
+
+@pytest.mark.parametrize("transform", [None, lambda frame: frame])
+def test_undecodable_records_stop_the_landing_and_are_named(
+    spark: SparkSession, log: TestLog, tmp_path: Path, transform: Any
+) -> None:
+    table = tmp_path / "t"
+    fill(log, 10)
+    land_orders(log, table, spark)
+    log.write(
+        "orders", [*orders(3, 10), Record(b"k", b'{"number": "x"}', (), T0), Record(b"k", b"", (), T0)], partition=1
+    )
+    text = r"2 records do not fit the schema, the first in orders-1 at offset 13: .* at `\$\.number`"
+    with pytest.raises(SerializationError, match=text):
+        land_orders(log, table, spark, transform=transform)
+    check(table, 10)
+
+
+def test_wrong_arguments_are_told_before_spark_starts(log: TestLog, tmp_path: Path) -> None:
+    fill(log, 1)
+    for arguments, text in (
+        ({"partition_by": "monht"}, "partition_by='monht': there is no such column; there are number, month, amount"),
+        ({"partition_by": "_offset"}, "this column stays in the files"),
+        ({"compression": "zip"}, "compression='zip': choose one of zstd"),
+        ({"starting_offsets": "first"}, "startingOffsets='first'"),
+        ({"max_offsets_per_trigger": 0}, "maxOffsetsPerTrigger='0'"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            land(log.path, "orders", str(tmp_path / "t"), **{"schema": Order, **arguments})  # type: ignore[arg-type]
+    assert not (tmp_path / "t").exists()
+
+
+def test_one_landing_at_a_time(log: TestLog, tmp_path: Path) -> None:
+    fill(log, 1)
+    (tmp_path / "t" / META).mkdir(parents=True)
+    with DirectoryLock(tmp_path / "t" / META / "lock"), pytest.raises(LogLocked, match=f"process {os.getpid()}"):
+        land(log.path, "orders", str(tmp_path / "t"))
+
+
+def test_topic_made_again_is_not_taken_for_the_old_one(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
+    fill(log, 50)
+    land_orders(log, tmp_path / "t", spark)
+    shutil.rmtree(log.path)
+    Path(log.path).mkdir()
+    fill(log, 10)
+    with pytest.raises(OffsetOutOfRange, match="orders-0 is to be read from offset 50 to 50, but the log has 0 to 10"):
+        land_orders(log, tmp_path / "t", spark)
+
+
+_KILLED = """
+import os, signal, sys
+from spark_sinks import land, spark_session
+from spark_sinks.files import LocalFiles
+from tests_order import Order
+
+log, table, when = sys.argv[1:]
+real = LocalFiles.create
+
+def create(self, path, data):
+    if when == "before" and path.endswith("ledger/00000000000000000001.json"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, path, data)
+
+def progress(landed):
+    if when == "after" and landed.batches == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+LocalFiles.create = create
+spark = spark_session(conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"})
+how = {"schema": Order, "partition_by": "month", "max_offsets_per_trigger": 60}
+land(log, "orders", table, progress=progress, spark=spark, **how)
+"""
+_ORDER = """
+import msgspec
+
+class Order(msgspec.Struct):
+    number: int
+    month: int
+    amount: float | None = None
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGKILL is a signal of POSIX")
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
+def test_kill_minus_nine_and_start_again(spark: SparkSession, log: TestLog, tmp_path: Path, when: str) -> None:
+    """Killed between the files and their ledger entry, or between the entry and Spark's own checkpoint."""
+    table = tmp_path / "t"
+    fill(log, 100)
+    (tmp_path / "killed.py").write_text(_KILLED)
+    (tmp_path / "tests_order.py").write_text(_ORDER)
+    done = subprocess.run(
+        # This waits for the end of all that write to standard error, so of the JVM and the workers too.
+        [sys.executable, "killed.py", log.path, str(table), when],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    landed = len(entries(LocalFiles(table)))
+    assert landed == (1 if when == "before" else 2)
+    assert len(rows_of(table)) == 120  # both batches can be seen, entered or not
+    report = land_orders(log, table, spark)
+    assert report.rows == 300 - 60 * landed
+    check(table, 100)
