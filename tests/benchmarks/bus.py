@@ -82,6 +82,7 @@ def through(n: int, size_bytes: int) -> Numbers:
     return {
         **produced.rates("produce", n),
         **consumed.rates("consume", n),
+        "produce B/s cpu": n * size_bytes / produced.cpu_s,
         "cpu us both": (produced.cpu_s + consumed.cpu_s) / n * 1e6,
         "produce B/s": n * size_bytes / produced.wall_s,
     }

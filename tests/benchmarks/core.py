@@ -199,7 +199,7 @@ def verify_cold(n: int) -> Numbers:
         filled(folder, n, clean=True)
         forget(folder)
         with Meter() as meter:
-            verify(folder)
+            verify(str(folder))
     return {"B/s": n / meter.wall_s}
 
 

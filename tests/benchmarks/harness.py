@@ -171,6 +171,8 @@ class Row(NamedTuple):
     ours: Spread | None
     beside: Spread | None
     ratio: float | None
+    cpu_ratio: float | None
+    """The same ratio by CPU time, where both cases count it: what another program on the machine hardly moves."""
     verdict: str
 
 
@@ -187,9 +189,16 @@ def judge(figure: Figure, outcomes: dict[str, Outcome]) -> Row:
     beside = spread(outcomes, figure.beside) if figure.beside else None
     if isinstance(ours, str) or isinstance(beside, str):
         missing = ours if isinstance(ours, str) else beside
-        return Row(figure, None if isinstance(ours, str) else ours, None, None, f"not measured: {missing}")
+        return Row(figure, None if isinstance(ours, str) else ours, None, None, None, f"not measured: {missing}")
     ratio = ours.median / beside.median if beside else ours.median
-    return Row(figure, ours, beside, ratio, verdict(figure, ratio))
+    return Row(figure, ours, beside, ratio, cpu_ratio(figure, outcomes), verdict(figure, ratio))
+
+
+def cpu_ratio(figure: Figure, outcomes: dict[str, Outcome]) -> float | None:
+    if figure.beside is None:
+        return None
+    ours, beside = (spread(outcomes, f"{place} cpu") for place in (figure.ours, figure.beside))
+    return None if isinstance(ours, str) or isinstance(beside, str) else ours.median / beside.median
 
 
 def verdict(figure: Figure, ratio: float) -> str:
@@ -239,13 +248,14 @@ def cells(row: Row) -> list[str]:
         spread_text(row.ours, figure.unit),
         f"{figure.beside.split(':')[0]}: {spread_text(row.beside, figure.unit)}" if figure.beside else "-",
         "-" if row.ratio is None else amount(row.ratio, unit),
+        "-" if row.cpu_ratio is None else amount(row.cpu_ratio, unit),
         "-" if figure.floor is None else f"{sign} {amount(figure.floor, unit)}",
         f"{sign} {amount(figure.target, unit)}",
         row.verdict,
     ]
 
 
-HEADINGS = ["id", "figure", "measured: median (min..max)", "beside", "ratio", "floor", "target", "verdict"]
+HEADINGS = ["id", "figure", "measured: median (min..max)", "beside", "ratio", "by CPU", "floor", "target", "verdict"]
 
 
 def plain_table(rows: list[Row]) -> str:

@@ -55,6 +55,7 @@ def plain_file(n: int, size_bytes: int) -> Numbers:
             **consume.rates("consume", n),
             "cpu us both": (produce.cpu_s + consume.cpu_s) / n * 1e6,
             "produce B/s": n * size_bytes / produce.wall_s,
+            "produce B/s cpu": n * size_bytes / produce.cpu_s,
         }
 
 

@@ -54,9 +54,9 @@ def test_a_ratio_of_medians_is_put_into_words(bench: ModuleType, ours: float, le
 
     floor, target = (3.0, 2.0) if less_is_better else (1.5, 3.0)
     figure = Figure("X", "what", "a:n", "b:n", floor, target, less_is_better)
-    rounds = [{"n": ours - 90}, {"n": ours}, {"n": ours + 9_000}]
-    row = bench.judge(figure, {"a": Outcome(rounds, None), "b": Outcome([{"n": 100.0}], None)})
-    assert (row.ratio, row.verdict) == (ours / 100, words)
+    rounds = [{"n": ours - 90, "n cpu": 6.0}, {"n": ours, "n cpu": 6.0}, {"n": ours + 9_000, "n cpu": 6.0}]
+    row = bench.judge(figure, {"a": Outcome(rounds, None), "b": Outcome([{"n": 100.0, "n cpu": 2.0}], None)})
+    assert (row.ratio, row.cpu_ratio, row.verdict) == (ours / 100, 3.0, words)
 
 
 def test_a_peer_that_is_absent_is_said_and_not_a_failure(bench: ModuleType) -> None:
