@@ -6,7 +6,7 @@ cluster could not implement it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -38,6 +38,10 @@ Start = Literal["earliest", "latest", "none"]
 
 Append = Callable[[bytes | None, bytes | None, Headers, int], Delivery]
 """(key, value, headers, timestamp_ms) -> the handle of the record."""
+
+
+Add = Callable[[bytes | None, bytes | None, Headers, int], None]
+"""(key, value, headers, timestamp_ms)"""
 
 
 class ProducerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +90,14 @@ class BackendProducer(Protocol):
 
         It raises BufferExhausted, RecordTooLarge, ProducerClosed. Asked for once per partition, called per record.
         """
+        ...
+
+    def adder(self, topic: str, partition: int) -> Add:
+        """The same, without a handle per record: see `stored`."""
+        ...
+
+    async def stored(self, send: Callable[[], Awaitable[None]]) -> None:
+        """Run ``send``, which uses adders, and return when all of it is stored. Raises the first batch's error."""
         ...
 
     async def send(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import anyio
 
-from eventbus.backends.base import Append, ProducerConfig
+from eventbus.backends.base import Add, Append, ProducerConfig
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.backends.engine import Engine
 from eventbus.errors import BufferExhausted, EventBusError, ProducerClosed, RecordTooLarge
@@ -49,7 +49,7 @@ class Accumulator:
         self._limit_bytes = 0
 
     def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> Delivery:
-        """Put a record into the open batch. The hot path of `send_nowait`."""
+        """Put a record into the open batch and give its handle. The hot path of `send_nowait`."""
         builder = self._builder
         if builder is None:
             builder = self._open()
@@ -60,6 +60,17 @@ class Accumulator:
         if builder.size_bytes >= self._limit_bytes:
             self.close()
         return delivery
+
+    def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> None:
+        """The same without a handle. The hot path of `send_many`."""
+        builder = self._builder
+        if builder is None:
+            builder = self._open()
+        if value is not None and len(value) >= self._limit_bytes:
+            builder = self._open_for_large(builder, key, value)
+        builder.append(key, value, headers, timestamp_ms)
+        if builder.size_bytes >= self._limit_bytes:
+            self.close()
 
     def _open(self) -> BatchBuilder:
         self._limit_bytes = self._producer.opening(self)
@@ -96,6 +107,7 @@ class EmbeddedProducer:
         self._unsettled: deque[_Unsettled] = deque()
         self._unsettled_bytes = 0
         self._waits = engine.waits_for_flush and config.acks == -1
+        self._watchers: list[list[BatchDelivery]] = []
         self._closed = False
         self._opened = anyio.Event()
         self._stored = anyio.Event()
@@ -109,11 +121,31 @@ class EmbeddedProducer:
     # sending ---------------------------------------------------------------------------------------------------------
 
     def appender(self, topic: str, partition: int) -> Append:
+        return self._accumulator(topic, partition).append
+
+    def adder(self, topic: str, partition: int) -> Add:
+        return self._accumulator(topic, partition).add
+
+    def _accumulator(self, topic: str, partition: int) -> Accumulator:
         accumulator = self._accumulators.get((topic, partition))
         if accumulator is None:
             topic_partition = TopicPartition(topic, partition)
             accumulator = self._accumulators[topic_partition] = Accumulator(self, topic_partition)
-        return accumulator.append
+        return accumulator
+
+    async def stored(self, send: Callable[[], Awaitable[None]]) -> None:
+        watched: list[BatchDelivery] = []
+        self._watchers.append(watched)
+        try:
+            await send()
+            self._close_open()
+        finally:
+            self._watchers.remove(watched)
+        await self._settle_until(None)
+        for delivery in watched:
+            await delivery.wait()
+            if delivery.error is not None:
+                raise delivery.error
 
     async def send(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
@@ -185,6 +217,8 @@ class EmbeddedProducer:
         if not builder.count:
             return
         delivery.count = builder.count
+        for watched in self._watchers:
+            watched.append(delivery)
         engine = self._engine
         try:
             data = builder.build()

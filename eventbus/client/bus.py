@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import ModuleType, TracebackType
@@ -360,6 +360,18 @@ class EventBus:
             timestamp_ms=timestamp_ms,
             on_delivery=on_delivery,
         )
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        *,
+        key: Callable[[Any], Any] | None = None,
+        headers: HeadersLike | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Publish many records and wait until all are stored; see `Producer.send_many`."""
+        await self._default_producer().send_many(topic, values, key=key, headers=headers, timestamp_ms=timestamp_ms)
 
     async def flush(self) -> None:
         """Return when every record sent by this bus so far is stored or has failed."""

@@ -7,12 +7,13 @@ from types import TracebackType
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
 
-from eventbus.backends.base import Append, BackendProducer
+from eventbus.backends.base import Add, Append, BackendProducer
 from eventbus.backends.delivery import Delivery, OnDelivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.partitioner import Partitioner, make_partitioner
-from eventbus.errors import ConfigError, SerializationError, UnknownTopicOrPartition
+from eventbus.errors import BufferExhausted, ConfigError, SerializationError, UnknownTopicOrPartition
 from eventbus.types import Header, Headers, RecordMetadata
 from serdes import Encode, Serde, encoder_for
 
@@ -21,12 +22,14 @@ HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str
 
 
 _KEYS_REMEMBERED = 65_536
+_SLICE = 1_000
+"""Records of a `send_many` between two looks at the rest of the world: about a millisecond."""
 
 
 class _Topic:
     """What a producer remembers of a topic: so that a send looks things up once."""
 
-    __slots__ = ("appenders", "count", "encoders", "name", "partitioner", "partitions")
+    __slots__ = ("adders", "appenders", "count", "encoders", "name", "partitioner", "partitions")
 
     def __init__(self, name: str, count: int, partitioner: Partitioner, backend: BackendProducer) -> None:
         self.name = name
@@ -35,6 +38,7 @@ class _Topic:
         self.partitions: dict[bytes | None, int] = {}
         """Key to partition, where the partitioner goes by key: hashing in Python costs thirty times the look-up."""
         self.appenders: list[Append] = [backend.appender(name, partition) for partition in range(count)]
+        self.adders: list[Add] = [backend.adder(name, partition) for partition in range(count)]
         self.encoders: dict[type, Encode] = {}
 
     def choose(self, key: bytes | None, value: Any, data: bytes | None) -> int:
@@ -139,6 +143,58 @@ class Producer:
         if on_delivery is not None:
             delivery.add_callback(on_delivery)
         return delivery
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        *,
+        key: Callable[[Any], Any] | None = None,
+        headers: HeadersLike | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Publish many records and wait until all are stored: the fastest way in.
+
+        ``key`` computes each record's key from its value; ``headers`` and ``timestamp_ms`` hold for all. Raises the
+        first error; a batch fails or is stored as a whole, so records in other batches may be stored then. Waits for
+        room in the buffer as it goes: ``values`` may be as long as you like, a generator too.
+        """
+
+        async def send() -> None:
+            await self._add_all(topic, values, key, pack_headers(headers) if headers else (), timestamp_ms)
+
+        await self._backend.stored(send)
+
+    async def _add_all(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        key_of: Callable[[Any], Any] | None,
+        headers: Headers,
+        timestamp_ms: int | None,
+    ) -> None:
+        entry = self._topics.get(topic) or self._topic(topic)
+        now_ms = self._clock() if timestamp_ms is None else timestamp_ms
+        find, adders, key = entry.partitions.get, entry.adders, None
+        for number, value in enumerate(values, 1):
+            data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
+            if key_of is not None:
+                key = key_of(value)
+                if type(key) is not bytes:
+                    key = self._bytes_of(entry, key, "key")
+            partition = find(key)
+            if partition is None:
+                partition = entry.choose(key, value, data)
+            try:
+                adders[partition](key, data, headers, now_ms)
+            except BufferExhausted:
+                await self._backend.wait_for_room()
+                adders[partition](key, data, headers, now_ms)
+            if not number % _SLICE:
+                # Other tasks get their turn, the sender among them; and the clock is read again.
+                await anyio.lowlevel.checkpoint()
+                if timestamp_ms is None:
+                    now_ms = self._clock()
 
     async def wait_for_room(self) -> None:
         """Return when the buffer has room for more `send_nowait`. BufferExhausted after ``max_block_ms``."""

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from eventbus import EventBus
-from eventbus.errors import BufferExhausted, ConfigError, ProducerClosed
+from eventbus.errors import BufferExhausted, ConfigError, ProducerClosed, RecordTooLarge, SerializationError
 
 
 async def values_of(bus: EventBus, topic: str, count: int) -> list[bytes]:
@@ -151,3 +151,38 @@ async def test_what_failed_is_logged_even_if_nobody_awaits(make_bus: Any, caplog
             bus.send_nowait("t", b"x" * 5000)
             await bus.flush()
     assert "1 record(s) for t-0 were not stored" in caplog.text
+
+
+async def test_send_many_returns_when_all_is_stored(make_bus: Any) -> None:
+    async with make_bus() as bus:
+        await bus.admin.create_topic("t", partitions=3)
+        await bus.send_many("t", (b"%d" % n for n in range(5_000)), key=lambda value: value[-2:], headers={"h": "x"})
+        async with bus.new_consumer("t") as reader:
+            records = []
+            while len(records) < 5_000:
+                records += await reader.poll(timeout_ms=0, max_records=5_000)
+        assert sorted(int(r.value) for r in records) == list(range(5_000))
+        assert all(r.key == r.value[-2:] and r.headers == (("h", b"x"),) for r in records)
+        by_partition: dict[int, list[int]] = {}
+        for record in records:
+            by_partition.setdefault(record.partition, []).append(int(record.value))
+        assert all(numbers == sorted(numbers) for numbers in by_partition.values())
+
+
+async def test_send_many_waits_for_room(file_url: str) -> None:
+    async with EventBus(file_url, buffer_memory=50_000, batch_size=10_000) as bus:
+        await bus.admin.create_topic("t")
+        await bus.send_many("t", (b"x" * 1000 for _ in range(500)))
+        (topic,) = await bus.admin.describe_topics(["t"])
+        assert topic.partitions[0].high_watermark == 500
+
+
+async def test_send_many_raises_what_kept_a_record_out(make_bus: Any) -> None:
+    async with make_bus() as bus:
+        await bus.admin.create_topic("t", configs={"max.message.bytes": 1000})
+        with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes"):
+            await bus.send_many("t", [b"small", b"x" * 5000, b"small"])
+        (topic,) = await bus.admin.describe_topics(["t"])
+        assert topic.partitions[0].high_watermark == 2
+        with pytest.raises(SerializationError):
+            await bus.send_many("t", [object()])
