@@ -86,6 +86,7 @@ class Broker:
         def new_text_id() -> str:
             return base64.urlsafe_b64encode(new_id()).rstrip(b"=").decode()
 
+        config.check()
         logs = Logs.open(storage, config.fsync)
         try:
             logs.check_metadata_found()
@@ -191,7 +192,7 @@ class Broker:
         if state is not None:
             return state.partitions
         if not self.config.auto_create_topics:
-            return self._topics.topic(topic).partitions  # it raises
+            raise self._metadata.shard.unknown(topic)
         created = self.create_topics([TopicSpec(topic)], self._now_ms)[topic]
         if isinstance(created, KafkaError):
             raise created
@@ -321,11 +322,7 @@ class Broker:
         topic, number = topic_partition
         state = self._known_topics.get(topic)
         if state is None:
-            try:
-                self._topics.topic(topic)
-            except UnknownTopicOrPartition as error:
-                return error
-            return None
+            return self._metadata.shard.unknown(topic)
         if 0 <= number < state.partitions:
             return None
         return UnknownTopicOrPartition(

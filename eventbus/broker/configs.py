@@ -27,6 +27,7 @@ _LIMITS = {"int": (-(1 << 31), _INT_MAX), "long": (-(1 << 63), _LONG_MAX), "doub
 
 _ONE_COPY = "stored only: there is one copy here, kafka:// replicates"
 _NO_COMPACTION = "stored only: compaction is not part of this version"
+_HALF_COMPACTED = "in part: records need keys, but old values stay, compaction is not part of this version"
 _NO_TIERS = "stored only: there is no tiered storage here"
 _PRODUCER_CODEC = "stored only: batches keep the codec of their producer"
 _FSYNC = "stored only: flushes follow the log's fsync setting"
@@ -49,7 +50,7 @@ class ConfigKey(NamedTuple):
     allowed: tuple[str, ...] = ()
     """The only values of a string, or of each element of a list."""
     no_effect: str = ""
-    """Empty when the embedded log acts on the key, else why it does not."""
+    """Empty when the embedded log acts on the key, else why it does not (``stored only: ...``)."""
     server_key: str = ""
     """Kafka's broker-wide key for the same thing."""
     hint: str = ""
@@ -181,7 +182,7 @@ class ConfigEntry(NamedTuple):
     source: ConfigSource
     type: ConfigType = "string"
     no_effect: str = ""
-    """Empty when the log acts on it, else why it does not."""
+    """Empty when the log acts on it, else why it does not, or not fully."""
 
 
 def normalise(configs: Mapping[str, object]) -> dict[str, str]:
@@ -280,8 +281,15 @@ def describe(topic: Mapping[str, str], broker: Mapping[str, str]) -> dict[str, C
     for name, value in effective(topic, broker).items():
         key = _SETTABLE[name]
         source: ConfigSource = "topic" if name in topic else "broker" if name in broker else "default"
-        entries[name] = ConfigEntry(value, broker.get(name, key.default), source, key.type, key.no_effect)
+        entries[name] = ConfigEntry(value, broker.get(name, key.default), source, key.type, no_effect(name, value))
     return entries
+
+
+def no_effect(name: str, value: str) -> str:
+    """Empty when the log acts on this value, else why it does not."""
+    if name == "cleanup.policy" and "compact" in value:
+        return _HALF_COMPACTED
+    return _SETTABLE[name].no_effect
 
 
 def log_config(topic: Mapping[str, str], broker: Mapping[str, str]) -> LogConfig:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
+
+from eventbus.errors import ConfigError
+
+_Positive = Annotated[int, Meta(ge=1)]
+_Partitions = Annotated[int, Meta(ge=1, le=10_000)]
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,21 +20,28 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """When stored bytes are forced to disk. ``commit``: before they are acknowledged or read. ``interval``: in the
     background; a power cut loses at most ``fsync_interval_ms``. ``os``: when the operating system likes; a power cut
     loses its tail of 5 to 30 s. None of them loses anything when only the process dies."""
-    fsync_interval_ms: int = 100
+    fsync_interval_ms: _Positive = 100
     auto_create_topics: bool = False
     """``auto.create.topics.enable``. Off: a mistyped name is an error, not a topic."""
-    num_partitions: int = 1
+    num_partitions: _Partitions = 1
     """``num.partitions``: of a topic that does not say."""
-    offsets_topic_num_partitions: int = 50
+    offsets_topic_num_partitions: _Partitions = 50
     """Of ``__consumer_offsets``, when it is created; later it keeps what it has."""
-    offsets_topic_segment_bytes: int = 104_857_600
-    log_retention_check_interval_ms: int = 300_000
-    checkpoint_interval_ms: int = 1_000
+    offsets_topic_segment_bytes: _Positive = 104_857_600
+    log_retention_check_interval_ms: _Positive = 300_000
+    checkpoint_interval_ms: _Positive = 1_000
     """How often readers in other processes learn how far they may read, if anything moved."""
     log_defaults: dict[str, Any] = {}
     """Topic configs for topics that do not set them, under Kafka's topic keys."""
     cluster_id: str | None = None
     """Refuse a directory of another cluster; for a new one, its id. None: whatever is there, or a new id."""
+
+    def check(self) -> None:
+        """Raises ConfigError for a value that cannot be."""
+        try:
+            msgspec.convert(msgspec.structs.asdict(self), BrokerConfig)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"setting of the log: {error}") from None
 
     @property
     def fsync_promise(self) -> str:

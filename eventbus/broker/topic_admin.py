@@ -128,11 +128,8 @@ class TopicAdmin:
 
     def _warnings(self, topic: TopicState) -> tuple[str, ...]:
         collision = names.collision_warning(topic.name, self.topics)
-        idle = [
-            f"{key}={value} has no effect here: {configs.config_key(key).no_effect}"
-            for key, value in topic.configs.items()
-            if configs.config_key(key).no_effect
-        ]
+        effects = ((key, value, configs.no_effect(key, value)) for key, value in topic.configs.items())
+        idle = [f"{key}={value}: {why}" for key, value, why in effects if why]
         return ((collision,) if collision else ()) + tuple(idle)
 
     def delete(self, name: str, now_ms: int) -> None:

@@ -138,11 +138,15 @@ class TopicsShard:
         """Raises UnknownTopicOrPartition, naming the nearest topic."""
         topic = self.topics.get(name)
         if topic is None:
-            known = [other for other in self.topics if not other.startswith("__")]
-            raise UnknownTopicOrPartition(
-                f"there is no topic {name!r} (create it: `eventbus topics create {name}`){nearest(name, known)}"
-            )
+            raise self.unknown(name)
         return topic
+
+    def unknown(self, name: str) -> UnknownTopicOrPartition:
+        """The error for a topic that does not exist."""
+        known = [other for other in self.topics if not other.startswith("__")]
+        return UnknownTopicOrPartition(
+            f"there is no topic {name!r} (create it: `eventbus topics create {name}`){nearest(name, known)}"
+        )
 
 
 def _check_partitions(name: str, partitions: int) -> None:

@@ -115,8 +115,12 @@ def test_warnings_are_told_at_creation(world) -> None:
     results = world.broker.create_topics([TopicSpec("a_b", configs={"min.insync.replicas": 2})], world.now_ms)
     collision, idle = results["a_b"].warnings
     assert "'a_b' and 'a.b'" in collision
-    assert idle == "min.insync.replicas=2 has no effect here: stored only: there is one copy here, kafka:// replicates"
+    assert idle == "min.insync.replicas=2: stored only: there is one copy here, kafka:// replicates"
     assert describe(world, "a_b").warnings == ()
+    (half,) = world.broker.create_topics([TopicSpec("t", configs={"cleanup.policy": "compact"})], 0)["t"].warnings
+    assert "records need keys, but old values stay" in half
+    assert describe(world, "t").configs["cleanup.policy"].no_effect
+    assert not describe(world, "a_b").configs["cleanup.policy"].no_effect
 
 
 def test_unknown_topics_suggest_the_nearest(world) -> None:
@@ -182,7 +186,7 @@ def test_configs_act_at_once(world) -> None:
     world.produce(ORDERS, b"x" * 300)
     described = world.broker.alter_configs("orders", {"max.message.bytes": 200, "preallocate": True}, [], world.now_ms)
     assert described.configs["max.message.bytes"].value == "200"
-    assert ["preallocate=true has no effect" in warning for warning in described.warnings] == [True]
+    assert ["preallocate=true: stored only" in warning for warning in described.warnings] == [True]
     assert world.broker.max_message_bytes("orders") == 200
     with pytest.raises(KafkaError, match=r"max\.message\.bytes=200"):
         world.produce(ORDERS, b"x" * 300)
@@ -313,6 +317,23 @@ def test_cluster_id(world) -> None:
     world.broker.close(world.now_ms)
     with pytest.raises(ConfigError, match=f"belongs to cluster {cluster_id}, asked for cluster_id=another"):
         world.open(cluster_id="another")
+    world.open(fsync="commit")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"fsync": "sometimes"},
+        {"fsync_interval_ms": 0},
+        {"num_partitions": 0},
+        {"offsets_topic_num_partitions": 0},
+        {"checkpoint_interval_ms": -1},
+    ],
+)
+def test_settings_that_cannot_be(world, settings) -> None:
+    world.broker.close(world.now_ms)
+    with pytest.raises(ConfigError, match=f"setting of the log: .*{next(iter(settings))}"):
+        world.open(**settings)
     world.open(fsync="commit")
 
 
