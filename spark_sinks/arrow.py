@@ -4,6 +4,10 @@
 (key, gap, value, gap, key, ...), and taking each fourth element copies all keys, or all values, in one go.
 """
 
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,5 +1,9 @@
 """Records to table columns: JSON values become typed columns, each beside the coordinates of its record."""
 
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from operator import attrgetter
@@ -22,8 +26,8 @@ DATE = "dt"
 class Undecodable(NamedTuple):
     """Rows of one batch that do not fit the schema: how many, and the first."""
 
-    count: int
-    index: int
+    failed: int
+    first: int
     reason: str
 
 

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -163,7 +163,7 @@ def _sync_dir(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def disk_errors(path: Path, what: str) -> Iterator[None]:
+def disk_errors(path: Path, what: str) -> Generator[None]:
     """Turn an OSError into our own error, naming the path and what was done to it."""
     try:
         yield

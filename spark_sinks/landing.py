@@ -5,6 +5,10 @@ table's ledger together with its offsets (see `spark_sinks.ledger`). What the le
 Spark's checkpoint beside it only saves looking that up.
 """
 
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import re
@@ -12,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
 
 import msgspec
@@ -31,10 +35,12 @@ from spark_sinks.options import log_directory, parse_options
 from spark_sinks.writer import REPORT_COLUMNS, DecodeTask, Report, WriteTask, undecodable
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+ArrowSchema = Any
+"""A `pyarrow.Schema`: unknown to type checkers, and it should not make `land` unknown too."""
 DEFAULT_BATCH_RECORDS = 500_000
+"""What a crash makes the next run repeat, at most."""
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 _LONG_JOB_RECORDS = 5_000_000
 _SOURCE_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
@@ -64,7 +70,7 @@ def land(
     topic: str,
     to: str,
     *,
-    schema: type[msgspec.Struct] | pa.Schema | str | None = None,
+    schema: type[msgspec.Struct] | ArrowSchema | str | None = None,
     transform: Callable[[DataFrame], DataFrame] | None = None,
     partition_by: str | Sequence[str] | Mapping[str, str] = DATE,
     starting_offsets: str = "earliest",
@@ -145,7 +151,7 @@ class _Layout:
 
     def __init__(
         self,
-        schema: type[msgspec.Struct] | pa.Schema | str | None,
+        schema: type[msgspec.Struct] | ArrowSchema | str | None,
         transform: Callable[[DataFrame], DataFrame] | None,
         partition_by: str | Sequence[str] | Mapping[str, str],
         compression: str,
@@ -174,7 +180,7 @@ class _Layout:
 
             assert self._ddl is not None
             try:
-                struct = StructType.fromDDL(self._ddl)
+                struct = cast("StructType", StructType.fromDDL(self._ddl))
             except Exception as error:
                 raise ConfigError(f"schema={self._ddl!r} is not Spark DDL ('name type, ...'): {error}") from error
             self._rows = RowSchema(to_arrow_schema(struct, timezone="UTC"))

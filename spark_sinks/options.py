@@ -11,9 +11,9 @@ from typing import NoReturn
 from urllib.parse import unquote, urlsplit
 
 import msgspec
-from eventbus.log.reader import LogReader
 
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
+from eventbus.log.reader import LogReader
 from eventbus.types import TopicPartition
 from spark_sinks.offsets import EARLIEST, LATEST, Bounds, Offsets, parse
 

@@ -4,6 +4,10 @@ One of the two is given (``schema=``), the other follows. msgspec then does all 
 what a consumer with the same type accepts, and refuses the rest with the same words.
 """
 
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import datetime
@@ -138,7 +142,7 @@ def _arrow_type(kind: mi.Type, where: str) -> pa.DataType:
         return _arrow_of_values([each.value for each in kind.cls], where)
     if isinstance(kind, mi.LiteralType):
         return _arrow_of_values(list(kind.values), where)
-    simple = {
+    simple: dict[type[mi.Type], pa.DataType] = {
         mi.BoolType: pa.bool_(),
         mi.IntType: pa.int64(),
         mi.FloatType: pa.float64(),

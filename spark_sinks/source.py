@@ -5,6 +5,10 @@ own through `eventbus.log.reader`, and records cross to the JVM as Arrow columns
 tasks, so it holds options only.
 """
 
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from collections.abc import Iterator

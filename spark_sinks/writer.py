@@ -4,6 +4,10 @@ Spark's own Parquet writer goes row by row through the JVM; pyarrow writes the c
 that decoded them: about a third of the CPU time.
 """
 
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import os
@@ -220,8 +224,8 @@ def _decode(decoder: RowDecoder, batch: pa.RecordBatch) -> tuple[pa.RecordBatch 
     rows, bad = decoder.rows(batch)
     if bad is None:
         return rows, Report("", "", 0, 0)
-    topic, partition, offset = (batch.column(name)[bad.index].as_py() for name in ("topic", "partition", "offset"))
-    return None, Report("", topic, 0, 0, bad.count, partition, offset, bad.reason)
+    topic, partition, offset = (batch.column(name)[bad.first].as_py() for name in ("topic", "partition", "offset"))
+    return None, Report("", topic, 0, 0, bad.failed, partition, offset, bad.reason)
 
 
 def _codes(batch: pa.RecordBatch, column: str) -> tuple[Any, list[str]]:

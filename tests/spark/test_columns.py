@@ -157,7 +157,7 @@ def test_rows_that_do_not_fit_are_counted_and_the_first_is_told(
     rows, bad = RowSchema(schema).decoder().rows(source_batch(values))
     assert rows is None
     assert bad is not None
-    assert (bad.count, bad.index) == (count, index)
+    assert (bad.failed, bad.first) == (count, index)
     assert reason.lower() in bad.reason.lower()
 
 
