@@ -18,6 +18,7 @@ from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.backends.engine import Engine
 from eventbus.errors import BufferExhausted, EventBusError, ProducerClosed, RecordTooLarge
 from eventbus.records import BatchBuilder
+from eventbus.records.single import BatchSpan, build_single
 from eventbus.types import Headers, RecordMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.producer")
@@ -107,6 +108,9 @@ class EmbeddedProducer:
         self._unsettled: deque[_Unsettled] = deque()
         self._unsettled_bytes = 0
         self._waits = engine.waits_for_flush and config.acks == -1
+        self._lingers = config.linger_ms > 0
+        self._large_bytes = config.max_request_size - _RECORD_OVERHEAD_BYTES
+        self._produce = engine.broker.produce
         self._watchers: list[list[BatchDelivery]] = []
         self._closed = False
         self._opened = anyio.Event()
@@ -150,28 +154,26 @@ class EmbeddedProducer:
     async def send(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
     ) -> RecordMetadata:
-        if self.config.linger_ms or (topic, partition) in self._open:
+        if self._lingers or (topic, partition) in self._open:
             return await self._send_in_batch(topic, partition, key, value, headers, timestamp_ms)
         # Nobody to batch with: straight through, without a handle. This is the path of one awaited publish.
         if self._closed:
             raise self._refusal()
         topic_partition = TopicPartition(topic, partition)
-        if value is not None and len(value) > self.config.max_request_size - _RECORD_OVERHEAD_BYTES:
+        if value is not None and len(value) > self._large_bytes:
             self.check_size(topic_partition, key, value)
-        builder = BatchBuilder(self.config.compression)
-        builder.append(key, value, headers, timestamp_ms)
-        engine = self._engine
-        info = engine.broker.produce(topic_partition, builder.build(), timestamp_ms, trusted=True)
-        if self._waits:
-            await engine.wait_durable(topic_partition, info.last_offset)
-        elif engine.waits_for_flush:
-            self._settle_later(_Unsettled(topic_partition, info.last_offset, None, 0))
-        return RecordMetadata(
-            topic,
-            partition,
-            info.base_offset if self.config.acks else -1,
-            info.timestamp_ms if info.timestamp_ms >= 0 else timestamp_ms,
+        batch = build_single(key, value, headers, timestamp_ms, self.config.compression)
+        span = BatchSpan(0, timestamp_ms)
+        base_offset, last_offset, append_time_ms = self._produce(
+            topic_partition, batch, timestamp_ms, header=span, trusted=True
         )
+        if self._waits:
+            await self._engine.wait_durable(topic_partition, last_offset)
+        elif self._engine.waits_for_flush:
+            self._settle_later(_Unsettled(topic_partition, last_offset, None, 0))
+        if not self.config.acks:
+            base_offset = -1
+        return RecordMetadata(topic, partition, base_offset, timestamp_ms if append_time_ms < 0 else append_time_ms)
 
     async def _send_in_batch(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
@@ -222,7 +224,7 @@ class EmbeddedProducer:
         engine = self._engine
         try:
             data = builder.build()
-            info = engine.broker.produce(topic_partition, data, engine.clock(), trusted=True)
+            info = self._produce(topic_partition, data, engine.clock(), trusted=True)
         except EventBusError as error:
             delivery.fail(error)
             return

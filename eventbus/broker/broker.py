@@ -26,6 +26,7 @@ from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.log.storage import Storage
 from eventbus.records import BatchHeader, read_header
+from eventbus.records.single import BatchSpan
 from eventbus.types import IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 LATEST = -1
@@ -210,7 +211,7 @@ class Broker:
         batch: bytearray,
         now_ms: int,
         *,
-        header: BatchHeader | None = None,
+        header: BatchHeader | BatchSpan | None = None,
         trusted: bool = False,
     ) -> AppendInfo:
         """Append one batch. Ack it when `is_durable` says so for its last offset.

@@ -1,0 +1,70 @@
+"""A batch of one record, for a publish that waits for its ack: what `BatchBuilder` makes of it, at half the cost."""
+
+from __future__ import annotations
+
+import msgspec
+from crc32c import crc32c
+
+from eventbus.records.batch import (
+    BATCH_HEADER,
+    CRC,
+    CRC_POSITION,
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    MAGIC,
+)
+from eventbus.records.builder import BatchBuilder
+from eventbus.records.varint import NULL_LENGTH, SIZED_VARINTS, VARINTS
+from eventbus.types import Compression, Headers
+
+
+class BatchSpan(msgspec.Struct, frozen=True, gc=False):
+    """What an append needs to know of a batch: its builder knows it without reading the header back."""
+
+    last_offset_delta: int
+    max_timestamp_ms: int
+
+
+_FRONT = bytes(HEADER_BYTES)
+_LEADS = [_FRONT + varint + b"\0\0\0" for varint in VARINTS[:8192]]
+"""For a record of n bytes after its length: room for the header, the length, no attributes, no deltas."""
+_FIXED_BYTES = 4  # attributes, timestamp delta, offset delta, header count
+
+_pack_header = BATCH_HEADER.pack_into
+_pack_crc = CRC.pack_into
+
+
+def build_single(
+    key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, compression: Compression
+) -> bytearray:
+    """The record as a batch at base offset 0 and leader epoch -1, with its CRC. Byte for byte `BatchBuilder`'s."""
+    if headers or compression:
+        return _build(key, value, headers, timestamp_ms, compression)
+    try:
+        if key is None:
+            key_size, key_length, key_bytes = 1, NULL_LENGTH, b""
+        else:
+            key_size, key_length = SIZED_VARINTS[len(key)]
+            key_bytes = key
+        if value is None:
+            value_size, value_length, value_bytes = 1, NULL_LENGTH, b""
+        else:
+            value_size, value_length = SIZED_VARINTS[len(value)]
+            value_bytes = value
+        lead = _LEADS[key_size + value_size + _FIXED_BYTES]
+        batch = bytearray().join((lead, key_length, key_bytes, value_length, value_bytes, b"\0"))
+    except (IndexError, TypeError):  # beyond a table, or not bytes at all
+        return _build(key, value, headers, timestamp_ms, compression)
+    length = len(batch) - LENGTH_OVERHEAD_BYTES
+    _pack_header(batch, 0, 0, length, -1, MAGIC, 0, 0, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1)
+    _pack_crc(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
+    return batch
+
+
+def _build(
+    key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, compression: Compression
+) -> bytearray:
+    builder = BatchBuilder(compression)
+    builder.append(key, value, headers, timestamp_ms)
+    return builder.build()

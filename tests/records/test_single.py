@@ -1,0 +1,20 @@
+"""A batch of one record has the bytes that the builder gives it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventbus.records import BatchBuilder
+from eventbus.records.single import build_single
+from eventbus.types import Compression
+
+payloads = st.none() | st.binary(max_size=200) | st.sampled_from([b"x" * 8170, b"x" * 8185, b"x" * 8192, b"x" * 20_000])
+
+
+@given(payloads, payloads, st.sampled_from([(), (("a", b"1"), ("b", None))]), st.integers(-1, 1 << 50))
+def test_the_builders_bytes(key, value, headers, timestamp_ms) -> None:
+    for codec in (Compression.NONE, Compression.LZ4):
+        builder = BatchBuilder(codec)
+        builder.append(key, value, headers, timestamp_ms)
+        assert build_single(key, value, headers, timestamp_ms, codec) == builder.build()
