@@ -22,13 +22,20 @@ LAST_STABLE_OFFSETS = "last-stable-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
 
+_GUIDES = (RECOVERY_POINTS, LOG_START_OFFSETS)
+"""What recovery goes by. A torn one would stop it: "damaged" could then mean "crashed"."""
+
 _logger = logging.getLogger("eventbus.log")
 
 
 def write_offsets(storage: Storage, name: str, offsets: Mapping[TopicPartition, int], *, sync: bool) -> None:
-    """Replace a checkpoint: version, count, then "topic partition offset" a line."""
+    """Replace a checkpoint: version, count, then "topic partition offset" a line.
+
+    Without ``sync`` a crash of the machine may bring back an older one; those that recovery goes by stay readable.
+    """
     lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items())]
-    write_atomic(storage, name, f"0\n{len(lines)}\n{''.join(lines)}".encode(), sync=sync)
+    data = f"0\n{len(lines)}\n{''.join(lines)}".encode()
+    write_atomic(storage, name, data, sync=sync or (name in _GUIDES and storage.durable), sync_name=sync)
 
 
 def read_offsets(storage: Storage, name: str) -> dict[TopicPartition, int] | None:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from eventbus.log.storage import File, Storage, read_whole, write_atomic
 
+_ID_LENGTH = 22
+"""A UUID in Kafka's text form. Less than that was torn in a crash, before anything here was acknowledged."""
 
-def write_partition_metadata(storage: Storage, directory: str, topic_id: str) -> None:
-    """Kafka's ``partition.metadata``: which topic of this name the directory belongs to."""
+
+def write_partition_metadata(storage: Storage, directory: str, topic_id: str, *, sync: bool) -> None:
+    """Write the file; what is not synced here must be flushed together with the log's first records."""
     text = f"version: 0\ntopic_id: {topic_id}"
-    write_atomic(storage, _metadata_path(directory), text.encode(), sync=False)
+    write_atomic(storage, _metadata_path(directory), text.encode(), sync=sync)
 
 
 def open_partition_metadata(storage: Storage, directory: str) -> File:
@@ -26,7 +29,8 @@ def read_partition_metadata(storage: Storage, directory: str) -> str:
     lines = data.decode("ascii", "replace").split("\n")
     if len(lines) < 2 or lines[0] != "version: 0" or not lines[1].startswith("topic_id: "):
         return ""
-    return lines[1].removeprefix("topic_id: ").strip()
+    topic_id = lines[1].removeprefix("topic_id: ")
+    return topic_id if len(topic_id) == _ID_LENGTH and topic_id.isprintable() else ""
 
 
 def _metadata_path(directory: str) -> str:

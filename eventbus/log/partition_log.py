@@ -23,6 +23,7 @@ from eventbus.log.metadata import open_partition_metadata, write_partition_metad
 from eventbus.log.segment import LARGEST_RELATIVE_OFFSET, Damage, Segment
 from eventbus.log.storage import File, Storage, storage_error, write_atomic
 from eventbus.records.batch import BatchHeader, patch_offsets, stamp_log_append_time
+from eventbus.records.single import BatchSpan
 from eventbus.types import NO_TIMESTAMP, OffsetAndTimestamp, TimestampType, TopicPartition
 
 LEADER_EPOCH = 0
@@ -44,6 +45,8 @@ class Unsynced(NamedTuple):
 
     log: PartitionLog
     files: list[File]
+    sealed: list[Segment]
+    metadata: File | None
     directories: tuple[str, ...]
     end_offset: int
 
@@ -75,7 +78,8 @@ class PartitionLog:
         self._storage = storage
         self._append_log_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
         self._sealed_unsynced: list[Segment] = []
-        self._unsynced_names: tuple[str, ...] = ()
+        # A process that was killed may have left names that are there, but not on disk.
+        self._unsynced_names = (self.directory, "") if self.segments else ()
         self._metadata: File | None = None
         """``partition.metadata``, until the first flush has covered it."""
         self._hints: dict[int, int] = {}
@@ -102,7 +106,7 @@ class PartitionLog:
 
         ``recovery_point`` is the published durable watermark (-1: unknown, its checkpoint is damaged): bytes below it
         are never cut. After a ``clean_shutdown`` that is the whole log, and next to nothing is read. A directory of
-        another ``topic_id`` belongs to a deleted topic of the same name and is removed.
+        another ``topic_id`` belongs to another topic of the same name and is put aside.
         """
         try:
             recovered = recovery.recover(
@@ -150,7 +154,7 @@ class PartitionLog:
 
     # -- append -------------------------------------------------------------------------------------------------------
 
-    def append(self, batch: bytearray, header: BatchHeader, now_ms: int) -> AppendInfo:
+    def append(self, batch: bytearray, header: BatchHeader | BatchSpan, now_ms: int) -> AppendInfo:
         """Give the batch the next offsets and write it: all of it, or nothing.
 
         The caller has validated the batch; ``header`` is what it read. `StorageFull` and `StorageError` leave the log
@@ -263,7 +267,7 @@ class PartitionLog:
             storage.makedirs(self.directory)
         self._unsynced_names = (self.directory, "")
         self.topic_id = self.topic_id or storage.unique_id()
-        write_partition_metadata(storage, self.directory, self.topic_id)
+        write_partition_metadata(storage, self.directory, self.topic_id, sync=False)
         self._metadata = open_partition_metadata(storage, self.directory)
         write_atomic(
             storage,
@@ -281,7 +285,7 @@ class PartitionLog:
             files.append(self._active.file)
         if self._metadata is not None:
             files.append(self._metadata)
-        work = Unsynced(self, files, self._unsynced_names, self.log_end_offset)
+        work = Unsynced(self, files, self._sealed_unsynced, self._metadata, self._unsynced_names, self.log_end_offset)
         self._unsynced_names = ()
         self._sealed_unsynced = []
         self._metadata = None
@@ -296,10 +300,10 @@ class PartitionLog:
 
     def take_back(self, work: Unsynced) -> None:
         """The flush did not get to this log: the next one takes everything again."""
-        taken = {id(file) for file in work.files}
         self._sealed_unsynced = [
-            segment for segment in self.segments[:-1] if id(segment.file) in taken or segment in self._sealed_unsynced
+            segment for segment in (*work.sealed, *self._sealed_unsynced) if segment in self.segments
         ]
+        self._metadata = work.metadata
         self._unsynced_names = work.directories or self._unsynced_names
 
     def journal_part(self, batches: list[bytearray]) -> Part | None:

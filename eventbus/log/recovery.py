@@ -27,6 +27,7 @@ UNKNOWN = -1
 """A recovery point whose checkpoint is damaged: nobody knows what was durable, so nothing valid may be cut."""
 
 DELETED_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
 _CHUNK_BYTES = 1 << 20
 _SEARCH_LIMIT_BYTES = 16 << 20
 _EVERYTHING = 1 << 62
@@ -56,12 +57,16 @@ def recover(
     if storage.exists(directory):
         stored_id = read_partition_metadata(storage, directory)
         if topic_id and stored_id and stored_id != topic_id:
-            _logger.warning("%s: removing what a deleted topic of the same name left behind", directory)
-            remove_directory(storage, directory)
+            aside = f"{directory}.{storage.unique_id()}{STRAY_SUFFIX}"
+            _logger.warning(
+                "%s belongs to topic id %s, not to %s: kept aside as %s", directory, stored_id, topic_id, aside
+            )
+            storage.rename(directory, aside)
+            storage.sync_dir("")
             stored_id = ""
         topic_id = topic_id or stored_id
         if topic_id != stored_id and storage.exists(directory):
-            write_partition_metadata(storage, directory, topic_id)
+            write_partition_metadata(storage, directory, topic_id, sync=storage.durable)
     segments = _find_segments(storage, directory, config, now_ms)
     if not segments:
         if recovery_point > log_start_offset:

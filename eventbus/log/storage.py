@@ -116,10 +116,11 @@ def storage_error(error: OSError, doing: str) -> StorageError:
     return StorageError(f"{doing}: {error.strerror or error}. Check the disk, its permissions and `ulimit`, then retry")
 
 
-def write_atomic(storage: Storage, path: str, data: bytes, *, sync: bool) -> None:
-    """Replace a small file: a reader, or a crash, meets the old content or the new one, never a mixture.
+def write_atomic(storage: Storage, path: str, data: bytes, *, sync: bool, sync_name: bool = True) -> None:
+    """Replace a small file: a reader meets the old content or the new one, never a mixture.
 
-    Without ``sync`` a crash of the machine may bring back the old content, or lose the file.
+    With ``sync`` so does a crash of the machine, and with ``sync_name`` it meets the new content. Without ``sync`` a
+    crash may leave anything: for files that can be lost.
     """
     temporary = path + ".tmp"
     file = storage.open(temporary, create=True)
@@ -132,7 +133,7 @@ def write_atomic(storage: Storage, path: str, data: bytes, *, sync: bool) -> Non
     finally:
         file.close()
     storage.rename(temporary, path)
-    if sync:
+    if sync and sync_name:
         storage.sync_dir(path.rpartition("/")[0])
 
 

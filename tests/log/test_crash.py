@@ -1,0 +1,249 @@
+"""Power cuts at any moment of random workloads, and at every moment of small ones.
+
+After each: the log is an exact prefix of what was appended, it holds everything that was acknowledged, and recovering
+it once more changes nothing. The last tests plant bugs to show that these would be found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from random import Random
+
+import pytest
+
+from eventbus.errors import StorageError
+from eventbus.log import checkpoints, commit, journal, recovery
+from eventbus.log.commit import Flush, GroupCommit
+from eventbus.log.config import LogConfig
+from eventbus.log.partition_log import PartitionLog
+from eventbus.log.reader import parse_directory
+from eventbus.records import BatchBuilder, iter_batches, read_header
+from eventbus.testing.storage import CrashStorage, SimulatedCrash
+from eventbus.types import TopicPartition
+
+TOPICS = ("a", "b", "c", "d", "e")
+CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=100, retention_bytes=1200, retention_ms=-1)
+NOW_MS = 1_700_000_000_000
+
+
+class Topic:
+    """What a topic must hold: the model."""
+
+    def __init__(self, topic_id: str) -> None:
+        self.topic_id = topic_id
+        self.batches: list[tuple[int, int, bytes]] = []
+        """(base offset, next offset, bytes) of everything appended, in order."""
+        self.acked_offset = 0
+
+
+class Machine:
+    """A small broker over a `CrashStorage`: what it is told to do, and what it must then hold."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.storage = CrashStorage()
+        self.topics: dict[str, Topic] = {}
+        """Which topics exist is known from elsewhere (the metadata log), and never wrong."""
+        self.numbers = itertools.count()
+        self.logs: dict[str, PartitionLog]
+        self.commit: GroupCommit
+        self.start()
+
+    # life
+
+    def start(self) -> None:
+        storage = self.storage
+        storage.lock()
+        recovery.remove_leftovers(storage)
+        clean = checkpoints.take_clean_shutdown(storage)
+        points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
+        starts = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS)
+        assert points is not None, "a crash damaged a checkpoint"
+        assert starts is not None, "a crash damaged a checkpoint"
+        self.commit = GroupCommit(storage)
+        self.logs = {}
+        for name in storage.listdir(""):
+            where = parse_directory(name)
+            if where is not None and where.topic not in self.topics:
+                recovery.remove_directory(storage, name)
+        for name, topic in self.topics.items():
+            where = TopicPartition(name, 0)
+            self.logs[name] = PartitionLog.open(
+                storage,
+                where,
+                CONFIG,
+                now_ms=NOW_MS,
+                recovery_point=points.get(where, 0),
+                log_start_offset=starts.get(where, 0),
+                clean_shutdown=clean,
+                topic_id=topic.topic_id,
+            )
+        self.publish(sync=True)
+
+    def restart(self, storage: CrashStorage) -> None:
+        """Start again on what is left, check it, and check that starting twice changes nothing."""
+        self.storage = storage
+        self.start()
+        self.check()
+        before = storage.tree()
+        ends = {name: log.log_end_offset for name, log in self.logs.items()}
+        self.storage.kill()
+        self.start()
+        assert storage.tree() == before, "a second recovery changed something"
+        assert {name: log.log_end_offset for name, log in self.logs.items()} == ends
+        for name, log in self.logs.items():
+            topic = self.topics[name]
+            topic.batches = [batch for batch in topic.batches if batch[1] <= log.log_end_offset]
+            topic.acked_offset = log.high_watermark  # readers have seen it
+
+    def check(self) -> None:
+        for name, log in self.logs.items():
+            topic = self.topics[name]
+            log.check()
+            assert log.log_end_offset >= topic.acked_offset, f"{name}: acknowledged batches are gone"
+            start = log.segments[0].base_offset if log.segments else log.log_start_offset
+            expected = [batch for batch in topic.batches if start <= batch[0] and batch[1] <= log.log_end_offset]
+            assert read_all(log, start) == [data for _, _, data in expected], f"{name}: not what was appended"
+
+    # work
+
+    def create(self, name: str) -> None:
+        topic = self.topics[name] = Topic(self.storage.unique_id())
+        self.logs[name] = PartitionLog.open(
+            self.storage, TopicPartition(name, 0), CONFIG, now_ms=NOW_MS, topic_id=topic.topic_id
+        )
+
+    def delete(self, name: str) -> None:
+        del self.topics[name]
+        self.logs.pop(name).delete()
+        try:
+            self.publish(sync=True)
+        except OSError:
+            self.publish(sync=True)  # a new topic of this name must not be measured by the old one's watermark
+
+    def append(self, name: str) -> None:
+        if name not in self.topics:
+            self.create(name)
+        log = self.logs[name]
+        builder = BatchBuilder()
+        for _ in range(self.random.randint(1, 3)):
+            builder.append(b"k", b"%d." % next(self.numbers) * self.random.randint(1, 12), (), NOW_MS)
+        batch = builder.build()
+        header = read_header(batch)
+        entry = [log.log_end_offset, log.log_end_offset + header.last_offset_delta + 1, b""]
+        topic = self.topics[name]
+        try:
+            log.append(batch, header, NOW_MS)
+        except SimulatedCrash:
+            entry[2] = bytes(batch)  # patched already; it may or may not be there
+            topic.batches.append(tuple(entry))
+            raise
+        entry[2] = bytes(batch)
+        topic.batches.append(tuple(entry))
+        self.commit.appended(log, batch)
+
+    def flush(self) -> None:
+        flush = self.commit.begin()
+        for _ in range(self.random.choice((0, 0, 1, 3))):
+            self.append(self.random.choice(TOPICS))
+        error: OSError | None = None
+        try:
+            flush.run()
+        except OSError as failed:
+            error = failed
+        if self.random.random() < 0.2:
+            self.append(self.random.choice(TOPICS))
+        self.commit.complete(flush, error)
+        for name, log in self.logs.items():
+            self.topics[name].acked_offset = max(self.topics[name].acked_offset, log.high_watermark)
+
+    def publish(self, *, sync: bool) -> None:
+        points = {log.topic_partition: log.recovery_point for log in self.logs.values()}
+        starts = {log.topic_partition: log.log_start_offset for log in self.logs.values()}
+        checkpoints.write_offsets(self.storage, checkpoints.RECOVERY_POINTS, points, sync=sync)
+        checkpoints.write_offsets(self.storage, checkpoints.LOG_START_OFFSETS, starts, sync=sync)
+
+    def close(self) -> None:
+        self.commit.close()
+        for log in self.logs.values():
+            log.close()
+            self.topics[log.topic_partition.topic].acked_offset = log.high_watermark
+        self.publish(sync=True)
+        if not any(log.poisoned for log in self.logs.values()):
+            checkpoints.mark_clean_shutdown(self.storage)
+        self.storage.unlock()
+
+    def step(self) -> None:
+        """One random thing."""
+        dice = self.random.random()
+        if dice < 0.55:
+            self.append(self.random.choice(TOPICS))
+        elif dice < 0.85:
+            self.flush()
+        elif dice < 0.90:
+            with contextlib.suppress(OSError):
+                self.publish(sync=self.random.random() < 0.5)
+        elif dice < 0.94 and self.logs:
+            self.random.choice(list(self.logs.values())).apply_retention(NOW_MS)
+        elif dice < 0.97 and self.topics:
+            self.delete(self.random.choice(list(self.topics)))
+        elif dice < 0.98:
+            self.close()
+            self.storage.kill()
+            self.start()
+
+
+def read_all(log: PartitionLog, start: int) -> list[bytes]:
+    """Every batch of a log, from a segment's start on."""
+    found: list[bytes] = []
+    offset, log_start_offset = start, log.log_start_offset
+    log.log_start_offset = start
+    while offset < log.log_end_offset:
+        for batch in iter_batches(log.read(offset, 300, max_offset=log.log_end_offset)):
+            end = batch.position + batch.header.size_bytes
+            found.append(bytes(batch.buffer[batch.position : end]))
+            offset = batch.header.next_offset
+    log.log_start_offset = log_start_offset
+    return found
+
+
+def live_and_die(seed: int) -> None:
+    """Up to three lives of one machine, each ended by a power cut, a killed process, or a failed flush and a kill."""
+    random = Random(seed)
+    machine = Machine(random)
+    for _ in range(random.randint(1, 3)):
+        ending = random.randrange(4)
+        storage = machine.storage
+        if ending == 0:
+            storage.crash_at_call = storage.calls_count + random.randint(1, 150)
+        elif ending == 1:
+            storage.crash_at_sync = storage.syncs_count + random.randint(1, 40)
+        elif ending == 2:
+            storage.fail_sync = storage.syncs_count + random.randint(1, 30)
+        with contextlib.suppress(SimulatedCrash, StorageError, OSError):
+            for _ in range(random.randint(5, 60)):
+                machine.step()
+        if ending == 2 or random.random() < 0.1:
+            # The process dies, the machine does not. What its next life acknowledges must survive the crash after it.
+            with contextlib.suppress(SimulatedCrash, StorageError, OSError):
+                machine.restart(storage.kill())
+                for _ in range(random.randint(0, 20)):
+                    machine.step()
+        machine.restart(machine.storage.crash(random))
+
+
+def small_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the journal wrap around within a test."""
+    monkeypatch.setattr(commit, "JOURNAL_LIMIT_BYTES", 1500)
+
+
+@pytest.mark.parametrize("block", range(20))
+def test_any_crash_leaves_an_exact_prefix_with_everything_acknowledged(block, monkeypatch):
+    small_journal(monkeypatch)
+    for seed in range(block * 100, block * 100 + 100):
+        try:
+            live_and_die(seed)
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
