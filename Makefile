@@ -13,7 +13,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 PACKAGES := eventbus serdes outbox dlq schema_registry spark_sinks
 
-.PHONY: demo test test-full bench lint format clean help
+.PHONY: demo test test-full bench lint lint-style lint-format lint-types lint-floors format clean help
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -31,11 +31,19 @@ test-full: $(VENV)/.installed-dev ## every test, the slow ones too
 bench: $(VENV)/.installed-bench ## the figures beside their peers (ARGS="--quick", "--only E1,E2", "--markdown docs/benchmarks.md")
 	$(BIN)/python tests/benchmarks/bench.py $(ARGS)
 
-lint: $(VENV)/.installed-dev ## ruff, pyright strict on the packages, the floors
+lint: lint-style lint-format lint-types lint-floors ## ruff, pyright strict on the packages, the floors
+
+lint-style: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
+
+lint-format: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
+
+lint-types: $(VENV)/.installed-dev
 	$(BIN)/pyright $(PACKAGES)
-	$(BIN)/lint-imports --no-cache
+
+lint-floors: $(VENV)/.installed-dev
+	$(BIN)/lint-imports --no-cache --no-logo
 
 format: $(VENV)/.installed-dev ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
