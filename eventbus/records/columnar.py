@@ -37,7 +37,15 @@ from eventbus.records.batch import (
     iter_batches,
 )
 from eventbus.records.compression import decompress
-from eventbus.records.record import RecordSpan, check_count, check_end, check_offset_delta, read_headers, read_span
+from eventbus.records.record import (
+    RecordSpan,
+    check_count,
+    check_end,
+    check_offset_delta,
+    check_timestamp,
+    read_headers,
+    read_span,
+)
 from eventbus.records.varint import read_varint
 
 if TYPE_CHECKING:
@@ -207,9 +215,14 @@ def _sections(
         data, sections, next_offset = _decompressed(data, wanted, next_offset, max_grown_bytes)
     else:
         sections = [_Section(b.position + HEADER_BYTES, b.position + b.header.size_bytes, b.header) for b in wanted]
-    for section in sections:
-        check_count(section.header.records_count, section.start, section.end)
-    return data, sections, next_offset
+    for start, end, header in sections:
+        try:
+            check_count(header.records_count, start, end)
+            if not header.records_count:
+                check_end(start, end, 0)
+        except CorruptRecord as error:
+            raise CorruptRecord(f"batch at offset {header.base_offset}: {error}") from None
+    return data, [section for section in sections if section.header.records_count], next_offset
 
 
 def _decompressed(
@@ -299,15 +312,14 @@ def _read_all(data: bytes, sections: Sequence[_Section]) -> RecordArrays:
     ends: list[int] = []
     last_indexes: list[int] = []
     for section in sections:
-        if section.header.records_count:
-            first = len(starts)
-            try:
-                _starts(data, section, starts)
-            except CorruptRecord:
-                raise _Unusual from None
-            ends += starts[first + 1 :]
-            ends.append(section.end)
-            last_indexes.append(len(starts) - 1)
+        first = len(starts)
+        try:
+            _starts(data, section, starts)
+        except CorruptRecord:
+            raise _Unusual from None
+        ends += starts[first + 1 :]
+        ends.append(section.end)
+        last_indexes.append(len(starts) - 1)
     if not starts:
         return _read_each(data, sections)
     arrays = RecordArrays()
@@ -332,7 +344,7 @@ def _read_all(data: bytes, sections: Sequence[_Section]) -> RecordArrays:
         fits = value_end + 1 == arrays.record_end
     if not fits.all() or lengths.min() < 0:
         raise _Unusual
-    headers = [section.header for section in sections if section.header.records_count]
+    headers = [section.header for section in sections]
     _place(arrays, headers, offset_deltas, timestamp_deltas, np.array(last_indexes))
     return arrays
 
@@ -392,10 +404,7 @@ def _read_each(data: bytes, sections: Sequence[_Section]) -> RecordArrays:
     arrays = RecordArrays()
     arrays.data = data
     arrays.offsets = np.array(offsets, np.int64)
-    try:
-        arrays.timestamps_ms = np.array(timestamps_ms, np.int64)
-    except OverflowError:
-        raise CorruptRecord("a timestamp does not fit 64 bits") from None
+    arrays.timestamps_ms = np.array(timestamps_ms, np.int64)
     arrays.timestamp_types = np.array(types, np.int8)
     for name in ("key_start", "key_length", "value_start", "value_length"):
         setattr(arrays, name, np.array([getattr(span, name) for span in spans], np.int64))
@@ -415,11 +424,9 @@ def _read_section(
         span = read_span(data, position, end)
         check_offset_delta(span.offset_delta, next_delta, header.last_offset_delta, position)
         next_delta = span.offset_delta + 1
+        timestamp_ms = check_timestamp(header.base_timestamp_ms + span.timestamp_delta)
         spans.append(span)
         offsets.append(header.base_offset + span.offset_delta)
-        is_appended = header.attributes & TIMESTAMP_TYPE_BIT
-        timestamps_ms.append(
-            header.max_timestamp_ms if is_appended else header.base_timestamp_ms + span.timestamp_delta
-        )
+        timestamps_ms.append(header.max_timestamp_ms if header.attributes & TIMESTAMP_TYPE_BIT else timestamp_ms)
         position = span.end
     check_end(position, end, header.records_count)

@@ -32,6 +32,7 @@ MIN_RECORD_BYTES = 7
 
 _MIN_HEADER_BYTES = 2
 _MAX_TWO_BYTES = 0x3FFF
+_PLAUSIBLE_MS = 1 << 62
 
 
 class RecordSpan(NamedTuple):
@@ -166,6 +167,13 @@ def check_offset_delta(delta: int, lowest: int, highest: int, position: int) -> 
         raise CorruptRecord(f"record at byte {position} has offset delta {delta}, which is not in {lowest}..{highest}")
 
 
+def check_timestamp(timestamp_ms: int) -> int:
+    """`CorruptRecord` unless it fits 64 bits."""
+    if not -(1 << 63) <= timestamp_ms < 1 << 63:
+        raise CorruptRecord(f"timestamp {timestamp_ms} of a record does not fit 64 bits")
+    return timestamp_ms
+
+
 def check_end(position: int, limit: int, count: int) -> None:
     """`CorruptRecord` unless the last record ends where the batch does."""
     if position != limit:
@@ -198,6 +206,9 @@ def decode_records(
         check_offset_delta(span.offset_delta, next_delta, last_offset_delta, position)
         _append_span(data, span, base_offset, base_timestamp_ms, columns)
         position, next_delta = span.end, span.offset_delta + 1
+    if not -_PLAUSIBLE_MS < base_timestamp_ms < _PLAUSIBLE_MS:
+        for timestamp_ms in columns.timestamps_ms[end - count :]:
+            check_timestamp(timestamp_ms)
     if position != limit or next_delta > last_offset_delta + 1:
         check_end(position, limit, count)
         check_offset_delta(next_delta - 1, 0, last_offset_delta, position)
@@ -323,7 +334,7 @@ def _append_span(data: bytes, span: RecordSpan, base_offset: int, base_timestamp
     columns.keys.append(None if span.key_length < 0 else data[span.key_start : key_end])
     columns.values.append(None if span.value_length < 0 else data[span.value_start : value_end])
     columns.offsets.append(base_offset + span.offset_delta)
-    columns.timestamps_ms.append(base_timestamp_ms + span.timestamp_delta)
+    columns.timestamps_ms.append(check_timestamp(base_timestamp_ms + span.timestamp_delta))
 
 
 def encode_record(key: bytes | None, value: bytes | None) -> bytes:
