@@ -46,17 +46,19 @@ class Output:
         else:
             self.line(text)
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-        """Rows under headings; columns of numbers are set to the right. As JSON: a list of objects."""
+    def table(
+        self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None, dense: bool = False
+    ) -> None:
+        """Rows under headings, numbers set to the right; ``dense`` saves width. As JSON: a list of objects."""
         listed = list(rows)
         if self.json:
             keys = [column.lower().replace("-", "_").replace(" ", "_") for column in columns]
             self.data([dict(zip(keys, row, strict=True)) for row in listed])
         elif self.rich:
-            _rich_table(self.stdout, columns, listed, title)
+            _rich_table(self.stdout, columns, listed, title, dense)
         else:
             if title:
-                self.line(title)
+                self.line(f"{title}:")
             for text in plain_columns(columns, listed):
                 self.line(text)
 
@@ -86,20 +88,24 @@ def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bool
 def _text(cell: Any) -> str:
     if cell is None:
         return "-"
-    return f"{cell:.2f}" if isinstance(cell, float) else str(cell)
+    return f"{cell:.1f}" if isinstance(cell, float) else str(cell)
 
 
-def _rich_table(stream: TextIO, columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None) -> None:
+def _rich_table(
+    stream: TextIO, columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None, dense: bool
+) -> None:
     from rich import box
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, header_style="bold")
+    table = Table(title=title, title_justify="left", box=None if dense else box.SIMPLE_HEAD, header_style="bold")
+    if dense:
+        table.padding = (0, 1, 0, 0)
     for column, is_number in zip(columns, _numeric(columns, rows), strict=True):
-        table.add_column(column, justify="right" if is_number else "left")
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(escape(f"{cell:,}" if type(cell) is int else _text(cell)) for cell in row))
+        table.add_row(*(escape(f"{cell:,}" if type(cell) is int and not dense else _text(cell)) for cell in row))
     Console(file=stream).print(table)
 
 

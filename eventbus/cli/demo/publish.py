@@ -21,7 +21,7 @@ from eventbus.errors import BufferExhausted, ConfigError
 from eventbus.types import TopicPartition
 
 if TYPE_CHECKING:
-    from eventbus import EventBus
+    from eventbus import Delivery, EventBus, Producer
 
 TOPIC = "flights"
 PARTITIONS = 6
@@ -35,31 +35,60 @@ async def publish(bus: EventBus, path: Path, limit: int, held: dict[int, int], b
 
     Raises:
         ConfigError: the log holds something else than the rows of this file.
+        StorageError: the disk refused; what is in the log is a prefix still.
     """
     plan = _Plan(held, await _last_values(bus, held))
     done = sum(held.values())
     published = 0
     async with bus.new_producer() as producer:
-
-        def send(row: Row, partition: int) -> None:
-            producer.send_nowait(TOPIC, row.event, key=row.key, partition=partition, timestamp_ms=row.timestamp_ms)
-
+        sending = _Sending(producer)
         for row in read_rows(path, limit):
             partition = plan.place(row)
             if partition is not None:
-                try:
-                    send(row, partition)
-                except BufferExhausted:
-                    await producer.wait_for_room()
-                    send(row, partition)
+                await sending.send(row, partition)
                 published += 1
             if row.number % _STEP == 0:
                 await anyio.lowlevel.checkpoint()
+                sending.check()
                 bar.update(done + published)
         await producer.flush()
+        sending.check()
     plan.check_all_met()
     bar.update(done + published)
     return published
+
+
+class _Sending:
+    """Sends without waiting, and stops at the first batch that failed, before anything is put behind it.
+
+    A later batch that succeeded would leave a hole, and the end offset would no longer tell what the log holds.
+    """
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._last: dict[int, Delivery] = {}
+
+    async def send(self, row: Row, partition: int) -> None:
+        try:
+            delivery = self._put(row, partition)
+        except BufferExhausted:
+            await self._producer.wait_for_room()
+            self.check()
+            delivery = self._put(row, partition)
+        self._last[partition] = delivery
+        if delivery.exception() is not None:  # this row filled its batch, which was refused
+            self.check()
+
+    def _put(self, row: Row, partition: int) -> Delivery:
+        return self._producer.send_nowait(
+            TOPIC, row.event, key=row.key, partition=partition, timestamp_ms=row.timestamp_ms
+        )
+
+    def check(self) -> None:
+        for delivery in self._last.values():
+            error = delivery.exception()
+            if error is not None:
+                raise error
 
 
 async def held_records(bus: EventBus) -> dict[int, int]:

