@@ -46,7 +46,8 @@ class EventBus:
 
     ``url``: ``memory://`` (private; ``memory://name`` is shared within the process), ``file://DIR``, ``kafka://...``.
     Keywords: the log's settings (``fsync``, ``auto_create_topics``, ``num_partitions``, ...) and the defaults of this
-    bus's producers (``acks``, ``linger_ms``, ``compression_type``, ...). ``serdes`` maps types to serdes of your own.
+    bus's producers (``acks``, ``linger_ms``, ``compression_type``, ...). ``serdes`` maps types to serdes of your own,
+    ``clock`` gives milliseconds since the epoch, ``backend`` is a log opened by other means than a URL.
     Raises ConfigError for an unknown scheme or setting, naming the right one.
 
     Use it as ``async with bus:``: entering opens the log and starts the consumers; leaving finishes the records at
@@ -60,6 +61,7 @@ class EventBus:
         client_id: str = "eventbus",
         serdes: Mapping[type, Serde] | None = None,
         clock: Callable[[], int] = system_clock,
+        backend: Backend | None = None,
         **config: Any,
     ) -> None:
         values = normalise(config, LOG_KEYS | PRODUCER_KEYS, "bus")
@@ -70,7 +72,7 @@ class EventBus:
         self._producer_config = {key: value for key, value in values.items() if key in PRODUCER_KEYS}
         producer_settings(self._producer_config)
         log_config = {key: value for key, value in values.items() if key in LOG_KEYS}
-        self._backend: Backend = open_backend(url, log_config, clock)
+        self._backend = open_backend(url, log_config, clock) if backend is None else backend
         self._handlers: list[Handler[Any, Any]] = []
         self._functions: list[ProducerFunction[Any, Any]] = []
         self._topics: dict[str, TopicSpec] = {}

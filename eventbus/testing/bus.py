@@ -1,0 +1,24 @@
+"""A bus on a storage of the test's own: one that crashes, fails, or is looked into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eventbus.backends.embedded import EmbeddedBackend
+from eventbus.backends.engine import Engine
+from eventbus.backends.urls import broker_config, new_id, system_clock
+from eventbus.client.bus import EventBus
+from eventbus.client.config import LOG_KEYS
+from eventbus.log.storage import Storage
+
+
+def bus_on(storage: Storage, **config: Any) -> EventBus:
+    """A bus on ``storage``; the keywords are those of `EventBus`. The engine is the one every bus has."""
+    settings = broker_config({key: value for key, value in config.items() if key in LOG_KEYS})
+    name = storage.describe()
+
+    def engine() -> Engine:
+        return Engine(name, storage, settings, config.get("clock", system_clock), new_id)
+
+    rest = {key: value for key, value in config.items() if key not in LOG_KEYS}
+    return EventBus(name, backend=EmbeddedBackend(name, engine), **rest)
