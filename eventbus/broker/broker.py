@@ -158,7 +158,7 @@ class Broker:
 
         Not even a crash or a full disk in the middle of it may hand an offset or a record to a new topic of the name.
         """
-        self._logs.sync_now(self._groups.forget_topics(topics, now_ms))
+        self._logs.sync_files(self._groups.forget_topics(topics, now_ms))
         doomed = [topic_partition for topic_partition in self._partitions if topic_partition.topic in topics]
         self._logs.delete(doomed)
         for topic_partition in doomed:
@@ -241,7 +241,7 @@ class Broker:
         return info
 
     def _store_metadata(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
-        """Whoever changes topics flushes them by `Logs.sync_now`: no part of group commits."""
+        """Whoever changes topics flushes them by `Logs.sync_metadata`: no part of group commits."""
         if self._advances_at_append:
             return self._store(log, batch, now_ms)
         return log.append(batch, read_header(batch), now_ms)

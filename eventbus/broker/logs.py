@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -13,8 +13,9 @@ from eventbus.log import checkpoints
 from eventbus.log.commit import GroupCommit
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import PartitionLog
+from eventbus.log.reader import parse_directory
 from eventbus.log.recovery import UNKNOWN, remove_directory, remove_leftovers
-from eventbus.log.storage import Storage, storage_error
+from eventbus.log.storage import File, Storage, storage_error
 from eventbus.types import TopicPartition
 
 _logger = logging.getLogger("eventbus.broker")
@@ -49,7 +50,7 @@ class Logs:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.advances_at_append = fsync != "commit" or not storage.durable
         self.advanced: Callable[[TopicPartition], None] = _nobody
-        """Called when `sync_now` moved a high watermark."""
+        """Called when `sync_metadata` moved a high watermark."""
         self._clean_shutdown = False
         self._found: set[TopicPartition] = set()
         self._recovery_points: Offsets | None = {}
@@ -68,7 +69,7 @@ class Logs:
             logs._clean_shutdown = checkpoints.take_clean_shutdown(storage)
             logs._recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
             logs._log_start_offsets = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS)
-            logs._found = {tp for tp in map(_parse_directory, storage.listdir("")) if tp is not None}
+            logs._found = {tp for tp in map(parse_directory, storage.listdir("")) if tp is not None}
         except OSError as error:
             storage.unlock()
             raise storage_error(error, f"opening {storage.describe()}") from error
@@ -143,33 +144,44 @@ class Logs:
 
     # durability ------------------------------------------------------------------------------------------------------
 
-    def sync_now(self, logs: Iterable[PartitionLog]) -> None:
-        """Bring a few logs to the disk at once, whatever the fsync mode: metadata is never less than durable.
+    def sync_metadata(self, log: PartitionLog) -> None:
+        """Bring the metadata log to the disk at once, whatever the fsync mode: nothing may stand on less.
 
-        Blocks for a flush per log (about a millisecond); topics change rarely. The watermarks are published, so that
-        damage in metadata is never taken for a torn tail. Raises StorageError, and the log is poisoned, as after every
-        failed flush.
+        Blocks for about a millisecond; topics change rarely. The watermarks are published, so that damage in metadata
+        is never taken for a torn tail. Raises StorageError, and the log is poisoned, as after every failed flush.
         """
-        storage = self.storage
-        if not storage.durable:
+        if not self.storage.durable:
+            return
+        log.raise_if_poisoned()
+        work = log.begin_sync()
+        self._sync(log, work.files)
+        log.complete_sync(work)
+        if not self.advances_at_append:
+            self.advanced(log.topic_partition)
+        self.publish()
+
+    def sync_files(self, logs: Iterable[PartitionLog]) -> None:
+        """Bring logs to the disk at once that group commits flush, too: their watermarks stay the commits' business."""
+        if not self.storage.durable:
             return
         for log in logs:
             log.raise_if_poisoned()
-            work = log.begin_sync()
-            try:
-                for file in work.files:
-                    file.sync()
-                if work.files:
-                    # Always both: a flush in another thread may have the names under way, but not on disk yet.
-                    storage.sync_dir(log.directory)
-                    storage.sync_dir("")
-            except OSError as error:
-                log.poison(f"its flush to disk failed ({error})")
-                raise storage_error(error, f"flushing {log.topic_partition}") from error
-            log.complete_sync(work)
-            if not self.advances_at_append:
-                self.advanced(log.topic_partition)
-        self.publish()
+            ends = [segment.base_offset for segment in log.segments[1:]] + [log.log_end_offset]
+            segments = zip(log.segments, ends, strict=True)
+            self._sync(log, [segment.file for segment, end_offset in segments if end_offset > log.recovery_point])
+
+    def _sync(self, log: PartitionLog, files: Sequence[File]) -> None:
+        """The directories always: a flush in another thread may have taken their names, and not be done with them."""
+        if not files:
+            return
+        try:
+            for file in files:
+                file.sync()
+            self.storage.sync_dir(log.directory)
+            self.storage.sync_dir("")
+        except OSError as error:
+            log.poison(f"its flush to disk failed ({error})")
+            raise storage_error(error, f"flushing {log.topic_partition}") from error
 
     def publish(self, *, sync: bool = False) -> None:
         """Write the checkpoints that changed. Failing is no harm: they save work, and are written again."""
@@ -263,9 +275,3 @@ def _nobody(topic_partition: TopicPartition) -> None:
 
 def _known(offsets: Offsets | None, topic_partition: TopicPartition, damaged: int) -> int:
     return damaged if offsets is None else offsets.get(topic_partition, 0)
-
-
-def _parse_directory(name: str) -> TopicPartition | None:
-    """``flights-0`` -> its partition; None for any other name."""
-    topic, dash, number = name.rpartition("-")
-    return TopicPartition(topic, int(number)) if dash and topic and number.isascii() and number.isdecimal() else None

@@ -101,7 +101,7 @@ class TopicAdmin:
                 results[spec.name] = self._describe(decision.reply, warnings)
             except KafkaError as error:
                 results[spec.name] = error
-        self._logs.sync_now([self._shard_log.log])
+        self._logs.sync_metadata(self._shard_log.log)
         return results
 
     def create_internal(self, name: str, partitions: int, topic_configs: Mapping[str, object], now_ms: int) -> None:
@@ -111,7 +111,7 @@ class TopicAdmin:
         )
         self._shard_log.execute(decision, now_ms)
         self.version += 1
-        self._logs.sync_now([self._shard_log.log])
+        self._logs.sync_metadata(self._shard_log.log)
 
     def _decide_create(self, spec: TopicSpec, now_ms: int) -> Decision[TopicState]:
         names.check_topic_name(spec.name)
@@ -138,14 +138,14 @@ class TopicAdmin:
         self._shard_log.execute(self._shard_log.shard.delete(name), now_ms)
         self._log_configs.pop(name, None)
         self.version += 1
-        self._logs.sync_now([self._shard_log.log])
+        self._logs.sync_metadata(self._shard_log.log)
 
     def add_partitions(self, name: str, total_count: int, now_ms: int) -> None:
         """Raises UnknownTopicOrPartition, InvalidPartitions."""
         names.check_not_internal(name, "altered")
         self._shard_log.execute(self._shard_log.shard.add_partitions(name, total_count), now_ms)
         self.version += 1
-        self._logs.sync_now([self._shard_log.log])
+        self._logs.sync_metadata(self._shard_log.log)
 
     def alter_configs(
         self, name: str, set: Mapping[str, object], delete: Sequence[str], now_ms: int
@@ -158,7 +158,7 @@ class TopicAdmin:
         decision = self._shard_log.shard.alter_configs(name, changed, delete)
         configs.check_together(configs.effective(decision.reply.configs, self._defaults))
         self._shard_log.execute(decision, now_ms)
-        self._logs.sync_now([self._shard_log.log])
+        self._logs.sync_metadata(self._shard_log.log)
         self._log_configs.pop(name, None)
         config = self.log_config(name)
         for number in range(decision.reply.partitions):
