@@ -259,6 +259,7 @@ class PartitionLog:
         self._unsynced_names = self._unsynced_names or (self.directory,)
         self.segments.append(segment)
         self._active = segment
+        self._hints.pop(self.log_end_offset, None)  # who waits at the old segment's end goes on in the new one
         return segment
 
     def _create_directory(self) -> None:

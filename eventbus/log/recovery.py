@@ -99,7 +99,8 @@ class _Recovery:
         self.storage = storage
         self.topic_partition = topic_partition
         self.segments = segments
-        self.gaps = "compact" in config.cleanup_policy
+        # Compaction leaves gaps, but only in what was durable: beyond the watermark a gap is what a crash lost.
+        self.gaps = "compact" in config.cleanup_policy and recovery_point == UNKNOWN
         self.recovery_point = max(recovery_point, segments[0].base_offset)
         self.watermark = _EVERYTHING if clean_shutdown or recovery_point == UNKNOWN else self.recovery_point
         self.unknown = recovery_point == UNKNOWN
