@@ -194,7 +194,7 @@ class _Targets:
         directory = path.rpartition("/")[0]
         if directory not in self._ids:
             self._ids[directory] = read_partition_metadata(self._storage, directory)
-        if self._ids[directory] != topic_id:
+        if not topic_id or self._ids[directory] != topic_id:
             return None
         if path not in self._files:
             try:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from eventbus.errors import CorruptRecord
 from eventbus.log.config import LogConfig
 from eventbus.log.journal import replay
-from eventbus.log.metadata import open_partition_metadata, read_partition_metadata, write_partition_metadata
+from eventbus.log.metadata import read_partition_metadata, write_partition_metadata
 from eventbus.log.segment import Damage, Segment
 from eventbus.log.storage import Storage
 from eventbus.records.batch import HEADER_BYTES, check_crc, read_header
@@ -64,7 +64,7 @@ def recover(
             storage.rename(directory, aside)
             storage.sync_dir("")
             stored_id = ""
-        topic_id = topic_id or stored_id
+        topic_id = topic_id or stored_id or storage.unique_id()
         if topic_id != stored_id and storage.exists(directory):
             write_partition_metadata(storage, directory, topic_id, sync=storage.durable)
     segments = _find_segments(storage, directory, config, now_ms)
@@ -75,7 +75,7 @@ def recover(
                 f"directory has no segment. Restore {directory}/ from a backup, or delete the topic"
             )
         return Recovered([], log_start_offset, log_start_offset, topic_id)
-    task = _Recovery(storage, topic_partition, config, segments, recovery_point, clean_shutdown)
+    task = _Recovery(storage, topic_partition, config, segments, recovery_point, clean_shutdown, topic_id)
     log_end_offset = task.run()
     if log_start_offset > log_end_offset:
         # Only without fsync: records were deleted by request up to an offset whose tail was lost. Never reuse offsets.
@@ -95,9 +95,11 @@ class _Recovery:
         segments: list[Segment],
         recovery_point: int,
         clean_shutdown: bool,
+        topic_id: str,
     ) -> None:
         self.storage = storage
         self.topic_partition = topic_partition
+        self.topic_id = topic_id
         self.segments = segments
         # Compaction leaves gaps, but only in what was durable: beyond the watermark a gap is what a crash lost.
         self.gaps = "compact" in config.cleanup_policy and recovery_point == UNKNOWN
@@ -199,10 +201,7 @@ class _Recovery:
             segment.file.pwrite(position, data)
             position += len(data)
         segment.file.sync()
-        metadata = open_partition_metadata(self.storage, str(self.topic_partition))
-        metadata.sync()
-        metadata.close()
-        self.storage.sync_dir(str(self.topic_partition))
+        write_partition_metadata(self.storage, str(self.topic_partition), self.topic_id, sync=True)
         self.storage.sync_dir("")
 
     def _read_first_timestamp(self, segment: Segment) -> None:
