@@ -179,7 +179,11 @@ class Machine:
         if topic_id is not None:
             key = ("", topic_id, tp.partition)
             found_records = read_all(self.broker, tp)
-            assert found_records == self.records[key][: len(found_records)], f"{tp}: not a prefix"
+            history = self.records[key]
+            # Before the first flush of a partition, a power cut may keep the name of its second segment and not of its
+            # first. Nothing of that was acknowledged, and what is left is in order, but it is no prefix.
+            start = 0 if self.acked_records[key] or not found_records else history.index(found_records[0])
+            assert found_records == history[start : start + len(found_records)], f"{tp}: not what was appended"
             assert len(found_records) >= self.acked_records[key], f"{tp}: acknowledged records are gone"
             self.records[key] = found_records
             self.acked_records[key] = len(found_records)
