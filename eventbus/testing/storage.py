@@ -92,7 +92,7 @@ class CrashStorage:
 
     # the calls of a storage
 
-    def open(self, path: str, create: bool = False) -> _CrashFile:
+    def open(self, path: str, create: bool = False) -> CrashFile:
         self._alive()
         parent, name = self._parent(path)
         node = parent.live.get(name)
@@ -104,7 +104,7 @@ class CrashStorage:
             self._rename(parent, ((name, node),))
         if not isinstance(node, _FileNode):
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
-        return _CrashFile(self, node)
+        return CrashFile(self, node)
 
     def exists(self, path: str) -> bool:
         self._alive()
@@ -243,7 +243,7 @@ class CrashStorage:
         return self._directory(directory), name
 
 
-class _CrashFile:
+class CrashFile:
     """A file of a `CrashStorage`."""
 
     __slots__ = ("_node", "_storage")
@@ -438,9 +438,9 @@ class FaultyStorage:
         if self.fails(name):
             raise self.error()
 
-    def open(self, path: str, create: bool = False) -> _FaultyFile:
+    def open(self, path: str, create: bool = False) -> FaultyFile:
         self.may_fail("open")
-        return _FaultyFile(self, self.inner.open(path, create))
+        return FaultyFile(self, self.inner.open(path, create))
 
     def exists(self, path: str) -> bool:
         return self.inner.exists(path)
@@ -482,7 +482,7 @@ class FaultyStorage:
         return self.inner.describe()
 
 
-class _FaultyFile:
+class FaultyFile:
     """A file of a `FaultyStorage`."""
 
     __slots__ = ("_inner", "_storage", "size")

@@ -7,19 +7,21 @@ it once more changes nothing. The last tests plant bugs to show that these would
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
-from eventbus.errors import StorageError
+from eventbus.errors import CorruptRecord, StorageError
 from eventbus.log import checkpoints, commit, journal, recovery
 from eventbus.log.commit import Flush, GroupCommit
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.reader import parse_directory
 from eventbus.records import BatchBuilder, iter_batches, read_header
-from eventbus.testing.storage import CrashStorage, SimulatedCrash
+from eventbus.testing.storage import CrashFile, CrashStorage, SimulatedCrash
 from eventbus.types import TopicPartition
 
 TOPICS = ("a", "b", "c", "d", "e")
@@ -233,17 +235,204 @@ def live_and_die(seed: int) -> None:
         machine.restart(machine.storage.crash(random))
 
 
+@pytest.fixture(autouse=True)
 def small_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the journal wrap around within a test."""
     monkeypatch.setattr(commit, "JOURNAL_LIMIT_BYTES", 1500)
 
 
-@pytest.mark.parametrize("block", range(20))
-def test_any_crash_leaves_an_exact_prefix_with_everything_acknowledged(block, monkeypatch):
-    small_journal(monkeypatch)
-    for seed in range(block * 100, block * 100 + 100):
+def run_seeds(seeds: range) -> None:
+    for seed in seeds:
         try:
             live_and_die(seed)
         except Exception as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_any_crash_leaves_an_exact_prefix_with_everything_acknowledged(block):
+    run_seeds(range(block * 250, (block + 1) * 250))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("block", range(20))
+def test_a_hundred_thousand_crashes(block):
+    run_seeds(range(10_000 + block * 5_000, 10_000 + (block + 1) * 5_000))
+
+
+# -- every crash point of small workloads ------------------------------------------------------------------------------
+
+STEPS: dict[str, Callable[[Machine], object]] = {
+    "append": lambda machine: machine.append("a"),
+    "flush": Machine.flush,
+    "commit to three": lambda machine: ([machine.append(name) for name in "abc"], machine.flush()),
+    "publish": lambda machine: machine.publish(sync=False),
+    "retain": lambda machine: [log.apply_retention(NOW_MS) for log in machine.logs.values()],
+    "delete": lambda machine: machine.delete("a") if "a" in machine.topics else None,
+    "restart": lambda machine: (machine.close(), machine.storage.kill(), machine.start()),
+}
+
+
+def crash_everywhere(workload: tuple[str, ...], survivors_count: int) -> int:
+    """Run a workload once for each call it makes, with a power cut there; returns how many calls that were."""
+    for call in itertools.count(1):
+        machine = Machine(Random(0))
+        for name in "abc" + 11 * "a":  # enough for retention to find something
+            machine.append(name)
+        machine.flush()
+        machine.storage.crash_at_call = machine.storage.calls_count + call
+        done = False
+        with contextlib.suppress(SimulatedCrash):
+            for step in workload:
+                STEPS[step](machine)
+            done = True
+        topics = copy.deepcopy(machine.topics)
+        storage = machine.storage
+        for seed in range(survivors_count):
+            machine.topics = copy.deepcopy(topics)
+            machine.restart(storage.crash(Random(seed)))
+        if done:
+            return call
+    raise AssertionError
+
+
+@pytest.mark.parametrize("first", STEPS)
+def test_every_crash_point_of_two_steps(first):
+    calls = [crash_everywhere((first, second), 6) for second in STEPS]
+    assert max(calls) > 8, "nothing worth a crash was done"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("first", STEPS)
+def test_every_crash_point_of_three_steps(first):
+    for second, third in itertools.product(STEPS, repeat=2):
+        crash_everywhere((first, second, third), 12)
+
+
+# -- planted bugs ------------------------------------------------------------------------------------------------------
+
+
+def acknowledge_before_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(flush: Flush) -> None:
+        flush.synced = [*flush.works]
+
+    monkeypatch.setattr(Flush, "run", run)
+
+
+def never_sync_a_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CrashStorage, "sync_dir", lambda storage, path: storage.syncing())
+
+
+def never_replay_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(storage: CrashStorage) -> None:
+        if storage.exists(journal.JOURNAL):
+            storage.remove(journal.JOURNAL)
+
+    monkeypatch.setattr(recovery, "replay", forget)
+
+
+def replay_into_a_new_topic_of_the_old_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def file(targets, path: str, topic_id: str):
+        return targets._storage.open(path) if targets._storage.exists(path) else None
+
+    monkeypatch.setattr(journal._Targets, "_file", file)
+
+
+def empty_the_journal_before_the_files_are_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Flush.run
+
+    def run(flush: Flush) -> None:
+        if flush._empties_journal:
+            flush._journal.reset()
+        original(flush)
+
+    monkeypatch.setattr(Flush, "run", run)
+
+
+def journal_what_has_a_new_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = PartitionLog.journal_part
+
+    def journal_part(log: PartitionLog, batches: list[bytearray]):
+        log._unsynced_names = ()
+        return original(log, batches)
+
+    monkeypatch.setattr(PartitionLog, "journal_part", journal_part)
+
+
+def forget_what_a_flush_did_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionLog, "take_back", lambda log, work: None)
+
+
+def trust_pages_after_a_failed_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CrashFile, "pwrite", sync_only(CrashFile.pwrite))
+
+
+def sync_only(pwrite):
+    """A write that is skipped where the bytes are there already, as far as can be seen."""
+
+    def write(file: CrashFile, position: int, data: bytes) -> None:
+        if file.pread(position, len(data)) != bytes(data):
+            pwrite(file, position, data)
+
+    return write
+
+
+def keep_segments_that_do_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery._Recovery, "_drop_from", lambda task, number, why: None)
+
+
+def delete_old_segments_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = PartitionLog._delete_segments
+
+    def delete(log: PartitionLog, count: int) -> list[int]:
+        storage = log._storage
+        storage.sync_dir(log.directory)
+        storage.sync_dir = lambda path: None
+        try:
+            return original(log, count)
+        finally:
+            del storage.sync_dir
+
+    monkeypatch.setattr(PartitionLog, "_delete_segments", delete)
+
+
+def rename_checkpoints_before_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "_GUIDES", ())
+
+
+def never_sync_the_name_of_an_empty_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = PartitionLog.__init__
+
+    def init(log: PartitionLog, *arguments) -> None:
+        original(log, *arguments)
+        log._unsynced_names = ()
+
+    monkeypatch.setattr(PartitionLog, "__init__", init)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        acknowledge_before_the_flush,
+        never_sync_a_directory,
+        never_replay_the_journal,
+        replay_into_a_new_topic_of_the_old_name,
+        empty_the_journal_before_the_files_are_flushed,
+        journal_what_has_a_new_name,
+        forget_what_a_flush_did_not_reach,
+        trust_pages_after_a_failed_flush,
+        keep_segments_that_do_not_join,
+        delete_old_segments_in_any_order,
+        rename_checkpoints_before_they_are_written,
+        never_sync_the_name_of_an_empty_segment,
+    ],
+    ids=lambda plant: plant.__name__,
+)
+def test_a_planted_bug_is_found(plant, monkeypatch):
+    """The test above with a broken product: it must fail, and before it has run through."""
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, CorruptRecord)):
+        run_seeds(range(2000))
