@@ -7,15 +7,16 @@ subparsers action, adds a parser and sets ``run`` (a function of the parsed argu
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.parser import Parser, Subcommands, UsageError, default_url
 from eventbus.errors import EventBusError
+from eventbus.version import __version__
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -63,14 +64,12 @@ def run(argv: list[str]) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    if argv in (["--version"], ["-V"]):
-        from eventbus.version import __version__
-
+    if argv in (["--version"], ["-V"]):  # scripts ask this often: no parser, no command
         print(f"eventbus {__version__}")
         return 0
     name = command_of(argv)
     parser = Parser(prog="eventbus", description="An event bus on a Kafka-format log.", epilog=EPILOG)
-    parser.add_argument("--version", "-V", action="store_true", default=argparse.SUPPRESS, help="print the version")
+    parser.add_argument("--version", "-V", action="version", version=f"eventbus {__version__}")
     parser.set_defaults(run=None, json=False, debug=False, notes=[])
     subcommands = parser.add_subparsers(metavar="COMMAND", title="commands")
     _register(name, subcommands)
@@ -84,7 +83,10 @@ def _dispatch(argv: list[str]) -> int:
         _complain(f"warning: {note}")
     if args.run is None:
         raise UsageError(f"{args.program}: which one?\n  see: {args.program} --help")
-    return args.run(args) or 0
+    if name == "run":
+        return args.run(args) or 0  # a service decides itself what it logs, and where
+    with _logging_to_stderr(args.debug):
+        return args.run(args) or 0
 
 
 def command_of(argv: list[str]) -> str | None:
@@ -97,6 +99,25 @@ def command_of(argv: list[str]) -> str | None:
         elif not word.startswith("-"):
             return word
     return None
+
+
+@contextmanager
+def _logging_to_stderr(debug: bool) -> Generator[None]:
+    """Warnings of the log itself (a torn tail was cut, an index rebuilt) as lines on stderr."""
+    import logging
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            # A record that was not stored, a handler that raised: the command's own error, and told by it.
+            if debug or record.name not in ("eventbus.producer", "eventbus.runner"):
+                _complain(f"{record.levelname.lower()}: {self.format(record) if debug else record.getMessage()}")
+
+    logger, handler = logging.getLogger("eventbus"), Handler(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _register(name: str | None, subcommands: Subcommands) -> None:

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.output import Output
-from eventbus.cli.parser import Subcommands, UsageError
+from eventbus.cli.parser import Subcommands, UsageError, default_url
 from eventbus.cli.shell import run_async
 from eventbus.errors import ConfigError
 
@@ -32,6 +32,8 @@ def register(subcommands: Subcommands) -> None:
 def run_service(args: argparse.Namespace) -> int:
     bus = load_bus(args.target)
     out = Output.of(args)
+    if args.url not in (bus.url, default_url()):
+        out.note(f"warning: --url {args.url} is not used: {args.target} has its own, {bus.url}")
 
     async def main() -> None:
         async with bus:
