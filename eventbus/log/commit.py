@@ -16,10 +16,12 @@ which is flushed instead of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from eventbus.errors import ConfigError
-from eventbus.log.journal import Journal, Part
-from eventbus.log.partition_log import PartitionLog, Unsynced
-from eventbus.log.storage import File, Storage, storage_error
+from eventbus.log.journal import Journal
+from eventbus.log.partition_log import Journaled, PartitionLog, Unsynced
+from eventbus.log.storage import Buffer, File, Storage, storage_error
 
 MODES = {
     "commit": "an acknowledged record is on disk",
@@ -40,32 +42,33 @@ _HOLD_FILES = 64
 class Flush:
     """One flush. Only `run` may be called from another thread."""
 
-    __slots__ = ("_empties_journal", "_held", "_journal", "_storage", "failed", "journaled", "parts", "synced", "works")
+    __slots__ = ("_held", "_journal", "_storage", "direct", "empties_journal", "journaled", "parts", "reached")
 
     def __init__(
         self,
         storage: Storage,
         journal: Journal,
-        works: list[Unsynced],
-        parts: dict[PartitionLog, Part],
+        direct: list[Unsynced],
+        journaled: list[Journaled],
+        parts: list[Buffer],
         *,
         empties_journal: bool,
     ) -> None:
         self._storage = storage
         self._journal = journal
-        self._empties_journal = empties_journal
-        self.works = works
+        self.direct = direct
+        """Logs whose files are flushed."""
+        self.journaled = journaled
+        """Logs whose newest batches are in ``parts``, to be flushed in the journal."""
         self.parts = parts
-        """Of the logs that go into the journal: what goes there."""
-        self.synced: list[Unsynced] = []
-        self.journaled: list[Unsynced] = []
+        self.empties_journal = empties_journal
+        self.reached = -1
+        """How far `run` came: -1 not begun, 0 the journal is flushed, n the first n of ``direct`` are."""
         self._held: list[File] = []
-        self.failed: list[Unsynced] = []
-        """Whose flush was begun and not finished: nobody knows what the disk holds of them."""
 
     def hold(self) -> None:
         """Keep the files' descriptors, so that the worker needs none of its own."""
-        self._held = [file for work in self.works for file in work.files]
+        self._held = [file for work in self.direct for file in work.files]
         for file in self._held:
             file.hold()
 
@@ -75,27 +78,20 @@ class Flush:
 
     def run(self) -> None:
         """Bring the snapshot to the disk. Raises `OSError`; give it to `GroupCommit.complete`, never call again."""
-        parts = self.parts
-        if parts:
-            self.failed = [work for work in self.works if work.log in parts]
-            if self._journal.write(list(parts.values())):
-                self.journaled, self.failed = self.failed, []
-            else:
-                parts = {}
+        if self.journaled and not self._journal.write(self.parts):
+            for entry in self.journaled:  # the journal did not take it: one by one, then
+                entry.file.sync()
+        self.reached = 0
         named: set[str] = set()
-        for work in self.works:
-            if work.log in parts:
-                continue
-            self.failed = [work]
+        for work in self.direct:
             for file in work.files:
                 file.sync()
             for directory in work.directories:
                 if directory not in named:
                     self._storage.sync_dir(directory)
                     named.add(directory)
-            self.synced.append(work)
-            self.failed = []
-        if self._empties_journal:
+            self.reached += 1
+        if self.empties_journal:
             self._journal.reset()
 
 
@@ -141,13 +137,23 @@ class GroupCommit:
         """Snapshot everything appended so far."""
         assert self._under_way is None, "one flush at a time"
         dirty, self._dirty = self._dirty, {}
+        journaled: list[Journaled] = []
+        parts: list[Buffer] = []
         empties_journal = self._journal.size_bytes >= JOURNAL_LIMIT_BYTES
-        parts: dict[PartitionLog, Part] = {}
         if empties_journal:
             dirty.update(dict.fromkeys(self._journaled))
-        elif len(dirty) >= JOURNAL_FROM_FILES and self._waits:
-            parts = self._journal_parts(dirty)
-        return self._begin(list(dirty), parts, empties_journal=empties_journal)
+        elif len(dirty) >= JOURNAL_FROM_FILES and not self._journal.broken:
+            journaled = [
+                entry
+                for log, batches in dirty.items()
+                if batches and not (log.closed or log.poisoned)
+                if (entry := log.journal(batches, parts)) is not None
+            ]
+            if sum([entry.size_bytes for entry in journaled]) > JOURNAL_MEAN_BYTES * len(journaled):
+                journaled = []
+            for entry in journaled:
+                del dirty[entry.log]
+        return self._begin(dirty, journaled, parts, empties_journal=empties_journal)
 
     def complete(self, flush: Flush, error: BaseException | None = None) -> list[PartitionLog]:
         """Move the watermarks of what is on disk; returns those logs. ``error`` is what `Flush.run` raised.
@@ -157,21 +163,25 @@ class GroupCommit:
         assert flush is self._under_way, "complete what begin() returned"
         self._under_way = None
         flush.release()
-        for work in flush.synced:
+        done: list[PartitionLog] = []
+        if flush.reached >= 0:
+            for log, _, end_offset, _ in flush.journaled:
+                if end_offset > log.high_watermark:
+                    log.high_watermark = end_offset
+                self._journaled[log] = None
+                done.append(log)
+        for work in flush.direct[: max(flush.reached, 0)]:
             work.log.complete_sync(work)
             self._journaled.pop(work.log, None)
-        for work in flush.journaled:
-            work.log.complete_journal(work.end_offset)
-            self._journaled[work.log] = None
-        done = [work.log for work in (*flush.synced, *flush.journaled)]
+            done.append(work.log)
         if error is not None:
-            self._fail(flush, error, {*done})
+            self._fail(flush, error)
         return [log for log in done if not log.closed]
 
     def close(self) -> None:
         """Flush everything, each byte to its own file, and empty the journal. Then the logs may be closed."""
         assert self._under_way is None, "complete the flush that is under way first"
-        flush = self._begin([*{**self._dirty, **self._journaled}], {}, empties_journal=True)
+        flush = self._begin({**self._dirty, **self._journaled}, [], [], empties_journal=True)
         self._dirty = {}
         try:
             flush.run()
@@ -182,33 +192,29 @@ class GroupCommit:
             self._journal.close()
         self.complete(flush)
 
-    def _begin(self, logs: list[PartitionLog], parts: dict[PartitionLog, Part], *, empties_journal: bool) -> Flush:
-        works = [log.begin_sync() for log in logs if not (log.closed or log.poisoned)]
-        flush = Flush(self._storage, self._journal, works, parts, empties_journal=empties_journal)
+    def _begin(
+        self, direct: Iterable[PartitionLog], journaled: list[Journaled], parts: list[Buffer], *, empties_journal: bool
+    ) -> Flush:
+        works = [log.begin_sync() for log in direct if not (log.closed or log.poisoned)]
+        flush = Flush(self._storage, self._journal, works, journaled, parts, empties_journal=empties_journal)
         if len(works) <= _HOLD_FILES:
             flush.hold()
         self._under_way = flush
         return flush
 
-    def _journal_parts(self, dirty: dict[PartitionLog, list[bytearray] | None]) -> dict[PartitionLog, Part]:
-        """What goes into the journal: nothing, where flushing each file is cheaper."""
-        parts: dict[PartitionLog, Part] = {}
-        for log, batches in dirty.items():
-            part = log.journal_part(batches) if batches else None
-            if part is not None:
-                parts[log] = part
-        size = sum(len(batch) for part in parts.values() for batch in part.batches)
-        worth = len(parts) >= JOURNAL_FROM_FILES and size <= JOURNAL_MEAN_BYTES * len(parts)
-        return parts if worth and not self._journal.broken else {}
-
-    def _fail(self, flush: Flush, error: BaseException, done: set[PartitionLog]) -> None:
-        failed = {work.log for work in flush.failed}
-        if self._journal.broken and flush.parts:
-            failed.update(self._journaled)  # their bytes share pages with what could not be flushed
+    def _fail(self, flush: Flush, error: BaseException) -> None:
+        """Poison what was being flushed; give back what was not reached."""
+        unreached = flush.direct[max(flush.reached, 0) :]
+        failed: list[PartitionLog] = []
+        if flush.reached < 0:
+            failed = [entry.log for entry in flush.journaled]
+            if self._journal.broken:
+                failed += self._journaled  # their bytes share pages with what could not be flushed
+        if not failed and unreached:
+            failed, unreached = [unreached[0].log], unreached[1:]
         for log in failed:
             log.poison(f"its flush to disk failed ({error})")
-        for work in flush.works:
-            log = work.log
-            if log not in done and log not in failed and not log.closed:
-                log.take_back(work)
-                self._dirty[log] = None
+        for work in unreached:
+            if not (work.log.closed or work.log.poisoned):
+                work.log.take_back(work)
+                self._dirty[work.log] = None

@@ -15,9 +15,10 @@ A frame is what one commit wrote::
     parts:
         path length   uint16    path of the segment's log file
         id length     uint16    id of the topic the path belonged to
+        path, id
         data length   uint32
         position      uint64    where in the file the data belongs
-        path, id, data
+        data
 
 Why a replay may never do harm:
 
@@ -35,7 +36,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -47,18 +47,21 @@ JOURNAL = "group-commit.journal"
 
 _MAGIC = b"EBJ1"
 _FRAME = struct.Struct(">4sIIQ")
-_PART = struct.Struct(">HHIQ")
+_TARGET = struct.Struct(">HH")
+_PLACE = struct.Struct(">IQ")
 _CRC = struct.Struct(">I")
 _CRC_START = 8
 
 
-class Part(NamedTuple):
-    """Bytes of one segment and where they belong."""
+def part_target(path: str, topic_id: str) -> bytes:
+    """The beginning of every part for one file."""
+    name, identity = path.encode(), topic_id.encode()
+    return _TARGET.pack(len(name), len(identity)) + name + identity
 
-    path: str
-    topic_id: str
-    position: int
-    batches: list[bytearray]
+
+def part_place(size: int, position: int) -> bytes:
+    """What stands between a part's target and its ``size`` bytes of data."""
+    return _PLACE.pack(size, position)
 
 
 class Journal:
@@ -73,12 +76,13 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        return self._file.size if self._file is not None else 0
+        return self._file.size if self._file is not None and not self.broken else 0
 
-    def write(self, parts: list[Part]) -> bool:
-        """Add a frame and flush it. False when the disk would not take it: then nothing has happened.
+    def write(self, parts: list[Buffer]) -> bool:
+        """Add a frame, the concatenation of ``parts``, and flush it.
 
-        Raises `OSError` when the flush failed; then nobody knows what the disk holds.
+        False when the disk would not take it: then nothing has happened. Raises `OSError` when the flush failed; then
+        nobody knows what the disk holds.
         """
         file = self._open()
         if file is None:
@@ -94,7 +98,7 @@ class Journal:
 
     def reset(self) -> None:
         """Empty the journal. Everything in it must be on disk in its own file by now."""
-        if self._file is not None and self._file.size:
+        if self._file is not None and self.size_bytes:
             self._cut(self._file, 0)
             self._sync(self._file)
 
@@ -172,12 +176,14 @@ class _Targets:
     def apply(self, body: memoryview) -> None:
         start = 0
         while start < len(body):
-            path_length, id_length, data_length, position = _PART.unpack_from(body, start)
-            start += _PART.size
+            path_length, id_length = _TARGET.unpack_from(body, start)
+            start += _TARGET.size
             path = str(body[start : start + path_length], "utf-8")
             start += path_length
             topic_id = str(body[start : start + id_length], "utf-8")
             start += id_length
+            data_length, position = _PLACE.unpack_from(body, start)
+            start += _PLACE.size
             file = self._file(path, topic_id)
             if file is not None and file.size >= position:
                 file.pwrite(position, body[start : start + data_length])
@@ -204,12 +210,9 @@ class _Targets:
         return self._files[path]
 
 
-def _encode(parts: list[Part], sequence: int) -> bytearray:
-    pieces: list[Buffer] = [bytes(_FRAME.size)]
-    for path, topic_id, position, batches in parts:
-        name, identity = path.encode(), topic_id.encode()
-        pieces += (_PART.pack(len(name), len(identity), sum(map(len, batches)), position), name, identity, *batches)
-    frame = bytearray().join(pieces)
+def _encode(parts: list[Buffer], sequence: int) -> bytearray:
+    frame = bytearray(_FRAME.size)
+    frame += b"".join(parts)
     _FRAME.pack_into(frame, 0, _MAGIC, 0, len(frame) - _FRAME.size, sequence)
     _CRC.pack_into(frame, 4, crc32c(memoryview(frame)[_CRC_START:]))
     return frame

@@ -18,10 +18,10 @@ from typing import NamedTuple
 from eventbus.errors import CorruptRecord, LogPoisoned, OffsetOutOfRange, StorageError
 from eventbus.log import recovery
 from eventbus.log.config import LogConfig
-from eventbus.log.journal import Part
+from eventbus.log.journal import part_place, part_target
 from eventbus.log.metadata import open_partition_metadata, write_partition_metadata
 from eventbus.log.segment import LARGEST_RELATIVE_OFFSET, Damage, Segment
-from eventbus.log.storage import File, Storage, storage_error, write_atomic
+from eventbus.log.storage import Buffer, File, Storage, storage_error, write_atomic
 from eventbus.records.batch import BatchHeader, patch_offsets, stamp_log_append_time
 from eventbus.records.single import BatchSpan
 from eventbus.types import NO_TIMESTAMP, OffsetAndTimestamp, TimestampType, TopicPartition
@@ -49,6 +49,15 @@ class Unsynced(NamedTuple):
     metadata: File | None
     directories: tuple[str, ...]
     end_offset: int
+
+
+class Journaled(NamedTuple):
+    """What a flush writes into the redo journal instead of flushing its file."""
+
+    log: PartitionLog
+    file: File
+    end_offset: int
+    size_bytes: int
 
 
 class PartitionLog:
@@ -86,8 +95,10 @@ class PartitionLog:
         self._active = self.segments[-1] if self.segments else None
         self._roll_bytes = 0
         self._roll_timestamp_ms = 0
+        self._journal_target = b""
         if self._active is not None:
             self._set_roll_limits(self._active)
+            self._journal_target = part_target(self._active.path, topic_id)
 
     @classmethod
     def open(
@@ -259,6 +270,7 @@ class PartitionLog:
         self._unsynced_names = self._unsynced_names or (self.directory,)
         self.segments.append(segment)
         self._active = segment
+        self._journal_target = part_target(segment.path, self.topic_id)
         self._hints.pop(self.log_end_offset, None)  # who waits at the old segment's end goes on in the new one
         return segment
 
@@ -307,19 +319,20 @@ class PartitionLog:
         self._metadata = work.metadata
         self._unsynced_names = work.directories or self._unsynced_names
 
-    def journal_part(self, batches: list[bytearray]) -> Part | None:
-        """What the redo journal needs to know of the newest ``batches``; None where they must be flushed themselves.
+    def journal(self, batches: list[bytearray], parts: list[Buffer]) -> Journaled | None:
+        """Add the newest ``batches`` to a frame of the redo journal; None where they must be flushed themselves.
 
         That is so for whatever has a new name: the journal restores bytes, not files.
         """
         segment = self._active
         if segment is None or self._unsynced_names or self._sealed_unsynced:
             return None
-        return Part(segment.path, self.topic_id, segment.file.size - sum(map(len, batches)), batches)
-
-    def complete_journal(self, end_offset: int) -> None:
-        """Everything below is on disk, if not yet in its own file."""
-        self.high_watermark = max(self.high_watermark, end_offset)
+        file = segment.file
+        size = len(batches[0]) if len(batches) == 1 else sum(map(len, batches))
+        parts.append(self._journal_target)
+        parts.append(part_place(size, file.size - size))
+        parts += batches
+        return Journaled(self, file, self.log_end_offset, size)
 
     @property
     def has_sealed_unsynced(self) -> bool:

@@ -317,7 +317,7 @@ def test_every_crash_point_of_three_steps(first):
 
 def acknowledge_before_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(flush: Flush) -> None:
-        flush.synced = [*flush.works]
+        flush.reached = len(flush.direct)
 
     monkeypatch.setattr(Flush, "run", run)
 
@@ -345,7 +345,7 @@ def empty_the_journal_before_the_files_are_flushed(monkeypatch: pytest.MonkeyPat
     original = Flush.run
 
     def run(flush: Flush) -> None:
-        if flush._empties_journal:
+        if flush.empties_journal:
             flush._journal.reset()
         original(flush)
 
@@ -353,13 +353,13 @@ def empty_the_journal_before_the_files_are_flushed(monkeypatch: pytest.MonkeyPat
 
 
 def journal_what_has_a_new_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = PartitionLog.journal_part
+    original = PartitionLog.journal
 
-    def journal_part(log: PartitionLog, batches: list[bytearray]):
+    def journal_it(log: PartitionLog, batches: list[bytearray], parts: list[bytes]):
         log._unsynced_names = ()
-        return original(log, batches)
+        return original(log, batches, parts)
 
-    monkeypatch.setattr(PartitionLog, "journal_part", journal_part)
+    monkeypatch.setattr(PartitionLog, "journal", journal_it)
 
 
 def forget_what_a_flush_did_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
