@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,13 @@ class World:
 
     def files(self, path: str = "") -> list[str]:
         return [name for name in self.storage.listdir(path) if not name.startswith(".")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No power is cut here but on `CrashStorage`, so real flushes would only be slow; a wrong path still fails."""
+    monkeypatch.setattr("eventbus.log.storage._fdatasync", os.fstat)
+    monkeypatch.setattr("eventbus.log.storage._sync_directory", os.listdir)
 
 
 @pytest.fixture(params=["memory", "file"])
