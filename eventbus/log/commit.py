@@ -139,7 +139,7 @@ class GroupCommit:
         dirty, self._dirty = self._dirty, {}
         journaled: list[Journaled] = []
         parts: list[Buffer] = []
-        empties_journal = self._journal.size_bytes >= JOURNAL_LIMIT_BYTES
+        empties_journal = self._journal.size_bytes >= JOURNAL_LIMIT_BYTES and self._may_empty_journal()
         if empties_journal:
             dirty.update(dict.fromkeys(self._journaled))
         elif len(dirty) >= JOURNAL_FROM_FILES and not self._journal.broken:
@@ -181,7 +181,7 @@ class GroupCommit:
     def close(self) -> None:
         """Flush everything, each byte to its own file, and empty the journal. Then the logs may be closed."""
         assert self._under_way is None, "complete the flush that is under way first"
-        flush = self._begin({**self._dirty, **self._journaled}, [], [], empties_journal=True)
+        flush = self._begin({**self._dirty, **self._journaled}, [], [], empties_journal=self._may_empty_journal())
         self._dirty = {}
         try:
             flush.run()
@@ -191,6 +191,12 @@ class GroupCommit:
         finally:
             self._journal.close()
         self.complete(flush)
+
+    def _may_empty_journal(self) -> bool:
+        """Not while it holds the only good copy of something: then it is kept, unused, for the next start."""
+        if any(log.poisoned for log in self._journaled):
+            self._journal.broken = True
+        return not self._journal.broken
 
     def _begin(
         self, direct: Iterable[PartitionLog], journaled: list[Journaled], parts: list[Buffer], *, empties_journal: bool
