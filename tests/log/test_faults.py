@@ -12,12 +12,12 @@ from random import Random
 
 import pytest
 
-from eventbus.errors import EventBusError, LogPoisoned, StorageError, StorageFull
+from eventbus.errors import EventBusError, LogPoisoned, StorageFull
 from eventbus.log import checkpoints, commit, recovery
 from eventbus.log.commit import GroupCommit
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import PartitionLog
-from eventbus.log.storage import FileStorage, storage_error
+from eventbus.log.storage import storage_error
 from eventbus.records import iter_batches, read_header
 from eventbus.testing.storage import CrashStorage, FaultyStorage, disk_full, io_error
 from eventbus.types import TopicPartition
