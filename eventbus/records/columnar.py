@@ -278,7 +278,7 @@ def _starts(data: bytes, section: _Section, starts: list[int]) -> None:
                 position += (first >> 1) + (second << 6) - 62
             else:
                 length, position = read_varint(data, position, end)
-                position += abs(length)
+                position += length
     if position != end:
         raise _Unusual
 

@@ -136,8 +136,11 @@ def test_builds_again() -> None:
     header = read_header(second)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 0)
     assert header.is_transactional and not read_header(first).is_transactional
-    builder.append(b"k", b"more", (), NOW_MS)
-    assert RecordBatch(bytes(builder.build())).records()[-1] == Record(b"k", b"more", (), NOW_MS)
+    for _ in range(2):
+        builder.append(b"k", b"more", (), NOW_MS)
+        assert builder.build() == builder.build()
+        assert RecordBatch(bytes(builder.build())).records()[-1] == Record(b"k", b"more", (), NOW_MS)
+    assert builder.count == 102
 
 
 @pytest.mark.parametrize("compression", list(Compression))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from eventbus.errors import CorruptRecord
-from eventbus.records import fetched_records, patch_offsets, stamp_log_append_time
+from eventbus.records import columnar, fetched_records, patch_offsets, stamp_log_append_time
 from eventbus.records.columnar import RecordArrays, record_arrays
 from eventbus.types import Compression, Record
 
@@ -90,6 +90,18 @@ def test_compaction_gaps(build: Build) -> None:
     first, second = build(RECORDS[:3], 5), build(RECORDS[3:5], 1000)
     arrays = record_arrays(bytes(first + second), 6, 1001)
     assert arrays.offsets.tolist() == [6, 7, 1000]
+
+
+def test_ordinary_logs_are_read_all_at_once(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The careful reader gives the same, so only its absence shows that the quick one copes."""
+    monkeypatch.delattr(columnar, "_read_each")
+    spread = [Record(b"k", bytes(9000 * (number % 2)), (), 1000 * number**2) for number in range(3000)]
+    for buffer, records in ((log(build, Compression.NONE), RECORDS), (bytes(build(spread)), spread)):
+        arrays = record_arrays(buffer)
+        assert arrays.timestamps_ms.tolist() == [record.timestamp_ms for record in records]
+        assert arrays.values() == [record.value for record in records]
+    gap = bytes(build(spread[:5], 10)) + bytes(build(spread[:5], 100))
+    assert record_arrays(gap).offsets.tolist() == [10, 11, 12, 13, 14, 100, 101, 102, 103, 104]
 
 
 def test_nothing() -> None:

@@ -222,6 +222,20 @@ def test_nothing_is_allocated_for_a_lie(build: Build, reader: Callable[[bytes], 
         assert peak < 1 << 20
 
 
+@pytest.mark.parametrize(("base_ms", "delta"), [((1 << 63) - 1, 1), (-(1 << 63), -1), (5, (1 << 63) - 1)])
+@pytest.mark.parametrize("reader", READERS)
+def test_timestamps_must_fit(reader: Callable[[bytes], Any], base_ms: int, delta: int) -> None:
+    for delta_now, fits in ((delta, False), (0, True)):
+        batch = one_record(b"\0" + encode_varint(delta_now) + b"\0\x02k\x02v\0")
+        struct.pack_into(">q", batch, 27, base_ms)
+        write_crc(batch)
+        if fits:
+            assert reader(bytes(batch)) == [(7, base_ms, b"k", b"v", ())]
+        else:
+            with pytest.raises(CorruptRecord, match=f"timestamp {base_ms + delta} of a record does not fit 64 bits"):
+                reader(bytes(batch))
+
+
 def test_offsets_must_rise() -> None:
     first = b"\0\0\x04\x02k\x02v\0"
     second = b"\0\0\x04\x02k\x02v\0"

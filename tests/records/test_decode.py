@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -164,6 +165,17 @@ def test_compaction_gaps(vectors: Any, path: Decode) -> None:
     assert fetched.values == [record.value for record in vector.records[3:]]
 
 
+@pytest.mark.parametrize("key", [None, b"", b"k", bytes(70)])
+@pytest.mark.parametrize("value", [None, b"", b"v", bytes(70)])
+def test_lengths_around_three_bytes(build: Build, path: Decode, key: bytes | None, value: bytes | None) -> None:
+    """A three-byte length cut to two can make sense too: a long key and an empty value, one byte earlier."""
+    for size in range(8110, 8200):
+        records = [Record(bytes(size), value), Record(key, bytes(size)), Record(b"k", b"v")]
+        fetched = path(bytes(build(records)), 0)
+        assert fetched.keys == [record.key for record in records], size
+        assert fetched.values == [record.value for record in records], size
+
+
 @pytest.mark.parametrize("count", [63, 64, 65, 8192, 8193, 16_500])
 def test_large_batches(build: Build, path: Decode, count: int) -> None:
     records = [Record(b"%d" % number, None, (), number * 1000) for number in range(count)]
@@ -171,6 +183,18 @@ def test_large_batches(build: Build, path: Decode, count: int) -> None:
     assert fetched.offsets == list(range(5, 5 + count))
     assert fetched.keys == [record.key for record in records]
     assert fetched.timestamps_ms == [record.timestamp_ms for record in records]
+
+
+def test_the_timestamp_type_of_nothing(vectors: Any, path: Decode) -> None:
+    """Compaction removed all records from the fetch offset on: what was skipped says nothing."""
+    (vector,) = [each for each in vectors if each.name == "aiokafka_log_append_time"]
+    batch = bytearray(vector.data)
+    struct.pack_into(">i", batch, 23, 20)  # the last offset delta: records up to 20 are gone
+    stamp_log_append_time(batch, 5)
+    assert path(bytes(batch), 0).timestamp_type is TimestampType.LOG_APPEND_TIME
+    fetched = path(bytes(batch), 15)
+    assert (fetched.offsets, fetched.next_offset) == ([], 21)
+    assert fetched.timestamp_type is TimestampType.CREATE_TIME
 
 
 def test_a_batch_out_of_order(build: Build) -> None:
