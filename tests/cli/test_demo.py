@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from eventbus.broker import Broker
 from eventbus.cli.demo import command, flights
 from eventbus.cli.demo.command import check, remove_earlier_run
 from eventbus.cli.demo.flights import QUICK_FLIGHTS, Delay, Departures, Flight, Group, csv_path, read_rows
@@ -23,8 +24,9 @@ from eventbus.cli.demo.report import Places, Run, Step, next_commands, print_rep
 from eventbus.cli.demo.service import CarrierTable, Outcome
 from eventbus.cli.demo.warehouse import Landed
 from eventbus.cli.output import Output
-from eventbus.errors import ConfigError, LogLocked
+from eventbus.errors import ConfigError, LogLocked, StorageFull
 from eventbus.log.storage import FileStorage
+from eventbus.types import TopicPartition
 
 Cli = Callable[..., Any]
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
@@ -185,6 +187,26 @@ def test_a_full_disk_leaves_a_prefix_to_go_on_from(cli: Cli, spawn: Spawn) -> No
     assert process.returncode == 1
     assert b"error: " in err and b"Traceback" not in err
     assert 0 < count(cli, "flights") < QUICK_FLIGHTS
+    quick(cli)
+    assert count(cli, "flights") == QUICK_FLIGHTS
+
+
+@pytest.mark.parametrize("turn", [1, 4])
+def test_one_refused_batch_leaves_no_hole(cli: Cli, monkeypatch: pytest.MonkeyPatch, turn: int) -> None:
+    """The disk refuses one batch and takes the next one: nothing of that partition may be put behind the gap."""
+    produce, seen = Broker.produce, list[TopicPartition]()
+
+    def flaky(self: Broker, topic_partition: TopicPartition, *args: Any, **options: Any) -> Any:
+        if topic_partition == ("flights", 2):
+            seen.append(topic_partition)
+            if len(seen) == turn:
+                raise StorageFull("no space left for flights-2; free some")
+        return produce(self, topic_partition, *args, **options)
+
+    monkeypatch.setattr(Broker, "produce", flaky)
+    result = cli("demo", "--quick")
+    assert result.code == 1
+    assert result.err.splitlines()[-1] == "error: no space left for flights-2; free some"
     quick(cli)
     assert count(cli, "flights") == QUICK_FLIGHTS
 
