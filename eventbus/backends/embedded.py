@@ -47,20 +47,20 @@ class EmbeddedBackend:
         if engine is not None:
             await engine.detach()
 
-    # admin: every change of metadata is durable when its call returns ------------------------------------------------
+    # admin: the broker makes changes of topics durable before it answers; those of groups are flushed here -----------
 
     async def create_topics(
         self, specs: Sequence[TopicSpec], *, validate_only: bool = False
     ) -> dict[str, TopicDescription | KafkaError]:
         engine = self.engine
         result = engine.broker.create_topics(list(specs), engine.clock(), validate_only=validate_only)
-        await self._changed()
+        engine.topics_changed()
         return result
 
     async def delete_topics(self, names: Sequence[str]) -> None:
         engine = self.engine
         errors = engine.broker.delete_topics(list(names), engine.clock())
-        await self._changed()
+        engine.topics_changed()
         for error in errors.values():
             if error is not None:
                 raise error
@@ -68,12 +68,12 @@ class EmbeddedBackend:
     async def add_partitions(self, topic: str, total_count: int) -> None:
         engine = self.engine
         engine.broker.add_partitions(topic, total_count, engine.clock())
-        await self._changed()
+        engine.topics_changed()
 
     async def alter_configs(self, topic: str, set: Mapping[str, str], delete: Sequence[str]) -> None:
         engine = self.engine
         engine.broker.alter_configs(topic, dict(set), list(delete), engine.clock())
-        await self._flush()
+        engine.topics_changed()
 
     async def describe_topics(self, names: Sequence[str] | None = None) -> list[TopicDescription]:
         return self.engine.broker.describe_topics(None if names is None else list(names))
@@ -94,8 +94,10 @@ class EmbeddedBackend:
     async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         self._refuse_active(group)
         engine = self.engine
-        engine.broker.commit_offsets(group, dict(offsets), engine.clock())
+        stored = engine.broker.commit_offsets(group, dict(offsets), engine.clock())
         await self._flush()
+        for error in stored.errors.values():
+            raise error
 
     async def list_groups(self) -> list[str]:
         return self.engine.broker.list_groups()
@@ -110,10 +112,6 @@ class EmbeddedBackend:
         topics = sorted(topic for name, topic in self.engine.members if name == group)
         if topics:
             raise ConfigError(f"group {group!r} is reading {', '.join(topics)}: stop its consumers first")
-
-    async def _changed(self) -> None:
-        self.engine.topics_changed()
-        await self._flush()
 
     async def _flush(self) -> None:
         if self.engine.waits_for_flush:

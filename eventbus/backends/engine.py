@@ -132,8 +132,8 @@ class Engine:
     async def flush(self) -> None:
         """Run one flush now. A cancelled caller still completes it: the outcome belongs to everybody who waits."""
         broker = self.broker
-        self._flushing = anyio.Event()
         flush = broker.begin_sync()
+        self._flushing = anyio.Event()
         error: Exception | None = None
         try:
             with anyio.CancelScope(shield=True):

@@ -225,3 +225,11 @@ async def test_groups_are_listed_altered_and_deleted(filled: Any) -> None:
                 await bus.admin.alter_group_offsets("g", {T0: 0})
         await bus.admin.delete_group("g")
         assert await bus.admin.list_groups() == []
+
+
+async def test_offsets_of_a_topic_that_is_not_there_are_refused(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        with pytest.raises(UnknownTopicOrPartition):
+            await bus.admin.alter_group_offsets("g", {TopicPartition("nope", 0): 5})
