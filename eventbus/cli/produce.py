@@ -16,7 +16,7 @@ from eventbus.errors import BufferExhausted, EventBusError
 from eventbus.types import Headers
 
 if TYPE_CHECKING:
-    from eventbus import Producer
+    from eventbus import Delivery, Producer
 
 PROPERTIES = {
     "parse.key": "false",
@@ -145,18 +145,30 @@ def _unescape(text: str) -> str:
 
 
 class _Tally:
-    """What became of the records; the first failure is kept for the message."""
+    """What became of the records. A batch has one outcome, so one handle of each batch is enough to keep."""
 
     def __init__(self) -> None:
-        self.sent = self.failed = 0
-        self.first_error: BaseException | None = None
+        self._firsts: list[Delivery] = []
+        self._awaited = 0
 
-    def done(self, metadata: Any, error: BaseException | None) -> None:
-        if error is None:
-            self.sent += 1
-        else:
-            self.failed += 1
-            self.first_error = self.first_error or error
+    def add(self, delivery: Delivery) -> None:
+        if delivery.index == 0:
+            self._firsts.append(delivery)
+
+    def add_stored(self) -> None:
+        self._awaited += 1
+
+    @property
+    def stored(self) -> int:
+        """Records known to be stored; ask after the producer is closed."""
+        return self._awaited + sum(
+            delivery.batch.count for delivery in self._firsts if delivery.done() and delivery.exception() is None
+        )
+
+    @property
+    def first_error(self) -> EventBusError | None:
+        errors = (delivery.exception() for delivery in self._firsts)
+        return next((error for error in errors if error is not None), None)
 
 
 def produce(args: argparse.Namespace) -> int:
@@ -176,11 +188,13 @@ def produce(args: argparse.Namespace) -> int:
                     await _interactive(producer, topic, args.partition, parser, tally, out)
                 else:
                     await _piped(producer, topic, args.partition, parser, tally)
+        stored = tally.stored
+        summary = f"{stored:,} record{'' if stored == 1 else 's'} to {topic}"
         if tally.first_error is not None:
+            out.note(f"{summary}, the others failed")
             raise tally.first_error
-        summary = f"{tally.sent:,} record{'' if tally.sent == 1 else 's'} to {topic}"
         if out.json:
-            out.data({"topic": topic, "records": tally.sent, "interrupted": scope.cancel_called})
+            out.data({"topic": topic, "records": stored, "interrupted": scope.cancel_called})
         else:
             out.note(f"interrupted after {summary}" if scope.cancel_called else summary)
         return 130 if scope.cancel_called else 0
@@ -193,7 +207,7 @@ async def _piped(producer: Producer, topic: str, partition: int | None, parser: 
 
     def send(line: ParsedLine) -> None:
         key, value, headers = line
-        producer.send_nowait(topic, value, key=key, headers=headers, partition=partition, on_delivery=tally.done)
+        tally.add(producer.send_nowait(topic, value, key=key, headers=headers, partition=partition))
 
     async for lines in read_lines(sys.stdin.fileno()):
         for text in lines:
@@ -219,7 +233,7 @@ async def _interactive(
             try:
                 key, value, headers = parser.parse(line, number)
                 await producer.send(topic, value, key=key, headers=headers, partition=partition)
-                tally.sent += 1
+                tally.add_stored()
             except EventBusError as error:
                 out.note(f"error: {error}")
         print(">", end="", flush=True)
