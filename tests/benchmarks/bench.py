@@ -77,6 +77,8 @@ def main() -> None:
     def say(text: str) -> None:
         if sys.stderr.isatty():
             print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+        elif ", 1/" in text:
+            print(text, file=sys.stderr, flush=True)
 
     begin = time.monotonic()
     rows = [

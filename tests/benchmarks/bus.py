@@ -249,26 +249,28 @@ def latency(n: int) -> Numbers:
 
 @case("durable publish", n=60_000, quick=2_000, rounds=2)
 def durable_publish(n: int) -> Numbers:
-    """``await send`` at 1,000 a second for a minute, each acknowledged from the disk."""
+    """A publish every millisecond for a minute, on time even when earlier ones still wait; from publish to its ack."""
     pool = values(100)
     took: list[float] = []
 
-    async def job(bus: Any) -> float:
+    async def job(bus: Any) -> None:
         async with bus.new_producer() as producer:
 
             async def publish(number: int) -> None:
                 begin = time.perf_counter()
-                await producer.send("log", pool[number % 1_000])
-                took.append(time.perf_counter() - begin)
 
-            return await paced(n, 1_000, publish)
+                def acknowledged(metadata: object, error: Exception | None) -> None:
+                    assert error is None, error
+                    took.append(time.perf_counter() - begin)
 
-    behind_s = on_disk(job, fsync="commit", partitions=1)
-    return {
-        "p50 us": percentile(took, 0.5) * 1e6,
-        "p99 us": percentile(took, 0.99) * 1e6,
-        "worst backlog ms": behind_s * 1e3,
-    }
+                producer.send_nowait("log", pool[number % 1_000], on_delivery=acknowledged)
+
+            await paced(n, 1_000, publish)
+            await producer.flush()
+
+    on_disk(job, fsync="commit", partitions=1)
+    assert len(took) == n
+    return {"p50 us": percentile(took, 0.5) * 1e6, "p99 us": percentile(took, 0.99) * 1e6, "worst ms": max(took) * 1e3}
 
 
 # -- group commit, many partitions -------------------------------------------------------------------------------------

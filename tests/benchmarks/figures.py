@@ -11,9 +11,9 @@ from harness import Figure
 FIGURES = [
     Figure("encode", "records into 64 KiB batches, 100 B", "encode:records cpu", None, None, 2e6, unit="/s"),
     Figure("decode", "batches into records, 100 B", "decode:records cpu", None, None, 0.8e6, unit="/s"),
-    Figure("import", "import eventbus", "import eventbus:ms", None, None, 150, True, "ms"),
+    Figure("import", "import eventbus", "import eventbus:cpu ms", None, None, 150, True, "ms"),
     Figure("open", "open 1 GiB after a clean stop", "open after a clean stop:s", None, None, 1, True, "s"),
-    Figure("recover", "recovery, per batch", "recovery of tiny batches:us per batch", None, None, 1, True, "us"),
+    Figure("recover", "recovery, per batch", "recovery of tiny batches:cpu us per batch", None, None, 1, True, "us"),
     Figure("json", "typed JSON consumer, end to end", "typed JSON consumer:records cpu", None, None, 350e3),
     Figure("group", "64 waiting senders / one", "64 waiting senders:acks", "1 waiting sender:acks", None, 5),
     Figure(
@@ -57,7 +57,7 @@ FIGURES = [
         "L1b", "p99 to the handler", "latency to the handler:p99 us", "redis stream latency:p99 us", 1, 0.4, True, "us"
     ),
     Figure("L2a", "durable publish p50", "durable publish:p50 us", "raw fdatasync:p50 us", 4, 2.5, True, "us"),
-    Figure("L2b", "worst backlog in a minute", "durable publish:worst backlog ms", None, None, 1_000, True, "ms"),
+    Figure("L2b", "slowest ack of a minute", "durable publish:worst ms", None, None, 1_000, True, "ms"),
     Figure("G1a", "open 2 GiB after SIGKILL", "open after SIGKILL:s", None, None, 1, True, "s"),
     Figure("G1b", "full verify / cold read", "full verify, cold:B/s", "cold read:B/s", None, 0.4, unit="B/s"),
     Figure("G2", "open at 10x the log", "open after SIGKILL:s", "open after SIGKILL, a tenth:s", 2, 1.2, True, "s"),
@@ -82,6 +82,13 @@ FIGURES = [
         "us",
     ),
     Figure(
-        "G6", "import eventbus / faststream", "import eventbus:ms", "import faststream.kafka:ms", 0.6, 0.4, True, "ms"
+        "G6",
+        "import eventbus / faststream",
+        "import eventbus:cpu ms",
+        "import faststream.kafka:cpu ms",
+        0.6,
+        0.4,
+        True,
+        "ms",
     ),
 ]
