@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench_spark_decode.py
 
-About 50,000 records of 100 bytes with keys of 8, in batches of 200 and of 9,000 (a producer's 16 KiB and 1 MiB), decoded
-from bytes to the Arrow columns of the source. Rounds are interleaved, CPU time, median of five.
+About 50,000 records of 100 bytes with keys of 8, in batches of 200 and of 9,000 (a producer's 16 KiB and 1 MiB),
+decoded from bytes to the Arrow columns of the source. Rounds are interleaved, CPU time, median of five.
 """
 
 from __future__ import annotations
