@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -205,10 +205,6 @@ def _shown(entry: Departures | None) -> str:
     if entry is None:
         return "nothing"
     return f"{entry.flights} flights, {entry.departed} departed, {entry.delay_minutes} min"
-
-
-def total(tables: Sequence[Departures]) -> int:
-    return sum(entry.flights for entry in tables)
 
 
 def read_airlines(path: Path) -> dict[str, str]:
