@@ -130,6 +130,7 @@ class Jvm:
     def __init__(self, conf: Mapping[str, str], *, log_level: str = "ERROR", java: Java | None = None) -> None:
         self.java = java or find_java()
         self.directory = Path(tempfile.mkdtemp(prefix="eventbus-spark-"))
+        self._log = self.directory / "output"
         try:
             self._process = self._start(conf, log_level)
             atexit.register(self.stop)
@@ -157,6 +158,7 @@ class Jvm:
             "-cp",
             os.pathsep.join(filter(None, classes)),
             f"-Xmx{conf.get('spark.driver.memory', '1g')}",
+            "-Xss4m",  # Spark looks for its own errors in the text of Python's with a recursive regular expression
             "-XX:+IgnoreUnrecognizedVMOptions",
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
             *_version_flags(self.java.major),
@@ -180,11 +182,17 @@ class Jvm:
             "PYTHONPATH": os.pathsep.join(_import_path()),
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self.directory / "connection"),
         }
-        # A session of its own: Ctrl-C is for this process, which then stops the JVM in order. What the JVM and the
-        # Python workers print goes to standard error, so that standard output stays the program's.
-        return subprocess.Popen(
-            command, env=environ, stdin=subprocess.PIPE, stdout=sys.__stderr__, start_new_session=os.name != "nt"
-        )
+        # What the JVM and the Python workers print goes to standard error, so that standard output stays the program's.
+        # In a session of its own: Ctrl-C is for this process, which then stops the JVM in order.
+        with self._log.open("wb") if log_level == "OFF" else contextlib.nullcontext() as log:
+            return subprocess.Popen(
+                command,
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=log or sys.__stderr__,
+                stderr=log,
+                start_new_session=os.name != "nt",
+            )
 
     def _spark_home(self, spark: Path) -> Path:
         """Spark's directory without ``python/lib/pyspark.zip``.
@@ -208,9 +216,10 @@ class Jvm:
         while not path.exists():
             code = self._process.poll()
             if code is not None:
+                said = self._log.read_text("utf-8", "replace")[-1_000:].strip() if self._log.exists() else "see above"
                 raise ConfigError(
-                    f"{self.java} ended with code {code} before Spark was up; its reason stands above on standard "
-                    f"error. Set JAVA_HOME to another Java {MIN_JAVA}+, or lower spark.driver.memory."
+                    f"{self.java} ended with code {code} before Spark was up ({said}). Set JAVA_HOME to another "
+                    f"Java {MIN_JAVA}+, or lower spark.driver.memory."
                 )
             if time.monotonic() > deadline:
                 raise ConfigError(f"{self.java} did not bring Spark up within {_START_TIMEOUT_S:.0f} s.")

@@ -15,6 +15,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
@@ -258,12 +259,15 @@ class _Landing:
         writer = source.writeStream.foreachBatch(self._land)
         writer = writer.option("checkpointLocation", str(self._checkpoint.directory))
         query = writer.trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        except Exception as error:
-            raise (self._error or own_error(error)) from error
-        finally:
-            query.stop()
+        # Waited for in a thread: Ctrl-C in the middle of a call to the JVM would break the connection to it.
+        with ThreadPoolExecutor(1, "eventbus-land") as waiting:
+            end = waiting.submit(query.awaitTermination)
+            try:
+                end.result()
+            except Exception as error:
+                raise (self._error or own_error(error)) from error
+            finally:
+                query.stop()
 
     def _next(self, partition: int, first: int) -> int:
         return self._ledger.offsets.get(partition, first)
@@ -272,9 +276,11 @@ class _Landing:
         """One micro-batch. Spark calls this and makes text of what it raises, so that is kept here."""
         try:
             self._land_batch(frame, self._checkpoint.end(batch_id))
+            return
         except BaseException as error:
             self._error = own_error(error)
-            raise
+        # Short and without a cause: Spark searches the text with a regular expression that overflows its stack.
+        raise RuntimeError("the landing stops here")
 
     def _land_batch(self, frame: DataFrame, end: Mapping[int, int]) -> None:
         landed = self._ledger.offsets
@@ -312,7 +318,7 @@ class _Session:
 
         session = self._given or SparkSession.getActiveSession()
         if session is None:
-            session = self._own = spark_session("eventbus land", conf=self._conf)
+            session = self._own = spark_session("eventbus land", conf=self._conf, log_level="OFF")
         register(session)
         return session
 

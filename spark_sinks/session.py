@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from eventbus.errors import ConfigError
@@ -43,7 +46,8 @@ def spark_session(
 
     ``conf`` holds Spark's settings by their dotted names; keyword arguments are the same with underscores for dots
     (``spark_driver_memory="2g"``). ``session.stop()``, leaving a ``with`` block, or the end of the interpreter ends the
-    JVM too. A session that is active already is returned as it is, with the source registered.
+    JVM too. A session that is active already is returned as it is, with the source registered. ``log_level`` is
+    Spark's; ``OFF`` silences the Python workers as well.
 
     Raises `ConfigError` when pyspark is missing (with the ``pip install`` to run) or no Java 17 or newer is found.
     """
@@ -82,9 +86,11 @@ def _connect(app_name: str, conf: Mapping[str, str], jvm: Jvm | None) -> SparkSe
     }
     before = {name: os.environ.get(name) for name in environ}
     os.environ.update(environ)
+    builder = builder.config("spark.sql.warehouse.dir", (jvm.directory / "warehouse").as_uri())
+    builder = builder.config("spark.local.dir", str(jvm.directory / "tmp"))
     try:
-        builder = builder.config("spark.sql.warehouse.dir", (jvm.directory / "warehouse").as_uri())
-        session = builder.config("spark.local.dir", str(jvm.directory / "tmp")).getOrCreate()
+        with _own_interrupt():
+            session = builder.getOrCreate()
     except BaseException:
         _disconnect(jvm)
         raise
@@ -96,6 +102,20 @@ def _connect(app_name: str, conf: Mapping[str, str], jvm: Jvm | None) -> SparkSe
                 os.environ[name] = value
     _end_jvm_with(session, jvm)
     return session
+
+
+@contextlib.contextmanager
+def _own_interrupt() -> Generator[None]:
+    """Keep the caller's handler of Ctrl-C: pyspark's calls the JVM, from within whatever call to it is under way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # pyspark sets none there
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
 
 
 def _end_jvm_with(session: SparkSession, jvm: Jvm) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -71,11 +71,3 @@ def log(tmp_path: Path) -> TestLog:
     directory = tmp_path / "data"
     directory.mkdir()
     return TestLog(directory)
-
-
-def rows_of(directory: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
-    """What a reader of plain directories finds in a table, by partition and offset."""
-    import pyarrow.dataset as ds
-
-    rows = ds.dataset(directory, format="parquet", partitioning="hive").to_table(columns).to_pylist()
-    return sorted(rows, key=lambda row: (row["_partition"], row["_offset"]))

@@ -19,7 +19,6 @@ from eventbus.types import Compression, Record
 from spark_sinks import LandProgress, land
 from spark_sinks.files import DirectoryLock, LocalFiles
 from spark_sinks.ledger import META, entries
-from tests.spark.conftest import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,6 +50,14 @@ def fill(log: TestLog, per_partition: int, first: int = 0) -> None:
         log.write(
             "orders", orders(per_partition, first), partition=partition, partitions=PARTITIONS, compression=compression
         )
+
+
+def rows_of(directory: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
+    """What a reader of plain directories finds in a table, by partition and offset."""
+    import pyarrow.dataset as ds
+
+    rows = ds.dataset(directory, format="parquet", partitioning="hive").to_table(columns).to_pylist()
+    return sorted(rows, key=lambda row: (row["_partition"], row["_offset"]))
 
 
 def check(table: Path, per_partition: int) -> None:
@@ -251,13 +258,16 @@ def create(self, path, data):
     return real(self, path, data)
 
 def progress(landed):
-    if when == "after" and landed.batches == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
+    if when != "before" and landed.batches == 2:
+        os.kill(os.getpid(), signal.SIGKILL if when == "after" else signal.SIGINT)
 
 LocalFiles.create = create
-spark = spark_session(conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"})
-how = {"schema": Order, "partition_by": "month", "max_offsets_per_trigger": 60}
-land(log, "orders", table, progress=progress, spark=spark, **how)
+try:
+    how = {"schema": Order, "partition_by": "month", "max_offsets_per_trigger": 60}
+    spark = None if when == "interrupted" else spark_session()
+    land(log, "orders", table, progress=progress, spark=spark, **how)
+except KeyboardInterrupt:
+    print("interrupted")
 """
 _ORDER = """
 import msgspec
@@ -270,9 +280,11 @@ class Order(msgspec.Struct):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL is a signal of POSIX")
-@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "when", ["before", *(pytest.param(each, marks=pytest.mark.slow) for each in ("after", "interrupted"))]
+)
 def test_kill_minus_nine_and_start_again(spark: SparkSession, log: TestLog, tmp_path: Path, when: str) -> None:
-    """Killed between the files and their ledger entry, or between the entry and Spark's own checkpoint."""
+    """Killed between the files and their ledger entry, or between the entry and Spark's own checkpoint; or Ctrl-C."""
     table = tmp_path / "t"
     fill(log, 100)
     (tmp_path / "killed.py").write_text(_KILLED)
@@ -285,10 +297,13 @@ def test_kill_minus_nine_and_start_again(spark: SparkSession, log: TestLog, tmp_
         text=True,
         timeout=100,
     )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    if when == "interrupted":
+        assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+    else:
+        assert done.returncode == -signal.SIGKILL, done.stderr
     landed = len(entries(LocalFiles(table)))
-    assert landed == (1 if when == "before" else 2)
-    assert len(rows_of(table)) == 120  # both batches can be seen, entered or not
+    assert landed == 1 if when == "before" else landed >= 2
+    assert len(rows_of(table)) >= 120  # a batch can be seen, entered or not
     report = land_orders(log, table, spark)
     assert report.rows == 300 - 60 * landed
     check(table, 100)

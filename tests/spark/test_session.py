@@ -17,7 +17,7 @@ from spark_sinks.jvm import Jvm, find_java, require_pyspark
 
 def fake_java(home: Path, version: str) -> str:
     (home / "bin").mkdir(parents=True)
-    (home / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    (home / "bin" / "java").write_text("#!/bin/sh\necho no memory\nexit 1\n")
     (home / "bin" / "java").chmod(0o755)
     (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
     return str(home)
@@ -67,8 +67,10 @@ def test_a_missing_package_is_told_with_the_command(monkeypatch: pytest.MonkeyPa
 def test_a_java_that_dies_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = fake_java(tmp_path / "17", "17.0.2")
     monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(_made(tmp_path / prefix)))
-    with pytest.raises(ConfigError, match=r"Java 17 at .* \(JAVA_HOME\) ended with code 1 before Spark was up"):
-        Jvm({}, java=find_java({"JAVA_HOME": home}))
+    with pytest.raises(
+        ConfigError, match=r"Java 17 at .* \(JAVA_HOME\) ended with code 1 before Spark .*\(no memory\)"
+    ):
+        Jvm({}, java=find_java({"JAVA_HOME": home}), log_level="OFF")
     assert not list(tmp_path.glob("eventbus-spark-*"))
 
 
