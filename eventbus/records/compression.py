@@ -125,11 +125,9 @@ def _unsnappy_raw(data: bytes, limit: int) -> bytes:
         if size > limit:
             raise _over_limit("snappy", limit)
         output = bytearray(size)
-        written = cramjam.snappy.decompress_raw_into(data, output)
+        cramjam.snappy.decompress_raw_into(data, output)
     except cramjam.DecompressionError as error:
         raise CorruptRecord(f"snappy block is damaged: {error}") from None
-    if written != size:
-        raise CorruptRecord(f"snappy block is damaged: {written} bytes instead of {size}")
     return bytes(output)
 
 

@@ -107,7 +107,10 @@ def _decode(data: bytes, topic: str, partition: int, fetch_offset: int, check_cr
             if grown and grown > limit_bytes(size):
                 break
     except CorruptRecord as error:
-        raise CorruptRecord(f"{topic}-{partition}, byte {position} of the fetch: {error}") from None
+        offset = int.from_bytes(data[position : position + 8], "big", signed=True)
+        raise CorruptRecord(
+            f"{topic}-{partition}, batch at offset {offset} (byte {position} of the fetch): {error}"
+        ) from None
     headers: list[Headers] | None = None
     if columns.headers:
         get = columns.headers.get

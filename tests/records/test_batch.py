@@ -69,6 +69,7 @@ def test_too_short_for_a_header(build: Build, size: int) -> None:
         ("b", 16, -1, "magic is -1"),
         ("i", 8, 48, "batch length 48 is shorter than a header"),
         ("i", 8, -5, "batch length -5"),
+        ("i", 8, -12, "batch length -12"),
         ("i", 23, -1, "last offset delta -1"),
         ("i", 57, -2, "record count -2"),
     ],
@@ -80,8 +81,10 @@ def test_header_that_cannot_be(build: Build, code: str, position: int, number: i
         read_header(batch)
     with pytest.raises(CorruptRecord, match=said):
         list(iter_batches(batch))
-    with pytest.raises(CorruptRecord, match=f"topic-3, byte 0 of the fetch: .*{said}"):
+    with pytest.raises(CorruptRecord, match=rf"topic-3, batch at offset 0 \(byte 0 of the fetch\): .*{said}"):
         fetched_records(batch, "topic", 3, 0)
+    with pytest.raises(CorruptRecord, match=said):
+        fetched_records(batch, "topic", 3, 0, check_crcs=False)
 
 
 def test_unknown_codec(build: Build) -> None:
@@ -151,6 +154,10 @@ def test_an_empty_batch_is_walked_over(build: Build) -> None:
     assert RecordBatch(empty).records() == []
     fetched = fetched_records(buffer, "topic", 0, 5)
     assert (fetched.offsets, fetched.next_offset) == ([8, 9, 10], 11)
+    assert fetched.timestamp_type is TimestampType.CREATE_TIME
+    full = build(THREE, 2)
+    fetched = fetched_records(full + empty, "topic", 0, 2)
+    assert (fetched.timestamps_ms, fetched.next_offset) == ([100, 105, 90], 8)
     assert fetched.timestamp_type is TimestampType.CREATE_TIME
     fetched = fetched_records(empty, "topic", 0, 5)
     assert (fetched.offsets, fetched.next_offset) == ([], 8)

@@ -128,7 +128,7 @@ def test_random_bytes_behind_a_good_crc(
     try:
         fetched_records(batch, "topic", 3, 0)
     except CorruptRecord as error:
-        assert str(error).startswith("topic-3, byte 0 of the fetch: ")
+        assert str(error).startswith("topic-3, batch at offset 7 (byte 0 of the fetch): ")
 
 
 @settings(max_examples=300, deadline=None)

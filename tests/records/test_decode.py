@@ -201,7 +201,7 @@ def test_a_batch_out_of_order(build: Build) -> None:
     """No CRC covers the base offset: an order that cannot be is all that shows its damage."""
     log = bytes(build([Record(b"k", b"v")] * 3, 10)) + bytes(build([Record(b"k", b"v")], 12))
     with pytest.raises(
-        CorruptRecord, match="topic-3, byte 88 of the fetch: batch at offset 12 cannot follow offset 12"
+        CorruptRecord, match=r"topic-3, batch at offset 12 \(byte 88 of the fetch\): .* cannot follow offset 12"
     ):
         pure(log, 0)
     assert decode._decode_with_numpy(log, "topic", 3, 0, True) is None, "the pure path names it"
@@ -271,8 +271,6 @@ class TestChoice:
     def test_damage_is_named_by_the_pure_path(self, build: Build, taken: list[str]) -> None:
         log = build([Record(None, bytes(100))] * 500, 20)
         log[-5] ^= 1
-        with pytest.raises(
-            CorruptRecord, match=r"topic-3, byte 0 of the fetch: batch at byte 0 \(offset 20\): CRC-32C"
-        ):
+        with pytest.raises(CorruptRecord, match=r"topic-3, batch at offset 20 \(byte 0 of the fetch\): .*: CRC-32C"):
             fetched_records(log, "topic", 3, 0)
         assert taken == ["_decode_with_numpy", "_decode"]
