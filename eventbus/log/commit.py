@@ -87,9 +87,15 @@ class Flush:
             for file in work.files:
                 file.sync()
             for directory in work.directories:
-                if directory not in named:
+                if directory in named:
+                    continue
+                try:
                     self._storage.sync_dir(directory)
-                    named.add(directory)
+                except FileNotFoundError:
+                    if not work.log.closed:
+                        raise
+                    break  # deleted meanwhile, on purpose
+                named.add(directory)
             self.reached += 1
         if self.empties_journal:
             self._journal.reset()

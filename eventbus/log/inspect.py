@@ -200,10 +200,10 @@ def _verify_partition(storage: Storage, report: PartitionReport) -> None:
         report.batches_count += scan.batches_count
         report.records_count += scan.records_count
         report.log_end_offset = scan.next_offset
-        report.index_damage += segment.index_faults()
         if scan.damage:
             _note(report, segment, scan.position, scan.next_offset, scan.damage)
             break
+        report.index_damage += segment.index_faults()
     if not report.damage and report.log_end_offset < report.recovery_point:
         report.damage = (
             f"{report.topic_partition} ends at offset {report.log_end_offset}, but was on disk up to offset "
@@ -224,7 +224,10 @@ def _note(report: PartitionReport, segment: Segment, position: int, offset: int,
 def _segments(storage: Storage, where: TopicPartition) -> list[Segment]:
     names = storage.listdir(str(where))
     base_offsets = sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal())
-    return [Segment(storage, f"{where}/{base:020d}", base, 0, _INTERVAL_BYTES, create=False) for base in base_offsets]
+    segments = [
+        Segment(storage, f"{where}/{base:020d}", base, 0, _INTERVAL_BYTES, create=False) for base in base_offsets
+    ]
+    return [segment for segment in segments if segment.size_bytes or segment is segments[0]]
 
 
 def repair(directory: str, topic_partition: TopicPartition) -> PartitionReport:

@@ -72,16 +72,7 @@ class LogReader:
             if base_offset >= stable:
                 break
             with contextlib.closing(self._open(where, max(base_offset, first))) as segment:
-                try:
-                    if segment.largest_timestamp_ms() < timestamp_ms:
-                        continue
-                    found = segment.first_at(timestamp_ms, first)
-                except Damage as damage:
-                    if damage.offset >= stable:
-                        break
-                    raise corrupt_record(self._storage, where, damage) from None
-                except OSError as error:
-                    raise storage_error(error, f"searching {where} by time") from error
+                found = self._first_at(where, segment, timestamp_ms, first, stable)
             if found is not None:
                 return found if found.offset < stable else None
         return None
@@ -107,6 +98,22 @@ class LogReader:
         except OSError as error:
             raise storage_error(error, f"reading {where} at offset {offset}") from error
 
+    def _first_at(
+        self, where: TopicPartition, segment: Segment, timestamp_ms: int, first: int, stable: int
+    ) -> OffsetAndTimestamp | None:
+        """The search in one segment. Beyond the stable offset its owner may be writing: nothing there is damage."""
+        try:
+            with contextlib.suppress(Damage):
+                if segment.largest_timestamp_ms() < timestamp_ms:
+                    return None
+            return segment.first_at(timestamp_ms, first)
+        except Damage as damage:
+            if damage.offset >= stable:
+                return None
+            raise corrupt_record(self._storage, where, damage) from None
+        except OSError as error:
+            raise storage_error(error, f"searching {where} by time") from error
+
     def _open(self, where: TopicPartition, offset: int) -> Segment:
         """The segment with an offset; its owner may be rolling and deleting meanwhile."""
         for _ in range(_ATTEMPTS):
@@ -114,12 +121,18 @@ class LogReader:
             number = bisect_right(base_offsets, offset) - 1
             if number < 0:
                 raise self._deleted(where, offset, base_offsets[0] if base_offsets else self._bounds_of(where)[0])
-            try:
-                stem = f"{where}/{base_offsets[number]:020d}"
-                return Segment(self._storage, stem, base_offsets[number], 0, _INDEX_INTERVAL_BYTES, create=False)
-            except FileNotFoundError:
-                continue
+            with contextlib.suppress(FileNotFoundError):
+                segment = self._segment(where, base_offsets[number])
+                while not segment.size_bytes and number:  # begun on a full disk; the log went on in the one before
+                    segment.close()
+                    number -= 1
+                    segment = self._segment(where, base_offsets[number])
+                return segment
         raise self._deleted(where, offset, self._bounds_of(where)[0])
+
+    def _segment(self, where: TopicPartition, base_offset: int) -> Segment:
+        stem = f"{where}/{base_offset:020d}"
+        return Segment(self._storage, stem, base_offset, 0, _INDEX_INTERVAL_BYTES, create=False)
 
     def _base_offsets(self, where: TopicPartition) -> list[int]:
         try:

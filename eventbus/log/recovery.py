@@ -111,7 +111,6 @@ class _Recovery:
     def run(self) -> int:
         """The end of the log."""
         segments = self.segments
-        self._drop_unused()
         empty = segments.pop() if len(segments) > 1 and not segments[-1].file.size else None
         number = len(segments) - 1
         if not self.clean_shutdown:
@@ -141,13 +140,6 @@ class _Recovery:
     def drop_all(self) -> None:
         """Begin anew, because every record was deleted by request."""
         self._drop_from(0, "every record below the log start offset was deleted by request")
-
-    def _drop_unused(self) -> None:
-        """A segment that could not be created on a full disk is an empty file among the others."""
-        for segment in [segment for segment in self.segments[:-1] if not segment.file.size]:
-            segment.file.close()
-            self.segments.remove(segment)
-            remove_segment(self.storage, segment.stem)
 
     def _scan(self, segment: Segment, *, resume: bool) -> int:
         """Check a segment; the first one only from its last trustworthy index entry below the watermark on."""
@@ -223,7 +215,10 @@ def _valid_batch_after(segment: Segment, position: int) -> bool:
 
 
 def _find_segments(storage: Storage, directory: str, config: LogConfig, now_ms: int) -> list[Segment]:
-    """The segments in a directory by offset, without empty ones that were never begun; left-overs are removed."""
+    """The segments in a directory by offset; left-over files are removed.
+
+    Empty files among them are passed over: a roll on a full disk leaves one, and the log went on in the segment before.
+    """
     if not storage.exists(directory):
         return []
     names = storage.listdir(directory)
@@ -237,7 +232,10 @@ def _find_segments(storage: Storage, directory: str, config: LogConfig, now_ms: 
         for stem in stems
     ]
     segments.sort(key=lambda segment: segment.base_offset)
-    return segments
+    unused = [segment for segment in segments[1:-1] if not segment.file.size]
+    for segment in unused:
+        segment.close()
+    return [segment for segment in segments if segment not in unused]
 
 
 def remove_segment(storage: Storage, stem: str) -> None:

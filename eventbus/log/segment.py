@@ -267,7 +267,9 @@ class Segment:
                 if not self._has_timestamp(position, entry):
                     self.rebuild_indexes()
                     position, base_offset = 0, self.base_offset
-            self.scan(position, base_offset, check_crcs=False, gaps=gaps, index=False)
+            scan = self.scan(position, base_offset, check_crcs=False, gaps=gaps, index=False)
+            if scan.damage:
+                raise Damage(self.path, scan.position, scan.next_offset, scan.damage)
             self._newest_known = True
         return self.max_timestamp_ms
 
@@ -361,6 +363,9 @@ class Segment:
                 self.max_timestamp_ms = max_timestamp_ms = timestamp_ms
                 self.max_timestamp_offset = next_offset - 1
             if since > interval:
+                if next_offset - self.base_offset > LARGEST_RELATIVE_OFFSET:
+                    damage = f"offset {next_offset - 1} is too large for this segment"
+                    break
                 self.offset_index.add(next_offset - 1 - self.base_offset, start + position)
                 self.time_index.add(max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
                 since = 0

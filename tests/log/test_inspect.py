@@ -1,0 +1,132 @@
+"""Dump and verify: what a human sees of a log."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventbus.errors import ConfigError
+from eventbus.log import checkpoints
+from eventbus.log.inspect import BatchLine, DamageLine, OffsetIndexLine, TimeIndexLine, dump_segment, verify
+from eventbus.log.partition_log import PartitionLog
+from eventbus.log.storage import FileStorage
+from eventbus.types import TopicPartition
+
+NOW_MS = 1_700_000_000_000
+STEM = "00000000000000000000"
+
+
+@pytest.fixture
+def log(tmp_path, logs) -> PartitionLog:
+    """Three batches of two records, with an index entry for the last."""
+    log = logs.open(FileStorage(str(tmp_path)), index_interval_bytes=150)
+    for number in range(3):
+        logs.append(log, 2, timestamp_ms=NOW_MS + 10 * number)
+    log.close()
+    return log
+
+
+def test_a_dump_names_position_and_fields_of_each_batch(log, tmp_path):
+    size = log.size_bytes // 3
+    lines = list(dump_segment(str(tmp_path / "orders-0" / f"{STEM}.log")))
+    assert [(line.position, line.header.base_offset, line.crc_is_valid, line.records) for line in lines] == [
+        (0, 0, True, None),
+        (size, 2, True, None),
+        (2 * size, 4, True, None),
+    ]
+    assert lines[1].header.max_timestamp_ms == NOW_MS + 11
+
+
+def test_a_dump_may_show_the_records(log, tmp_path):
+    lines = list(dump_segment(str(tmp_path / "orders-0" / f"{STEM}.log"), records=True))
+    [first, second] = lines[1].records
+    assert (first.topic, first.partition, first.offset, first.timestamp_ms) == ("orders", 0, 2, NOW_MS + 10)
+    assert (second.offset, second.key) == (3, b"key")
+    assert second.value.startswith(b"3")
+
+
+def test_indexes_are_dumped_too(log, tmp_path):
+    size = log.size_bytes // 3
+    directory = tmp_path / "orders-0"
+    assert list(dump_segment(str(directory / f"{STEM}.index"))) == [OffsetIndexLine(5, 2 * size)]
+    assert list(dump_segment(str(directory / f"{STEM}.timeindex"))) == [TimeIndexLine(NOW_MS + 21, 5)]
+    (directory / f"{STEM}.index").write_bytes(bytes(11))
+    assert list(dump_segment(str(directory / f"{STEM}.index")))[-1] == DamageLine(8, "the file ends inside an entry")
+
+
+def test_a_dump_goes_on_after_a_wrong_crc_and_ends_where_nothing_makes_sense(log, tmp_path):
+    path = tmp_path / "orders-0" / f"{STEM}.log"
+    content = bytearray(path.read_bytes())
+    size = len(content) // 3
+    content[size + 70] ^= 1
+    path.write_bytes(content[: 2 * size + 30])
+    first, second, third = dump_segment(str(path), records=True)
+    assert isinstance(first, BatchLine)
+    assert isinstance(second, BatchLine)
+    assert (first.crc_is_valid, second.crc_is_valid, second.records) == (True, False, None)
+    assert isinstance(third, DamageLine)
+    assert third.position == 2 * size
+    path.write_bytes(content[: 2 * size + 80])
+    assert list(dump_segment(str(path)))[-1] == DamageLine(2 * size, "the file ends inside a batch")
+
+
+def test_what_is_no_segment_is_refused_by_name(tmp_path):
+    with pytest.raises(ConfigError, match="is no segment: name a file like"):
+        dump_segment(str(tmp_path / "notes.txt"))
+    with pytest.raises(ConfigError, match="there is no file"):
+        dump_segment(str(tmp_path / f"{STEM}.log"))
+    with pytest.raises(ConfigError, match="there is no directory"):
+        verify(str(tmp_path / "nowhere"))
+
+
+def test_verify_counts_everything(log, tmp_path, logs):
+    storage = FileStorage(str(tmp_path))
+    other = logs.open(storage, TopicPartition("parcels", 3), segment_bytes=250)
+    logs.fill(other, 5)
+    other.advance_log_start_offset(2)
+    other.apply_retention(NOW_MS)
+    other.close()
+    checkpoints.write_offsets(storage, checkpoints.RECOVERY_POINTS, {TopicPartition("parcels", 3): 5}, sync=False)
+    report = verify(str(tmp_path))
+    assert report.ok
+    assert report.warnings == []
+    orders, parcels = report.partitions
+    assert (orders.batches_count, orders.records_count, orders.log_end_offset, orders.recovery_point) == (3, 6, 6, 0)
+    assert (parcels.segments_count, parcels.batches_count, parcels.log_start_offset) == (2, 3, 2)
+    assert (parcels.log_end_offset, parcels.recovery_point) == (5, 5)
+    assert parcels.size_bytes == other.size_bytes
+
+
+def test_verify_tells_a_torn_end_from_damage(log, tmp_path):
+    path = tmp_path / "orders-0" / f"{STEM}.log"
+    path.write_bytes(path.read_bytes()[:-5])
+    report = verify(str(tmp_path))
+    assert report.ok
+    assert f"{STEM}.log at position {log.size_bytes // 3 * 2} (offset 4): the file ends" in report.partitions[0].torn
+    storage = FileStorage(str(tmp_path))
+    checkpoints.write_offsets(storage, checkpoints.RECOVERY_POINTS, {log.topic_partition: 6}, sync=False)
+    report = verify(str(tmp_path))
+    assert not report.ok
+    assert "(offset 4)" in report.partitions[0].damage
+
+
+def test_verify_misses_what_is_gone(log, tmp_path):
+    (tmp_path / "orders-0" / f"{STEM}.log").write_bytes(b"")
+    storage = FileStorage(str(tmp_path))
+    checkpoints.write_offsets(storage, checkpoints.RECOVERY_POINTS, {log.topic_partition: 6}, sync=False)
+    assert verify(str(tmp_path)).partitions[0].damage == "orders-0 ends at offset 0, but was on disk up to offset 6"
+
+
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_verify_names_indexes_that_lie(log, tmp_path, suffix):
+    path = tmp_path / "orders-0" / f"{STEM}.{suffix}"
+    content = bytearray(path.read_bytes())
+    content[3] ^= 1
+    path.write_bytes(content)
+    [report] = verify(str(tmp_path)).partitions
+    assert report.index_damage == [f"orders-0/{STEM}.{suffix}"]
+    assert verify(str(tmp_path)).ok
+
+
+def test_verify_warns_of_a_damaged_checkpoint(log, tmp_path):
+    (tmp_path / checkpoints.RECOVERY_POINTS).write_bytes(b"?")
+    assert checkpoints.RECOVERY_POINTS in verify(str(tmp_path)).warnings[0]
