@@ -27,10 +27,9 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
-from crc32c import crc32c
-
 from eventbus.errors import CorruptRecord, UnsupportedCompression
 from eventbus.records.compression import decompress
+from eventbus.records.crc import crc32c
 from eventbus.records.record import Columns, decode_records
 from eventbus.records.sequence import increment_sequence
 from eventbus.types import Compression, Record, TimestampType

@@ -9,8 +9,6 @@ value as they are. Each record's seven pieces are::
 
 from __future__ import annotations
 
-from crc32c import crc32c
-
 from eventbus.errors import SerializationError
 from eventbus.records.batch import (
     BATCH_HEADER,
@@ -23,6 +21,7 @@ from eventbus.records.batch import (
     TRANSACTIONAL_BIT,
 )
 from eventbus.records.compression import compress
+from eventbus.records.crc import crc32c
 from eventbus.records.varint import NULL_LENGTH, SIZED_VARINTS, VARINTS, encode_varint
 from eventbus.types import Compression, Headers
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 import sys
 
-from crc32c import crc32c
-
 from eventbus.errors import CorruptRecord
 from eventbus.records.batch import (
     COMPRESSION_MASK,
@@ -24,6 +22,7 @@ from eventbus.records.batch import (
     read_header,
 )
 from eventbus.records.compression import limit_bytes
+from eventbus.records.crc import crc32c
 from eventbus.records.record import Columns, decode_records
 from eventbus.types import FetchedRecords, Headers, TimestampType
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-from crc32c import crc32c
 
 from eventbus.records.batch import (
     BATCH_HEADER,
@@ -15,6 +14,7 @@ from eventbus.records.batch import (
     MAGIC,
 )
 from eventbus.records.builder import BatchBuilder
+from eventbus.records.crc import crc32c
 from eventbus.records.varint import NULL_LENGTH, SIZED_VARINTS, VARINTS
 from eventbus.types import Compression, Headers
 
