@@ -309,31 +309,29 @@ def _read_long_varints(data: NDArray[np.uint8], positions: Int64s) -> tuple[Int6
 
 def _read_all(data: bytes, sections: Sequence[_Section]) -> RecordArrays:
     starts: list[int] = []
-    ends: list[int] = []
     last_indexes: list[int] = []
     for section in sections:
-        first = len(starts)
         try:
             _starts(data, section, starts)
         except CorruptRecord:
             raise _Unusual from None
-        ends += starts[first + 1 :]
-        ends.append(section.end)
         last_indexes.append(len(starts) - 1)
     if not starts:
         return _read_each(data, sections)
     arrays = RecordArrays()
     arrays.data = data
+    positions = np.array(starts, np.int64)
+    arrays.record_end = np.append(positions[1:], 0)
+    arrays.record_end[last_indexes] = [section.end for section in sections]
     bytes_ = np.frombuffer(data, np.uint8)
     pairs = np.ndarray((len(data) - 1,), "<u2", data, strides=(1,))
-    lengths, positions = _read_varints(pairs, bytes_, np.array(starts, np.int64))
+    lengths, positions = _read_varints(pairs, bytes_, positions)
     timestamp_deltas, positions = _read_varints(pairs, bytes_, positions + 1)
     offset_deltas, positions = _read_varints(pairs, bytes_, positions)
     arrays.key_length, arrays.key_start = _read_varints(pairs, bytes_, positions)
     key_end = _field_end(arrays.key_start, arrays.key_length)
     arrays.value_length, arrays.value_start = _read_varints(pairs, bytes_, key_end)
     value_end = _field_end(arrays.value_start, arrays.value_length)
-    arrays.record_end = np.array(ends, np.int64)
     header_counts = bytes_[value_end]
     if header_counts.any():
         has_headers = header_counts != 0
