@@ -113,13 +113,18 @@ def land(
         "maxOffsetsPerTrigger": str(max_offsets_per_trigger),
         "failOnDataLoss": str(fail_on_data_loss).lower(),
     }
-    parse_options(options, stream=True).bounds(LogReader(options["path"]))
+    source = parse_options(options, stream=True)
+    bounds = source.bounds(LogReader(source.directory))
+    start = source.start(bounds)
     layout = _Layout(schema, transform, partition_by, compression)
     table = table_directory(to)
     (table / META).mkdir(parents=True, exist_ok=True)
     with DirectoryLock(table / META / "lock"):
         files = LocalFiles(table)
         ledger = Ledger.open(files, topic=topic, partition_by=layout.partition_by, new_id=uuid.uuid4().hex[:8])
+        if ledger.sequence == 0 and starting_offsets != "earliest":
+            # For ever: else records that come before the first batch would not be after "latest" in the next run.
+            ledger.commit({each.partition: offset for each, offset in start.items()}, [])
         landing = _Landing(options, layout, ledger, table, progress)
         if not landing.caught_up():
             with _Session(spark, landing.total) as session:

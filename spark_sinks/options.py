@@ -15,7 +15,7 @@ import msgspec
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
 from eventbus.log.reader import LogReader
 from eventbus.types import TopicPartition
-from spark_sinks.offsets import EARLIEST, LATEST, Bounds, Offsets, parse
+from spark_sinks.offsets import EARLIEST, LATEST, Bounds, Offsets, parse, resolve
 
 KNOWN = {
     "path": "directory or file:// URL of the log",
@@ -76,6 +76,14 @@ class SourceOptions(msgspec.Struct, frozen=True):
         if absent := [each for each in self.assign if each not in found]:
             raise UnknownTopicOrPartition(f"assign: there is no partition {absent[0]} in {self.directory}")
         return {each: found[each] for each in self.assign}
+
+    def start(self, bounds: Bounds) -> Offsets:
+        """Where to begin; at the first offset in a partition that ``startingOffsets`` does not name."""
+        return _placed(self.starting, bounds, "startingOffsets", 0)
+
+    def end(self, bounds: Bounds) -> Offsets:
+        """Where a batch ends; at the end of a partition that ``endingOffsets`` does not name."""
+        return _placed(self.ending, bounds, "endingOffsets", 1)
 
 
 def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> SourceOptions:
@@ -176,6 +184,14 @@ def _position(text: str, option: str) -> int | Offsets:
     if option == "endingOffsets" and EARLIEST in offsets.values():
         raise ConfigError(f"{option}={text!r}: -2 (the earliest offset) cannot be an end; use -1 or an offset")
     return offsets
+
+
+def _placed(wanted: int | Offsets, bounds: Bounds, option: str, missing: int) -> Offsets:
+    if isinstance(wanted, int):
+        return {each: resolve(wanted, bounds[each]) for each in bounds}
+    if unknown := sorted(wanted.keys() - bounds.keys()):
+        raise ConfigError(f"{option} names {unknown[0]}, which is not selected or not there")
+    return {each: resolve(wanted[each], bounds[each]) if each in wanted else bounds[each][missing] for each in bounds}
 
 
 def _positive(given: Mapping[str, str], option: str) -> int | None:

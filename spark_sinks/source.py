@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from eventbus.errors import ConfigError
 from eventbus.log.reader import LogReader
 from eventbus.types import TopicPartition
 from spark_sinks.offsets import (
@@ -84,9 +83,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         bounds = self._options.bounds(LogReader(self._options.directory))
-        start = _positions(self._options.starting, bounds, "startingOffsets", missing=0)
-        end = _positions(self._options.ending, bounds, "endingOffsets", missing=1)
-        return _plan(self._options, start, end, bounds)
+        return _plan(self._options, self._options.start(bounds), self._options.end(bounds), bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
@@ -100,8 +97,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        bounds = self._bounds()
-        return to_json(_positions(self._options.starting, bounds, "startingOffsets", missing=0))
+        return to_json(self._options.start(self._bounds()))
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = {each: end for each, (_, end) in self._bounds().items()}
@@ -136,15 +132,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _bounds(self) -> Bounds:
         return self._options.bounds(LogReader(self._options.directory))
-
-
-def _positions(wanted: int | Offsets, bounds: Bounds, option: str, *, missing: int) -> Offsets:
-    """One offset per partition; a partition the option does not name takes its first offset (0) or its end (1)."""
-    if isinstance(wanted, int):
-        return {each: resolve(wanted, bounds[each]) for each in bounds}
-    if unknown := sorted(wanted.keys() - bounds.keys()):
-        raise ConfigError(f"{option} names {unknown[0]}, which is not selected or not there")
-    return {each: resolve(wanted[each], bounds[each]) if each in wanted else bounds[each][missing] for each in bounds}
 
 
 def _plan(options: SourceOptions, start: Offsets, end: Offsets, bounds: Bounds) -> list[InputPartition]:

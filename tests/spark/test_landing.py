@@ -212,6 +212,16 @@ def test_undecodable_records_stop_the_landing_and_are_named(
     assert LocalFiles(table).files_below("") == []
 
 
+def test_a_start_at_the_latest_offset_is_kept(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
+    fill(log, 20)
+    arguments: dict[str, Any] = {"starting_offsets": "latest"}
+    report = land_orders(log, tmp_path / "t", spark, **arguments)
+    assert (report.rows, report.offsets) == (0, {0: 20, 1: 20, 2: 20})
+    fill(log, 5, first=20)
+    assert land_orders(log, tmp_path / "t", spark, **arguments).rows == 15
+    assert {row["_offset"] for row in rows_of(tmp_path / "t")} == set(range(20, 25))
+
+
 def test_wrong_arguments_are_told_before_spark_starts(log: TestLog, tmp_path: Path) -> None:
     fill(log, 1)
     for arguments, text in (
@@ -220,6 +230,7 @@ def test_wrong_arguments_are_told_before_spark_starts(log: TestLog, tmp_path: Pa
         ({"compression": "zip"}, "compression='zip': choose one of zstd"),
         ({"starting_offsets": "first"}, "startingOffsets='first'"),
         ({"max_offsets_per_trigger": 0}, "maxOffsetsPerTrigger='0'"),
+        ({"starting_offsets": '{"orders": {"7": 0}}'}, "startingOffsets names orders-7"),
     ):
         with pytest.raises(ConfigError, match=text):
             land(log.path, "orders", str(tmp_path / "t"), **{"schema": Order, **arguments})  # type: ignore[arg-type]
