@@ -36,7 +36,7 @@ class EmbeddedBackend:
     async def start(self) -> None:
         if self._engine is None:
             engine = self._engine_of()
-            await engine.attach()
+            engine.attach()
             self._engine = engine
 
     async def run(self) -> None:
@@ -45,7 +45,7 @@ class EmbeddedBackend:
     async def aclose(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
-            await engine.detach()
+            engine.detach()
 
     # admin: the broker makes changes of topics durable before it answers; those of groups are flushed here -----------
 

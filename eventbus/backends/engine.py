@@ -1,7 +1,7 @@
 """The embedded log's async shell: one `Broker`, the waits around it, and who shares it.
 
 Everything inside the broker is synchronous, so each call on it is atomic on the event loop and no locks exist. Here
-are the only waits: for a flush (a worker thread runs it, all waiting sends share it) and for records to arrive.
+are the only waits: for a flush (one thread runs them, all waiting sends share each) and for records to arrive.
 """
 
 from __future__ import annotations
@@ -9,20 +9,40 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import anyio
-import anyio.to_thread
+import anyio.from_thread
+import anyio.lowlevel
 
 from eventbus.broker import Broker, BrokerConfig
-from eventbus.errors import ConfigError
-from eventbus.log.storage import Storage
+from eventbus.errors import ConfigError, EventBusError
+from eventbus.log.commit import Flush
+from eventbus.log.storage import Storage, storage_error
 from eventbus.types import TopicPartition
 
 logger = logging.getLogger("eventbus.engine")
 
 Clock = Callable[[], int]
 """Milliseconds since the epoch."""
+
+_TOO_LATE = 3
+"""A flush that covers a record makes it durable; so many without that are a bug, not a reason to go on."""
+
+
+class _RunningFlush:
+    """A flush in its thread, and those who wait for it."""
+
+    __slots__ = ("completed", "error", "finished", "flush")
+
+    def __init__(self, flush: Flush) -> None:
+        self.flush = flush
+        self.finished = threading.Event()
+        """Set by the thread: the disk has answered."""
+        self.completed = anyio.Event()
+        """Set on the loop: the watermarks tell it."""
+        self.error: Exception | None = None
 
 
 class Engine:
@@ -46,17 +66,26 @@ class Engine:
         self._users = 0
         self._thread = 0
         self._broker: Broker | None = None
-        self._opening: anyio.Lock | None = None
-        self._flushing: anyio.Event | None = None
-        self._flush_thread: anyio.CapacityLimiter | None = None
+        self._running: _RunningFlush | None = None
+        self._flusher: ThreadPoolExecutor | None = None
         self._listeners: dict[TopicPartition, list[Callable[[TopicPartition], None]]] = {}
 
     @classmethod
-    def shared(cls, name: str, make: Callable[[], Engine]) -> Engine:
-        """The engine called ``name``, made if nobody in this process has it open."""
+    def shared(cls, name: str, config: BrokerConfig, make: Callable[[], Engine]) -> Engine:
+        """The engine called ``name``, made if nobody in this process has it open.
+
+        Raises ConfigError when it is open with other settings: one of the two would not get what it asked for.
+        """
         engine = cls._shared.get(name)
         if engine is None:
-            engine = cls._shared[name] = make()
+            return make()
+        for key in BrokerConfig.__struct_fields__:
+            mine, theirs = getattr(config, key), getattr(engine.config, key)
+            if mine != theirs:
+                raise ConfigError(
+                    f"{name} is open in this process with {key}={theirs!r}, and cannot be opened with {key}={mine!r} "
+                    "beside it: give all buses of a log the same settings"
+                )
         return engine
 
     @property
@@ -65,93 +94,111 @@ class Engine:
             raise ConfigError(f"{self.name} is not open: use `async with bus:` or `await bus.start()` first")
         return self._broker
 
-    async def attach(self) -> None:
-        """Open the log, or join those who have it open."""
+    def attach(self) -> None:
+        """Open the log, or join those who have it open.
+
+        Blocks while the tail of the log is verified: without an await nobody can be cancelled half-way, with the
+        directory locked and no one to unlock it.
+        """
         if self._users and self._thread != threading.get_ident():
             raise ConfigError(
                 f"{self.name} is open in another thread of this process; one event loop owns a log: "
                 "share the bus, or give each thread a log of its own"
             )
-        if self._opening is None:
-            self._opening = anyio.Lock()
-        self._thread = threading.get_ident()
+        if self._broker is None:
+            self._broker = Broker.open(self._storage, self.config, now_ms=self.clock(), new_id=self._new_id)
+            self._broker.on_advance = self._advanced
+            self._thread = threading.get_ident()
+            Engine._shared.setdefault(self.name, self)
         self._users += 1
-        try:
-            async with self._opening:
-                if self._broker is None:
-                    self._broker = await self._open()
-        except BaseException:
-            await self._detach()
-            raise
 
-    async def _open(self) -> Broker:
-        self._flush_thread = anyio.CapacityLimiter(1)
-
-        def open_broker() -> Broker:
-            return Broker.open(self._storage, self.config, now_ms=self.clock(), new_id=self._new_id)
-
-        broker = await anyio.to_thread.run_sync(open_broker) if self._storage.durable else open_broker()
-        broker.on_advance = self._advanced
-        return broker
-
-    async def detach(self) -> None:
-        """Leave; the last one closes the log."""
-        with anyio.CancelScope(shield=True):
-            await self._detach()
-
-    async def _detach(self) -> None:
+    def detach(self) -> None:
+        """Leave; the last one closes the log. Blocks for its last flush."""
         self._users -= 1
-        if self._users:
+        if self._users or self._broker is None:
             return
-        Engine._shared.pop(self.name, None)
-        broker, self._broker = self._broker, None
-        if broker is None:
-            return
-        while self._flushing is not None:
-            await self._flushing.wait()
-        if self._storage.durable:
-            await anyio.to_thread.run_sync(broker.close, self.clock())
-        else:
+        broker = self._broker
+        try:
+            if self._running is not None:
+                self._running.finished.wait()
+                self._complete(self._running, go_on=False)
             broker.close(self.clock())
+        finally:
+            self._broker = None
+            if self._flusher is not None:
+                self._flusher.shutdown(wait=False)
+                self._flusher = None
+            if Engine._shared.get(self.name) is self:
+                del Engine._shared[self.name]
 
-    # waits -----------------------------------------------------------------------------------------------------------
+    # flushes ---------------------------------------------------------------------------------------------------------
 
     async def wait_durable(self, topic_partition: TopicPartition, offset: int) -> None:
         """Return when the record at ``offset`` is as durable as the log's policy promises.
 
-        The first to wait runs the flush in a worker thread; those who come meanwhile share the next one. Raises
-        StorageError when the flush failed: then the log is poisoned and nothing was promised.
+        All who wait share flushes. Raises StorageError when the flush failed: then the log is poisoned and nothing was
+        promised.
         """
         broker = self.broker
+        flushes = 0
         while not broker.is_durable(topic_partition, offset):
-            if self._flushing is not None:
-                await self._flushing.wait()
-            else:
-                await self.flush()
-
-    async def flush(self) -> None:
-        """Run one flush now. A cancelled caller still completes it: the outcome belongs to everybody who waits."""
-        broker = self.broker
-        flush = broker.begin_sync()
-        self._flushing = anyio.Event()
-        error: Exception | None = None
-        try:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(flush.run, limiter=self._flush_thread)
-        except Exception as caught:
-            error = caught
-        finally:
-            event, self._flushing = self._flushing, None
-            broker.complete_sync(flush, error)
-            event.set()
+            assert flushes < _TOO_LATE, f"{flushes} flushes have not made {topic_partition} durable at {offset}"
+            # The flush under way began before this record, perhaps; the one after it covers it for certain.
+            flushes += self._running is None
+            await self.flush_soon().completed.wait()
 
     async def flush_all(self) -> None:
-        """Return when everything appended so far is durable: for changes of metadata, whose records are few."""
-        while self._flushing is not None:
-            await self._flushing.wait()
+        """Return when everything appended so far is durable: for changes of groups, which are few."""
+        if self._running is not None:
+            await self._running.completed.wait()
         if self.broker.needs_sync:
-            await self.flush()
+            await self.flush_soon().completed.wait()
             self.broker.check_healthy()
+
+    def flush_soon(self) -> _RunningFlush:
+        """Begin a flush, unless one is under way. Nobody needs to wait: it completes by itself.
+
+        Whoever waits for it may be cancelled in any way: the outcome is not theirs to lose.
+        """
+        if self._running is None:
+            try:
+                running = _RunningFlush(self.broker.begin_sync())
+            except OSError as error:
+                raise storage_error(error, f"flushing {self.name}") from error
+            self._running = running
+            if self._flusher is None:
+                self._flusher = ThreadPoolExecutor(1, thread_name_prefix="eventbus-flush")
+            self._flusher.submit(self._flush_in_thread, running, anyio.lowlevel.current_token())
+        return self._running
+
+    def _flush_in_thread(self, running: _RunningFlush, token: anyio.lowlevel.EventLoopToken) -> None:
+        try:
+            running.flush.run()
+        except Exception as error:
+            running.error = error
+        running.finished.set()
+        try:
+            anyio.from_thread.run_sync(self._complete, running, token=token)
+        except RuntimeError:
+            logger.debug("%s: the event loop ended before its flush", self.name)
+
+    def _complete(self, running: _RunningFlush, go_on: bool = True) -> None:
+        if running is not self._running:
+            return
+        self._running = None
+        broker = self.broker
+        try:
+            broker.complete_sync(running.flush, running.error)
+        finally:
+            running.completed.set()
+        if go_on and self.waits_for_flush and broker.needs_sync:
+            # What came meanwhile: its senders wait for it, or were cancelled, or never waited.
+            try:
+                self.flush_soon()
+            except EventBusError as error:
+                logger.error("%s: %s", self.name, error)
+
+    # records ---------------------------------------------------------------------------------------------------------
 
     def listen(self, topic_partition: TopicPartition, listener: Callable[[TopicPartition], None]) -> None:
         """Call ``listener`` whenever records of the partition become readable."""
@@ -185,13 +232,8 @@ class Engine:
         """Housekeeping: flushes by interval, retention, checkpoints for readers of other processes."""
         interval_ms = self.config.fsync_interval_ms if self.config.fsync == "interval" else 1_000
         while True:
-            broker = self.broker
-            deadline_ms = broker.next_deadline_ms()
-            now_ms = self.clock()
-            wait_ms = min(interval_ms, max(deadline_ms - now_ms, 1))
+            wait_ms = min(interval_ms, max(self.broker.next_deadline_ms() - self.clock(), 1))
             await anyio.sleep(wait_ms / 1000)
-            if self._broker is None:
-                return
-            broker.tick(self.clock())
-            if self.config.fsync == "interval" and broker.needs_sync and self._flushing is None:
-                await self.flush()
+            self.broker.tick(self.clock())
+            if self.config.fsync == "interval" and self.broker.needs_sync:
+                self.flush_soon()

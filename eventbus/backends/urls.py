@@ -90,7 +90,7 @@ def _memory(url: str, name: str, config: Mapping[str, Any], clock: Clock) -> Bac
         return Engine(url, MemoryStorage(), settings, clock, new_id)
 
     # Without a name a log is private to its bus; with one, buses of the process meet in it.
-    return EmbeddedBackend(url, (lambda: Engine.shared(url, make)) if name else make)
+    return EmbeddedBackend(url, (lambda: Engine.shared(url, settings, make)) if name else make)
 
 
 def _file(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> Backend:
@@ -105,7 +105,7 @@ def _file(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> Backe
     def make() -> Engine:
         return Engine(name, FileStorage(str(directory)), settings, clock, new_id)
 
-    return EmbeddedBackend(url, lambda: Engine.shared(name, make))
+    return EmbeddedBackend(url, lambda: Engine.shared(name, settings, make))
 
 
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
