@@ -6,12 +6,12 @@ cluster could not implement it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
-from eventbus.backends.delivery import Delivery
+from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.errors import KafkaError
 from eventbus.types import (
@@ -40,8 +40,8 @@ Append = Callable[[bytes | None, bytes | None, Headers, int], Delivery]
 """(key, value, headers, timestamp_ms) -> the handle of the record."""
 
 
-Add = Callable[[bytes | None, bytes | None, Headers, int], None]
-"""(key, value, headers, timestamp_ms)"""
+Add = Callable[[bytes | None, bytes | None, Headers, int], BatchDelivery]
+"""(key, value, headers, timestamp_ms) -> the outcome of the batch it went into."""
 
 
 class ProducerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,11 +93,7 @@ class BackendProducer(Protocol):
         ...
 
     def adder(self, topic: str, partition: int) -> Add:
-        """The same, without a handle per record: see `stored`."""
-        ...
-
-    async def stored(self, send: Callable[[], Awaitable[None]]) -> None:
-        """Run ``send``, which uses adders, and return when all of it is stored. Raises the first batch's error."""
+        """The same, without a handle per record: it gives the outcome of the batch."""
         ...
 
     async def send(
@@ -125,6 +121,9 @@ class BackendProducer(Protocol):
 
 class BackendConsumer(Protocol):
     """Reads records; positions are per partition, commits per group."""
+
+    on_revoked: Callable[[TopicPartition], object]
+    """Called when a partition is no longer this consumer's, or no longer the same: its topic was deleted."""
 
     async def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None) -> None: ...
 

@@ -62,15 +62,18 @@ class BatchDelivery:
             self._event.set()
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
-            try:
-                callback()
-            except Exception:
-                logger.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
+            self._call(callback)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception:
+            logger.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once the outcome is known; at once if it is."""
+        """Call ``callback`` once the outcome is known; at once if it is. What it raises is logged."""
         if self.done:
-            callback()
+            self._call(callback)
         elif self._callbacks is None:
             self._callbacks = [callback]
         else:

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import anyio
 
 from eventbus.backends.base import EARLIEST, LATEST, ConsumerConfig
 from eventbus.backends.engine import Engine
-from eventbus.errors import ConfigError, GroupInUse, NoCommittedOffset, OffsetOutOfRange, UnknownTopicOrPartition
+from eventbus.errors import (
+    ConfigError,
+    EventBusError,
+    GroupInUse,
+    NoCommittedOffset,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
 from eventbus.records import fetched_records
 from eventbus.types import FetchedRecords, OffsetAndMetadata, TopicPartition
 
@@ -30,9 +37,13 @@ class EmbeddedConsumer:
         self._topics: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
         self._manual = False
+        self._assigned: set[TopicPartition] = set()
         self._stale = True
         engine.topic_listeners.append(self._topics_changed)
+        self.on_revoked: Callable[[TopicPartition], object] = _nothing
         self._positions: dict[TopicPartition, int] = {}
+        self._topic_ids: dict[TopicPartition, str] = {}
+        """Which topic of that name the position belongs to: one deleted and made anew is another one."""
         self._paused: set[TopicPartition] = set()
         self._ready: dict[TopicPartition, None] = {}
         """Partitions that may hold records past their position; a dict for its order, so that none starves."""
@@ -50,7 +61,7 @@ class EmbeddedConsumer:
         self._topics = set(topics)
         self._pattern = _compile(pattern) if pattern is not None else None
         self._stale = True
-        self._refresh_subscription()
+        self._refresh(started=False)
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         if self._topics or self._pattern is not None:
@@ -63,30 +74,36 @@ class EmbeddedConsumer:
                 raise UnknownTopicOrPartition(
                     f"topic {topic!r} has partitions 0 to {count - 1}; there is no partition {partition}"
                 )
-        for topic_partition in [known for known in self._positions if known not in wanted]:
-            self._drop(topic_partition)
-        for topic_partition in wanted:
-            self._add(topic_partition)
+        self._assigned = set(wanted)
+        self._stale = True
+        self._refresh(started=False)
 
     def assignment(self) -> list[TopicPartition]:
+        self._refresh()
         return sorted(self._positions)
 
-    def _refresh_subscription(self) -> None:
-        """Take up new topics and partitions, give up deleted ones. Cheap when nothing changed."""
-        broker = self._engine.broker
-        if self._manual or not self._stale:
+    def _refresh(self, *, started: bool = True) -> None:
+        """Take up new topics and partitions, give up those deleted or made anew. Cheap when nothing changed."""
+        if not self._stale:
             return
         self._stale = False
-        topics = {topic for topic in self._topics if broker.has_topic(topic)}
-        if self._pattern is not None:
-            topics |= {t for t in broker.list_topics() if not t.startswith("__") and self._pattern.fullmatch(t)}
-        wanted = {TopicPartition(t, p) for t in topics for p in range(self._engine.partition_count(t))}
-        for topic in topics:
-            self._claim(topic)
+        broker = self._engine.broker
+        for topic_partition, topic_id in list(self._topic_ids.items()):
+            if broker.topic_id(topic_partition.topic) != topic_id:
+                self._drop(topic_partition)
+        if self._manual:
+            wanted = {tp for tp in self._assigned if tp.partition < broker.partitions_of(tp.topic)}
+        else:
+            topics = {topic for topic in self._topics if broker.has_topic(topic)}
+            if self._pattern is not None:
+                topics |= {t for t in broker.list_topics() if not t.startswith("__") and self._pattern.fullmatch(t)}
+            for topic in topics:
+                self._claim(topic)
+            wanted = {TopicPartition(t, p) for t in topics for p in range(broker.partitions_of(t))}
         for topic_partition in self._positions.keys() - wanted:
             self._drop(topic_partition)
         for topic_partition in sorted(wanted - self._positions.keys()):
-            self._add(topic_partition)
+            self._add(topic_partition, started)
 
     def _topics_changed(self) -> None:
         self._stale = True
@@ -104,24 +121,28 @@ class EmbeddedConsumer:
                 "groups shared by several members are not part of this version: give one of them another group"
             )
 
-    def _add(self, topic_partition: TopicPartition) -> None:
-        if topic_partition in self._positions:
-            return
-        self._positions[topic_partition] = self._starting_offset(topic_partition)
+    def _add(self, topic_partition: TopicPartition, started: bool) -> None:
+        self._positions[topic_partition] = self._starting_offset(topic_partition, started)
+        self._topic_ids[topic_partition] = self._engine.broker.topic_id(topic_partition.topic)
         self._engine.listen(topic_partition, self._on_advance)
         self._ready[topic_partition] = None
 
     def _drop(self, topic_partition: TopicPartition) -> None:
         self._positions.pop(topic_partition, None)
+        self._topic_ids.pop(topic_partition, None)
         self._ready.pop(topic_partition, None)
         self._paused.discard(topic_partition)
         self._engine.unlisten(topic_partition, self._on_advance)
+        self.on_revoked(topic_partition)
 
-    def _starting_offset(self, topic_partition: TopicPartition) -> int:
+    def _starting_offset(self, topic_partition: TopicPartition, started: bool) -> int:
         if self._config.group is not None:
             committed = self._engine.broker.fetch_offsets(self._config.group, [topic_partition]).get(topic_partition)
             if committed is not None:
                 return committed.offset
+        if started:
+            # It came into being while this consumer ran: all of it is new, whatever ``start`` says of old records.
+            return self._engine.broker.list_offsets(topic_partition, EARLIEST).offset
         return self._reset_offset(topic_partition)
 
     def _reset_offset(self, topic_partition: TopicPartition) -> int:
@@ -138,48 +159,56 @@ class EmbeddedConsumer:
 
     def _on_advance(self, topic_partition: TopicPartition) -> None:
         self._ready[topic_partition] = None
-        if self._event is not None:
+        if self._event is not None and topic_partition not in self._paused:
             self._event.set()
 
     async def fetch(self, max_wait_ms: int | None = None) -> list[FetchedRecords]:
-        self._refresh_subscription()
-        fetched = self._collect()
-        if fetched:
+        fetched, size_bytes = self._collect()
+        if fetched and size_bytes >= self._config.fetch_min_bytes:
             return fetched
         wait_ms = self._config.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms
-        with anyio.move_on_after(wait_ms / 1000):
-            while not fetched:
-                # No await between the look and this line: what arrives from here on sets the event.
-                self._event = anyio.Event()
-                await self._event.wait()
-                self._refresh_subscription()
-                fetched = self._collect()
-        self._event = None
+        try:
+            with anyio.move_on_after(wait_ms / 1000):
+                while not fetched or size_bytes < self._config.fetch_min_bytes:
+                    # No await between the look and this line: what arrives from here on sets the event.
+                    self._event = anyio.Event()
+                    await self._event.wait()
+                    more, more_bytes = self._collect()
+                    fetched += more
+                    size_bytes += more_bytes
+        except BaseException:
+            for records in reversed(fetched):  # cancelled with records in hand: they are fetched again
+                self._positions[TopicPartition(records.topic, records.partition)] = records.offsets[0]
+            raise
+        finally:
+            self._event = None
         return fetched
 
-    def _collect(self) -> list[FetchedRecords]:
+    def _collect(self) -> tuple[list[FetchedRecords], int]:
         """One fetch from each ready partition, up to about one partition's fetch size in all."""
-        if not self._ready:
-            return []
-        config = self._config
-        budget_bytes = config.max_partition_fetch_bytes
+        self._refresh()
+        budget_bytes = most_bytes = self._config.max_partition_fetch_bytes
         found: list[FetchedRecords] = []
         for topic_partition in list(self._ready):
             if topic_partition in self._paused:
                 continue
-            records, size_bytes = self._fetch_partition(topic_partition, budget_bytes)
-            if records is None:
-                self._ready.pop(topic_partition, None)
-                continue
+            try:
+                records, size_bytes = self._fetch_partition(topic_partition, budget_bytes)
+            except EventBusError:
+                if found:
+                    break  # hand over what is good first; this one is met again
+                raise
             # To the end of the line: a busy partition must not starve the others.
             self._ready.pop(topic_partition, None)
+            if records is None:
+                continue
             self._ready[topic_partition] = None
             if records.offsets:
                 found.append(records)
             budget_bytes -= size_bytes
             if budget_bytes <= 0:
                 break
-        return found
+        return found, most_bytes - budget_bytes
 
     def _fetch_partition(self, topic_partition: TopicPartition, max_bytes: int) -> tuple[FetchedRecords | None, int]:
         position = self._positions[topic_partition]
@@ -276,6 +305,10 @@ class EmbeddedConsumer:
             self._drop(topic_partition)
         for claim in [claim for claim, holder in self._engine.members.items() if holder is self]:
             del self._engine.members[claim]
+
+
+def _nothing(topic_partition: TopicPartition) -> None:
+    """Until somebody wants to hear of revoked partitions."""
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

@@ -6,12 +6,12 @@ after ``linger_ms``). While a flush is under way new records gather in the next 
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import NamedTuple
 
 import anyio
+import anyio.lowlevel
 
 from eventbus.backends.base import Add, Append, ProducerConfig
 from eventbus.backends.delivery import BatchDelivery, Delivery
@@ -21,10 +21,10 @@ from eventbus.records import BatchBuilder
 from eventbus.records.single import BatchSpan, build_single
 from eventbus.types import Headers, RecordMetadata, TopicPartition
 
-logger = logging.getLogger("eventbus.producer")
-
 _RECORD_OVERHEAD_BYTES = 128
 """More than a batch header, and the lengths and deltas around one record, ever take."""
+_SENDS_PER_TURN = 64
+"""Awaited sends that need not wait before other tasks get their turn."""
 
 
 class _Unsettled(NamedTuple):
@@ -32,8 +32,7 @@ class _Unsettled(NamedTuple):
 
     topic_partition: TopicPartition
     last_offset: int
-    delivery: BatchDelivery | None
-    """Whom to tell; None when nobody waits."""
+    delivery: BatchDelivery
     size_bytes: int
 
 
@@ -54,24 +53,28 @@ class Accumulator:
         builder = self._builder
         if builder is None:
             builder = self._open()
-        if value is not None and len(value) >= self._limit_bytes:
-            builder = self._open_for_large(builder, key, value)
+        limit_bytes = self._limit_bytes
+        if headers or (value and len(value) >= limit_bytes) or (key and len(key) >= limit_bytes):
+            builder = self._open_for(key, value, headers)
         index = builder.append(key, value, headers, timestamp_ms)
         delivery = Delivery(self._delivery, index, timestamp_ms)
-        if builder.size_bytes >= self._limit_bytes:
+        if builder.size_bytes >= limit_bytes:
             self.close()
         return delivery
 
-    def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> None:
+    def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> BatchDelivery:
         """The same without a handle. The hot path of `send_many`."""
         builder = self._builder
         if builder is None:
             builder = self._open()
-        if value is not None and len(value) >= self._limit_bytes:
-            builder = self._open_for_large(builder, key, value)
+        limit_bytes = self._limit_bytes
+        if headers or (value and len(value) >= limit_bytes) or (key and len(key) >= limit_bytes):
+            builder = self._open_for(key, value, headers)
         builder.append(key, value, headers, timestamp_ms)
-        if builder.size_bytes >= self._limit_bytes:
+        delivery = self._delivery
+        if builder.size_bytes >= limit_bytes:
             self.close()
+        return delivery
 
     def _open(self) -> BatchBuilder:
         self._limit_bytes = self._producer.opening(self)
@@ -79,13 +82,14 @@ class Accumulator:
         self._builder = BatchBuilder(self._producer.config.compression)
         return self._builder
 
-    def _open_for_large(self, builder: BatchBuilder, key: bytes | None, value: bytes) -> BatchBuilder:
-        """A batch of its own for a record as large as a batch: if the topic refuses it, it fails alone."""
-        self._producer.check_size(self.topic_partition, key, value)
-        if builder.count:
-            self.close()
-            builder = self._open()
-        return builder
+    def _open_for(self, key: bytes | None, value: bytes | None, headers: Headers) -> BatchBuilder:
+        """The batch for a record that may be large: as large as a batch it gets one of its own, to fail alone."""
+        size_bytes = self._producer.check_size(self.topic_partition, key, value, headers)
+        if size_bytes >= self._limit_bytes:
+            # A loop: closing calls delivery callbacks, and one of them may send to this partition.
+            while self._builder is not None and self._builder.count:
+                self.close()
+        return self._builder or self._open()
 
     def close(self) -> None:
         """Hand the open batch to the log."""
@@ -107,11 +111,13 @@ class EmbeddedProducer:
         """Those with an open batch, oldest first."""
         self._unsettled: deque[_Unsettled] = deque()
         self._unsettled_bytes = 0
+        self._written_count = 0
+        """Batches that ever waited for a flush; those before the head of `_unsettled` know their outcome."""
+        self._turn = 0
         self._waits = engine.waits_for_flush and config.acks == -1
         self._lingers = config.linger_ms > 0
         self._large_bytes = config.max_request_size - _RECORD_OVERHEAD_BYTES
         self._produce = engine.broker.produce
-        self._watchers: list[list[BatchDelivery]] = []
         self._closed = False
         self._opened = anyio.Event()
         self._stored = anyio.Event()
@@ -120,6 +126,7 @@ class EmbeddedProducer:
         return self._engine.partition_count(topic)
 
     def _topics_changed(self) -> None:
+        self._accumulators = dict(self._open)
         self.on_topics_changed()
 
     # sending ---------------------------------------------------------------------------------------------------------
@@ -137,20 +144,6 @@ class EmbeddedProducer:
             accumulator = self._accumulators[topic_partition] = Accumulator(self, topic_partition)
         return accumulator
 
-    async def stored(self, send: Callable[[], Awaitable[None]]) -> None:
-        watched: list[BatchDelivery] = []
-        self._watchers.append(watched)
-        try:
-            await send()
-            self._close_open()
-        finally:
-            self._watchers.remove(watched)
-        await self._settle_until(None)
-        for delivery in watched:
-            await delivery.wait()
-            if delivery.error is not None:
-                raise delivery.error
-
     async def send(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
     ) -> RecordMetadata:
@@ -160,8 +153,8 @@ class EmbeddedProducer:
         if self._closed:
             raise self._refusal()
         topic_partition = TopicPartition(topic, partition)
-        if value is not None and len(value) > self._large_bytes:
-            self.check_size(topic_partition, key, value)
+        if headers or (value and len(value) > self._large_bytes) or (key and len(key) > self._large_bytes):
+            self.check_size(topic_partition, key, value, headers)
         batch = build_single(key, value, headers, timestamp_ms, self.config.compression)
         span = BatchSpan(0, timestamp_ms)
         base_offset, last_offset, append_time_ms = self._produce(
@@ -169,8 +162,14 @@ class EmbeddedProducer:
         )
         if self._waits:
             await self._engine.wait_durable(topic_partition, last_offset)
-        elif self._engine.waits_for_flush:
-            self._settle_later(_Unsettled(topic_partition, last_offset, None, 0))
+        else:
+            self._turn += 1
+            if self._turn >= _SENDS_PER_TURN:
+                # Nothing was waited for: without this a loop of sends would keep every other task from running.
+                self._turn = 0
+                await anyio.lowlevel.checkpoint()
+            if self._engine.waits_for_flush:
+                self._engine.flush_soon()  # acks=1: nobody waits, but readers see a record once it is durable
         if not self.config.acks:
             base_offset = -1
         return RecordMetadata(topic, partition, base_offset, timestamp_ms if append_time_ms < 0 else append_time_ms)
@@ -182,8 +181,8 @@ class EmbeddedProducer:
         await self.wait_for_room()
         delivery = self.appender(topic, partition)(key, value, headers, timestamp_ms)
         if not self.config.linger_ms:
-            self._accumulators[topic, partition].close()
-            await self._settle_until(delivery.batch)
+            self._accumulator(topic, partition).close()
+            await self._settle(self._written_count)
         return await delivery
 
     def opening(self, accumulator: Accumulator) -> int:
@@ -195,22 +194,26 @@ class EmbeddedProducer:
                 f"the producer's buffer is full ({self._used_bytes():,} of buffer_memory={self.config.buffer_memory:,} "
                 "bytes wait to be stored): `await producer.wait_for_room()` between sends, or `await bus.send(...)`"
             )
-        # Half of the topic's limit: a batch may pass its own limit by one record that is itself below it.
-        most_bytes = self._engine.broker.max_message_bytes(accumulator.topic_partition.topic) // 2
+        # A third of the topic's limit: a batch may pass its own by one record whose key and value are each below it.
+        most_bytes = self._engine.broker.max_message_bytes(accumulator.topic_partition.topic) // 3
         if not self._open:
             self._opened.set()
         self._open[accumulator.topic_partition] = accumulator
         return min(self.config.batch_size, most_bytes)
 
-    def check_size(self, topic_partition: TopicPartition, key: bytes | None, value: bytes) -> None:
-        """Raises RecordTooLarge for a record beyond ``max_request_size``."""
-        size_bytes = len(value) + len(key or b"") + _RECORD_OVERHEAD_BYTES
+    def check_size(
+        self, topic_partition: TopicPartition, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> int:
+        """The size of a record, at most. Raises RecordTooLarge beyond ``max_request_size``."""
+        size_bytes = len(value or b"") + len(key or b"") + _RECORD_OVERHEAD_BYTES
+        size_bytes += sum([4 * len(name) + len(data or b"") + 10 for name, data in headers])
         if size_bytes > self.config.max_request_size:
             raise RecordTooLarge(
                 f"a record of {size_bytes:,} bytes for {topic_partition} is larger than the producer's "
                 f"max_request_size={self.config.max_request_size:,}: send less (or a pointer to the payload), "
                 "or raise max_request_size and the topic's max.message.bytes"
             )
+        return size_bytes
 
     def closed(self, accumulator: Accumulator, builder: BatchBuilder, delivery: BatchDelivery) -> None:
         """An accumulator ends a batch: append it to the log."""
@@ -219,8 +222,6 @@ class EmbeddedProducer:
         if not builder.count:
             return
         delivery.count = builder.count
-        for watched in self._watchers:
-            watched.append(delivery)
         engine = self._engine
         try:
             data = builder.build()
@@ -235,8 +236,7 @@ class EmbeddedProducer:
             return
         delivery.resolve(info.base_offset if self.config.acks else -1, info.timestamp_ms)
         if engine.waits_for_flush:
-            # Nobody waits, but readers see a record only once it is durable: the flush is still to be driven.
-            self._settle_later(_Unsettled(topic_partition, info.last_offset, None, len(data)))
+            engine.flush_soon()  # acks=1: nobody waits, but readers see a record once it is durable
 
     # settling --------------------------------------------------------------------------------------------------------
 
@@ -245,6 +245,7 @@ class EmbeddedProducer:
             self._stored.set()
         self._unsettled.append(entry)
         self._unsettled_bytes += entry.size_bytes
+        self._written_count += 1
 
     def _used_bytes(self) -> int:
         return self._unsettled_bytes + len(self._open) * self.config.batch_size
@@ -263,7 +264,7 @@ class EmbeddedProducer:
                 if not self._unsettled:
                     self._stored = anyio.Event()
                     await self._stored.wait()
-                await self._settle_until(None)
+                await self._settle(self._written_count)
 
     async def _close_after_linger(self) -> None:
         while True:
@@ -278,47 +279,45 @@ class EmbeddedProducer:
             accumulator.close()
 
     async def _drain(self) -> None:
+        """Store what was given so far; not what others add meanwhile, or a busy producer would never be drained."""
         self._close_open()
-        await self._settle_until(None)
+        await self._settle(self._written_count)
 
-    async def _settle_until(self, wanted: BatchDelivery | None) -> None:
-        """Wait for flushes, and tell each batch its outcome in order, up to ``wanted`` or the end.
+    async def _settle(self, count: int) -> None:
+        """Wait for flushes, and tell the first ``count`` batches their outcome, in order.
 
         Several tasks may be here at once (the sender, a flush, an awaited send): each looks at the head again after
         its wait, so that an entry settled by another is not settled twice.
         """
         unsettled = self._unsettled
-        while unsettled and not (wanted is not None and wanted.done):
+        while unsettled and self._written_count - len(unsettled) < count:
             head = unsettled[0]
             try:
                 await self._engine.wait_durable(head.topic_partition, head.last_offset)
                 self._settle_durable()
             except EventBusError as error:
                 if unsettled and unsettled[0] is head:
-                    self._forget_head()
-                    if head.delivery is not None:
-                        head.delivery.fail(error)
-                    else:
-                        logger.error("%s: what was sent without waiting is not stored: %s", head.topic_partition, error)
+                    self._forget_head().fail(error)
 
     def _settle_durable(self) -> None:
         is_durable = self._engine.broker.is_durable
         while self._unsettled and is_durable(self._unsettled[0].topic_partition, self._unsettled[0].last_offset):
-            delivery = self._forget_head().delivery
-            if delivery is not None:
-                delivery.resolve(delivery.base_offset, delivery.log_append_time_ms)
+            delivery = self._forget_head()
+            delivery.resolve(delivery.base_offset, delivery.log_append_time_ms)
 
-    def _forget_head(self) -> _Unsettled:
+    def _forget_head(self) -> BatchDelivery:
         entry = self._unsettled.popleft()
         self._unsettled_bytes -= entry.size_bytes
-        return entry
+        return entry.delivery
 
     async def wait_for_room(self) -> None:
-        if self._used_bytes() < self.config.buffer_memory:
+        # Room for two batches more: one send may close a batch that has passed its limit, and open the next.
+        most_bytes = max(self.config.buffer_memory - 2 * self.config.batch_size, self.config.buffer_memory // 2)
+        if self._used_bytes() < most_bytes:
             return
         with anyio.move_on_after(self.config.max_block_ms / 1000):
             await self._drain()
-        if self._used_bytes() >= self.config.buffer_memory:
+        if self._used_bytes() >= most_bytes:
             raise BufferExhausted(
                 f"no room in the producer's buffer of {self.config.buffer_memory:,} bytes for "
                 f"{self.config.max_block_ms:,} ms (max_block_ms): the disk is slower than the sends"

@@ -199,6 +199,16 @@ class Broker:
             raise created
         return len(created.partitions)
 
+    def partitions_of(self, topic: str) -> int:
+        """Partitions of ``topic``, 0 when there is none: a look that creates nothing."""
+        state = self._known_topics.get(topic)
+        return 0 if state is None else state.partitions
+
+    def topic_id(self, topic: str) -> str:
+        """What tells a topic from a later one of the same name; empty when there is none."""
+        state = self._known_topics.get(topic)
+        return "" if state is None else state.topic_id
+
     def max_message_bytes(self, topic: str) -> int:
         """The largest batch the topic takes. Raises UnknownTopicOrPartition."""
         return self._topics.log_config(topic).max_message_bytes

@@ -27,7 +27,7 @@ class Admin:
         validate_only: bool = False,
     ) -> TopicDescription:
         """Create one topic. Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig."""
-        spec = TopicSpec(name, partitions, replication_factor, {k: _text(v) for k, v in (configs or {}).items()})
+        spec = TopicSpec(name, partitions, replication_factor, {k: as_text(v) for k, v in (configs or {}).items()})
         result = (await self._backend.create_topics([spec], validate_only=validate_only))[name]
         if isinstance(result, KafkaError):
             raise result
@@ -57,7 +57,7 @@ class Admin:
 
     async def alter_configs(self, topic: str, set: Mapping[str, Any] | None = None, delete: Sequence[str] = ()) -> None:
         """Set or delete configs of a topic, under Kafka's dotted names."""
-        await self._backend.alter_configs(topic, {k: _text(v) for k, v in (set or {}).items()}, delete)
+        await self._backend.alter_configs(topic, {k: as_text(v) for k, v in (set or {}).items()}, delete)
 
     async def list_offsets(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
@@ -87,5 +87,6 @@ class Admin:
         await self._backend.delete_group(group)
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A config value as Kafka writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -17,7 +17,7 @@ from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.backends.delivery import Delivery, OnDelivery
 from eventbus.backends.urls import open_backend, system_clock
 from eventbus.broker import TopicSpec
-from eventbus.client.admin import Admin
+from eventbus.client.admin import Admin, as_text
 from eventbus.client.config import (
     LOG_KEYS,
     PRODUCER_KEYS,
@@ -29,8 +29,15 @@ from eventbus.client.consumer import Consumer
 from eventbus.client.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, producer
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.client.producer import HeadersLike, Producer
-from eventbus.client.runner import Runner
-from eventbus.errors import BufferExhausted, ConfigError, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
+from eventbus.client.runner import Runner, inside_handler
+from eventbus.errors import (
+    BufferExhausted,
+    ConfigError,
+    HandlerError,
+    KafkaError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 from eventbus.suggest import nearest
 from eventbus.types import RecordMetadata
 from serdes import Serde
@@ -77,11 +84,14 @@ class EventBus:
         self._functions: list[ProducerFunction[Any, Any]] = []
         self._topics: dict[str, TopicSpec] = {}
         self._producers: dict[str, Producer] = {}
+        self._all_producers: list[Producer] = []
         self._runners: list[Runner] = []
         self._tasks: anyio.abc.TaskGroup | None = None
         self._stack: AsyncExitStack | None = None
         self._progress = anyio.Event()
         self._stop_asked = anyio.Event()
+        self.failure: HandlerError | None = None
+        """The first handler error that stopped a partition since the last start; None while all is well."""
         self.admin = Admin(self._backend)
         """Topics, offsets and groups."""
 
@@ -101,7 +111,9 @@ class EventBus:
     ) -> None:
         """Declare a topic: created at start if it is missing, left as it is if it exists."""
         count = -1 if partitions is None else partitions
-        spec = TopicSpec(name, count, replication_factor, {key: str(value) for key, value in (configs or {}).items()})
+        spec = TopicSpec(
+            name, count, replication_factor, {key: as_text(value) for key, value in (configs or {}).items()}
+        )
         known = self._topics.get(name)
         if known is not None and known != spec and known.partitions != -1:
             raise ConfigError(f"topic {name!r} is declared twice, differently: {known} and {spec}")
@@ -194,7 +206,11 @@ class EventBus:
         async with AsyncExitStack() as stack:
             await self._backend.start()
             stack.push_async_callback(self._backend.aclose)
+            # Events belong to the event loop that waits for them: each start may have another one.
             self._stop_asked = anyio.Event()
+            self._progress = anyio.Event()
+            self.failure = None
+            stack.callback(self._forget_run)
             await self._create_declared_topics()
             await self._check_topics()
             stack.push_async_exit(_SingleError())
@@ -215,12 +231,13 @@ class EventBus:
         stack, self._stack = self._stack, None
         if stack is None:
             return None
-        try:
-            return await stack.__aexit__(kind, error, traceback)
-        finally:
-            self._tasks = None
-            self._runners = []
-            self._producers = {}
+        return await stack.__aexit__(kind, error, traceback)
+
+    def _forget_run(self) -> None:
+        self._tasks = None
+        self._runners = []
+        self._producers = {}
+        self._all_producers = []
 
     async def _drain_tasks(self, *_: Any) -> None:
         """Stop intake, let the lanes finish, then end the background tasks."""
@@ -228,10 +245,10 @@ class EventBus:
             for runner in self._runners:
                 runner.stop()
             while any(not runner.has_left for runner in self._runners):
-                await self._progressed()
+                await self._progress.wait()
         finally:
             with anyio.CancelScope(shield=True):
-                for one in self._producers.values():
+                for one in list(self._all_producers):
                     await one.aclose()
             if self._tasks is not None:
                 self._tasks.cancel_scope.cancel()
@@ -274,11 +291,12 @@ class EventBus:
                 await self.run()
             return
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._stop_on_signal, tasks.cancel_scope)
+            tasks.start_soon(self._stop_on_signal)
             await self._stop_asked.wait()
             tasks.cancel_scope.cancel()
+        self._stop_asked = anyio.Event()
 
-    async def _stop_on_signal(self, scope: anyio.CancelScope) -> None:
+    async def _stop_on_signal(self) -> None:
         try:
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                 async for number in signals:
@@ -298,6 +316,11 @@ class EventBus:
 
         Raises the HandlerError of a handler that has stopped.
         """
+        if inside_handler.get():
+            raise ConfigError(
+                f"handler {inside_handler.get()!r} waits for itself: drain() returns when all handlers are idle, "
+                "so call it outside of them"
+            )
         while True:
             progress = self._progress
             await self.flush()
@@ -309,11 +332,11 @@ class EventBus:
             await progress.wait()
 
     def _notify(self) -> None:
+        for runner in self._runners:
+            if runner.error is not None and self.failure is None:
+                self.failure = runner.error
         progress, self._progress = self._progress, anyio.Event()
         progress.set()
-
-    async def _progressed(self) -> None:
-        await self._progress.wait()
 
     # sending ---------------------------------------------------------------------------------------------------------
 
@@ -377,7 +400,7 @@ class EventBus:
 
     async def flush(self) -> None:
         """Return when every record sent by this bus so far is stored or has failed."""
-        for one in list(self._producers.values()):
+        for one in list(self._all_producers):
             await one.flush()
 
     async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None:
@@ -402,15 +425,18 @@ class EventBus:
     # clients ---------------------------------------------------------------------------------------------------------
 
     def new_producer(self, **config: Any) -> Producer:
-        """A producer with settings of its own: ``async with bus.new_producer(linger_ms=5) as producer:``."""
-        self._require_running("new_producer")
-        settings = producer_settings({**self._producer_config, **config})
-        one = Producer(self._backend.producer(settings.config), settings, self._clock, self._serdes)
-        return one.bind(self._start_producer)
+        """A producer with settings of its own: ``async with bus.new_producer(linger_ms=5) as producer:``.
 
-    def _start_producer(self, one: Producer) -> None:
-        assert self._tasks is not None
-        self._tasks.start_soon(one.run)
+        It sends from now on; leave it with `Producer.aclose`, or the bus closes it when it closes.
+        """
+        tasks = self._running("new_producer")
+        settings = producer_settings({**self._producer_config, **config})
+        one = Producer(
+            self._backend.producer(settings.config), settings, self._clock, self._serdes, self._all_producers.remove
+        )
+        self._all_producers.append(one)
+        tasks.start_soon(one.run)
+        return one
 
     def _default_producer(self) -> Producer:
         one = self._producers.get("")
@@ -425,12 +451,12 @@ class EventBus:
 
     def _own_producer(self, name: str, config: Mapping[str, Any]) -> Producer:
         one = self._producers[name] = self.new_producer(**config)
-        self._start_producer(one)
         return one
 
     def new_consumer(
         self,
-        *topics: str,
+        *names: str,
+        topics: str | Sequence[str] = (),
         group: str | None = None,
         pattern: str | None = None,
         key: Any = bytes,
@@ -442,35 +468,42 @@ class EventBus:
         ``key`` and ``value`` are the types to read them as. Further keywords: ``start``, ``isolation``,
         ``fetch_min_bytes``, ``fetch_max_wait_ms``, ``max_partition_fetch_bytes``, ``check_crcs``.
         """
-        self._require_running("new_consumer")
+        self._running("new_consumer")
         settings = consumer_settings({"client_id": self.client_id, "group": group, **config})
 
         def open_consumer() -> BackendConsumer:
             return self._backend.consumer(settings)
 
+        wanted = (*names, *((topics,) if isinstance(topics, str) else topics))
         return Consumer(
-            self._backend, open_consumer, settings, topics, pattern=pattern, key=key, value=value, serdes=self._serdes
+            self._backend, open_consumer, settings, wanted, pattern=pattern, key=key, value=value, serdes=self._serdes
         )
 
-    def _require_running(self, what: str) -> None:
+    def _running(self, what: str) -> anyio.abc.TaskGroup:
         if self._tasks is None:
             raise ConfigError(f"{what}: the bus is not running; use it inside `async with bus:`")
+        return self._tasks
 
 
 class _SingleError:
-    """A task group reports its tasks' errors as a group; one error alone is easier to read, and to catch."""
+    """A task group raises its tasks' errors as a group; callers expect what was raised in the first place."""
 
     async def __aenter__(self) -> None: ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None:
-            single = _single(error)
-            if single is not error:
-                raise single
+        nested: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+        handlers = [leaf for leaf in map(_leaf, nested) if isinstance(leaf, HandlerError)]
+        if handlers and len(handlers) == len(nested):
+            for other in handlers[1:]:
+                logger.error("%s", other)
+            raise handlers[0]
+        if len(nested) == 1:
+            raise nested[0]
 
 
-def _single(error: BaseException) -> BaseException:
+def _leaf(error: BaseException) -> BaseException:
+    """What is inside groups of one."""
     nested: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-    return _single(nested[0]) if len(nested) == 1 else error
+    return _leaf(nested[0]) if len(nested) == 1 else error

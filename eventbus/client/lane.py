@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 import anyio
@@ -28,20 +29,37 @@ class Lane:
     whose outputs are stored: the only thing a commit ever sees.
     """
 
-    __slots__ = ("_in_flight", "at_work", "chunks", "committed", "error", "finished", "topic_partition", "wake")
+    __slots__ = (
+        "_in_flight",
+        "_on_output_error",
+        "abandoned",
+        "at_work",
+        "chunks",
+        "committed",
+        "error",
+        "finished",
+        "topic_partition",
+        "wake",
+    )
 
-    def __init__(self, topic_partition: TopicPartition) -> None:
+    def __init__(self, topic_partition: TopicPartition, on_output_error: Callable[[HandlerError], bool]) -> None:
         self.topic_partition = topic_partition
         self.chunks: deque[FetchedRecords] = deque()
         self.at_work = False
         self.finished = -1
         self.committed = -1
         self.error: HandlerError | None = None
+        """Why the lane has stopped. From then on nothing moves `finished`."""
+        self.abandoned = False
+        """The partition is gone: what is at work ends, and is not committed."""
         self.wake = anyio.Event()
         self._in_flight: deque[tuple[int, Outcome]] = deque()
+        self._on_output_error = on_output_error
 
     def handled(self, next_offset: int, last_output: Outcome | None = None) -> None:
         """Every record below ``next_offset`` was handled; ``last_output`` is what the last of them published."""
+        if self.error is not None:
+            return
         if last_output is not None:
             self._in_flight.append((next_offset, last_output))
         elif self._in_flight:
@@ -51,20 +69,21 @@ class Lane:
             self.finished = next_offset
 
     def settle(self) -> None:
-        """Move `finished` past records whose outputs are stored; note the error of one that was not."""
+        """Move `finished` past records whose outputs are stored; stop at one that was not, unless that is skipped."""
         in_flight = self._in_flight
-        while in_flight and in_flight[0][1].done():
-            next_offset, output = in_flight[0]
+        while in_flight and in_flight[0][1].done() and self.error is None:
+            next_offset, output = in_flight.popleft()
             error = output.exception()
             if error is not None:
-                in_flight.clear()
-                self.error = HandlerError(
-                    f"{self.topic_partition}: what the handler published for a record before offset {next_offset} "
-                    f"was not stored, so nothing from there on is committed: {error}"
+                stopped = HandlerError(
+                    f"{self.topic_partition}: what the handler published for offset {next_offset - 1} was not stored: "
+                    f"{error}"
                 )
-                self.error.__cause__ = error
-                return
-            in_flight.popleft()
+                stopped.__cause__ = error
+                if not self._on_output_error(stopped):
+                    self.error = stopped
+                    in_flight.clear()
+                    return
             self.finished = next_offset
 
     async def outputs_stored(self) -> None:

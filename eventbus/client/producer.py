@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 
 from eventbus.backends.base import Add, Append, BackendProducer
-from eventbus.backends.delivery import Delivery, OnDelivery
+from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.partitioner import Partitioner, make_partitioner
 from eventbus.errors import BufferExhausted, ConfigError, SerializationError, UnknownTopicOrPartition
@@ -63,6 +63,7 @@ class Producer:
         settings: ProducerSettings,
         clock: Callable[[], int],
         serdes: Mapping[type, Serde],
+        on_close: Callable[[Producer], None],
     ) -> None:
         self._backend = backend
         self._settings = settings
@@ -70,8 +71,9 @@ class Producer:
         self._serdes = serdes
         self._topics: dict[str, _Topic] = {}
         backend.on_topics_changed = self._topics.clear
-        self._scope: anyio.CancelScope | None = None
-        self._start: Callable[[Producer], None] | None = None
+        self._on_close = on_close
+        self._closed = False
+        self._scope = anyio.CancelScope()
 
     # sending ---------------------------------------------------------------------------------------------------------
 
@@ -160,41 +162,38 @@ class Producer:
         room in the buffer as it goes: ``values`` may be as long as you like, a generator too.
         """
 
-        async def send() -> None:
-            await self._add_all(topic, values, key, pack_headers(headers) if headers else (), timestamp_ms)
-
-        await self._backend.stored(send)
-
-    async def _add_all(
-        self,
-        topic: str,
-        values: Iterable[Any],
-        key_of: Callable[[Any], Any] | None,
-        headers: Headers,
-        timestamp_ms: int | None,
-    ) -> None:
         entry = self._topics.get(topic) or self._topic(topic)
+        packed = pack_headers(headers) if headers else ()
         now_ms = self._clock() if timestamp_ms is None else timestamp_ms
-        find, adders, key = entry.partitions.get, entry.adders, None
+        batches: list[BatchDelivery] = []
+        latest: dict[int, BatchDelivery] = {}
+        key_bytes = None
         for number, value in enumerate(values, 1):
             data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
-            if key_of is not None:
-                key = key_of(value)
-                if type(key) is not bytes:
-                    key = self._bytes_of(entry, key, "key")
-            partition = find(key)
+            if key is not None:
+                key_bytes = key(value)
+                if type(key_bytes) is not bytes:
+                    key_bytes = self._bytes_of(entry, key_bytes, "key")
+            partition = entry.partitions.get(key_bytes)
             if partition is None:
-                partition = entry.choose(key, value, data)
+                partition = entry.choose(key_bytes, value, data)
             try:
-                adders[partition](key, data, headers, now_ms)
+                batch = entry.adders[partition](key_bytes, data, packed, now_ms)
             except BufferExhausted:
                 await self._backend.wait_for_room()
-                adders[partition](key, data, headers, now_ms)
+                batch = entry.adders[partition](key_bytes, data, packed, now_ms)
+            if latest.get(partition) is not batch:
+                latest[partition] = batch
+                batches.append(batch)
             if not number % _SLICE:
-                # Other tasks get their turn, the sender among them; and the clock is read again.
+                # Other tasks get their turn, the sender among them; a failure ends it; the clock is read again.
                 await anyio.lowlevel.checkpoint()
+                batches = await _unstored(batches, wait=False)
+                entry = self._topics.get(topic) or self._topic(topic)
                 if timestamp_ms is None:
                     now_ms = self._clock()
+        await self._backend.flush()
+        await _unstored(batches, wait=True)
 
     async def wait_for_room(self) -> None:
         """Return when the buffer has room for more `send_nowait`. BufferExhausted after ``max_block_ms``."""
@@ -237,29 +236,34 @@ class Producer:
 
     async def run(self) -> None:
         """The sender's loop; the bus runs it."""
-        with anyio.CancelScope() as self._scope:
+        with self._scope:
             await self._backend.run()
 
     async def aclose(self) -> None:
         """Flush, then refuse further records."""
-        await self._backend.aclose()
-        if self._scope is not None:
+        if not self._closed:
+            self._closed = True
+            await self._backend.aclose()
             self._scope.cancel()
-
-    def bind(self, start: Callable[[Producer], None]) -> Producer:
-        """The bus says how to start the sender when the producer is entered."""
-        self._start = start
-        return self
+            self._on_close(self)
 
     async def __aenter__(self) -> Producer:
-        if self._start is not None:
-            self._start(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+async def _unstored(batches: list[BatchDelivery], *, wait: bool) -> list[BatchDelivery]:
+    """Those whose outcome is open; raises the error of one that failed."""
+    for batch in batches:
+        if wait:
+            await batch.wait()
+        if batch.error is not None:
+            raise batch.error
+    return [batch for batch in batches if not batch.done]
 
 
 def pack_headers(headers: HeadersLike) -> Headers:

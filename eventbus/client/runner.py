@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -30,6 +31,9 @@ _CHUNKS_PER_LANE = 2
 _COMMIT_INTERVAL_SECONDS = 0.1
 """How often finished offsets are committed; a crash makes a handler see this much again."""
 
+inside_handler: ContextVar[str] = ContextVar("eventbus_inside_handler", default="")
+"""The handler whose task this is; empty elsewhere."""
+
 
 class Runner:
     """Runs one handler for one group."""
@@ -49,22 +53,25 @@ class Runner:
         self.lanes: dict[TopicPartition, Lane] = {}
         self.has_left = False
         """Nothing runs any more, what was finished is committed."""
+        self.error: HandlerError | None = None
+        """Why a partition has stopped, the first that did; None while all run."""
         self._consumer = consumer
+        consumer.on_revoked = self._abandon
         self._dispatch = Dispatch(handler, publish, serdes)
         self._flush = flush
         self._on_progress = on_progress
         self._poll_scope = anyio.CancelScope()
         self._commit_now = anyio.Event()
+        self._commit_error = ""
         self._lane_tasks: anyio.abc.TaskGroup | None = None
-
-    @property
-    def error(self) -> HandlerError | None:
-        """Why a partition has stopped; None while all run."""
-        return next((lane.error for lane in self.lanes.values() if lane.error is not None), None)
 
     async def start(self) -> None:
         """Subscribe; from here on nothing that arrives is missed. Raises UnknownTopicOrPartition, GroupInUse."""
-        await self._consumer.subscribe(self.handler.spec.topics, self.handler.spec.pattern)
+        try:
+            await self._consumer.subscribe(self.handler.spec.topics, self.handler.spec.pattern)
+        except BaseException:
+            await self._consumer.aclose()
+            raise
 
     async def run(self) -> None:
         """Poll, handle and commit until `stop`; then finish the records at work, commit, and leave."""
@@ -116,7 +123,7 @@ class Runner:
         topic_partition = TopicPartition(chunk.topic, chunk.partition)
         lane = self.lanes.get(topic_partition)
         if lane is None:
-            lane = self.lanes[topic_partition] = Lane(topic_partition)
+            lane = self.lanes[topic_partition] = Lane(topic_partition, self._output_failed)
             assert self._lane_tasks is not None
             self._lane_tasks.start_soon(self._run_lane, lane)
         if lane.error is not None:
@@ -126,38 +133,56 @@ class Runner:
             self._consumer.pause([topic_partition])
         lane.wake.set()
 
+    def _abandon(self, topic_partition: TopicPartition) -> None:
+        """The partition is gone, or is another one of the same name: a new lane begins where that begins."""
+        lane = self.lanes.pop(topic_partition, None)
+        if lane is not None:
+            lane.abandoned = True
+            lane.chunks.clear()
+            lane.wake.set()
+
     # lanes -----------------------------------------------------------------------------------------------------------
 
     async def _run_lane(self, lane: Lane) -> None:
-        stopping = self._dispatch
-        while not stopping.stopping:
+        inside_handler.set(self.handler.__name__)
+        dispatch = self._dispatch
+        while not (dispatch.stopping or lane.abandoned):
             if not lane.chunks:
                 lane.wake = anyio.Event()
                 self._on_progress()
                 await lane.wake.wait()
                 continue
             chunk = lane.chunks.popleft()
-            if len(lane.chunks) == _CHUNKS_PER_LANE - 1 and lane.topic_partition in self._consumer.assignment():
+            if len(lane.chunks) == _CHUNKS_PER_LANE - 1:
                 self._consumer.resume([lane.topic_partition])
             lane.at_work = True
+            self._commit_now.set()
             try:
-                await self._dispatch.run(lane, chunk)
+                await dispatch.run(lane, chunk)
                 await lane.outputs_stored()
             finally:
                 lane.at_work = False
-            if lane.error is not None:
-                self._stop_partition(lane)
+            if lane.error is not None and not lane.abandoned:
+                self._stop_partition(lane, lane.error)
                 return
             self._commit_now.set()
             # Handlers that never suspend must not keep other tasks from running for longer than one fetch.
             await anyio.lowlevel.checkpoint()
 
-    def _stop_partition(self, lane: Lane) -> None:
+    def _output_failed(self, error: HandlerError) -> bool:
+        """What a handler published was not stored. True: go on all the same."""
+        if self.handler.spec.on_error == "skip":
+            logger.error("handler %r: %s; skipped (on_error='skip')", self.handler.__name__, error)
+            return True
+        logger.error("handler %r: %s; nothing from there on is committed", self.handler.__name__, error)
+        return False
+
+    def _stop_partition(self, lane: Lane, error: HandlerError) -> None:
         lane.chunks.clear()
-        if lane.topic_partition in self._consumer.assignment():
-            self._consumer.pause([lane.topic_partition])
-        if self.handler.spec.on_error == "crash" and lane.error is not None:
-            raise lane.error
+        self._consumer.pause([lane.topic_partition])
+        self.error = self.error or error
+        if self.handler.spec.on_error == "crash":
+            raise error
         self._on_progress()
 
     def _wake_lanes(self) -> None:
@@ -170,34 +195,42 @@ class Runner:
         while True:
             await self._commit_now.wait()
             self._commit_now = anyio.Event()
-            await self._commit()
             await anyio.sleep(_COMMIT_INTERVAL_SECONDS)
-            if any(lane.at_work for lane in self.lanes.values()):
-                self._commit_now.set()  # slow handlers: what is finished inside a fetch is committed too
+            await self._commit()
+            if any(lane.at_work or lane.finished > lane.committed for lane in self.lanes.values()):
+                self._commit_now.set()  # slow handlers, or a commit that failed
 
     async def _commit(self) -> None:
+        assigned = set(self._consumer.assignment())  # those gone meanwhile are abandoned here
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for topic_partition, lane in self.lanes.items():
             lane.settle()
-            if lane.finished > lane.committed:
+            if lane.finished > lane.committed and topic_partition in assigned:
                 offsets[topic_partition] = OffsetAndMetadata(lane.finished)
         if not offsets:
             return
         try:
             await self._consumer.commit(offsets)
         except EventBusError as error:
-            logger.error("handler %r: offsets are not committed: %s", self.handler.__name__, error)
+            if str(error) != self._commit_error:  # it is tried ten times a second: say it once
+                self._commit_error = str(error)
+                logger.error("handler %r: offsets are not committed: %s", self.handler.__name__, error)
             return
+        self._commit_error = ""
         for topic_partition, committed in offsets.items():
-            self.lanes[topic_partition].committed = committed.offset
+            lane = self.lanes.get(topic_partition)
+            if lane is not None:
+                lane.committed = committed.offset
 
     async def _leave(self) -> None:
-        # The flush drives the outputs itself: when everything is cancelled at once, the sender's task is gone.
-        await self._flush()
-        await self._commit()
-        await self._consumer.aclose()
-        self.has_left = True
-        self._on_progress()
+        try:
+            # The flush drives the outputs itself: when everything is cancelled at once, the sender's task is gone.
+            await self._flush()
+            await self._commit()
+        finally:
+            await self._consumer.aclose()
+            self.has_left = True
+            self._on_progress()
 
     def __repr__(self) -> str:
         return f"<runner {self.handler.__name__} group={self.group} lanes={len(self.lanes)}>"
