@@ -93,6 +93,37 @@ async def test_iteration_commits_only_what_was_handed_out(filled: Any) -> None:
             assert (await consumer.committed(T0))[T0].offset == 3
 
 
+async def test_iteration_and_poll_share_what_was_fetched_and_one_position(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer(group="g") as consumer:
+            await consumer.assign([T0])
+            assert (await anext(consumer)).offset == 0
+            assert [r.offset for r in await consumer.poll(max_records=2)] == [1, 2]
+            assert (await anext(consumer)).offset == 3
+            assert await consumer.position(T0) == 4
+            await consumer.commit()
+            assert (await consumer.committed(T0))[T0].offset == 4
+
+
+async def test_iteration_fetches_once_for_many_records(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t") as consumer:
+            fetch, waits = consumer._consumer.fetch, []
+
+            async def counted(max_wait_ms: int | None = None) -> Any:
+                waits.append(max_wait_ms)
+                return await fetch(max_wait_ms)
+
+            monkeypatch.setattr(consumer._consumer, "fetch", counted)
+            for _ in range(20):
+                await anext(consumer)
+            assert len(waits) <= 2  # once, or once per partition
+
+
 async def test_seeking(filled: Any) -> None:
     bus, fill = filled
     async with bus:
@@ -181,6 +212,149 @@ async def test_an_offset_out_of_range_resets_loudly(filled: Any, caplog: pytest.
             consumer.seek(T0, 99)
             assert [r.offset for r in await consumer.poll()] == list(range(10))
     assert "t-0: offset 99 is out of range" in caplog.text
+
+
+async def _mixed(bus: Any, *values: bytes) -> None:
+    """Topic m of one partition: "1" to "9" can be read as int, "x" cannot."""
+    await bus.admin.create_topic("m")
+    for value in values:
+        await bus.send("m", value)
+
+
+M0 = TopicPartition("m", 0)
+
+
+class Digits:
+    """A serde that refuses what is no number."""
+
+    def serialize(self, topic: str, value: Any) -> bytes:
+        return str(value).encode()
+
+    def deserialize(self, topic: str, data: bytes) -> Any:
+        return int(data)
+
+
+async def test_records_before_an_unreadable_one_are_returned_before_its_error(make_bus: Any) -> None:
+    async with make_bus(serdes={int: Digits()}) as bus:
+        await _mixed(bus, b"1", b"2", b"x", b"4")
+        async with bus.new_consumer("m", group="g", value=int) as consumer:
+            assert [r.value for r in await consumer.poll()] == [1, 2]
+            assert await consumer.position(M0) == 2
+            await consumer.commit()
+            assert (await consumer.committed(M0))[M0].offset == 2
+            with pytest.raises(SerializationError, match="m-0 offset 2"):
+                await consumer.poll()
+            assert await consumer.position(M0) == 3
+            assert [r.value for r in await consumer.poll()] == [4]
+            await consumer.commit()
+            assert (await consumer.committed(M0))[M0].offset == 4
+
+
+async def test_an_unreadable_last_record_leaves_the_position_behind_it(make_bus: Any) -> None:
+    async with make_bus(serdes={int: Digits()}) as bus:
+        await _mixed(bus, b"x")
+        async with bus.new_consumer("m", group="g", value=int) as consumer:
+            with pytest.raises(SerializationError):
+                await consumer.poll()
+            assert await consumer.position(M0) == 1
+            consumer.pause(M0)
+            consumer.resume(M0)
+            await bus.send("m", b"5")
+            assert [r.value for r in await consumer.poll()] == [5]
+
+
+async def test_iteration_goes_on_after_an_unreadable_record(make_bus: Any) -> None:
+    async with make_bus(serdes={int: Digits()}) as bus:
+        await _mixed(bus, b"1", b"x", b"3")
+        async with bus.new_consumer("m", value=int) as consumer:
+            assert (await anext(consumer)).value == 1
+            with pytest.raises(SerializationError):
+                await anext(consumer)
+            assert (await anext(consumer)).value == 3
+
+
+async def test_kept_partitions_lose_nothing_when_others_are_assigned(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer(group="g") as consumer:
+            await consumer.assign([T0])
+            assert [r.offset for r in await consumer.poll(max_records=1)] == [0]
+            await consumer.assign([T0, T1])
+            assert await consumer.position(T0) == 1
+            await consumer.commit()
+            assert await consumer.committed(T0) == {T0: OffsetAndMetadata(1)}
+            rest = await consumer.poll(max_records=100)
+            assert [r.offset for r in rest if r.partition == 0] == list(range(1, 10))
+            await consumer.assign([T1])
+            await consumer.commit()
+            assert await consumer.committed(T0) == {T0: OffsetAndMetadata(1)}  # given up: no longer ours to commit
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+async def test_kept_partitions_go_on_where_they_are_when_more_is_subscribed(make_bus: Any, start: str) -> None:
+    async with make_bus() as bus:
+        await bus.admin.create_topic("m")
+        await bus.admin.create_topic("other")
+        async with bus.new_consumer("m", start=start) as consumer:
+            await bus.send_many("m", [b"1", b"2", b"3"])
+            assert [r.value for r in await consumer.poll(max_records=1)] == [b"1"]
+            await consumer.subscribe("m", "other")
+            assert [r.value for r in await consumer.poll()] == [b"2", b"3"]
+
+
+async def test_pause_does_not_take_returned_records_out_of_the_commit(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t", group="g") as consumer:
+            paused = (await consumer.poll(max_records=2))[0].topic_partition
+            consumer.pause(paused)
+            await consumer.commit()
+            assert await consumer.committed() == {paused: OffsetAndMetadata(2)}
+
+
+@pytest.mark.parametrize("polled", [2, 5])
+async def test_a_topic_created_anew_is_read_from_its_beginning(make_bus: Any, polled: int) -> None:
+    async with make_bus() as bus:
+        await _mixed(bus, *[b"old"] * 5)
+        async with bus.new_consumer("m", group="g") as consumer:
+            assert len(await consumer.poll(max_records=polled)) == polled
+            await bus.admin.delete_topics("m")
+            await bus.admin.create_topic("m")
+            await bus.send_many("m", [b"new0", b"new1", b"new2"])
+            await consumer.commit()
+            assert await consumer.committed() == {}  # what was read is gone, and so is its offset
+            assert [r.value for r in await consumer.poll(max_records=1)] == [b"new0"]
+            await consumer.commit()
+            assert await consumer.committed() == {M0: OffsetAndMetadata(1)}
+            assert [r.value for r in await consumer.poll()] == [b"new1", b"new2"]
+
+
+async def test_records_after_a_reset_are_not_taken_for_seen_ones(filled: Any, caplog: pytest.LogCaptureFixture) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t", group="g") as consumer:
+            assert len(await consumer.poll()) == 20
+            for partition in (T0, T1):
+                consumer._consumer.seek(partition, 99)  # retention or a shorter log: the backend resets by itself
+            (first,) = await consumer.poll(max_records=1)
+            assert first.offset == 0
+            await consumer.commit()  # the other partition was reset too and nothing of it returned since
+            assert await consumer.committed() == {first.topic_partition: OffsetAndMetadata(1)}
+            assert len(await consumer.poll()) == 19
+    assert "out of range" in caplog.text
+
+
+async def test_a_consumer_opened_again_remembers_nothing(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        consumer = bus.new_consumer("t", group="g")
+        for _ in range(2):
+            async with consumer:
+                assert [r.offset for r in await consumer.poll(max_records=1)] == [0]
 
 
 async def test_an_unreadable_value_names_its_place_and_is_passed(filled: Any) -> None:
