@@ -123,6 +123,8 @@ class Engine:
                 self._running.finished.wait()
                 self._complete(self._running, go_on=False)
             broker.close(self.clock())
+        except OSError as error:
+            raise storage_error(error, f"closing {self.name}") from error
         finally:
             self._broker = None
             if self._flusher is not None:

@@ -494,8 +494,9 @@ class _SingleError:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         nested: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-        handlers = [leaf for leaf in map(_leaf, nested) if isinstance(leaf, HandlerError)]
-        if handlers and len(handlers) == len(nested):
+        leaves = [leaf for one in nested for leaf in _leaves(one)]
+        handlers = [leaf for leaf in leaves if isinstance(leaf, HandlerError)]
+        if handlers and len(handlers) == len(leaves):
             for other in handlers[1:]:
                 logger.error("%s", other)
             raise handlers[0]
@@ -503,7 +504,7 @@ class _SingleError:
             raise nested[0]
 
 
-def _leaf(error: BaseException) -> BaseException:
-    """What is inside groups of one."""
+def _leaves(error: BaseException) -> list[BaseException]:
+    """What is inside groups of groups."""
     nested: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-    return _leaf(nested[0]) if len(nested) == 1 else error
+    return [leaf for one in nested for leaf in _leaves(one)] if nested else [error]

@@ -140,6 +140,7 @@ class Runner:
             lane.abandoned = True
             lane.chunks.clear()
             lane.wake.set()
+            self._on_progress()
 
     # lanes -----------------------------------------------------------------------------------------------------------
 
