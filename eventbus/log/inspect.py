@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
-from crc32c import crc32c
 
 from eventbus.errors import ConfigError, CorruptRecord
 from eventbus.log import checkpoints
@@ -20,6 +19,7 @@ from eventbus.log.recovery import remove_segment
 from eventbus.log.segment import Segment
 from eventbus.log.storage import FileStorage, Storage
 from eventbus.records.batch import CRC_START, HEADER_BYTES, BatchHeader, RecordBatch, read_header
+from eventbus.records.crc import crc32c
 from eventbus.types import ConsumerRecord, TopicPartition
 
 _OFFSET_ENTRY = struct.Struct(">II")

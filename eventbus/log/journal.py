@@ -37,11 +37,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from crc32c import crc32c
-
 from eventbus.errors import CorruptRecord
 from eventbus.log.metadata import read_partition_metadata
 from eventbus.log.storage import Buffer, File, Storage, storage_error
+from eventbus.records.crc import crc32c
 
 JOURNAL = "group-commit.journal"
 
@@ -65,11 +64,12 @@ def part_place(size: int, position: int) -> bytes:
 
 
 class Journal:
-    """The journal of a running engine, empty at first. Only the thread that flushes uses it."""
+    """The journal of a running engine, empty at first. `write` and `reset` run in the thread that flushes."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._file: File | None = None
+        self._named = False
         self._sequence = 0
         self.broken = False
         """It could not be created, flushed or cut: it is not used again until the log is reopened."""
@@ -78,15 +78,26 @@ class Journal:
     def size_bytes(self) -> int:
         return self._file.size if self._file is not None and not self.broken else 0
 
+    def open(self) -> bool:
+        """Make ready for `write`; False when it cannot be used. Its descriptor is held, whatever others are opened."""
+        if self._file is None and not self.broken:
+            try:
+                self._file = self._storage.open(JOURNAL, create=True)
+                self._file.hold()
+            except OSError:
+                self.broken = True
+                return False
+            assert not self._file.size, f"{JOURNAL} was not replayed: call recovery.remove_leftovers() first"
+        return not self.broken
+
     def write(self, parts: list[Buffer]) -> bool:
         """Add a frame, the concatenation of ``parts``, and flush it.
 
         False when the disk would not take it: then nothing has happened. Raises `OSError` when the flush failed; then
         nobody knows what the disk holds.
         """
-        file = self._open()
-        if file is None:
-            return False
+        file = self._file
+        assert file is not None
         try:
             file.append(_encode(parts, self._sequence + 1))
         except OSError:
@@ -104,19 +115,9 @@ class Journal:
 
     def close(self) -> None:
         if self._file is not None:
+            self._file.release()
             self._file.close()
             self._file = None
-
-    def _open(self) -> File | None:
-        if self._file is None and not self.broken:
-            try:
-                self._file = self._storage.open(JOURNAL, create=True)
-                self._storage.sync_dir("")
-            except OSError:
-                self.broken = True
-                return None
-            assert not self._file.size, f"{JOURNAL} was not replayed: call recovery.remove_leftovers() first"
-        return None if self.broken else self._file
 
     def _cut(self, file: File, size: int) -> None:
         try:
@@ -127,6 +128,9 @@ class Journal:
     def _sync(self, file: File) -> None:
         try:
             file.sync()
+            if not self._named:
+                self._storage.sync_dir("")
+                self._named = True
         except OSError:
             self.broken = True
             raise

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from eventbus.errors import CorruptRecord, LogPoisoned, OffsetOutOfRange, StorageError
-from eventbus.log import recovery
+from eventbus.log import recovery, retention
 from eventbus.log.config import LogConfig
 from eventbus.log.journal import part_place, part_target
 from eventbus.log.metadata import open_partition_metadata, write_partition_metadata
@@ -425,7 +425,17 @@ class PartitionLog:
         Only what readers may see is deleted, oldest first. The active segment goes only with everything else, by age;
         an empty one takes its place, so that no offset is given out twice.
         """
-        doomed = self._doomed_count(now_ms)
+        if not self.segments:
+            return []
+        doomed = retention.doomed_count(
+            self.segments,
+            self.config,
+            now_ms,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            high_watermark=self.high_watermark,
+            gaps=self.allows_gaps,
+        )
         if not doomed:
             return []
         if doomed == len(self.segments):
@@ -443,43 +453,7 @@ class PartitionLog:
 
     def next_deadline_ms(self) -> int | None:
         """When the oldest segment expires by time; None when nothing ever does."""
-        if self.config.retention_ms < 0 or "delete" not in self.config.cleanup_policy or not self.segments:
-            return None
-        oldest = self._timestamp_of(self.segments[0])
-        return None if oldest is None else oldest + self.config.retention_ms + 1
-
-    def _doomed_count(self, now_ms: int) -> int:
-        config = self.config
-        by_policy = "delete" in config.cleanup_policy
-        excess = self.size_bytes - config.retention_bytes if by_policy and config.retention_bytes >= 0 else -1
-        count = 0
-        for number, segment in enumerate(self.segments):
-            is_active = segment is self._active
-            end_offset = self.log_end_offset if is_active else self.segments[number + 1].base_offset
-            if end_offset > self.high_watermark or (is_active and not segment.file.size):
-                break
-            excess -= segment.file.size
-            if not (
-                (not is_active and (end_offset <= self.log_start_offset or excess >= 0))
-                or (by_policy and self._is_expired(segment, now_ms))
-            ):
-                break
-            count += 1
-        return count
-
-    def _is_expired(self, segment: Segment, now_ms: int) -> bool:
-        if self.config.retention_ms < 0:
-            return False
-        timestamp_ms = self._timestamp_of(segment)
-        return timestamp_ms is not None and now_ms - timestamp_ms > self.config.retention_ms
-
-    def _timestamp_of(self, segment: Segment) -> int | None:
-        """The newest record's time, or the segment's own where records have none; None where it cannot be told."""
-        try:
-            timestamp_ms = segment.largest_timestamp_ms(gaps=self.allows_gaps)
-        except (Damage, OSError):
-            return None  # never delete what cannot be read: somebody may want to repair it
-        return segment.created_ms if timestamp_ms == NO_TIMESTAMP else timestamp_ms
+        return retention.deadline_ms(self.segments[0], self.config, gaps=self.allows_gaps) if self.segments else None
 
     def _delete_segments(self, count: int) -> list[int]:
         """Remove the oldest segments one by one, each name durably: a crash must not leave a hole in the log."""

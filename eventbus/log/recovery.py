@@ -76,7 +76,10 @@ def recover(
             )
         return Recovered([], log_start_offset, log_start_offset, topic_id)
     task = _Recovery(storage, topic_partition, config, segments, recovery_point, clean_shutdown, topic_id)
-    log_end_offset = task.run()
+    try:
+        log_end_offset = task.run()
+    except Damage as damage:
+        raise corrupt_record(storage, topic_partition, damage) from None
     if log_start_offset > log_end_offset:
         # Only without fsync: records were deleted by request up to an offset whose tail was lost. Never reuse offsets.
         task.drop_all()
@@ -111,7 +114,9 @@ class _Recovery:
     def run(self) -> int:
         """The end of the log."""
         segments = self.segments
-        empty = segments.pop() if len(segments) > 1 and not segments[-1].file.size else None
+        empty = [segment for segment in segments[1:] if not segment.file.size]
+        for segment in empty:
+            segments.remove(segment)
         number = len(segments) - 1
         if not self.clean_shutdown:
             while number and segments[number].base_offset > self.recovery_point:
@@ -128,14 +133,24 @@ class _Recovery:
             next_offset = self._scan(following, resume=False)
         if next_offset < self.recovery_point:
             last = segments[-1]
-            damage = Damage(last.path, last.file.size, next_offset, "the file ends too early")
-            raise corrupt_record(self.storage, self.topic_partition, damage)
-        if empty is not None:
-            segments.append(empty)
-            if empty.base_offset != next_offset:
-                self._drop_from(len(segments) - 1, "never begun")
+            raise Damage(last.path, last.file.size, next_offset, "the file ends too early")
+        self._settle_empty(empty, next_offset)
         self._read_first_timestamp(segments[-1])
         return next_offset
+
+    def _settle_empty(self, empty: list[Segment], end_offset: int) -> None:
+        """Keep the empty segment that goes on from the end of the log; remove those beyond.
+
+        Those before it stay, unused: a roll on a full disk leaves them, and the log goes on in the segment before.
+        """
+        first_beyond = len(self.segments)
+        for segment in empty:
+            if segment.base_offset < end_offset:
+                segment.close()
+                continue
+            self.segments.append(segment)
+            first_beyond += segment.base_offset == end_offset
+        self._drop_from(first_beyond, "never begun")
 
     def drop_all(self) -> None:
         """Begin anew, because every record was deleted by request."""
@@ -157,7 +172,7 @@ class _Recovery:
         last = segment is self.segments[-1]
         torn_off = last and not self.clean_shutdown and not _valid_batch_after(segment, damage.position)
         if damage.offset < self.watermark and not (self.unknown and torn_off):
-            raise corrupt_record(self.storage, self.topic_partition, damage)
+            raise damage
         lost = segment.file.size - damage.position
         _logger.warning(
             "%s: cutting %d bytes at position %d (offset %d) that no flush had covered: %s",
@@ -167,11 +182,12 @@ class _Recovery:
 
     def _refuse_below(self, segment: Segment, offset: int) -> None:
         if offset < self.watermark:
-            damage = Damage(segment.path, segment.file.size, offset, "the segment that follows does not join")
-            raise corrupt_record(self.storage, self.topic_partition, damage)
+            raise Damage(segment.path, segment.file.size, offset, "the segment that follows does not join")
 
     def _drop_from(self, number: int, why: str) -> None:
         """Remove segments that do not join what is before them."""
+        if number == len(self.segments):
+            return
         for segment in reversed(self.segments[number:]):
             if segment.file.size:
                 _logger.warning("%s: dropping %d bytes: %s", segment.path, segment.file.size, why)
@@ -215,10 +231,7 @@ def _valid_batch_after(segment: Segment, position: int) -> bool:
 
 
 def _find_segments(storage: Storage, directory: str, config: LogConfig, now_ms: int) -> list[Segment]:
-    """The segments in a directory by offset; left-over files are removed.
-
-    Empty files among them are passed over: a roll on a full disk leaves one, and the log went on in the segment before.
-    """
+    """The segments in a directory by offset; left-over files are removed."""
     if not storage.exists(directory):
         return []
     names = storage.listdir(directory)
@@ -232,10 +245,7 @@ def _find_segments(storage: Storage, directory: str, config: LogConfig, now_ms: 
         for stem in stems
     ]
     segments.sort(key=lambda segment: segment.base_offset)
-    unused = [segment for segment in segments[1:-1] if not segment.file.size]
-    for segment in unused:
-        segment.close()
-    return [segment for segment in segments if segment not in unused]
+    return segments
 
 
 def remove_segment(storage: Storage, stem: str) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from eventbus.log.index import IndexFile, OffsetIndex, TimeIndex
 from eventbus.log.storage import Storage
 from eventbus.log.walk import batch_bounds, skip_to, walk
 from eventbus.records.batch import HEADER_BYTES, iter_batches
+from eventbus.records.crc import crc32c
 from eventbus.types import NO_TIMESTAMP, OffsetAndTimestamp
 
 _WINDOW_BYTES = 1 << 20
@@ -162,8 +161,7 @@ class Segment:
         newest = self.time_index.last()
         position, base_offset = self.floor(below - 1)
         if newest is not None:
-            at, _ = self.locate(self.base_offset + newest[1], gaps=True)
-            if not self._has_timestamp(at, newest):
+            if not self._points_at_batch(newest):
                 self.forget_indexes()
                 return 0, self.base_offset
             self.max_timestamp_ms, self.max_timestamp_offset = newest[0], self.base_offset + newest[1]
@@ -180,8 +178,7 @@ class Segment:
             faults.append(f"{self.stem}.index")
         good = not self._time_file.exists() or self._time_file.load()
         for entry in self.time_index.entries() if good else ():
-            position, _ = self.locate(self.base_offset + entry[1], gaps=True)
-            good = good and self._has_timestamp(position, entry)
+            good = good and self._points_at_batch(entry)
         return faults if good else [*faults, f"{self.stem}.timeindex"]
 
     def forget_indexes(self) -> None:
@@ -298,6 +295,14 @@ class Segment:
                             return OffsetAndTimestamp(found, when)
             position += len(data)
         return None
+
+    def _points_at_batch(self, entry: tuple[int, int]) -> bool:
+        """Whether a time entry speaks of a batch that is there."""
+        try:
+            position, _ = self.locate(self.base_offset + entry[1], gaps=True)
+        except Damage:
+            return False
+        return self._has_timestamp(position, entry)
 
     def _has_timestamp(self, position: int, entry: tuple[int, int]) -> bool:
         """Whether the batch at ``position`` is the one a time entry speaks of."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from eventbus.log.storage import Buffer
+from eventbus.records.crc import crc32c
 
 _CHAIN = struct.Struct(">qi4xBI2xi").unpack_from
 """base_offset, batch_length, magic, crc, last_offset_delta."""

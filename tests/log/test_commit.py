@@ -197,7 +197,8 @@ def test_a_failed_flush_is_final(disk, logs):
     assert world.logs[0].read(0, 100, max_offset=1), "what was durable is still read"
 
 
-def test_a_failed_flush_of_one_log_is_not_that_of_others(disk, logs):
+def test_a_failed_flush_of_one_log_is_not_that_of_others(disk, logs, monkeypatch):
+    monkeypatch.setattr(commit, "JOURNAL_FROM_FILES", 99)
     storage = FaultyStorage(disk, only=("sync",))
     world = World(storage, logs, 2)
     world.settle()

@@ -1,0 +1,68 @@
+"""Which segments of a log have to go: too old, too many, or wholly below its start offset.
+
+https://kafka.apache.org/documentation/#topicconfigs (retention.ms, retention.bytes, cleanup.policy)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eventbus.log.config import LogConfig
+from eventbus.log.segment import Damage, Segment
+from eventbus.types import NO_TIMESTAMP
+
+
+def doomed_count(
+    segments: Sequence[Segment],
+    config: LogConfig,
+    now_ms: int,
+    *,
+    log_start_offset: int,
+    log_end_offset: int,
+    high_watermark: int,
+    gaps: bool,
+) -> int:
+    """How many of the oldest segments have to go.
+
+    Only what readers may see goes. The last segment goes only with all others, and by age.
+    """
+    by_policy = "delete" in config.cleanup_policy
+    excess = -1
+    if by_policy and config.retention_bytes >= 0:
+        excess = sum(segment.size_bytes for segment in segments) - config.retention_bytes
+    count = 0
+    ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
+    for segment, end_offset in zip(segments, ends, strict=True):
+        is_last = count == len(segments) - 1
+        if end_offset > high_watermark or (is_last and not segment.size_bytes):
+            break
+        excess -= segment.size_bytes
+        spare = not is_last and (end_offset <= log_start_offset or excess >= 0)
+        if not spare and not (by_policy and _is_expired(segment, config, now_ms, gaps)):
+            break
+        count += 1
+    return count
+
+
+def deadline_ms(oldest: Segment, config: LogConfig, *, gaps: bool) -> int | None:
+    """When the oldest segment expires; None when it never does."""
+    if config.retention_ms < 0 or "delete" not in config.cleanup_policy:
+        return None
+    newest_ms = _newest_ms(oldest, gaps)
+    return None if newest_ms is None else newest_ms + config.retention_ms + 1
+
+
+def _is_expired(segment: Segment, config: LogConfig, now_ms: int, gaps: bool) -> bool:
+    if config.retention_ms < 0:
+        return False
+    newest_ms = _newest_ms(segment, gaps)
+    return newest_ms is not None and now_ms - newest_ms > config.retention_ms
+
+
+def _newest_ms(segment: Segment, gaps: bool) -> int | None:
+    """The newest record's time, or the segment's own where records have none; None where it cannot be told."""
+    try:
+        timestamp_ms = segment.largest_timestamp_ms(gaps=gaps)
+    except (Damage, OSError):
+        return None  # never delete what cannot be read: somebody may want to repair it
+    return segment.created_ms if timestamp_ms == NO_TIMESTAMP else timestamp_ms
