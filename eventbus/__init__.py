@@ -4,24 +4,31 @@ The same decorated code runs on ``memory://`` (tests), ``file://DIR`` (a durable
 ``kafka://...`` (a cluster).
 """
 
-from eventbus.backends.delivery import Delivery
-from eventbus.client.bus import EventBus
-from eventbus.client.consumer import Consumer
-from eventbus.client.handlers import consumer, producer
-from eventbus.client.producer import Producer
-from eventbus.errors import EventBusError, KafkaError
-from eventbus.types import (
-    Compression,
-    ConsumerRecord,
-    IsolationLevel,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    Record,
-    RecordMetadata,
-    TimestampType,
-    TopicPartition,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from eventbus.version import __version__
+
+if TYPE_CHECKING:
+    from eventbus.backends.delivery import Delivery
+    from eventbus.client.bus import EventBus
+    from eventbus.client.consumer import Consumer
+    from eventbus.client.handlers import consumer, producer
+    from eventbus.client.producer import Producer
+    from eventbus.errors import EventBusError, KafkaError
+    from eventbus.types import (
+        Compression,
+        ConsumerRecord,
+        IsolationLevel,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        Record,
+        RecordMetadata,
+        TimestampType,
+        TopicPartition,
+    )
 
 __all__ = [
     "Compression",
@@ -43,3 +50,28 @@ __all__ = [
     "consumer",
     "producer",
 ]
+
+# Names are loaded when they are first used (PEP 562): the command line, and Spark's worker processes, which only
+# decode batches, need not pay for the client.
+_HOMES = {
+    "Delivery": "eventbus.backends.delivery",
+    "EventBus": "eventbus.client.bus",
+    "Consumer": "eventbus.client.consumer",
+    "consumer": "eventbus.client.handlers",
+    "producer": "eventbus.client.handlers",
+    "Producer": "eventbus.client.producer",
+    "EventBusError": "eventbus.errors",
+    "KafkaError": "eventbus.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'eventbus' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "eventbus.types")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

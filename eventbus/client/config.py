@@ -22,8 +22,8 @@ _SUCCESSORS = {
     "block_on_buffer_full": "max_block_ms",
     "metadata_fetch_timeout_ms": "max_block_ms",
     "timeout_ms": "delivery timeouts do not apply to the embedded log; see max_block_ms",
-    "auto_commit_offset": "handlers commit by themselves once a record is finished; an explicit consumer calls commit()",
-    "enable_auto_commit": "handlers commit by themselves once a record is finished; an explicit consumer calls commit()",
+    "auto_commit_offset": "handlers commit what they have finished by themselves; an explicit consumer calls commit()",
+    "enable_auto_commit": "handlers commit what they have finished by themselves; an explicit consumer calls commit()",
 }
 """Keys Kafka removed or renamed, or that people misremember, and what holds their meaning now."""
 
