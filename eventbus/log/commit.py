@@ -69,9 +69,10 @@ class Flush:
 
     def hold(self) -> None:
         """Keep the files' descriptors, so that the worker needs none of its own."""
-        self._held = [file for work in self.direct for file in work.files]
-        for file in self._held:
-            file.hold()
+        for work in self.direct:
+            for file in work.files:
+                file.hold()
+                self._held.append(file)
 
     def release(self) -> None:
         for file in self._held:
@@ -162,7 +163,12 @@ class GroupCommit:
                 journaled = []
             for entry in journaled:
                 del dirty[entry.log]
-        return self._begin(dirty, journaled, parts, empties_journal=empties_journal)
+        try:
+            return self._begin(dirty, journaled, parts, empties_journal=empties_journal)
+        except OSError:
+            # No descriptor to be had: nothing was tried, so all of it is still to be flushed.
+            self._dirty = {**dirty, **{entry.log: None for entry in journaled}}
+            raise
 
     def complete(self, flush: Flush, error: BaseException | None = None) -> list[PartitionLog]:
         """Move the watermarks of what is on disk; returns those logs. ``error`` is what `Flush.run` raised.
@@ -213,7 +219,13 @@ class GroupCommit:
         works = [log.begin_sync() for log in direct if not (log.closed or log.poisoned)]
         flush = Flush(self._storage, self._journal, works, journaled, parts, empties_journal=empties_journal)
         if len(works) <= _HOLD_FILES:
-            flush.hold()
+            try:
+                flush.hold()
+            except OSError:
+                flush.release()
+                for work in works:
+                    work.log.take_back(work)
+                raise
         self._under_way = flush
         return flush
 

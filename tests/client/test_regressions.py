@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import Any
 
 import anyio
 import pytest
 
 from eventbus import ConsumerRecord, EventBus, TopicPartition
-from eventbus.errors import ConfigError, GroupInUse, HandlerError, NoCommittedOffset, RecordTooLarge
+from eventbus.errors import ConfigError, GroupInUse, HandlerError, NoCommittedOffset, RecordTooLarge, StorageError
+from eventbus.log.commit import Flush
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage
 
@@ -385,3 +387,22 @@ async def test_fetch_min_bytes_waits_for_company(make_bus: Any) -> None:
             assert not polled
             await bus.send("t", b"x" * 250)
         assert len(polled) == 2
+
+
+async def test_a_flush_that_cannot_begin_is_said_and_made_up_for(
+    file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with EventBus(file_url) as bus:
+        await bus.admin.create_topic("t")
+        await bus.send("t", b"0")
+
+        def hold(flush: Flush) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Flush, "hold", hold)
+            with pytest.raises(StorageError, match="Too many open files"):
+                await bus.send("t", b"1")
+        with anyio.fail_after(10):
+            assert (await bus.send("t", b"2")).offset == 2
+        assert await values(bus) == [b"0", b"1", b"2"]
