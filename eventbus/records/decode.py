@@ -34,8 +34,8 @@ _CREATE_TIME, _LOG_APPEND_TIME = TimestampType
 
 _NUMPY_RECORDS = 400
 """From here on numpy gains, if the process has loaded it anyway."""
-_NUMPY_IMPORT_RECORDS = 20_000
-"""From here on its import (90 ms, 20 MiB) is worth it: whoever fetches that much at once has much more to read."""
+_NUMPY_IMPORT_RECORDS = 100_000
+"""After so many its import (90 ms, 20 MiB, once) is worth it: who has read that much has more to read."""
 
 _NUMPY_BYTES = 8_192
 """Not even looked at below."""
@@ -149,7 +149,19 @@ def _numpy_gains(data: bytes) -> bool:
     except CorruptRecord:
         return False
     count = header.records_count * len(data) // header.size_bytes
-    return count >= (_NUMPY_RECORDS if "numpy" in sys.modules else _NUMPY_IMPORT_RECORDS)
+    if count < _NUMPY_RECORDS:
+        return False
+    if "numpy" not in sys.modules:
+        _decoded.without_numpy += count
+        return _decoded.without_numpy >= _NUMPY_IMPORT_RECORDS
+    return True
+
+
+class _Decoded:
+    without_numpy = 0
+
+
+_decoded = _Decoded()
 
 
 def _decode_with_numpy(
@@ -159,6 +171,7 @@ def _decode_with_numpy(
     try:
         from eventbus.records.columnar import record_arrays
     except ImportError:
+        _decoded.without_numpy = -(1 << 62)  # not installed: never ask again
         return None
     try:
         arrays = record_arrays(data, fetch_offset, verify=check_crcs, max_grown_bytes=limit_bytes(len(data)))
