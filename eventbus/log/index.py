@@ -160,7 +160,7 @@ class IndexFile:
         return good
 
     def save(self) -> None:
-        """Add the entries the file lacks."""
+        """Bring the file up to date with the entries in memory."""
         if self._written == len(self._index):
             return
         file = self._open(create=True)
@@ -177,8 +177,13 @@ class IndexFile:
         finally:
             file.close()
 
-    def forget(self) -> None:
-        """The entries changed below what is written: the next `save` writes all of them."""
+    def trim(self) -> None:
+        """Entries were cut: those in the file beyond are written over by the next ones."""
+        self._written = min(self._written, len(self._index))
+
+    def unload(self) -> None:
+        """Forget every entry; `load` reads the file again, and without it the next `save` writes all anew."""
+        self._index.cut(0)
         self._written = 0
 
     def _open(self, create: bool) -> File | None:

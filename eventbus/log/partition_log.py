@@ -30,6 +30,7 @@ LEADER_EPOCH = 0
 """One writer, one term: the embedded log never changes its leader."""
 
 _MAX_HINTS = 64
+_MAX_INDEXED = 8
 
 
 class AppendInfo(NamedTuple):
@@ -92,6 +93,9 @@ class PartitionLog:
         self._metadata: File | None = None
         """``partition.metadata``, until the first flush has covered it."""
         self._hints: dict[int, int] = {}
+        """Where reads ended: the position of a batch by its first offset."""
+        self._indexed: list[Segment] = []
+        """Sealed segments whose indexes are in memory."""
         self._active = self.segments[-1] if self.segments else None
         self._roll_bytes = 0
         self._roll_timestamp_ms = 0
@@ -250,6 +254,7 @@ class PartitionLog:
         segment = self._create(now_ms)
         if sealed is not None:
             sealed.finish_indexes()
+            sealed.unload_indexes()
             self._sealed_unsynced.append(sealed)
         return segment
 
@@ -358,7 +363,7 @@ class PartitionLog:
             while True:
                 segment = self.segments[number]
                 hint = self._hints.get(offset)
-                position, base_offset = (hint, offset) if hint is not None else segment.locate(offset, gaps=gaps)
+                position, base_offset = (hint, offset) if hint is not None else self._locate(segment, offset, gaps)
                 if position < segment.file.size:
                     break
                 number += 1
@@ -375,6 +380,14 @@ class PartitionLog:
         self._remember(next_offset, position + len(data), segment)
         return data
 
+    def _locate(self, segment: Segment, offset: int, gaps: bool) -> tuple[int, int]:
+        """By the index; those of few sealed segments are kept in memory."""
+        if segment is not self._active and segment not in self._indexed:
+            self._indexed.append(segment)
+            if len(self._indexed) > _MAX_INDEXED:
+                self._indexed.pop(0).unload_indexes()
+        return segment.locate(offset, gaps=gaps)
+
     def _remember(self, next_offset: int, position: int, segment: Segment) -> None:
         """A reader goes on where it stopped: spare it the index."""
         hints = self._hints
@@ -388,10 +401,13 @@ class PartitionLog:
         """The first record at or after a time, or None when all are older."""
         try:
             for segment in self.segments:
+                found = None
                 if segment.largest_timestamp_ms(gaps=self.allows_gaps) >= timestamp_ms:
                     found = segment.first_at(timestamp_ms, self.log_start_offset, gaps=self.allows_gaps)
-                    if found is not None:
-                        return found
+                if segment is not self._active:
+                    segment.unload_indexes()
+                if found is not None:
+                    return found
         except Damage as damage:
             raise self._corrupt(damage) from None
         except OSError as error:
@@ -476,6 +492,7 @@ class PartitionLog:
         except OSError as error:
             raise storage_error(error, f"deleting old segments of {self.topic_partition}") from error
         self._hints.clear()
+        self._indexed = [segment for segment in self._indexed if segment in self.segments]
         return deleted
 
     # -- the end ------------------------------------------------------------------------------------------------------

@@ -130,10 +130,16 @@ class Segment:
         last = self.offset_index.last()
         if good and last is not None and last[1] >= self.file.size:
             self.offset_index.cut(self.file.size)
-            self._offset_file.forget()
+            self._offset_file.trim()
             last = self.offset_index.last()
         if not good or (last is not None and not self._agrees(last)):
             self.rebuild_indexes()
+
+    def unload_indexes(self) -> None:
+        """Give back the memory of the indexes; they are read again when asked for."""
+        self._indexes_loaded = False
+        self._offset_file.unload()
+        self._time_file.unload()
 
     def rebuild_indexes(self) -> None:
         """Make both indexes anew from the headers in the log."""
@@ -157,7 +163,9 @@ class Segment:
         if not good or entry is None or not self._agrees(entry):
             self.forget_indexes()
             return 0, self.base_offset
+        self._offset_file.trim()
         self.time_index.cut(entry[0] + 1)
+        self._time_file.trim()
         newest = self.time_index.last()
         position, base_offset = self.floor(below - 1)
         if newest is not None:
@@ -165,8 +173,6 @@ class Segment:
                 self.forget_indexes()
                 return 0, self.base_offset
             self.max_timestamp_ms, self.max_timestamp_offset = newest[0], self.base_offset + newest[1]
-        self._offset_file.forget()
-        self._time_file.forget()
         return position, base_offset
 
     def index_faults(self) -> list[str]:
@@ -182,10 +188,8 @@ class Segment:
         return faults if good else [*faults, f"{self.stem}.timeindex"]
 
     def forget_indexes(self) -> None:
-        self.offset_index.cut(0)
-        self.time_index.cut(0)
-        self._offset_file.forget()
-        self._time_file.forget()
+        self._offset_file.unload()
+        self._time_file.unload()
         self.since_index_bytes = 0
         self.max_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_offset = self.base_offset
@@ -236,12 +240,15 @@ class Segment:
 
         ``one`` returns the first batch even if it is larger than ``max_bytes``.
         """
-        data = self.file.pread(position, max(max_bytes, HEADER_BYTES))
-        size = batch_bounds(data)[2]
+        left = self.file.size - position
+        data = self.file.pread(position, min(max(max_bytes, HEADER_BYTES), left))
+        size = max(batch_bounds(data)[2], HEADER_BYTES)
+        if size > left:
+            raise Damage(self.path, position, offset, _CUT_OFF)
         if size > len(data) and one:
             data = self.file.pread(position, size)
-        if len(data) < max(size, HEADER_BYTES) and (one or position + max(size, HEADER_BYTES) > self.file.size):
-            raise Damage(self.path, position, offset, _CUT_OFF)
+            if len(data) < size:
+                raise Damage(self.path, position, offset, _CUT_OFF)
         walked = walk(data, 0, offset, max_offset, check_crcs=check_crcs, gaps=gaps)
         if walked.damage and not walked.position:
             raise Damage(self.path, position, offset, walked.damage)
@@ -285,7 +292,7 @@ class Segment:
         position, base_offset = self.locate(offset, gaps=gaps)
         while position < self.file.size:
             data, base_offset = self.read(
-                position, base_offset, _SEARCH_BYTES, _NEVER, one=True, check_crcs=True, gaps=gaps
+                position, base_offset, _WINDOW_BYTES >> 4, _NEVER, one=True, check_crcs=True, gaps=gaps
             )
             for batch in iter_batches(data, verify=False):
                 if batch.header.max_timestamp_ms >= timestamp_ms and not batch.header.is_control:
@@ -324,7 +331,7 @@ class Segment:
         while position < size:
             window = self.file.pread(position, _WINDOW_BYTES)
             length = batch_bounds(window)[2]
-            if length > len(window):
+            if len(window) < length <= size - position:
                 window = self.file.pread(position, length)
             part = self._scan_window(window, position, next_offset, check_crcs, gaps, index)
             batches_count += part.batches_count

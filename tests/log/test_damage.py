@@ -241,6 +241,20 @@ def test_a_spoiled_index_is_rebuilt(files, logs, spoil, clean):
         logs.append(log, timestamp_ms=NOW_MS + 1000 + batch)
 
 
+def test_indexes_that_ran_ahead_are_written_over(logs, tmp_path):
+    """A crash lost the log's tail, not the index of it; what comes instead gets entries of its own."""
+    storage = FileStorage(str(tmp_path))
+    log = logs.open(storage, index_interval_bytes=1)
+    logs.fill(log, 20)
+    log.close()
+    storage.open(log.segments[0].path).truncate(log.size_bytes // 2)
+    log = logs.open(storage, recovery_point=4, index_interval_bytes=1)
+    logs.fill(log, 30, value_bytes=37)
+    log.close()
+    [report] = verify(str(tmp_path)).partitions
+    assert (report.log_end_offset, report.index_damage) == (40, [])
+
+
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
