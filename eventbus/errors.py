@@ -236,7 +236,7 @@ class LogPoisoned(StorageError):
 
 
 class LogLocked(EventBusError):
-    """Another process holds the directory: stop it, or share the log with ``eventbus serve``."""
+    """Another process writes the directory: stop it first. (``eventbus serve`` will share a log between processes.)"""
 
 
 class ConfigError(EventBusError):

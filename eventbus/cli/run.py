@@ -40,6 +40,8 @@ def run_service(args: argparse.Namespace) -> int:
             out.note(f"running {args.target} on {bus.url}; Ctrl-C stops it")
             await bus.run()
         out.note("stopped")
+        if bus.failure is not None:
+            raise bus.failure  # a partition stood still: whoever supervises this process should know
 
     return run_async(main)
 

@@ -283,8 +283,9 @@ class FileStorage:
             holder = _pread(fd, 200, 0).decode("utf-8", "replace").strip()
             os.close(fd)
             raise LogLocked(
-                f"{self.root} is in use by {_describe_holder(holder)}. Stop it, or share the log between processes: "
-                f"eventbus serve {self.root}"
+                f"{self.root} is in use by {_describe_holder(holder)}. Stop it first; other processes may read the "
+                f"directory meanwhile. Writing from several will need `eventbus serve {self.root}`, which is not part of "
+                "this version"
             ) from error
         os.ftruncate(fd, 0)
         _pwrite(fd, f"pid={os.getpid()} host={socket.gethostname()}\n".encode(), 0)

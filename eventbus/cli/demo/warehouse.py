@@ -41,7 +41,8 @@ def land_flights(url: str, to: Path, held: int, display: Display) -> Landed:
         bar.update(held - progress.total + progress.rows)
 
     started = time.monotonic()
-    with sinks.spark_session("eventbus demo") as spark:
+    quick_start = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    with sinks.spark_session("eventbus demo", conf=quick_start, log_level="OFF") as spark:
         report = sinks.land(
             url,
             TOPIC,
