@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from eventbus.errors import ConfigError
 from eventbus.log.journal import Journal
 from eventbus.log.partition_log import Journaled, PartitionLog, Unsynced
-from eventbus.log.storage import Buffer, File, Storage, storage_error
+from eventbus.log.storage import Buffer, File, NotFlushed, Storage, storage_error
 
 MODES = {
     "commit": "an acknowledged record is on disk",
@@ -237,7 +237,10 @@ class GroupCommit:
             failed = [entry.log for entry in flush.journaled]
             if self._journal.broken:
                 failed += self._journaled  # their bytes share pages with what could not be flushed
-        if not failed and unreached:
+        if isinstance(error, NotFlushed):
+            self._dirty.update(dict.fromkeys(failed))
+            failed = []
+        elif not failed and unreached:
             failed, unreached = [unreached[0].log], unreached[1:]
         for log in failed:
             log.poison(f"its flush to disk failed ({error})")

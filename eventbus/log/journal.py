@@ -39,7 +39,7 @@ from collections.abc import Iterator
 
 from eventbus.errors import CorruptRecord
 from eventbus.log.metadata import read_partition_metadata
-from eventbus.log.storage import Buffer, File, Storage, storage_error
+from eventbus.log.storage import Buffer, File, NotFlushed, Storage, storage_error
 from eventbus.records.crc import crc32c
 
 JOURNAL = "group-commit.journal"
@@ -72,7 +72,7 @@ class Journal:
         self._named = False
         self._sequence = 0
         self.broken = False
-        """It could not be created, flushed or cut: it is not used again until the log is reopened."""
+        """It could not be flushed or cut: it is not used again until the log is reopened."""
 
     @property
     def size_bytes(self) -> int:
@@ -82,12 +82,12 @@ class Journal:
         """Make ready for `write`; False when it cannot be used. Its descriptor is held, whatever others are opened."""
         if self._file is None and not self.broken:
             try:
-                self._file = self._storage.open(JOURNAL, create=True)
-                self._file.hold()
+                file = self._storage.open(JOURNAL, create=True)
+                file.hold()
             except OSError:
-                self.broken = True
-                return False
-            assert not self._file.size, f"{JOURNAL} was not replayed: call recovery.remove_leftovers() first"
+                return False  # a full disk, no descriptor: the files are flushed one by one this time
+            assert not file.size, f"{JOURNAL} was not replayed: call recovery.remove_leftovers() first"
+            self._file = file
         return not self.broken
 
     def write(self, parts: list[Buffer]) -> bool:
@@ -131,6 +131,8 @@ class Journal:
             if not self._named:
                 self._storage.sync_dir("")
                 self._named = True
+        except NotFlushed:
+            raise
         except OSError:
             self.broken = True
             raise

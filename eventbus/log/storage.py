@@ -29,6 +29,10 @@ _BINARY = getattr(os, "O_BINARY", 0)
 _LOCK_FILE = ".lock"
 
 
+class NotFlushed(OSError):
+    """A flush could not even begin, for want of a descriptor: nothing was tried, so nothing is lost. Try again."""
+
+
 class File(Protocol):
     """One open file. All calls come from one thread, but for `sync`: it may run in a worker while others append."""
 
@@ -149,6 +153,15 @@ def read_whole(storage: Storage, path: str) -> bytes | None:
         file.close()
 
 
+def _open_to_flush(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise NotFlushed(error.errno, error.strerror, path) from error
+        raise
+
+
 # -- what differs between operating systems ---------------------------------------------------------------------------
 
 if sys.platform == "win32":  # pragma: no cover
@@ -190,7 +203,7 @@ else:
         _fdatasync = os.fdatasync
 
     def _sync_directory(path: str) -> None:
-        fd = os.open(path, os.O_RDONLY)
+        fd = _open_to_flush(path, os.O_RDONLY)
         try:
             os.fsync(fd)
         finally:
@@ -284,8 +297,8 @@ class FileStorage:
             os.close(fd)
             raise LogLocked(
                 f"{self.root} is in use by {_describe_holder(holder)}. Stop it first; other processes may read the "
-                f"directory meanwhile. Writing from several will need `eventbus serve {self.root}`, which is not part of "
-                "this version"
+                f"directory meanwhile. Writing from several will need `eventbus serve {self.root}`, which is not part "
+                "of this version"
             ) from error
         os.ftruncate(fd, 0)
         _pwrite(fd, f"pid={os.getpid()} host={socket.gethostname()}\n".encode(), 0)
@@ -402,7 +415,7 @@ class _File:
             _fdatasync(self._fd)
             return
         try:
-            fd = self._storage._open_fd(self.path, create=False)  # pyright: ignore[reportPrivateUsage]
+            fd = _open_to_flush(self._storage._path(self.path), os.O_RDWR | _BINARY)  # pyright: ignore[reportPrivateUsage]
         except FileNotFoundError:
             if self.closed:
                 return  # deleted meanwhile, on purpose

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+
 import pytest
 
 from eventbus.errors import ConfigError, LogPoisoned, StorageError
 from eventbus.log import commit, journal, recovery
+from eventbus.log import storage as storage_module
 from eventbus.log.commit import GroupCommit
 from eventbus.log.partition_log import PartitionLog
-from eventbus.log.storage import FileStorage, MemoryStorage
+from eventbus.log.storage import FileStorage, MemoryStorage, NotFlushed
 from eventbus.records import read_header
 from eventbus.testing.storage import CrashStorage, FaultyStorage
 from eventbus.types import TopicPartition
@@ -217,6 +221,33 @@ def test_a_failed_flush_of_a_directory_counts(disk, logs):
     world.append(0)
     assert world.flush() == []
     assert world.logs[0].poisoned
+
+
+@pytest.mark.parametrize("count", [1, 2, 100])
+def test_want_of_descriptors_is_not_a_failed_flush(tmp_path, logs, monkeypatch, count):
+    """The flush of many files opens each for itself; one that cannot be opened was not tried."""
+    monkeypatch.setattr(commit, "_HOLD_FILES", 0)
+    monkeypatch.setattr(commit, "JOURNAL_FROM_FILES", 2 if count == 2 else 1000)
+    world = World(FileStorage(str(tmp_path)), logs, count)
+    world.append(*range(count))
+    original, calls = storage_module.os.open, itertools.count()
+
+    def refuse(path, *arguments):
+        if next(calls) >= count // 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return original(path, *arguments)
+
+    monkeypatch.setattr(storage_module.os, "open", refuse)
+    flush = world.commit.begin()
+    with pytest.raises(NotFlushed) as refused:
+        flush.run()
+    monkeypatch.undo()
+    done = world.commit.complete(flush, refused.value)
+    assert len(done) < count
+    assert not any(log.poisoned for log in world.logs)
+    assert world.commit.needs_sync
+    world.flush()
+    assert world.high_watermarks == [1] * count
 
 
 def test_closing_flushes_what_is_left(disk, logs):
