@@ -18,6 +18,9 @@ from eventbus.log.storage import File, Storage
 _SWAP = sys.byteorder == "little"
 _TIME_ENTRY = Struct(">qI")
 
+LARGEST_RELATIVE_OFFSET = 2**31 - 1
+"""What Kafka's indexes can hold."""
+
 
 class OffsetIndex:
     """``.index``: 4 bytes last offset of a batch, relative to the segment's first; 4 bytes position of that batch."""
@@ -33,6 +36,9 @@ class OffsetIndex:
         return len(self._offsets)
 
     def add(self, relative_offset: int, position: int) -> None:
+        """An offset that does not fit is left out: looking it up takes a longer walk."""
+        if relative_offset > LARGEST_RELATIVE_OFFSET:
+            return
         self._offsets.append(relative_offset)
         self._positions.append(position)
 
@@ -96,7 +102,7 @@ class TimeIndex:
 
     def add(self, timestamp_ms: int, relative_offset: int) -> None:
         """Only a larger timestamp than all before makes an entry."""
-        if not self._timestamps or timestamp_ms > self._timestamps[-1]:
+        if relative_offset <= LARGEST_RELATIVE_OFFSET and (not self._timestamps or timestamp_ms > self._timestamps[-1]):
             self._timestamps.append(timestamp_ms)
             self._offsets.append(relative_offset)
 

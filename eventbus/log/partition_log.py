@@ -20,7 +20,7 @@ from eventbus.log import recovery, retention
 from eventbus.log.config import LogConfig
 from eventbus.log.journal import part_place, part_target
 from eventbus.log.metadata import open_partition_metadata, write_partition_metadata
-from eventbus.log.segment import LARGEST_RELATIVE_OFFSET, Damage, Segment
+from eventbus.log.segment import Damage, Segment
 from eventbus.log.storage import Buffer, File, Storage, storage_error, write_atomic
 from eventbus.records.batch import BatchHeader, patch_offsets, stamp_log_append_time
 from eventbus.records.single import BatchSpan
@@ -29,6 +29,7 @@ from eventbus.types import NO_TIMESTAMP, OffsetAndTimestamp, TimestampType, Topi
 LEADER_EPOCH = 0
 """One writer, one term: the embedded log never changes its leader."""
 
+_ROLL_OFFSETS = 1 << 30
 _MAX_HINTS = 64
 _MAX_INDEXED = 8
 
@@ -181,11 +182,11 @@ class PartitionLog:
             stamp_log_append_time(batch, now_ms)
         segment = self._active
         if segment is None:
-            segment = self._writable(len(batch), timestamp_ms, header.last_offset_delta, now_ms)
+            segment = self._writable(len(batch), timestamp_ms, now_ms)
         file = segment.file
         position = file.size
         if position + len(batch) > self._roll_bytes or timestamp_ms > self._roll_timestamp_ms or timestamp_ms < 0:
-            segment = self._writable(len(batch), timestamp_ms, header.last_offset_delta, now_ms)
+            segment = self._writable(len(batch), timestamp_ms, now_ms)
             file = segment.file
             position = file.size
         base_offset = self.log_end_offset
@@ -205,7 +206,9 @@ class PartitionLog:
         return AppendInfo(base_offset, last_offset, timestamp_ms if self._append_log_time else NO_TIMESTAMP)
 
     def _index(self, segment: Segment, last_offset: int, position: int) -> None:
-        if segment.index_batch(last_offset, position) + 12 > self.config.segment_index_bytes:
+        """Make an index entry; a segment whose index is full, or soon cannot hold its offsets, is at its end."""
+        bytes_used = segment.index_batch(last_offset, position)
+        if bytes_used + 12 > self.config.segment_index_bytes or last_offset - segment.base_offset > _ROLL_OFFSETS:
             self._roll_bytes = 0
 
     def _undo(self, segment: Segment, error: OSError) -> StorageError:
@@ -218,7 +221,7 @@ class PartitionLog:
 
     # -- segments -----------------------------------------------------------------------------------------------------
 
-    def _writable(self, size: int, timestamp_ms: int, last_offset_delta: int, now_ms: int) -> Segment:
+    def _writable(self, size: int, timestamp_ms: int, now_ms: int) -> Segment:
         """The segment the next batch goes to: the active one, or a new one where a limit is reached."""
         self.raise_if_poisoned()
         if self.closed:
@@ -231,9 +234,8 @@ class PartitionLog:
             time_ms, since_ms = timestamp_ms, segment.first_timestamp_ms
             if timestamp_ms < 0 or since_ms < 0:
                 time_ms, since_ms = now_ms, segment.created_ms
-            grown = self.log_end_offset + last_offset_delta - segment.base_offset > LARGEST_RELATIVE_OFFSET
             if segment.file.size and (
-                segment.file.size + size > self._roll_bytes or time_ms - since_ms > self.config.segment_ms or grown
+                segment.file.size + size > self._roll_bytes or time_ms - since_ms > self.config.segment_ms
             ):
                 segment = self._roll(now_ms)
         if not segment.file.size:

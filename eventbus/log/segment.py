@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from eventbus.log.index import IndexFile, OffsetIndex, TimeIndex
+from eventbus.log.index import LARGEST_RELATIVE_OFFSET, IndexFile, OffsetIndex, TimeIndex
 from eventbus.log.storage import Storage
 from eventbus.log.walk import batch_bounds, skip_to, walk
 from eventbus.records.batch import HEADER_BYTES, iter_batches
@@ -21,8 +21,6 @@ _SAVE_BYTES = 4 << 20
 _CUT_OFF = "the file ends inside a batch"
 _SCAN = struct.Struct(">qi4xBI2xi8xq14xi").unpack_from
 """base_offset, batch_length, magic, crc, last_offset_delta, max_timestamp, records_count."""
-
-LARGEST_RELATIVE_OFFSET = 2**31 - 1
 
 
 class Damage(Exception):
@@ -375,9 +373,6 @@ class Segment:
                 self.max_timestamp_ms = max_timestamp_ms = timestamp_ms
                 self.max_timestamp_offset = next_offset - 1
             if since > interval:
-                if next_offset - self.base_offset > LARGEST_RELATIVE_OFFSET:
-                    damage = f"offset {next_offset - 1} is too large for this segment"
-                    break
                 self.offset_index.add(next_offset - 1 - self.base_offset, start + position)
                 self.time_index.add(max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
                 since = 0

@@ -12,6 +12,7 @@ from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.log.storage import FileStorage, MemoryStorage
 from eventbus.records import BatchBuilder, iter_batches, read_header
+from eventbus.records.batch import write_crc
 from eventbus.testing.storage import FaultyStorage, disk_full
 from eventbus.types import OffsetAndTimestamp, TimestampType, TopicPartition
 
@@ -205,6 +206,21 @@ def test_a_segment_ends_when_its_index_is_full(storage, logs):
     log = logs.open(storage, index_interval_bytes=1, segment_index_bytes=60)
     logs.fill(log, 20)
     assert bases(log) == [0, 6, 12, 18]
+
+
+def test_a_segment_ends_before_its_offsets_outgrow_the_index(storage, logs):
+    """Compressed to almost nothing, a gigabyte can hold more records than an index entry can count."""
+    log = logs.open(storage, index_interval_bytes=1)
+    for _ in range(6):
+        batch = logs.batch()
+        struct.pack_into(">i", batch, 23, (1 << 31) - 2)
+        write_crc(batch)
+        log.append(batch, read_header(batch), NOW_MS)
+    assert bases(log) == [0, 2 * ((1 << 31) - 1), 4 * ((1 << 31) - 1)]
+    log.high_watermark = log.log_end_offset
+    for base_offset in range(0, log.log_end_offset, (1 << 31) - 1):
+        assert read_header(log.read(base_offset + 5, 1, max_offset=EVERYTHING)).base_offset == base_offset
+    log.close()
 
 
 def test_rolling_goes_on_after_a_restart(directory, logs):
