@@ -191,6 +191,8 @@ class GroupCommit:
             done.append(work.log)
         if error is not None:
             self._fail(flush, error)
+        elif flush.empties_journal:
+            self._journaled.clear()  # those left were closed or deleted meanwhile
         return [log for log in done if not log.closed]
 
     def close(self) -> None:

@@ -350,6 +350,19 @@ def test_a_checkpoint_covers_logs_that_have_nothing_new(disk, logs, monkeypatch)
     assert disk.open(journal.JOURNAL).size == 0
 
 
+def test_deleted_logs_do_not_stay_with_the_journal(disk, logs, monkeypatch):
+    world = World(disk, logs, 4)
+    world.settle()
+    world.append(0, 1, 2, 3)
+    world.flush()
+    world.logs[3].delete()
+    monkeypatch.setattr(commit, "JOURNAL_LIMIT_BYTES", 1)
+    world.append(0)
+    world.flush()
+    assert not world.commit._journaled
+    assert disk.open(journal.JOURNAL).size == 0
+
+
 def test_a_flush_of_its_own_takes_a_log_out_of_the_journal(disk, logs):
     world = World(disk, logs, 4)
     world.settle()
