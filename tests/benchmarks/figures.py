@@ -11,7 +11,7 @@ from harness import Figure
 FIGURES = [
     Figure("encode", "records into 64 KiB batches, 100 B", "encode:records cpu", None, None, 2e6, unit="/s"),
     Figure("decode", "batches into records, 100 B", "decode:records cpu", None, None, 0.8e6, unit="/s"),
-    Figure("import", "import eventbus", "import eventbus:cpu ms", None, None, 150, True, "ms"),
+    Figure("import", "from eventbus import EventBus", "import eventbus:cpu ms", None, None, 150, True, "ms"),
     Figure("open", "open 1 GiB after a clean stop", "open after a clean stop:s", None, None, 1, True, "s"),
     Figure("recover", "recovery, per batch", "recovery of tiny batches:cpu us per batch", None, None, 1, True, "us"),
     Figure("json", "typed JSON consumer, end to end", "typed JSON consumer:records cpu", None, None, 350e3),
@@ -24,7 +24,8 @@ FIGURES = [
         None,
         3,
     ),
-    Figure("E1", "send, 100 B keyed", "send and consume:produce", "sqlite 1000 rows:produce", 1.5, 3),
+    Figure("E1", "send_many, 100 B keyed", "send and consume:produce", "sqlite 1000 rows:produce", 1.5, 3),
+    Figure("E1b", "send_nowait, a handle each", "send one by one:produce", "sqlite 1000 rows:produce", 1.5, None),
     Figure("E2", "consume + async handler", "send and consume:consume", "sqlite 1000 rows:consume", 0.4, 0.8),
     Figure("E3", "CPU of send + consume", "send and consume:cpu us both", "plain file:cpu us both", 4, 2.5, True, "us"),
     Figure("E4a", "one awaited publish", "awaited publish:produce", "sqlite row by row:produce", 3, 4.5),
@@ -83,7 +84,7 @@ FIGURES = [
     ),
     Figure(
         "G6",
-        "import eventbus / faststream",
+        "import the bus / faststream",
         "import eventbus:cpu ms",
         "import faststream.kafka:cpu ms",
         0.6,
