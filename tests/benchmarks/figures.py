@@ -25,7 +25,7 @@ FIGURES = [
         3,
     ),
     Figure("E1", "send_many, 100 B keyed", "send and consume:produce", "sqlite 1000 rows:produce", 1.5, 3),
-    Figure("E1b", "send_nowait, a handle each", "send one by one:produce", "sqlite 1000 rows:produce", 1.5, None),
+    Figure("E1b", "send_nowait, a handle each", "send one by one:produce", "sqlite 1000 rows:produce", 1.5, 3),
     Figure("E2", "consume + async handler", "send and consume:consume", "sqlite 1000 rows:consume", 0.4, 0.8),
     Figure("E3", "CPU of send + consume", "send and consume:cpu us both", "plain file:cpu us both", 4, 2.5, True, "us"),
     Figure("E4a", "one awaited publish", "awaited publish:produce", "sqlite row by row:produce", 3, 4.5),
