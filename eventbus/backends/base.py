@@ -6,8 +6,8 @@ cluster could not implement it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -40,6 +40,8 @@ Append = Callable[[bytes | None, bytes | None, Headers, int], Delivery]
 """(key, value, headers, timestamp_ms) -> the handle of the record."""
 
 
+Send = Callable[[bytes | None, bytes | None, Headers, int], Coroutine[Any, Any, RecordMetadata]]
+"""(key, value, headers, timestamp_ms) -> a coroutine for the record's metadata."""
 Add = Callable[[bytes | None, bytes | None, Headers, int], BatchDelivery]
 """(key, value, headers, timestamp_ms) -> the outcome of the batch it went into."""
 
@@ -96,10 +98,8 @@ class BackendProducer(Protocol):
         """The same, without a handle per record: it gives the outcome of the batch."""
         ...
 
-    async def send(
-        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
-    ) -> RecordMetadata:
-        """Send one record and wait for its ack."""
+    def sender(self, topic: str, partition: int) -> Send:
+        """The function that sends one record and waits for its ack."""
         ...
 
     async def wait_for_room(self) -> None:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import anyio
 import anyio.lowlevel
 
-from eventbus.backends.base import Add, Append, ProducerConfig
+from eventbus.backends.base import Add, Append, ProducerConfig, Send
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.backends.engine import Engine
 from eventbus.errors import BufferExhausted, EventBusError, ProducerClosed, RecordTooLarge
+from eventbus.log.partition_log import AppendInfo
 from eventbus.records import BatchBuilder
 from eventbus.records.single import BatchSpan, build_single
 from eventbus.types import Headers, RecordMetadata, TopicPartition
@@ -76,6 +77,46 @@ class Accumulator:
             self.close()
         return delivery
 
+    async def send(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> RecordMetadata:
+        """Store one record and wait for its ack. The path of one awaited publish."""
+        producer = self._producer
+        if producer.lingers or self._builder is not None:
+            return await self._send_in_batch(key, value, headers, timestamp_ms)
+        # Nobody to batch with: straight through, without a handle.
+        topic_partition = self.topic_partition
+        large_bytes = producer.large_bytes
+        if headers or (value and len(value) > large_bytes) or (key and len(key) > large_bytes):
+            producer.check_size(topic_partition, key, value, headers)
+        batch = build_single(key, value, headers, timestamp_ms, producer.config.compression)
+        base_offset, last_offset, append_time_ms = producer.produce(
+            topic_partition, batch, timestamp_ms, header=BatchSpan(0, timestamp_ms), trusted=True
+        )
+        if producer.waits:
+            await producer.engine.wait_durable(topic_partition, last_offset)
+        else:
+            producer.unwaited += 1
+            if producer.unwaited >= _SENDS_PER_TURN:
+                # Nothing was waited for: without this a loop of sends would keep every other task from running.
+                producer.unwaited = 0
+                await anyio.lowlevel.checkpoint()
+            if producer.engine.waits_for_flush:
+                producer.engine.flush_soon()  # acks=1: nobody waits, but readers see a record once it is durable
+        if not producer.config.acks:
+            base_offset = -1
+        topic, partition = topic_partition
+        return RecordMetadata(topic, partition, base_offset, timestamp_ms if append_time_ms < 0 else append_time_ms)
+
+    async def _send_in_batch(
+        self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
+    ) -> RecordMetadata:
+        """Behind what was sent without waiting: the order of sends is the order in the log."""
+        await self._producer.wait_for_room()
+        delivery = self.append(key, value, headers, timestamp_ms)
+        if not self._producer.lingers:
+            self.close()
+            await self._producer.settle()
+        return await delivery
+
     def _open(self) -> BatchBuilder:
         self._limit_bytes = self._producer.opening(self)
         self._delivery = BatchDelivery(*self.topic_partition)
@@ -104,7 +145,7 @@ class EmbeddedProducer:
     def __init__(self, engine: Engine, config: ProducerConfig) -> None:
         self.config = config
         self.on_topics_changed: Callable[[], object] = _nothing
-        self._engine = engine
+        self.engine = engine
         engine.topic_listeners.append(self._topics_changed)
         self._accumulators: dict[tuple[str, int], Accumulator] = {}
         self._open: dict[tuple[str, int], Accumulator] = {}
@@ -113,17 +154,18 @@ class EmbeddedProducer:
         self._unsettled_bytes = 0
         self._written_count = 0
         """Batches that ever waited for a flush; those before the head of `_unsettled` know their outcome."""
-        self._turn = 0
-        self._waits = engine.waits_for_flush and config.acks == -1
-        self._lingers = config.linger_ms > 0
-        self._large_bytes = config.max_request_size - _RECORD_OVERHEAD_BYTES
-        self._produce = engine.broker.produce
+        self.unwaited = 0
+        """Awaited sends since the last that had to wait."""
+        self.waits = engine.waits_for_flush and config.acks == -1
+        self.lingers = config.linger_ms > 0
+        self.large_bytes = config.max_request_size - _RECORD_OVERHEAD_BYTES
+        self.produce: Callable[..., AppendInfo] = engine.broker.produce
         self._closed = False
         self._opened = anyio.Event()
         self._stored = anyio.Event()
 
     def partition_count(self, topic: str) -> int:
-        return self._engine.partition_count(topic)
+        return self.engine.partition_count(topic)
 
     def _topics_changed(self) -> None:
         self._accumulators = dict(self._open)
@@ -133,6 +175,9 @@ class EmbeddedProducer:
 
     def appender(self, topic: str, partition: int) -> Append:
         return self._accumulator(topic, partition).append
+
+    def sender(self, topic: str, partition: int) -> Send:
+        return self._accumulator(topic, partition).send
 
     def adder(self, topic: str, partition: int) -> Add:
         return self._accumulator(topic, partition).add
@@ -144,58 +189,17 @@ class EmbeddedProducer:
             accumulator = self._accumulators[topic_partition] = Accumulator(self, topic_partition)
         return accumulator
 
-    async def send(
-        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
-    ) -> RecordMetadata:
-        if self._lingers or (topic, partition) in self._open:
-            return await self._send_in_batch(topic, partition, key, value, headers, timestamp_ms)
-        # Nobody to batch with: straight through, without a handle. This is the path of one awaited publish.
-        if self._closed:
-            raise self._refusal()
-        topic_partition = TopicPartition(topic, partition)
-        if headers or (value and len(value) > self._large_bytes) or (key and len(key) > self._large_bytes):
-            self.check_size(topic_partition, key, value, headers)
-        batch = build_single(key, value, headers, timestamp_ms, self.config.compression)
-        span = BatchSpan(0, timestamp_ms)
-        base_offset, last_offset, append_time_ms = self._produce(
-            topic_partition, batch, timestamp_ms, header=span, trusted=True
-        )
-        if self._waits:
-            await self._engine.wait_durable(topic_partition, last_offset)
-        else:
-            self._turn += 1
-            if self._turn >= _SENDS_PER_TURN:
-                # Nothing was waited for: without this a loop of sends would keep every other task from running.
-                self._turn = 0
-                await anyio.lowlevel.checkpoint()
-            if self._engine.waits_for_flush:
-                self._engine.flush_soon()  # acks=1: nobody waits, but readers see a record once it is durable
-        if not self.config.acks:
-            base_offset = -1
-        return RecordMetadata(topic, partition, base_offset, timestamp_ms if append_time_ms < 0 else append_time_ms)
-
-    async def _send_in_batch(
-        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
-    ) -> RecordMetadata:
-        """Behind what was sent without waiting: the order of sends is the order in the log."""
-        await self.wait_for_room()
-        delivery = self.appender(topic, partition)(key, value, headers, timestamp_ms)
-        if not self.config.linger_ms:
-            self._accumulator(topic, partition).close()
-            await self._settle(self._written_count)
-        return await delivery
-
     def opening(self, accumulator: Accumulator) -> int:
         """An accumulator begins a batch; the size at which it must close. Raises ProducerClosed, BufferExhausted."""
         if self._closed:
-            raise self._refusal()
+            _refuse()
         if self._used_bytes() >= self.config.buffer_memory:
             raise BufferExhausted(
                 f"the producer's buffer is full ({self._used_bytes():,} of buffer_memory={self.config.buffer_memory:,} "
                 "bytes wait to be stored): `await producer.wait_for_room()` between sends, or `await bus.send(...)`"
             )
         # A third of the topic's limit: a batch may pass its own by one record whose key and value are each below it.
-        most_bytes = self._engine.broker.max_message_bytes(accumulator.topic_partition.topic) // 3
+        most_bytes = self.engine.broker.max_message_bytes(accumulator.topic_partition.topic) // 3
         if not self._open:
             self._opened.set()
         self._open[accumulator.topic_partition] = accumulator
@@ -222,16 +226,16 @@ class EmbeddedProducer:
         if not builder.count:
             return
         delivery.count = builder.count
-        engine = self._engine
+        engine = self.engine
         try:
             data = builder.build()
-            info = self._produce(topic_partition, data, engine.clock(), trusted=True)
+            info = self.produce(topic_partition, data, engine.clock(), trusted=True)
         except EventBusError as error:
             delivery.fail(error)
             return
         delivery.base_offset = info.base_offset
         delivery.log_append_time_ms = info.timestamp_ms
-        if self._waits:
+        if self.waits:
             self._settle_later(_Unsettled(topic_partition, info.last_offset, delivery, len(data)))
             return
         delivery.resolve(info.base_offset if self.config.acks else -1, info.timestamp_ms)
@@ -264,7 +268,7 @@ class EmbeddedProducer:
                 if not self._unsettled:
                     self._stored = anyio.Event()
                     await self._stored.wait()
-                await self._settle(self._written_count)
+                await self.settle()
 
     async def _close_after_linger(self) -> None:
         while True:
@@ -281,6 +285,10 @@ class EmbeddedProducer:
     async def _drain(self) -> None:
         """Store what was given so far; not what others add meanwhile, or a busy producer would never be drained."""
         self._close_open()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Return when every batch written so far knows its outcome."""
         await self._settle(self._written_count)
 
     async def _settle(self, count: int) -> None:
@@ -293,14 +301,14 @@ class EmbeddedProducer:
         while unsettled and self._written_count - len(unsettled) < count:
             head = unsettled[0]
             try:
-                await self._engine.wait_durable(head.topic_partition, head.last_offset)
+                await self.engine.wait_durable(head.topic_partition, head.last_offset)
                 self._settle_durable()
             except EventBusError as error:
                 if unsettled and unsettled[0] is head:
                     self._forget_head().fail(error)
 
     def _settle_durable(self) -> None:
-        is_durable = self._engine.broker.is_durable
+        is_durable = self.engine.broker.is_durable
         while self._unsettled and is_durable(self._unsettled[0].topic_partition, self._unsettled[0].last_offset):
             delivery = self._forget_head()
             delivery.resolve(delivery.base_offset, delivery.log_append_time_ms)
@@ -329,12 +337,14 @@ class EmbeddedProducer:
     async def aclose(self) -> None:
         if not self._closed:
             self._closed = True
-            self._engine.topic_listeners.remove(self._topics_changed)
+            self.engine.topic_listeners.remove(self._topics_changed)
             with anyio.CancelScope(shield=True):
                 await self._drain()
+            self.produce = _refuse
 
-    def _refusal(self) -> ProducerClosed:
-        return ProducerClosed("this producer is closed: send inside `async with`, or open a new one")
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise ProducerClosed("this producer is closed: send inside `async with`, or open a new one")
 
 
 def _nothing() -> None:

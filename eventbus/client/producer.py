@@ -9,7 +9,7 @@ from typing import Any, cast
 import anyio
 import anyio.lowlevel
 
-from eventbus.backends.base import Add, Append, BackendProducer
+from eventbus.backends.base import Add, Append, BackendProducer, Send
 from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.partitioner import Partitioner, make_partitioner
@@ -29,7 +29,7 @@ _SLICE = 1_000
 class _Topic:
     """What a producer remembers of a topic: so that a send looks things up once."""
 
-    __slots__ = ("adders", "appenders", "count", "encoders", "name", "partitioner", "partitions")
+    __slots__ = ("adders", "appenders", "count", "encoders", "name", "partitioner", "partitions", "senders")
 
     def __init__(self, name: str, count: int, partitioner: Partitioner, backend: BackendProducer) -> None:
         self.name = name
@@ -38,6 +38,7 @@ class _Topic:
         self.partitions: dict[bytes | None, int] = {}
         """Key to partition, where the partitioner goes by key: hashing in Python costs thirty times the look-up."""
         self.appenders: list[Append] = [backend.appender(name, partition) for partition in range(count)]
+        self.senders: list[Send] = [backend.sender(name, partition) for partition in range(count)]
         self.adders: list[Add] = [backend.adder(name, partition) for partition in range(count)]
         self.encoders: dict[type, Encode] = {}
 
@@ -108,7 +109,7 @@ class Producer:
         elif not 0 <= partition < entry.count:
             raise self._no_such_partition(entry, partition)
         packed = pack_headers(headers) if headers else ()
-        return await self._backend.send(topic, partition, key, data, packed, timestamp_ms)
+        return await entry.senders[partition](key, data, packed, timestamp_ms)
 
     def send_nowait(
         self,
