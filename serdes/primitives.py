@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
-from serdes.base import Decode, Encode
+from serdes.base import Decode, Encode, Serde
 
 
 class _Functions:
@@ -29,6 +30,18 @@ class _Functions:
 
     def __repr__(self) -> str:
         return f"serdes.{self._name}"
+
+
+def into(kind: Callable[[Any], Any], serde: Serde) -> Serde:
+    """``serde`` with what it reads made a ``kind``: a StrEnum's member, say. A value that ``kind`` refuses raises."""
+
+    def decode(data: bytes) -> Any:
+        return kind(serde.deserialize("", data))
+
+    def encode(value: Any) -> bytes | None:
+        return serde.serialize("", value)
+
+    return _Functions(getattr(kind, "__name__", "") or repr(serde).removeprefix("serdes."), encode, decode)
 
 
 def _bytes(value: Any) -> bytes:

@@ -10,12 +10,14 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import AsyncGeneratorType, GeneratorType
+from typing import Any, TypeVar
 
+import anyio
 import anyio.to_thread
 
 from eventbus.backends.delivery import Delivery
-from eventbus.client.handlers import Handler, each
+from eventbus.client.handlers import Handler, each, no_producer
 from eventbus.client.lane import Lane, Outcome
 from eventbus.errors import ConfigError, EventBusError, HandlerError, SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords
@@ -23,9 +25,14 @@ from serdes import Decode, Serde, bind_decoder, serde_for, split_optional
 
 logger = logging.getLogger("eventbus.runner")
 
+T = TypeVar("T")
+
 Publish = Callable[[Any], Awaitable[Delivery | None]]
 """Sends one output of a handler; None for an output that is None."""
 
+_GENERATORS = (AsyncGeneratorType, GeneratorType)
+_UNFINISHED = (Awaitable, *_GENERATORS)
+"""What a call may return of which nothing has run yet."""
 _THREAD_SLICE_SECONDS = 0.05
 """How long a sync handler's thread works through records before it reports what is finished."""
 
@@ -39,9 +46,13 @@ class Dispatch:
         self._signature = handler.signature
         self._publish = publish
         self.stopping = False
+        self._thread: anyio.CapacityLimiter | None = None
+        self._record_name = handler.signature.record_name
+        self._payload_name = handler.signature.payload_name
+        self._batch_of_records = handler.signature.payload is ConsumerRecord
         annotation, self._takes_null = split_optional(handler.signature.payload)
         self._serde: Serde | None = None
-        if handler.signature.payload_name is not None:
+        if self._payload_name is not None and not self._batch_of_records:
             try:
                 self._serde = serde_for(annotation, serdes)
             except TypeError as error:
@@ -58,7 +69,7 @@ class Dispatch:
             return self._batches
         if not signature.is_async:
             return self._in_thread
-        if signature.record_name is None and self._publish is None:
+        if signature.record_name is None and signature.is_direct and self._publish is None:
             return self._payloads
         return self._one_by_one
 
@@ -99,22 +110,21 @@ class Dispatch:
         lane.handled(chunk.next_offset)
 
     async def _one_by_one(self, lane: Lane, chunk: FetchedRecords) -> None:
-        """An async handler that wants the record, or publishes."""
+        """Any other handler that runs on the loop: it wants the record, or publishes, or is decorated."""
         for index, offset in enumerate(chunk.offsets):
-            if self.stopping:
+            if self.stopping or lane.error is not None:
                 return
-            output: Outcome | None = None
+            outputs: list[Delivery] = []
             try:
-                arguments, keywords = self._arguments(chunk, index)
-                result: Any = self._function(*arguments, **keywords)
-                if hasattr(result, "__await__"):
+                result: Any = self._function(**self._arguments(chunk, index))
+                if self._publish is None and hasattr(result, "__await__"):
                     result = await result
-                if self._publish is not None:
-                    output = await self._publish_result(result)
+                if self._publish is not None or (result is not None and isinstance(result, _GENERATORS)):
+                    await self._send(result, outputs)
             except Exception as error:
                 if not self._failed(lane, chunk, index, error):
                     return
-            lane.handled(offset + 1, output)
+            lane.handled(offset + 1, _joined(outputs) if outputs else None)
         lane.handled(chunk.next_offset)
 
     async def _batches(self, lane: Lane, chunk: FetchedRecords) -> None:
@@ -122,56 +132,61 @@ class Dispatch:
         batch = self._handler.spec.batch
         size = len(chunk) if batch is True else int(batch)
         for start in range(0, len(chunk), max(size, 1)):
-            if self.stopping:
+            if self.stopping or lane.error is not None:
                 return
             end = min(start + size, len(chunk))
-            output: Outcome | None = None
+            outputs: list[Delivery] = []
             payloads = self._payloads_of(lane, chunk, start, end)
             if payloads is None:
                 return
             try:
-                result = await self._call(payloads)
-                if self._publish is not None:
-                    output = await self._publish_result(result)
+                if payloads:
+                    await self._send(await self._call_with(payloads), outputs)
             except Exception as error:
                 if not self._failed(lane, chunk, start, error, end - start):
                     return
-            lane.handled(chunk.offsets[end - 1] + 1, output)
+            lane.handled(chunk.offsets[end - 1] + 1, _joined(outputs) if outputs else None)
         lane.handled(chunk.next_offset)
 
     async def _in_thread(self, lane: Lane, chunk: FetchedRecords) -> None:
         """A plain function: records go to a worker thread by the slice, not one hop each."""
         index = 0
-        while index < len(chunk) and not self.stopping:
-            end, results, error = await anyio.to_thread.run_sync(self._work, chunk, index)
-            for result in results:
-                output = await self._publish_result(result) if self._publish is not None else None
-                lane.handled(chunk.offsets[index] + 1, output)
-                index += 1
-            if error is not None:
-                if not self._failed(lane, chunk, end, error):
+        while index < len(chunk):
+            if self.stopping:
+                return
+            for result, error in await self._run_in_thread(self._work, chunk, index):
+                if lane.error is not None:
                     return
-                lane.handled(chunk.offsets[end] + 1)
-                index = end + 1
-        if index >= len(chunk):
-            lane.handled(chunk.next_offset)
+                outputs: list[Delivery] = []
+                if error is None and (
+                    self._publish is not None or (result is not None and isinstance(result, _UNFINISHED))
+                ):
+                    try:
+                        await self._send(result, outputs)
+                    except Exception as raised:
+                        error = raised
+                if error is not None and not self._failed(lane, chunk, index, error):
+                    return
+                lane.handled(chunk.offsets[index] + 1, _joined(outputs) if outputs else None)
+                index += 1
+        lane.handled(chunk.next_offset)
 
-    def _work(self, chunk: FetchedRecords, start: int) -> tuple[int, list[Any], Exception | None]:
-        """In the worker thread: (index after the last record done, results, error of the record at that index)."""
-        results: list[Any] = []
+    def _work(self, chunk: FetchedRecords, start: int) -> list[tuple[Any, Exception | None]]:
+        """In the worker thread: what the handler returned or raised, record by record, as far as the slice went."""
+        done: list[tuple[Any, Exception | None]] = []
         give_back_at = time.monotonic() + _THREAD_SLICE_SECONDS
         for index in range(start, len(chunk)):
             try:
-                arguments, keywords = self._arguments(chunk, index)
-                result = self._function(*arguments, **keywords)
-                if hasattr(result, "__next__"):
-                    result = iter(list(result))  # a generator's body runs here, in the thread
-                results.append(result)
+                result = self._call(self._arguments(chunk, index))
             except Exception as error:
-                return index, results, error
-            if self.stopping or time.monotonic() >= give_back_at:
-                return index + 1, results, None
-        return len(chunk), results, None
+                done.append((None, error))
+                break
+            done.append((result, None))
+            # What is left to await is awaited before the next record's turn.
+            is_unfinished = result is not None and isinstance(result, _UNFINISHED)
+            if is_unfinished or self.stopping or time.monotonic() >= give_back_at:
+                break
+        return done
 
     # arguments and results -------------------------------------------------------------------------------------------
 
@@ -198,16 +213,17 @@ class Dispatch:
             raise SerializationError(f"the value is no {annotation}: {error}") from error
 
     def _payload(self, chunk: FetchedRecords, index: int) -> Any:
+        if self._batch_of_records:
+            return chunk.record(index)
         return self._decode(chunk.topic, chunk.values[index])
 
-    def _arguments(self, chunk: FetchedRecords, index: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        signature = self._signature
-        keywords: dict[str, Any] = {}
-        if signature.payload_name is not None:
-            keywords[signature.payload_name] = self._payload(chunk, index)
-        if signature.record_name is not None:
-            keywords[signature.record_name] = chunk.record(index)
-        return (), keywords
+    def _arguments(self, chunk: FetchedRecords, index: int) -> dict[str, Any]:
+        arguments: dict[str, Any] = {}
+        if self._payload_name is not None:
+            arguments[self._payload_name] = self._decode(chunk.topic, chunk.values[index])
+        if self._record_name is not None:
+            arguments[self._record_name] = chunk.record(index)
+        return arguments
 
     def _payloads_of(self, lane: Lane, chunk: FetchedRecords, start: int, end: int) -> list[Any] | None:
         """The payloads of a batch. One that cannot be read is left out (``on_error="skip"``), or stops the lane."""
@@ -220,23 +236,43 @@ class Dispatch:
                     return None
         return payloads
 
-    async def _call(self, payloads: list[Any]) -> Any:
+    async def _call_with(self, payloads: list[Any]) -> Any:
+        assert self._payload_name is not None
+        arguments = {self._payload_name: payloads}
         if self._signature.is_async:
-            result: Any = self._function(payloads)
-            return await result if hasattr(result, "__await__") else result
-        return await anyio.to_thread.run_sync(self._function, payloads)
+            return self._function(**arguments)
+        return await self._run_in_thread(self._call, arguments)
 
-    async def _publish_result(self, result: Any) -> Outcome | None:
-        """Send what the handler returned or yielded; the last handle stands for all, since batches settle in order."""
-        assert self._publish is not None
-        if hasattr(result, "__anext__") or hasattr(result, "__next__"):
-            outputs: list[Delivery] = []
+    def _call(self, arguments: dict[str, Any]) -> Any:
+        """In the worker thread: the call of a plain function. A generator's body runs here too."""
+        result = self._function(**arguments)
+        if self._publish is not None and hasattr(result, "__next__"):
+            return iter(list(result))
+        return result
+
+    async def _run_in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """One call at a time, whatever the number of partitions: a plain function need not be thread-safe."""
+        if self._thread is None:
+            self._thread = anyio.CapacityLimiter(1)
+        return await anyio.to_thread.run_sync(function, *arguments, limiter=self._thread)
+
+    async def _send(self, result: Any, outputs: list[Delivery]) -> None:
+        """Await what a call returned, where that is due, and send what it came to; ``outputs`` has what was sent."""
+        if hasattr(result, "__await__"):
+            result = await result
+        publish = self._publish
+        if publish is None:
+            if isinstance(result, _GENERATORS):
+                raise no_producer(self._handler.__name__)
+        elif hasattr(result, "__anext__") or hasattr(result, "__next__"):
             async for value in each(result):
-                delivery = await self._publish(value)
+                delivery = await publish(value)
                 if delivery is not None:
                     outputs.append(delivery)
-            return _joined(outputs)
-        return await self._publish(result)
+        else:
+            delivery = await publish(result)
+            if delivery is not None:
+                outputs.append(delivery)
 
     # errors ----------------------------------------------------------------------------------------------------------
 
@@ -254,7 +290,7 @@ class Dispatch:
         if policy == "skip":
             logger.error("%s; skipped (on_error='skip')", wrapped, exc_info=error)
             return True
-        lane.error = wrapped
+        lane.error = lane.error or wrapped
         if policy == "crash":
             raise wrapped from error
         logger.error(
@@ -274,10 +310,10 @@ def handler_error(handler: Handler[Any, Any], record: ConsumerRecord, error: Exc
     return wrapped
 
 
-def _joined(outputs: list[Delivery]) -> Outcome | None:
+def _joined(outputs: list[Delivery]) -> Outcome:
     """One handle that is done when all are: the first to fail, else the last."""
-    if not outputs:
-        return None
+    if len(outputs) == 1:
+        return outputs[0]
     batches = {id(output.batch): output for output in outputs}
     if len(batches) == 1:
         return outputs[-1]

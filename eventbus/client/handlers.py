@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import sys
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import FrameType
@@ -54,10 +56,13 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     """What a handler takes: its payload's type, and where else a record is passed."""
 
     payload: Any
-    """The annotation of the payload; ConsumerRecord when the record itself is the payload."""
+    """The annotation of the payload, or of one item of a batch; a batch may be of ConsumerRecord."""
     payload_name: str | None
     record_name: str | None
     is_async: bool
+    """Called on the event loop, not in a worker thread."""
+    is_direct: bool
+    """An ``async def`` with the payload first: may be called by position, and what it returns awaited unseen."""
 
 
 class ProducerFunction(Generic[P, R]):
@@ -67,14 +72,11 @@ class ProducerFunction(Generic[P, R]):
         self.function = function
         self.spec = spec
         self.bus: Sends | None = None
-        self.__wrapped__ = function
+        functools.update_wrapper(self, function, updated=())
         self.__name__ = _name(function)
-        self.__doc__ = function.__doc__
+        _mark_coroutine(self)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        return self._call(*args, **kwargs)
-
-    async def _call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         if self.bus is None:
             raise ConfigError(
                 f"{self.__name__}() publishes to {self.spec.topic!r}, but belongs to no bus: decorate it with "
@@ -97,22 +99,34 @@ class ProducerFunction(Generic[P, R]):
 
 
 class Handler(Generic[P, R]):
-    """A function that handles records. Calling it calls the function: a unit test needs no bus."""
+    """A function that handles records.
+
+    Calling it calls the undecorated function, and publishes nothing: a unit test needs no bus.
+    """
 
     def __init__(self, function: Callable[P, R], spec: ConsumerSpec, frame: FrameType | None) -> None:
         inner: Any = function
-        self.producer: ProducerFunction[..., Any] | None = inner if _is_producer(inner) else None
+        if isinstance(inner, Handler):
+            topics = [*cast("Handler[..., Any]", inner).spec.topics, *spec.topics]
+            raise ConfigError(
+                f"{_name(inner)}() has a @consumer already; a handler of several topics takes a list: "
+                f"@bus.consumer([{', '.join(map(repr, topics))}])"
+            )
+        is_producer = isinstance(inner, ProducerFunction)
+        self.producer = cast("ProducerFunction[..., Any]", inner) if is_producer else None
         """The producer decorated onto the same function: its outputs are sent before the offset is committed."""
-        self.original = function
-        self.function: Callable[..., Any] = self.producer.function if self.producer is not None else inner
+        self.function: Callable[..., Any] = inner if self.producer is None else self.producer.function
         self.spec = spec
-        self.__wrapped__ = function
+        functools.update_wrapper(self, self.function, updated=())
         self.__name__ = spec.name or _name(self.function)
-        self.__doc__ = function.__doc__
         self.signature = read_signature(self.function, spec, frame)
+        if self.producer is None and _is_generator(_own(self.function)):
+            raise no_producer(self.__name__)
+        if inspect.iscoroutinefunction(_own(self.function)):
+            _mark_coroutine(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.original(*args, **kwargs)
+        return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         topics = ", ".join(self.spec.topics) or f"/{self.spec.pattern}/"
@@ -123,6 +137,14 @@ def calling_frame() -> FrameType | None:
     """The frame a decorator stands in: types local to a function are looked up there."""
     frame = inspect.currentframe()
     return frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+
+
+def no_producer(name: str) -> ConfigError:
+    """A generator's body runs only while somebody takes what it yields."""
+    return ConfigError(
+        f"handler {name!r} yields values, but publishes them nowhere, so it would never run: "
+        'put @bus.producer("topic") below its @bus.consumer, or do not yield'
+    )
 
 
 async def each(values: Any) -> AsyncIterator[Any]:
@@ -201,20 +223,25 @@ _EXAMPLE = "async def handle(order: Order, record: ConsumerRecord) -> None"
 def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: FrameType | None) -> Signature:
     """What the handler takes. Raises ConfigError showing the right signature."""
     where = f"handler {_name(function)!r} of {', '.join(spec.topics) or spec.pattern}"
-    hints = _hints(function, frame, where)
+    own = _own(function)
+    body = inspect.unwrap(own)
+    hints = _hints(own, frame, where)
+    parameters = inspect.signature(function).parameters
     payload: Any = None
     payload_name: str | None = None
     record_name: str | None = None
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise ConfigError(f"{where}: *{parameter.name} says nothing about the payload; write e.g. {_EXAMPLE}")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise ConfigError(f"{where}: parameters are passed by name; leave out the '/' after {parameter.name!r}")
         annotation = hints.get(parameter.name)
         if annotation is None:
             if parameter.default is not parameter.empty:
                 continue
             raise ConfigError(
                 f"{where}: parameter {parameter.name!r} has no annotation, so its payload's type is unknown; "
-                f"write e.g. {_EXAMPLE} (bytes, str, dict or Any take everything)"
+                f"write e.g. {_EXAMPLE} (bytes takes every value, as it is)"
             )
         if annotation is ConsumerRecord and record_name is None:
             record_name = parameter.name
@@ -229,18 +256,26 @@ def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: Fram
         raise ConfigError(f"{where} takes no parameter for the record; write e.g. {_EXAMPLE}")
     if spec.batch:
         payload = _batch_item(payload, record_name, where)
+    first = next(iter(parameters.values()))
     return Signature(
         payload=payload,
         payload_name=payload_name,
         record_name=record_name,
-        is_async=inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function),
+        # Behind a plain decorator an async function stays one: its coroutine is awaited, on the loop.
+        is_async=any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in (own, body)),
+        is_direct=inspect.iscoroutinefunction(own)
+        and first.name == payload_name
+        and first.kind is not first.KEYWORD_ONLY,
     )
 
 
 def _batch_item(payload: Any, record_name: str | None, where: str) -> Any:
     items = typing.get_args(payload)
     if typing.get_origin(payload) is not list or len(items) != 1 or record_name is not None:
-        raise ConfigError(f"{where}: a batch handler takes one list: async def handle(orders: list[Order]) -> None")
+        raise ConfigError(
+            f"{where}: a batch handler takes one list: async def handle(orders: list[Order]) -> None; "
+            "list[ConsumerRecord] gives the records"
+        )
     return items[0]
 
 
@@ -257,8 +292,21 @@ def _hints(function: Callable[..., Any], frame: FrameType | None, where: str) ->
     return hints
 
 
-def _is_producer(function: Any) -> bool:
-    return isinstance(function, ProducerFunction)
+def _own(function: Any) -> Any:
+    """The function that a call runs first: of a partial the function, of an object with ``__call__`` the method."""
+    while isinstance(function, functools.partial):
+        function = cast("functools.partial[Any]", function).func
+    return function if inspect.isroutine(function) or inspect.isclass(function) else function.__call__
+
+
+def _is_generator(function: Any) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _mark_coroutine(function: Any) -> None:
+    """Let frameworks that look before they call see an ``async def``; an object can say so from Python 3.12 on."""
+    if sys.version_info >= (3, 12):
+        inspect.markcoroutinefunction(function)
 
 
 def _name(function: Any) -> str:

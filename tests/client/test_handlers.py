@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
+import functools
+import inspect
+import sys
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypedDict
 
 import msgspec
@@ -190,3 +195,171 @@ async def test_a_serde_of_ones_own_by_type() -> None:
         async with bus.new_consumer("weather") as reader:
             assert (await reader.poll())[0].value == b"weather:21.5"
     assert seen == [21.5]
+
+
+# generators need a producer -------------------------------------------------------------------------------------------
+
+
+def _async_generator(batch: bool) -> Any:
+    async def with_record(order: Order, record: ConsumerRecord) -> AsyncIterator[int]:
+        yield 1
+
+    async def with_batch(orders: list[Order]) -> AsyncIterator[int]:
+        yield 1
+
+    return with_batch if batch else with_record
+
+
+def _generator(batch: bool) -> Any:
+    def alone(order: Order) -> Iterator[int]:
+        yield 1
+
+    def with_batch(orders: list[Order]) -> Iterator[int]:
+        yield 1
+
+    return with_batch if batch else alone
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("make", [_async_generator, _generator])
+def test_a_generator_without_producer_is_refused(make: Any, batch: bool) -> None:
+    with pytest.raises(ConfigError, match=r"yields values, but publishes them nowhere.*@bus\.producer"):
+        consumer("orders", batch=batch)(make(batch))
+    assert consumer("orders", batch=batch)(producer("out")(make(batch))).producer is not None
+
+
+# calling conventions --------------------------------------------------------------------------------------------------
+
+
+def test_a_positional_only_parameter_is_refused() -> None:
+    with pytest.raises(ConfigError, match="leave out the '/' after 'order'"):
+
+        @consumer("orders")
+        async def handle(order: Order, /, record: ConsumerRecord) -> None: ...
+
+
+@pytest.mark.parametrize("kind", ["async", "sync", "batch", "second"])
+async def test_a_payload_that_is_not_the_first_positional_parameter(kind: str) -> None:
+    bus = EventBus("memory://")
+    bus.topic("t")
+    seen: list[Any] = []
+
+    if kind == "async":
+
+        @bus.consumer("t")
+        async def handle(*, payload: bytes) -> None:
+            seen.append(payload)
+
+    elif kind == "sync":
+
+        @bus.consumer("t")
+        def handle_sync(*, payload: bytes) -> None:
+            seen.append(payload)
+
+    elif kind == "batch":
+
+        @bus.consumer("t", batch=True)
+        async def handle_batch(*, payloads: list[bytes]) -> None:
+            seen.extend(payloads)
+
+    else:
+
+        @bus.consumer("t")
+        async def handle_second(limit=5, payload: bytes = b"") -> None:
+            assert limit == 5
+            seen.append(payload)
+
+    async with bus:
+        await bus.send("t", b"x")
+        await bus.drain()
+    assert seen == [b"x"]
+
+
+def test_the_hint_names_what_takes_everything() -> None:
+    with pytest.raises(ConfigError, match=r"\(bytes takes every value, as it is\)$"):
+
+        @consumer("orders")
+        async def handle(order) -> None: ...
+
+
+# what else may be decorated -------------------------------------------------------------------------------------------
+
+
+def test_a_second_consumer_on_a_handler_is_explained() -> None:
+    with pytest.raises(ConfigError, match=r"a list: @bus\.consumer\(\['a', 'b'\]\)"):
+
+        @consumer("b")
+        @consumer("a")
+        async def handle(order: Order) -> None: ...
+
+
+def test_an_object_with_call_is_a_handler() -> None:
+    class Audit:
+        """Notes orders."""
+
+        async def __call__(self, order: Order) -> None: ...
+
+    handler = consumer("orders")(Audit())
+    assert handler.__name__ == "Audit"
+    assert handler.signature.payload is Order
+    assert handler.signature.is_async
+
+
+def test_a_partial_is_a_handler() -> None:
+    async def handle(order: Order, limit: int) -> None: ...
+
+    handler = consumer("orders", name="limited")(functools.partial(handle, limit=3))
+    assert handler.signature.payload is Order
+    assert handler.signature.is_async
+
+
+# called by hand -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_handler_is_called_without_a_bus() -> None:
+    @consumer("orders")
+    @producer("invoices")
+    async def bill(order: Order) -> float:
+        return order.amount * 2
+
+    @consumer("orders")
+    def plain(order: Order) -> float:
+        return order.amount
+
+    assert await bill(Order(2.0)) == 4.0
+    assert plain(Order(2.0)) == 2.0
+
+
+def test_what_frameworks_see_of_a_decorated_function() -> None:
+    async def place(amount: float) -> Order:
+        """Places an order."""
+        return Order(amount)
+
+    for marked in (
+        producer("orders")(place),
+        consumer("amounts")(place),
+        consumer("amounts")(producer("orders")(place)),
+    ):
+        assert (marked.__name__, marked.__doc__) == ("place", "Places an order.")
+        assert inspect.signature(marked) == inspect.signature(place)
+        if sys.version_info >= (3, 12):
+            assert inspect.iscoroutinefunction(marked)
+    assert inspect.iscoroutinefunction(producer("orders")(place).__call__)
+
+
+async def test_a_key_of_an_enumeration_is_stored_as_its_text() -> None:
+    class Colour(enum.StrEnum):
+        RED = "red"
+
+    bus = EventBus("memory://")
+    bus.topic("t")
+    seen: list[Any] = []
+
+    @bus.consumer("t")
+    async def handle(colour: Colour, record: ConsumerRecord) -> None:
+        seen.append((colour, record.key))
+
+    async with bus:
+        await bus.send("t", Colour.RED, key=Colour.RED)
+        await bus.drain()
+    assert seen == [(Colour.RED, b"red")]
