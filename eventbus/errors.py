@@ -236,7 +236,7 @@ class LogPoisoned(StorageError):
 
 
 class LogLocked(EventBusError):
-    """Another process writes the directory: stop it first. (``eventbus serve`` will share a log between processes.)"""
+    """Another process writes the directory: stop it first. ``eventbus serve`` will share a log between processes."""
 
 
 class ConfigError(EventBusError):
