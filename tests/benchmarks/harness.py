@@ -128,7 +128,7 @@ def run_apart(script: str, name: str, n: int) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        return {"skip": f"failed: {last[0]}", "trace": done.stderr}
+        return {"skip": f"failed: {last[0]}", "trace": done.stderr or last[0]}
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -309,4 +309,4 @@ def import_faststream(n: int) -> Numbers:
 
 @case("import eventbus", n=5, quick=3)
 def import_eventbus(n: int) -> Numbers:
-    return import_ms("eventbus.client.bus", n)  # the facade alone loads nothing
+    return import_ms("from eventbus import EventBus, consumer, producer", n)  # the facade alone loads nothing
