@@ -18,7 +18,7 @@ from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.backends.engine import Engine
 from eventbus.errors import BufferExhausted, EventBusError, ProducerClosed, RecordTooLarge
 from eventbus.log.partition_log import AppendInfo
-from eventbus.records import BatchBuilder
+from eventbus.records import BatchBuilder, read_header
 from eventbus.records.single import BatchSpan, build_single
 from eventbus.types import Headers, RecordMetadata, TopicPartition
 
@@ -88,8 +88,8 @@ class Accumulator:
         if headers or (value and len(value) > large_bytes) or (key and len(key) > large_bytes):
             producer.check_size(topic_partition, key, value, headers)
         batch = build_single(key, value, headers, timestamp_ms, producer.config.compression)
-        base_offset, last_offset, append_time_ms = producer.produce(
-            topic_partition, batch, timestamp_ms, header=BatchSpan(0, timestamp_ms), trusted=True
+        base_offset, last_offset, append_time_ms = producer.store(
+            topic_partition, batch, BatchSpan(0, timestamp_ms), timestamp_ms
         )
         if producer.waits:
             await producer.engine.wait_durable(topic_partition, last_offset)
@@ -159,7 +159,7 @@ class EmbeddedProducer:
         self.waits = engine.waits_for_flush and config.acks == -1
         self.lingers = config.linger_ms > 0
         self.large_bytes = config.max_request_size - _RECORD_OVERHEAD_BYTES
-        self.produce: Callable[..., AppendInfo] = engine.broker.produce
+        self.store: Callable[..., AppendInfo] = engine.broker.append_built
         self._closed = False
         self._opened = anyio.Event()
         self._stored = anyio.Event()
@@ -229,7 +229,7 @@ class EmbeddedProducer:
         engine = self.engine
         try:
             data = builder.build()
-            info = self.produce(topic_partition, data, engine.clock(), trusted=True)
+            info = self.store(topic_partition, data, read_header(data), engine.clock())
         except EventBusError as error:
             delivery.fail(error)
             return
@@ -340,7 +340,7 @@ class EmbeddedProducer:
             self.engine.topic_listeners.remove(self._topics_changed)
             with anyio.CancelScope(shield=True):
                 await self._drain()
-            self.produce = _refuse
+            self.store = _refuse
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:

@@ -230,13 +230,21 @@ class Broker:
         timestamps) and must not be touched afterwards. Raises UnknownTopicOrPartition, RecordTooLarge, InvalidRecord,
         CorruptRecord, StorageError; nothing is stored then.
         """
-        partition = self._partitions.get(topic_partition)
-        if partition is None:
-            partition = self._open_partition(topic_partition, now_ms)
         if not trusted:
+            if topic_partition not in self._partitions:
+                self._open_partition(topic_partition, now_ms)  # an unknown topic is said before a bad batch
             header = check_batch(batch, topic_partition)
         elif header is None:
             header = read_header(batch)
+        return self.append_built(topic_partition, batch, header, now_ms)
+
+    def append_built(
+        self, topic_partition: TopicPartition, batch: bytearray, span: BatchHeader | BatchSpan, now_ms: int
+    ) -> AppendInfo:
+        """`produce` for a batch that this process built, ``span`` being what its builder knows of it."""
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            partition = self._open_partition(topic_partition, now_ms)
         if len(batch) > partition.max_message_bytes:
             raise refuse_large(len(batch), partition.max_message_bytes, topic_partition)
         if partition.guarded:
@@ -244,7 +252,7 @@ class Broker:
                 check_not_internal(topic_partition.topic, "produced to")
             check_keys(batch, topic_partition)
         log = partition.log
-        info = log.append(batch, header, now_ms)
+        info = log.append(batch, span, now_ms)
         self._appended(log, batch)
         if self._advances_at_append:
             self.on_advance(topic_partition)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, cast
 
@@ -78,7 +78,7 @@ class Producer:
 
     # sending ---------------------------------------------------------------------------------------------------------
 
-    async def send(
+    def send(
         self,
         topic: str,
         value: Any,
@@ -88,8 +88,8 @@ class Producer:
         partition: int | None = None,
         partition_key: Any = None,
         timestamp_ms: int | None = None,
-    ) -> RecordMetadata:
-        """Publish one record and wait for its ack.
+    ) -> Coroutine[Any, Any, RecordMetadata]:
+        """Publish one record and wait for its ack: await what this returns.
 
         ``value`` and ``key``: bytes, str, int (64-bit big-endian), None, or anything JSON can express.
         ``partition_key`` picks the partition in place of ``key``; ``partition`` names it.
@@ -109,7 +109,8 @@ class Producer:
         elif not 0 <= partition < entry.count:
             raise self._no_such_partition(entry, partition)
         packed = pack_headers(headers) if headers else ()
-        return await entry.senders[partition](key, data, packed, timestamp_ms)
+        # The coroutine itself, not one more around it: an awaited publish costs 5 us, a coroutine a quarter of one.
+        return entry.senders[partition](key, data, packed, timestamp_ms)
 
     def send_nowait(
         self,
