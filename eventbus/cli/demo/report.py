@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -88,7 +90,10 @@ def print_report(out: Output, run: Run) -> None:
     sides = "running table" if run.landed is None else "running table = Spark's query"
     out.line(f"EQUAL      {sides} = plain Python over the CSV, all {len(run.expected)} groups of carrier and month")
     out.line()
-    out.line("try next:")
+    # `make demo` runs the command of a virtual environment that nobody has activated.
+    home = Path(sys.argv[0]).parent
+    on_path = shutil.which("eventbus") is not None or not (home / "eventbus").exists()
+    out.line("try next:" if on_path else f"try next (first: export PATH={shlex.quote(str(home.absolute()))}:$PATH):")
     for line in next_commands(run.places, landed=run.landed is not None):
         out.line(f"  {line}")
 
