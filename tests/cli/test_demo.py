@@ -194,16 +194,16 @@ def test_a_full_disk_leaves_a_prefix_to_go_on_from(cli: Cli, spawn: Spawn) -> No
 @pytest.mark.parametrize("turn", [1, 4])
 def test_one_refused_batch_leaves_no_hole(cli: Cli, monkeypatch: pytest.MonkeyPatch, turn: int) -> None:
     """The disk refuses one batch and takes the next one: nothing of that partition may be put behind the gap."""
-    produce, seen = Broker.produce, list[TopicPartition]()
+    append, seen = Broker.append_built, list[TopicPartition]()
 
     def flaky(self: Broker, topic_partition: TopicPartition, *args: Any, **options: Any) -> Any:
         if topic_partition == ("flights", 2):
             seen.append(topic_partition)
             if len(seen) == turn:
                 raise StorageFull("no space left for flights-2; free some")
-        return produce(self, topic_partition, *args, **options)
+        return append(self, topic_partition, *args, **options)
 
-    monkeypatch.setattr(Broker, "produce", flaky)
+    monkeypatch.setattr(Broker, "append_built", flaky)
     result = cli("demo", "--quick")
     assert result.code == 1
     assert result.err.splitlines()[-1] == "error: no space left for flights-2; free some"
