@@ -227,7 +227,9 @@ def test_a_named_block_is_saved_for_the_command_that_runs_it(tmp_path: Path) -> 
 
 def test_an_interrupted_command_must_stop(tmp_path: Path) -> None:
     # The print is inside: the interrupt may come before it has returned.
-    body = "import time\ntry:\n    print('ready')\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('drained')\n"
+    body = (
+        "import time\ntry:\n    print('ready')\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('drained')\n"
+    )
     text = f"```python\n# app.py\n{body}```\n```console\n$ python app.py\nready\n^C\ndrained\n```\n"
     page(tmp_path, text).run()
     with pytest.raises(AssertionError):
