@@ -67,7 +67,7 @@ class BatchDelivery:
     def _call(self, callback: Callable[[], None]) -> None:
         try:
             callback()
-        except Exception:
+        except Exception:  # the user's code: it must not take the batches behind it with it
             logger.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
 
     def when_done(self, callback: Callable[[], None]) -> None:

@@ -233,7 +233,7 @@ class FileStorage:
     durable = True
 
     def __init__(self, root: str, *, read_only: bool = False, max_open_files: int | None = None) -> None:
-        self.root = os.path.abspath(root)  # noqa: PTH100 - a string is what every call below wants
+        self.root = os.path.abspath(root)
         self.read_only = read_only
         self._max_open_files = max_open_files or _open_files_limit()
         self._open_files: list[_File] = []
@@ -246,29 +246,29 @@ class FileStorage:
         return _File(self, path, create)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self._path(path))  # noqa: PTH110
+        return os.path.exists(self._path(path))
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(os.listdir(self._path(path)))  # noqa: PTH208
+        return sorted(os.listdir(self._path(path)))
 
     def makedirs(self, path: str) -> None:
-        os.makedirs(self._path(path), mode=0o700, exist_ok=True)  # noqa: PTH103
+        os.makedirs(self._path(path), mode=0o700, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
-        os.replace(self._path(source), self._path(target))  # noqa: PTH105
+        os.replace(self._path(source), self._path(target))
 
     def remove(self, path: str) -> None:
-        os.unlink(self._path(path))  # noqa: PTH108
+        os.unlink(self._path(path))
 
     def remove_tree(self, path: str) -> None:
         for name in self.listdir(path):
             child = f"{path}/{name}"
             full = self._path(child)
-            if os.path.isdir(full) and not os.path.islink(full):  # noqa: PTH112, PTH114
+            if os.path.isdir(full) and not os.path.islink(full):
                 self.remove_tree(child)
             else:
-                os.unlink(full)  # noqa: PTH108
-        os.rmdir(self._path(path))  # noqa: PTH106
+                os.unlink(full)
+        os.rmdir(self._path(path))
 
     def sync_dir(self, path: str) -> None:
         _sync_directory(self._path(path))
@@ -284,7 +284,7 @@ class FileStorage:
         if self._lock_fd >= 0:
             return
         try:
-            os.makedirs(self.root, mode=0o700, exist_ok=True)  # noqa: PTH103
+            os.makedirs(self.root, mode=0o700, exist_ok=True)
             fd = os.open(self._path(_LOCK_FILE), os.O_RDWR | os.O_CREAT | _BINARY, 0o600)
         except OSError as error:
             raise ConfigError(

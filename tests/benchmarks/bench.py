@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-import bus  # noqa: F401  (these register their cases)
-import core  # noqa: F401
-import peers  # noqa: F401
+import bus
+import core
+import peers
 from figures import FIGURES
 from harness import CASES, Row, judge, markdown_table, plain_table, run_cases, run_here
 
