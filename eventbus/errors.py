@@ -31,21 +31,36 @@ _ROWS = (
     ErrorCode(17, "INVALID_TOPIC_EXCEPTION", False, "The topic name is not legal, or the topic is internal."),
     ErrorCode(21, "INVALID_REQUIRED_ACKS", False, "acks is 0, 1 or all (-1)."),
     ErrorCode(22, "ILLEGAL_GENERATION", False, "The generation of the group is another one."),
+    ErrorCode(23, "INCONSISTENT_GROUP_PROTOCOL", False, "The group has no protocol in common with this member."),
+    ErrorCode(24, "INVALID_GROUP_ID", False, "The group's name is not legal."),
     ErrorCode(25, "UNKNOWN_MEMBER_ID", False, "The group does not know this member."),
+    ErrorCode(26, "INVALID_SESSION_TIMEOUT", False, "The session timeout is outside the log's bounds."),
     ErrorCode(27, "REBALANCE_IN_PROGRESS", False, "The group is rebalancing: rejoin."),
     ErrorCode(36, "TOPIC_ALREADY_EXISTS", False, "There is a topic of this name."),
     ErrorCode(37, "INVALID_PARTITIONS", False, "The number of partitions is not legal here."),
     ErrorCode(38, "INVALID_REPLICATION_FACTOR", False, "The replication factor is larger than the number of brokers."),
     ErrorCode(40, "INVALID_CONFIG", False, "A configuration key or value is not legal."),
     ErrorCode(42, "INVALID_REQUEST", False, "The request contradicts the protocol."),
+    ErrorCode(44, "POLICY_VIOLATION", False, "The request breaks a policy of the topic."),
     ErrorCode(45, "OUT_OF_ORDER_SEQUENCE_NUMBER", False, "A sequence number was skipped."),
     ErrorCode(47, "INVALID_PRODUCER_EPOCH", False, "The producer's epoch is old."),
     ErrorCode(48, "INVALID_TXN_STATE", False, "The transaction is not in a state that allows this."),
+    ErrorCode(49, "INVALID_PRODUCER_ID_MAPPING", False, "The producer id is not that of the transactional id."),
+    ErrorCode(50, "INVALID_TRANSACTION_TIMEOUT", False, "The transaction timeout is above the log's maximum."),
+    ErrorCode(51, "CONCURRENT_TRANSACTIONS", True, "The transaction before this one is still being ended."),
     ErrorCode(56, "KAFKA_STORAGE_ERROR", True, "The disk failed."),
+    ErrorCode(59, "UNKNOWN_PRODUCER_ID", False, "Nothing is known of this producer any more."),
+    ErrorCode(68, "NON_EMPTY_GROUP", False, "The group has members."),
     ErrorCode(69, "GROUP_ID_NOT_FOUND", False, "There is no such group."),
     ErrorCode(76, "UNSUPPORTED_COMPRESSION_TYPE", False, "The codec is not known here."),
+    ErrorCode(79, "MEMBER_ID_REQUIRED", False, "Join again with the member id given."),
+    ErrorCode(81, "GROUP_MAX_SIZE_REACHED", False, "The group has as many members as it may."),
+    ErrorCode(82, "FENCED_INSTANCE_ID", False, "Another member took over the static member's place."),
+    ErrorCode(86, "GROUP_SUBSCRIBED_TO_TOPIC", False, "The group reads the topic."),
     ErrorCode(87, "INVALID_RECORD", False, "A record breaks a rule of its topic."),
+    ErrorCode(88, "UNSTABLE_OFFSET_COMMIT", True, "A transaction that commits these offsets is still open."),
     ErrorCode(90, "PRODUCER_FENCED", False, "A newer producer with the same transactional id took over."),
+    ErrorCode(105, "TRANSACTIONAL_ID_NOT_FOUND", False, "There is no such transactional id."),
 )
 
 KAFKA_ERRORS: dict[int, ErrorCode] = {row.code: row for row in _ROWS}
@@ -141,6 +156,24 @@ class RebalanceInProgress(KafkaError):
     code = 27
 
 
+class InconsistentGroupProtocol(KafkaError):
+    """Give all members of the group one assignor (or protocol type) in common."""
+
+    code = 23
+
+
+class InvalidGroupId(KafkaError):
+    """Choose a legal group name: 1 to 32,767 bytes of UTF-8."""
+
+    code = 24
+
+
+class InvalidSessionTimeout(KafkaError):
+    """Choose a session timeout within the log's bounds; the message names them."""
+
+    code = 26
+
+
 class TopicAlreadyExists(KafkaError):
     """Use the topic as it is, or delete it first."""
 
@@ -171,6 +204,12 @@ class InvalidRequest(KafkaError):
     code = 42
 
 
+class PolicyViolation(KafkaError):
+    """The topic's policy forbids it; the message says which."""
+
+    code = 44
+
+
 class OutOfOrderSequence(KafkaError):
     """Records before these were lost on the way: open a new producer."""
 
@@ -192,6 +231,39 @@ class InvalidTxnState(KafkaError):
     fatal = True
 
 
+class InvalidProducerIdMapping(KafkaError):
+    """The log knows the transactional id under another producer id, or not at all: open a new producer."""
+
+    code = 49
+    fatal = True
+
+
+class InvalidTransactionTimeout(KafkaError):
+    """Choose a transaction timeout up to the log's ``transaction_max_timeout_ms``."""
+
+    code = 50
+
+
+class ConcurrentTransactions(KafkaError):
+    """The transaction before is still being ended: try again in a moment."""
+
+    code = 51
+    retriable = True
+
+
+class UnknownProducerId(KafkaError):
+    """Nothing is known of this producer any more: open a new one."""
+
+    code = 59
+    abortable = True
+
+
+class NonEmptyGroup(KafkaError):
+    """Stop the group's members first."""
+
+    code = 68
+
+
 class GroupIdNotFound(KafkaError):
     """Mend the group's name; a group exists from its first commit on."""
 
@@ -202,6 +274,42 @@ class UnsupportedCompression(KafkaError):
     """Use none, gzip, snappy, lz4 or zstd."""
 
     code = 76
+
+
+class MemberIdRequired(KafkaError):
+    """Join again with ``member_id`` (KIP-394)."""
+
+    code = 79
+
+    def __init__(self, message: str, member_id: str = "") -> None:
+        super().__init__(message)
+        self.member_id = member_id
+
+
+class GroupMaxSizeReached(KafkaError):
+    """Stop a member first, or raise ``group_max_size``."""
+
+    code = 81
+
+
+class FencedInstanceId(KafkaError):
+    """Another member runs under this ``group_instance_id``: stop this one, or give it an id of its own."""
+
+    code = 82
+    fatal = True
+
+
+class GroupSubscribedToTopic(KafkaError):
+    """Stop the members that read the topic first."""
+
+    code = 86
+
+
+class UnstableOffsetCommit(KafkaError):
+    """A transaction that commits these offsets is still open: try again in a moment."""
+
+    code = 88
+    retriable = True
 
 
 class InvalidRecord(KafkaError):
@@ -215,6 +323,12 @@ class ProducerFenced(KafkaError):
 
     code = 90
     fatal = True
+
+
+class TransactionalIdNotFound(KafkaError):
+    """Mend the transactional id; ``admin.list_transactions()`` shows them."""
+
+    code = 105
 
 
 class StorageError(KafkaError):
@@ -263,6 +377,16 @@ class NoCommittedOffset(EventBusError):
 
 class GroupInUse(EventBusError):
     """Another consumer of this process already reads the topic for this group: give one of them another group."""
+
+
+class TransactionAborted(EventBusError):
+    """Nothing of the transaction is visible: run it again from its beginning."""
+
+
+class TransactionOutcomeUnknown(EventBusError):
+    """The commit was asked for and not answered: read what it wrote before running it again; open a new producer."""
+
+    fatal = True
 
 
 class HandlerError(EventBusError):

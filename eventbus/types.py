@@ -112,6 +112,33 @@ class OffsetAndMetadata(NamedTuple):
     metadata: str = ""
 
 
+class GroupMetadata(NamedTuple):
+    """Who commits: a member of a generation of a group (KIP-447).
+
+    Generation -1 and no member id: nobody in particular, which only a group without members accepts.
+    """
+
+    group: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """Who writes: a producer id and the epoch that fences the producers before it."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class AbortedTransaction(NamedTuple):
+    """A producer's aborted records of one partition: those from ``first_offset`` to the marker at ``last_offset``."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
 class OffsetAndTimestamp(NamedTuple):
     """The answer to "which offset at this time": the first record at or after it."""
 

@@ -6,21 +6,30 @@ cluster could not implement it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.broker import TopicDescription, TopicSpec
+from eventbus.coordinator.requests import (
+    GroupDescription,
+    GroupListing,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
 from eventbus.errors import KafkaError
 from eventbus.types import (
     Compression,
     FetchedRecords,
+    GroupMetadata,
     Headers,
     IsolationLevel,
     OffsetAndMetadata,
     OffsetAndTimestamp,
+    ProducerIdAndEpoch,
     RecordMetadata,
     TopicPartition,
 )
@@ -62,6 +71,12 @@ class ProducerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_request_size: int = 1_048_576
     """The largest record accepted."""
     compression: Compression = Compression.NONE
+    enable_idempotence: bool = True
+    """Stamp batches with a producer id and sequence numbers, so that none is stored twice or out of order."""
+    transactional_id: str | None = None
+    """What tells this producer from others over restarts: whoever opens it last is the one that may write."""
+    transaction_timeout_ms: int = 60_000
+    """A transaction open for longer is aborted by the log."""
 
 
 class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +90,15 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_partition_fetch_bytes: int = 1_048_576
     check_crcs: bool = True
     client_id: str = "eventbus"
+    group_instance_id: str | None = None
+    """Static membership (KIP-345): a restart within the session keeps the partitions."""
+    session_timeout_ms: int = 45_000
+    """Without a heartbeat for so long a member is given up."""
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    """Without a poll for so long a member leaves its group; also how long a rebalance waits for it."""
+    assignors: tuple[Any, ...] = ("range", "cooperative-sticky")
+    """``partition.assignment.strategy``: names, or `Assignor` objects; what this member can do, the preferred first."""
 
 
 class BackendProducer(Protocol):
@@ -110,6 +134,31 @@ class BackendProducer(Protocol):
         """Return when every record given so far is stored or failed."""
         ...
 
+    async def init_transactions(self) -> None:
+        """Take over the transactional id: older producers are fenced, what they left open is aborted. Idempotent."""
+        ...
+
+    def begin_transaction(self) -> None:
+        """From here on records belong to the transaction. Raises InvalidTxnState, ProducerFenced."""
+        ...
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
+    ) -> None:
+        """Commit a group's offsets with the transaction. Raises what a commit of the group raises."""
+        ...
+
+    async def commit_transaction(self) -> None:
+        """On return every record and offset of the transaction is visible to read-committed readers, and on disk.
+
+        Raises TransactionAborted (nothing of it is visible), ProducerFenced, TransactionOutcomeUnknown.
+        """
+        ...
+
+    async def abort_transaction(self) -> None:
+        """On return nothing of the transaction is or will be visible to read-committed readers."""
+        ...
+
     async def run(self) -> None:
         """The sender's loop; the bus runs it as a task."""
         ...
@@ -123,7 +172,12 @@ class BackendConsumer(Protocol):
     """Reads records; positions are per partition, commits per group."""
 
     on_revoked: Callable[[TopicPartition], object]
-    """Called when a partition is no longer this consumer's, or no longer the same: its topic was deleted."""
+    """Called when a partition is no longer this consumer's, or no longer the same: its topic was deleted. Nothing may
+    be committed for it any more."""
+    on_revoking: Callable[[list[TopicPartition]], Awaitable[object]]
+    """Awaited by `fetch` before partitions are given up in a rebalance: finish and commit what is at work."""
+    on_assigned: Callable[[list[TopicPartition]], Awaitable[object]]
+    """Awaited by `fetch` when a rebalance brought partitions, before the first record of them is returned."""
 
     async def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None) -> None: ...
 
@@ -137,6 +191,10 @@ class BackendConsumer(Protocol):
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Store the *next* offset to read per partition; durable on return."""
+        ...
+
+    def group_metadata(self) -> GroupMetadata:
+        """Which member of which generation this consumer is now. Raises ConfigError without a group."""
         ...
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]: ...
@@ -192,9 +250,39 @@ class Backend(Protocol):
 
     async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None: ...
 
-    async def list_groups(self) -> list[str]: ...
+    async def list_groups(self) -> list[GroupListing]: ...
+
+    async def describe_groups(self, groups: Sequence[str]) -> list[GroupDescription]: ...
 
     async def delete_group(self, group: str) -> None: ...
+
+    async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None: ...
+
+    async def remove_group_members(self, group: str, members: Sequence[str] | None = None) -> None:
+        """Make members leave, by member id or group instance id; all of them by default."""
+        ...
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records below an offset (-1: below the high watermark); the new log start offsets."""
+        ...
+
+    async def list_transactions(self) -> list[TransactionListing]: ...
+
+    async def describe_transactions(self, transactional_ids: Sequence[str]) -> list[TransactionDescription]:
+        """Raises TransactionalIdNotFound."""
+        ...
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]: ...
+
+    async def abort_transaction(self, transactional_id: str) -> None:
+        """Abort what the id's producer has open and fence that producer (``kafka-transactions --abort``)."""
+        ...
+
+    async def fence_producer(self, transactional_id: str) -> ProducerIdAndEpoch:
+        """Take the id over without writing: older producers are fenced (Kafka's ``fenceProducers``)."""
+        ...
 
     def producer(self, config: ProducerConfig) -> BackendProducer: ...
 
