@@ -12,6 +12,7 @@ from eventbus.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
     MAGIC,
+    TRANSACTIONAL_BIT,
 )
 from eventbus.records.builder import BatchBuilder
 from eventbus.records.crc import crc32c
@@ -24,6 +25,10 @@ class BatchSpan(msgspec.Struct, frozen=True, gc=False):
 
     last_offset_delta: int
     max_timestamp_ms: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    is_transactional: bool = False
 
 
 _FRONT = bytes(HEADER_BYTES)
@@ -36,35 +41,46 @@ _pack_crc = CRC.pack_into
 
 
 def build_single(
-    key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, compression: Compression
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+    timestamp_ms: int,
+    compression: Compression,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    is_transactional: bool = False,
 ) -> bytearray:
     """The record as a batch at base offset 0 and leader epoch -1, with its CRC. Byte for byte `BatchBuilder`'s."""
-    if headers or compression:
-        return _build(key, value, headers, timestamp_ms, compression)
-    try:
-        if key is None:
-            key_size, key_length, key_bytes = 1, NULL_LENGTH, b""
+    if not (headers or compression):
+        try:
+            if key is None:
+                key_size, key_length, key_bytes = 1, NULL_LENGTH, b""
+            else:
+                key_size, key_length = SIZED_VARINTS[len(key)]
+                key_bytes = key
+            if value is None:
+                value_size, value_length, value_bytes = 1, NULL_LENGTH, b""
+            else:
+                value_size, value_length = SIZED_VARINTS[len(value)]
+                value_bytes = value
+            lead = _LEADS[key_size + value_size + _FIXED_BYTES]
+            batch = bytearray().join((lead, key_length, key_bytes, value_length, value_bytes, b"\0"))
+        except (IndexError, TypeError):  # beyond a table, or not bytes at all
+            pass
         else:
-            key_size, key_length = SIZED_VARINTS[len(key)]
-            key_bytes = key
-        if value is None:
-            value_size, value_length, value_bytes = 1, NULL_LENGTH, b""
-        else:
-            value_size, value_length = SIZED_VARINTS[len(value)]
-            value_bytes = value
-        lead = _LEADS[key_size + value_size + _FIXED_BYTES]
-        batch = bytearray().join((lead, key_length, key_bytes, value_length, value_bytes, b"\0"))
-    except (IndexError, TypeError):  # beyond a table, or not bytes at all
-        return _build(key, value, headers, timestamp_ms, compression)
-    length = len(batch) - LENGTH_OVERHEAD_BYTES
-    _pack_header(batch, 0, 0, length, -1, MAGIC, 0, 0, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1)
-    _pack_crc(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
-    return batch
-
-
-def _build(
-    key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, compression: Compression
-) -> bytearray:
+            _pack_header(
+                batch, 0,
+                0, len(batch) - LENGTH_OVERHEAD_BYTES, -1, MAGIC, 0, TRANSACTIONAL_BIT if is_transactional else 0, 0,
+                timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence, 1,
+            )  # fmt: skip
+            _pack_crc(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
+            return batch
     builder = BatchBuilder(compression)
     builder.append(key, value, headers, timestamp_ms)
-    return builder.build()
+    return builder.build(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        is_transactional=is_transactional,
+    )
