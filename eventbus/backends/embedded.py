@@ -89,23 +89,23 @@ class EmbeddedBackend:
         return found
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        return self.engine.broker.fetch_offsets(group, None)
+        return self.engine.broker.groups.fetch_offsets(group, None)
 
     async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         self._refuse_active(group)
         engine = self.engine
-        stored = engine.broker.commit_offsets(group, dict(offsets), engine.clock())
+        stored = engine.broker.groups.commit_offsets(group, dict(offsets), engine.clock())
         await self._flush()
         for error in stored.errors.values():
             raise error
 
     async def list_groups(self) -> list[str]:
-        return self.engine.broker.list_groups()
+        return [listing.group for listing in self.engine.broker.groups.list()]
 
     async def delete_group(self, group: str) -> None:
         self._refuse_active(group)
         engine = self.engine
-        engine.broker.delete_group(group, engine.clock())
+        engine.broker.groups.delete(group, engine.clock())
         await self._flush()
 
     def _refuse_active(self, group: str) -> None:

@@ -137,7 +137,9 @@ class EmbeddedConsumer:
 
     def _starting_offset(self, topic_partition: TopicPartition, started: bool) -> int:
         if self._config.group is not None:
-            committed = self._engine.broker.fetch_offsets(self._config.group, [topic_partition]).get(topic_partition)
+            committed = self._engine.broker.groups.fetch_offsets(self._config.group, [topic_partition]).get(
+                topic_partition
+            )
             if committed is not None:
                 return committed.offset
         if started:
@@ -277,7 +279,7 @@ class EmbeddedConsumer:
         if not offsets:
             return
         engine = self._engine
-        stored = engine.broker.commit_offsets(group, dict(offsets), engine.clock())
+        stored = engine.broker.groups.commit_offsets(group, dict(offsets), engine.clock())
         if engine.waits_for_flush and stored.last_offset >= 0:
             await engine.wait_durable(stored.topic_partition, stored.last_offset)
         for error in stored.errors.values():
@@ -286,7 +288,7 @@ class EmbeddedConsumer:
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         if self._config.group is None:
             return {}
-        return self._engine.broker.fetch_offsets(self._config.group, list(partitions))
+        return self._engine.broker.groups.fetch_offsets(self._config.group, list(partitions))
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         broker = self._engine.broker

@@ -11,8 +11,8 @@ import base64
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
-from eventbus.broker.descriptions import FetchData, OffsetCommitResult, TopicDescription, TopicSpec
-from eventbus.broker.groups import GroupOffsets, OffsetsLog
+from eventbus.broker.descriptions import FetchData, TopicDescription, TopicSpec
+from eventbus.broker.groups import Groups, GroupsLog
 from eventbus.broker.logs import Logs, Partition
 from eventbus.broker.names import CLUSTER_METADATA, CONSUMER_OFFSETS, check_not_internal
 from eventbus.broker.settings import BrokerConfig
@@ -27,7 +27,7 @@ from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.log.storage import Storage
 from eventbus.records import BatchHeader, read_header
 from eventbus.records.single import BatchSpan
-from eventbus.types import IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from eventbus.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 LATEST = -1
 EARLIEST = -2
@@ -70,7 +70,7 @@ class Broker:
         self._known_topics = self._topics.topics
         offsets_topic = self._known_topics.get(CONSUMER_OFFSETS)
         count = config.offsets_topic_num_partitions if offsets_topic is None else offsets_topic.partitions
-        self._groups = GroupOffsets(count, self._open_offsets_shard)
+        self.groups = Groups(count, self._open_groups_shard, self._unknown, self._check_open)
         self._closed = False
         self._next_retention_ms = now_ms + min(config.log_retention_check_interval_ms, _FIRST_RETENTION_MS)
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
@@ -113,7 +113,7 @@ class Broker:
             else:
                 _logger.warning("%s belongs to no topic known here: left alone", topic_partition)
         for topic_partition in [tp for tp in self._partitions if tp.topic == CONSUMER_OFFSETS]:
-            self._groups.load(topic_partition.partition, now_ms)
+            self.groups.load(topic_partition.partition, now_ms)
         self._finish_deletion(self._metadata.shard.deleted, now_ms)
         self._logs.forget_recovery()
 
@@ -158,7 +158,7 @@ class Broker:
 
         Not even a crash or a full disk in the middle of it may hand an offset or a record to a new topic of the name.
         """
-        self._logs.sync_files(self._groups.forget_topics(topics, now_ms))
+        self._logs.sync_files(self.groups.forget_topics(topics, now_ms))
         doomed = [topic_partition for topic_partition in self._partitions if topic_partition.topic in topics]
         self._logs.delete(doomed)
         for topic_partition in doomed:
@@ -349,36 +349,9 @@ class Broker:
             f"{number}. `eventbus topics alter {topic} --partitions N` adds some"
         )
 
-    # committed offsets -----------------------------------------------------------------------------------------------
+    # groups ----------------------------------------------------------------------------------------------------------
 
-    def commit_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], now_ms: int
-    ) -> OffsetCommitResult:
-        """Store the next offset to read per partition; one that does not exist is refused, the others are stored."""
-        self._check_open()
-        return self._groups.commit(group, offsets, self._unknown, now_ms)
-
-    def fetch_offsets(
-        self, group: str, topic_partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group committed, of all partitions or the given ones; absent where it committed nothing."""
-        return self._groups.fetch(group, topic_partitions)
-
-    def list_groups(self) -> list[str]:
-        """The groups with committed offsets, by name."""
-        return self._groups.names()
-
-    def delete_group(self, group: str, now_ms: int) -> int:
-        """Forget a group; returns how many offsets it had. Raises GroupIdNotFound."""
-        self._check_open()
-        return self._groups.delete_group(group, now_ms)
-
-    def delete_offsets(self, group: str, topic_partitions: Iterable[TopicPartition], now_ms: int) -> int:
-        """Forget some offsets of a group, so that it starts over there; returns how many it had."""
-        self._check_open()
-        return self._groups.delete_offsets(group, topic_partitions, now_ms)
-
-    def _open_offsets_shard(self, number: int, now_ms: int) -> OffsetsLog:
+    def _open_groups_shard(self, number: int, now_ms: int) -> GroupsLog:
         if CONSUMER_OFFSETS not in self._known_topics:
             segment_bytes = self.config.offsets_topic_segment_bytes
             key = "segment.bytes" if segment_bytes >= 1 << 20 else "internal.segment.bytes"
@@ -462,7 +435,7 @@ class Broker:
             )
             partition.log.check()
         self._metadata.check(TopicsShard())
-        self._groups.check()
+        self.groups.check()
 
     def __repr__(self) -> str:
-        return f"Broker({self._metadata.shard!r} {self._groups!r})"
+        return f"Broker({self._metadata.shard!r} {self.groups!r})"

@@ -117,7 +117,7 @@ class Machine:
         group = self.random.choice(GROUPS)
         self.number += 1
         self.commits[group, topic_id, tp.partition].append(self.number)
-        self.broker.commit_offsets(group, {tp: OffsetAndMetadata(self.number)}, NOW_MS)
+        self.broker.groups.commit_offsets(group, {tp: OffsetAndMetadata(self.number)}, NOW_MS)
 
     def flush(self) -> None:
         if not self.broker.needs_sync:
@@ -166,7 +166,7 @@ class Machine:
 
     def check_partition(self, tp: TopicPartition, topic_id: str | None) -> None:
         for group in GROUPS:
-            found = self.broker.fetch_offsets(group, [tp]).get(tp)
+            found = self.broker.groups.fetch_offsets(group, [tp]).get(tp)
             if topic_id is None:
                 assert found is None, f"{group} has an offset in {tp}, which does not exist"
                 continue
@@ -251,7 +251,7 @@ def test_metadata_that_is_not_flushed_would_be_found(monkeypatch) -> None:
 
 
 def test_forgotten_offsets_would_be_found(monkeypatch) -> None:
-    from eventbus.broker.groups import GroupOffsets
+    from eventbus.broker.groups import Groups
 
-    monkeypatch.setattr(GroupOffsets, "forget_topics", lambda *_: [])
+    monkeypatch.setattr(Groups, "forget_topics", lambda *_: [])
     assert found_by(range(60))

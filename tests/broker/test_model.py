@@ -138,16 +138,16 @@ class BrokerAgainstLists(RuleBasedStateMachine):
     @rule(data=st.data(), group=st.sampled_from(GROUPS), offset=st.integers(0, 9))
     def commit(self, data: st.DataObject, group: str, offset: int) -> None:
         tp = self.draw_partition(data)
-        self.broker.commit_offsets(group, {tp: OffsetAndMetadata(offset, group)}, self.now_ms)
+        self.broker.groups.commit_offsets(group, {tp: OffsetAndMetadata(offset, group)}, self.now_ms)
         self.offsets[group][tp] = offset
 
     @rule(group=st.sampled_from(GROUPS))
     def forget(self, group: str) -> None:
         if self.offsets[group]:
-            assert self.broker.delete_group(group, self.now_ms) == len(self.offsets[group])
+            assert self.broker.groups.delete(group, self.now_ms) == len(self.offsets[group])
             self.offsets[group] = {}
         else:
-            assert group not in self.broker.list_groups()
+            assert group not in [listing.group for listing in self.broker.groups.list()]
 
     @rule(passed_ms=st.integers(0, 40))
     def time_passes(self, passed_ms: int) -> None:
@@ -212,8 +212,10 @@ class BrokerAgainstLists(RuleBasedStateMachine):
             return
         for group, committed in self.offsets.items():
             expected = {tp: OffsetAndMetadata(offset, group) for tp, offset in committed.items()}
-            assert self.broker.fetch_offsets(group) == expected
-        assert self.broker.list_groups() == sorted(group for group, committed in self.offsets.items() if committed)
+            assert self.broker.groups.fetch_offsets(group) == expected
+        assert [listing.group for listing in self.broker.groups.list()] == sorted(
+            group for group, committed in self.offsets.items() if committed
+        )
 
     def teardown(self) -> None:
         if hasattr(self, "broker"):

@@ -22,24 +22,27 @@ def orders(world):
 
 def test_commit_and_fetch(orders) -> None:
     broker = orders.broker
-    assert broker.fetch_offsets("g") == {}
-    assert broker.fetch_offsets("g", [ORDERS]) == {}
-    assert orders.broker.list_groups() == []
-    stored = broker.commit_offsets("g", {ORDERS: OffsetAndMetadata(5, "why not \u00e4")}, orders.now_ms)
+    assert broker.groups.fetch_offsets("g") == {}
+    assert broker.groups.fetch_offsets("g", [ORDERS]) == {}
+    assert [listing.group for listing in orders.broker.groups.list()] == []
+    stored = broker.groups.commit_offsets("g", {ORDERS: OffsetAndMetadata(5, "why not \u00e4")}, orders.now_ms)
     assert stored.errors == {}
     assert stored.topic_partition == ("__consumer_offsets", partition_for_group("g", 50))
     assert stored.last_offset == 0
-    assert broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(5, "why not \u00e4")}
-    assert broker.fetch_offsets("g", [OTHER]) == {}
-    assert broker.fetch_offsets("other") == {}
-    assert broker.commit_offsets("g", {ORDERS: OffsetAndMetadata(3), OTHER: OffsetAndMetadata(9)}, 0).last_offset == 2
-    assert broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(3), OTHER: OffsetAndMetadata(9)}
-    assert broker.list_groups() == ["g"]
+    assert broker.groups.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(5, "why not \u00e4")}
+    assert broker.groups.fetch_offsets("g", [OTHER]) == {}
+    assert broker.groups.fetch_offsets("other") == {}
+    assert (
+        broker.groups.commit_offsets("g", {ORDERS: OffsetAndMetadata(3), OTHER: OffsetAndMetadata(9)}, 0).last_offset
+        == 2
+    )
+    assert broker.groups.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(3), OTHER: OffsetAndMetadata(9)}
+    assert [listing.group for listing in broker.groups.list()] == ["g"]
 
 
 def test_each_partition_answers_for_itself(orders) -> None:
     unknown, beyond = TopicPartition("order", 0), TopicPartition("orders", 2)
-    stored = orders.broker.commit_offsets(
+    stored = orders.broker.groups.commit_offsets(
         "g",
         {
             unknown: OffsetAndMetadata(1),
@@ -55,22 +58,22 @@ def test_each_partition_answers_for_itself(orders) -> None:
         OTHER: OffsetMetadataTooLarge,
     }
     assert "'orders'?" in str(stored.errors[unknown])
-    assert orders.broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(1)}
+    assert orders.broker.groups.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(1)}
 
 
 def test_a_commit_of_nothing_stores_nothing(orders) -> None:
-    stored = orders.broker.commit_offsets("g", {TopicPartition("x", 0): OffsetAndMetadata(1)}, orders.now_ms)
+    stored = orders.broker.groups.commit_offsets("g", {TopicPartition("x", 0): OffsetAndMetadata(1)}, orders.now_ms)
     assert stored.last_offset == -1
     assert orders.broker.is_durable(stored.topic_partition, stored.last_offset)
     with pytest.raises(InvalidRequest, match="group's name has 1 to 32,767 bytes"):
-        orders.broker.commit_offsets("", {ORDERS: OffsetAndMetadata(1)}, orders.now_ms)
+        orders.broker.groups.commit_offsets("", {ORDERS: OffsetAndMetadata(1)}, orders.now_ms)
 
 
 def test_commits_are_as_durable_as_records(disk) -> None:
     broker = disk.open()
     disk.create("orders")
     disk.advanced.clear()
-    stored = broker.commit_offsets("g", {ORDERS: OffsetAndMetadata(7)}, disk.now_ms)
+    stored = broker.groups.commit_offsets("g", {ORDERS: OffsetAndMetadata(7)}, disk.now_ms)
     assert not broker.is_durable(stored.topic_partition, stored.last_offset)
     disk.flush()
     assert broker.is_durable(stored.topic_partition, stored.last_offset)
@@ -83,14 +86,14 @@ def test_offsets_survive_restarts(orders, clean: bool) -> None:
         group = f"group-{number}"
         for offset in (1, number):
             commit = {ORDERS: OffsetAndMetadata(offset, group), OTHER: OffsetAndMetadata(offset + 1)}
-            orders.broker.commit_offsets(group, commit, orders.now_ms)
-    orders.broker.delete_group("group-3", orders.now_ms)
+            orders.broker.groups.commit_offsets(group, commit, orders.now_ms)
+    orders.broker.groups.delete("group-3", orders.now_ms)
     before = repr(orders.broker)
     orders.flush()
     orders.restart(clean=clean)
     assert repr(orders.broker) == before
-    assert len(orders.broker.list_groups()) == 59
-    assert orders.broker.fetch_offsets("group-59") == {
+    assert len(orders.broker.groups.list()) == 59
+    assert orders.broker.groups.fetch_offsets("group-59") == {
         ORDERS: OffsetAndMetadata(59, "group-59"),
         OTHER: OffsetAndMetadata(60),
     }
@@ -98,16 +101,16 @@ def test_offsets_survive_restarts(orders, clean: bool) -> None:
 
 def test_deleting(orders) -> None:
     broker = orders.broker
-    broker.commit_offsets("g", {ORDERS: OffsetAndMetadata(1), OTHER: OffsetAndMetadata(2)}, orders.now_ms)
-    assert broker.delete_offsets("g", [ORDERS, TopicPartition("never", 0)], orders.now_ms) == 1
-    assert broker.delete_offsets("nobody", [ORDERS], orders.now_ms) == 0
-    assert broker.fetch_offsets("g") == {OTHER: OffsetAndMetadata(2)}
-    assert broker.delete_group("g", orders.now_ms) == 1
+    broker.groups.commit_offsets("g", {ORDERS: OffsetAndMetadata(1), OTHER: OffsetAndMetadata(2)}, orders.now_ms)
+    assert broker.groups.delete_offsets("g", [ORDERS, TopicPartition("never", 0)], orders.now_ms) == 1
+    assert broker.groups.delete_offsets("nobody", [ORDERS], orders.now_ms) == 0
+    assert broker.groups.fetch_offsets("g") == {OTHER: OffsetAndMetadata(2)}
+    assert broker.groups.delete("g", orders.now_ms) == 1
     for group in ("g", "nobody"):
         with pytest.raises(GroupIdNotFound, match=f"no group {group!r}"):
-            broker.delete_group(group, orders.now_ms)
+            broker.groups.delete(group, orders.now_ms)
     orders.restart()
-    assert orders.broker.list_groups() == []
+    assert [listing.group for listing in orders.broker.groups.list()] == []
 
 
 @pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")  # kafka-python, as it is imported
@@ -115,8 +118,8 @@ def test_what_is_stored_is_kafkas_format(orders) -> None:
     """Read back with kafka-python's record parser, from the bytes of the log."""
     parser = pytest.importorskip("kafka.record", reason="kafka-python is the independent reader; `make test` has it")
     orders.now_ms = 1_700_000_000_123
-    stored = orders.broker.commit_offsets("billing", {OTHER: OffsetAndMetadata(42, "note")}, orders.now_ms)
-    orders.broker.delete_group("billing", orders.now_ms)
+    stored = orders.broker.groups.commit_offsets("billing", {OTHER: OffsetAndMetadata(42, "note")}, orders.now_ms)
+    orders.broker.groups.delete("billing", orders.now_ms)
     orders.flush()
     assert stored.topic_partition == ("__consumer_offsets", 9)
     data = orders.broker.fetch(stored.topic_partition, 0, 1 << 20).records
@@ -141,44 +144,44 @@ def test_partitions_of_the_offsets_topic_are_settled_at_its_creation(world) -> N
     world.restart(offsets_topic_num_partitions=5, offsets_topic_segment_bytes=2000)
     world.create("orders")
     for number in range(20):
-        world.broker.commit_offsets(f"g{number}", {ORDERS: OffsetAndMetadata(number)}, world.now_ms)
+        world.broker.groups.commit_offsets(f"g{number}", {ORDERS: OffsetAndMetadata(number)}, world.now_ms)
     assert world.broker.partition_count("__consumer_offsets") == 5
     world.restart(offsets_topic_num_partitions=50)
     assert world.broker.partition_count("__consumer_offsets") == 5
-    assert [world.broker.fetch_offsets(f"g{n}")[ORDERS].offset for n in range(20)] == list(range(20))
+    assert [world.broker.groups.fetch_offsets(f"g{n}")[ORDERS].offset for n in range(20)] == list(range(20))
 
 
 def test_offsets_roll_into_further_segments(world) -> None:
     world.restart(offsets_topic_segment_bytes=500)
     world.create("orders")
     for offset in range(30):
-        stored = world.broker.commit_offsets("g", {ORDERS: OffsetAndMetadata(offset)}, world.now_ms)
+        stored = world.broker.groups.commit_offsets("g", {ORDERS: OffsetAndMetadata(offset)}, world.now_ms)
     segments = [name for name in world.files(str(stored.topic_partition)) if name.endswith(".log")]
     assert len(segments) > 3
     world.restart(clean=False)
-    assert world.broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(29)}
+    assert world.broker.groups.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(29)}
 
 
 def test_ten_thousand_commits_are_replayed_within_a_second(world) -> None:
     world.create("orders", 100)
     for number in range(10_000):
         tp = TopicPartition("orders", number % 100)
-        world.broker.commit_offsets(f"group-{number // 100}", {tp: OffsetAndMetadata(number)}, world.now_ms)
+        world.broker.groups.commit_offsets(f"group-{number // 100}", {tp: OffsetAndMetadata(number)}, world.now_ms)
     world.broker.close(world.now_ms)
     started = time.process_time()
     world.open()
     assert time.process_time() - started < 1.0
-    assert len(world.broker.list_groups()) == 100
-    assert len(world.broker.fetch_offsets("group-99")) == 100
+    assert len(world.broker.groups.list()) == 100
+    assert len(world.broker.groups.fetch_offsets("group-99")) == 100
 
 
 def test_membership_records_of_a_later_version_are_passed_over(orders) -> None:
     from eventbus.records import BatchBuilder
 
-    stored = orders.broker.commit_offsets("billing", {ORDERS: OffsetAndMetadata(1)}, orders.now_ms)
+    stored = orders.broker.groups.commit_offsets("billing", {ORDERS: OffsetAndMetadata(1)}, orders.now_ms)
     builder = BatchBuilder()
     builder.append(bytes.fromhex("0002000762696c6c696e67"), b"\0\3whatever", (), orders.now_ms)
     log = orders.broker._partitions[stored.topic_partition].log
     orders.broker._store(log, builder.build(), orders.now_ms)
     orders.restart()
-    assert orders.broker.fetch_offsets("billing") == {ORDERS: OffsetAndMetadata(1)}
+    assert orders.broker.groups.fetch_offsets("billing") == {ORDERS: OffsetAndMetadata(1)}

@@ -35,7 +35,7 @@ def flip(path: Path, position: int) -> None:
 
 
 def commit(world, offset: int):
-    return world.broker.commit_offsets("g", {ORDERS: OffsetAndMetadata(offset)}, world.now_ms).topic_partition
+    return world.broker.groups.commit_offsets("g", {ORDERS: OffsetAndMetadata(offset)}, world.now_ms).topic_partition
 
 
 @pytest.mark.parametrize("fsync", ["commit", "interval", "os"])
@@ -56,7 +56,7 @@ def test_everything_acknowledged_is_there(world, fsync: str, clean: bool) -> Non
             world.broker.publish_checkpoints(world.now_ms)
         world.restart(clean=clean)
         assert {tp: world.read(tp) for tp in partitions} == expected
-        assert world.broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(turn)}
+        assert world.broker.groups.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(turn)}
         world.broker.check()
 
 
@@ -72,12 +72,12 @@ def test_a_torn_commit_is_cut_and_the_ones_before_it_stay(disk, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         disk.open()
     assert "cutting" in caplog.text
-    assert disk.broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(1)}
+    assert disk.broker.groups.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(1)}
     commit(disk, 3)
     disk.flush()
     disk.broker.check()
     disk.restart()
-    assert disk.broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(3)}
+    assert disk.broker.groups.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(3)}
     disk.broker.close(0)
 
 
@@ -104,7 +104,7 @@ def test_damage_in_internal_topics_is_an_error_for_a_human(disk, which: str, cle
             assert damaged.parent.name in str(caught.value)
         damaged.write_bytes(good)
     disk.open()
-    assert disk.broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(2)}
+    assert disk.broker.groups.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(2)}
     disk.broker.close(0)
 
 
@@ -191,11 +191,11 @@ def test_the_next_start_finishes_a_deletion(world, monkeypatch) -> None:
     interrupted_deletion(world, monkeypatch)
     world.restart(clean=False)
     assert "orders-0" not in world.files()
-    assert world.broker.list_groups() == []
+    assert [listing.group for listing in world.broker.groups.list()] == []
     world.create("orders")
     assert world.read(ORDERS) == []
     world.restart(clean=False)
-    assert world.broker.fetch_offsets("g") == {}
+    assert world.broker.groups.fetch_offsets("g") == {}
     assert world.produce(ORDERS, b"new") == 0
 
 
@@ -203,11 +203,11 @@ def test_so_does_the_next_creation_of_the_name(world, monkeypatch) -> None:
     interrupted_deletion(world, monkeypatch)
     world.create("orders")
     assert world.read(ORDERS) == []
-    assert world.broker.list_groups() == []
+    assert [listing.group for listing in world.broker.groups.list()] == []
     assert world.produce(ORDERS, b"new") == 0
     world.restart(clean=False)
     assert world.read(ORDERS) == [(0, b"new")]
-    assert world.broker.fetch_offsets("g") == {}
+    assert world.broker.groups.fetch_offsets("g") == {}
 
 
 def test_topics_change_while_a_flush_is_under_way(disk) -> None:
@@ -233,7 +233,7 @@ def test_topics_change_while_a_flush_is_under_way(disk) -> None:
     for _ in range(2):
         assert disk.read(ORDERS) == [(0, b"new")]
         assert disk.read(other) == [(0, b"kept")]
-        assert disk.broker.fetch_offsets("g") == {}
+        assert disk.broker.groups.fetch_offsets("g") == {}
         disk.broker.check()
         disk.restart(clean=False)
     disk.broker.close(0)
@@ -325,7 +325,7 @@ def test_a_full_disk_changes_nothing_and_heals(disk, monkeypatch) -> None:
     disk.flush()
     disk.restart(clean=False)
     assert disk.read(ORDERS) == [(0, b"before"), (1, b"after")]
-    assert disk.broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(2)}
+    assert disk.broker.groups.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(2)}
     disk.broker.close(0)
 
 
@@ -358,6 +358,6 @@ def test_a_damaged_checkpoint_is_not_believed(disk, caplog) -> None:
         disk.open()
     assert "is damaged" in caplog.text
     assert disk.read(ORDERS) == [(0, b"a"), (1, b"b")]
-    assert disk.broker.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(2)}
+    assert disk.broker.groups.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(2)}
     disk.broker.check()
     disk.broker.close(0)

@@ -240,8 +240,8 @@ def test_delete_takes_records_and_offsets_and_frees_the_name(world) -> None:
     other = TopicPartition("other", 0)
     world.produce(ORDERS, b"old", b"old")
     commits = {ORDERS: OffsetAndMetadata(2), other: OffsetAndMetadata(1)}
-    world.broker.commit_offsets("g", commits, world.now_ms)
-    world.broker.commit_offsets("only-orders", {ORDERS: OffsetAndMetadata(2)}, world.now_ms)
+    world.broker.groups.commit_offsets("g", commits, world.now_ms)
+    world.broker.groups.commit_offsets("only-orders", {ORDERS: OffsetAndMetadata(2)}, world.now_ms)
     old_id = describe(world, "orders").topic_id
     world.flush()
     world.advanced.clear()
@@ -250,8 +250,8 @@ def test_delete_takes_records_and_offsets_and_frees_the_name(world) -> None:
     assert ORDERS in world.advanced  # who waits there must learn of it
     assert world.broker.list_topics() == ["__consumer_offsets", "other"]
     assert not [name for name in world.files() if name.startswith("orders")]
-    assert world.broker.fetch_offsets("g") == {other: OffsetAndMetadata(1)}
-    assert world.broker.list_groups() == ["g"]
+    assert world.broker.groups.fetch_offsets("g") == {other: OffsetAndMetadata(1)}
+    assert [listing.group for listing in world.broker.groups.list()] == ["g"]
     with pytest.raises(UnknownTopicOrPartition):
         world.broker.fetch(ORDERS, 0, 100)
 
@@ -262,7 +262,7 @@ def test_delete_takes_records_and_offsets_and_frees_the_name(world) -> None:
     for clean in (True, False):
         world.restart(clean=clean)
         assert world.read(ORDERS) == [(0, b"new")]
-        assert world.broker.fetch_offsets("g", [ORDERS]) == {}
+        assert world.broker.groups.fetch_offsets("g", [ORDERS]) == {}
 
 
 def test_a_new_topic_is_not_measured_by_the_old_ones_watermark(world) -> None:
@@ -280,7 +280,7 @@ def test_a_new_topic_is_not_measured_by_the_old_ones_watermark(world) -> None:
 
 def test_internal_topics_are_kept_and_shown(world) -> None:
     world.create("orders")
-    world.broker.commit_offsets("g", {ORDERS: OffsetAndMetadata(0)}, world.now_ms)
+    world.broker.groups.commit_offsets("g", {ORDERS: OffsetAndMetadata(0)}, world.now_ms)
     for name in ("__consumer_offsets", "__cluster_metadata"):
         assert isinstance(world.broker.delete_topics([name], world.now_ms)[name], InvalidTopic)
         with pytest.raises(InvalidTopic, match="internal"):
@@ -345,7 +345,7 @@ def test_a_closed_broker_refuses(world) -> None:
         lambda: world.broker.produce(ORDERS, world.batch(b"x"), 0),
         lambda: world.broker.fetch(ORDERS, 0, 10),
         lambda: world.broker.create_topics([TopicSpec("t")], 0),
-        lambda: world.broker.commit_offsets("g", {}, 0),
+        lambda: world.broker.groups.commit_offsets("g", {}, 0),
     ):
         with pytest.raises(StorageError, match="was closed"):
             call()
