@@ -88,9 +88,8 @@ class Accumulator:
         if headers or (value and len(value) > large_bytes) or (key and len(key) > large_bytes):
             producer.check_size(topic_partition, key, value, headers)
         batch = build_single(key, value, headers, timestamp_ms, producer.config.compression)
-        base_offset, last_offset, append_time_ms = producer.store(
-            topic_partition, batch, BatchSpan(0, timestamp_ms), timestamp_ms
-        )
+        info = producer.store(topic_partition, batch, BatchSpan(0, timestamp_ms), timestamp_ms)
+        base_offset, last_offset, append_time_ms = info[:3]
         if producer.waits:
             await producer.engine.wait_durable(topic_partition, last_offset)
         else:
