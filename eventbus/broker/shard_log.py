@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from eventbus.coordinator import Decision, Shard
-from eventbus.coordinator.shard import ReplyT_co
+from eventbus.coordinator.shard import ReplyT_co, TransactionalShard
 from eventbus.errors import CorruptRecord
 from eventbus.log.partition_log import AppendInfo, PartitionLog
-from eventbus.records import BatchBuilder, fetched_records
+from eventbus.records import BatchBuilder, ControlType, EndTransactionMarker, build_marker, iter_batches, read_marker
+from eventbus.records.batch import RecordBatch
+from eventbus.types import ProducerIdAndEpoch
 
 ShardT_co = TypeVar("ShardT_co", covariant=True, bound=Shard)
 
@@ -26,13 +28,14 @@ _ADVICE = (
 class ShardLog(Generic[ShardT_co]):
     """A shard and its partition, kept together: nothing else writes either."""
 
-    __slots__ = ("_append", "_replayed_offset", "log", "shard")
+    __slots__ = ("_append", "_replayed_offset", "_transactional", "log", "shard")
 
     def __init__(self, shard: ShardT_co, log: PartitionLog, append: Append) -> None:
         self.shard = shard
         self.log = log
         self._append = append
         self._replayed_offset = log.log_start_offset
+        self._transactional = shard if isinstance(shard, TransactionalShard) else None
 
     def __repr__(self) -> str:
         return f"{self.log.topic_partition}@{self._replayed_offset} {self.shard!r}"
@@ -49,25 +52,82 @@ class ShardLog(Generic[ShardT_co]):
             self._replayed_offset = info.last_offset + 1
         return decision.reply
 
+    def execute_in_transaction(
+        self: ShardLog[TransactionalShard], decision: Decision[ReplyT_co], producer: ProducerIdAndEpoch, now_ms: int
+    ) -> ReplyT_co:
+        """As `execute`, as part of the producer's open transaction: the records stay pending until it ends."""
+        if decision.records:
+            builder = BatchBuilder()
+            for key, value in decision.records:
+                builder.append(key, value, (), now_ms)
+            batch = builder.build(
+                producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, is_transactional=True
+            )
+            info = self._append(self.log, batch, now_ms)
+            for key, value in decision.records:
+                self.shard.replay_pending(producer.producer_id, key, value)
+            self._replayed_offset = info.last_offset + 1
+        return decision.reply
+
+    def end_transaction(
+        self: ShardLog[TransactionalShard],
+        producer: ProducerIdAndEpoch,
+        committed: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+    ) -> AppendInfo:
+        """Store the marker that ends the producer's transaction here, then apply or drop what was pending."""
+        marker = EndTransactionMarker(ControlType.COMMIT if committed else ControlType.ABORT, coordinator_epoch)
+        batch = build_marker(
+            marker, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, timestamp_ms=now_ms
+        )
+        info = self._append(self.log, batch, now_ms)
+        self.shard.complete_transaction(producer.producer_id, committed)
+        self._replayed_offset = info.last_offset + 1
+        return info
+
     def load(self) -> int:
         """Replay what the log holds; returns the number of records.
 
         Damage is an error for a human: a group that silently starts over reads everything twice, or skips it.
         """
-        log, replay, count = self.log, self.shard.replay, 0
-        topic, partition = log.topic_partition
+        log, count = self.log, 0
         while self._replayed_offset < log.log_end_offset:
             buffer = log.read(self._replayed_offset, _LOAD_BYTES, max_offset=log.log_end_offset)
-            records = fetched_records(buffer, topic, partition, self._replayed_offset, check_crcs=False)
-            for offset, key, value in zip(records.offsets, records.keys, records.values, strict=True):
-                try:
-                    replay(key or b"", value)
-                except ValueError as error:
-                    raise CorruptRecord(f"{log.topic_partition}, offset {offset}: {error}; {_ADVICE}") from error
-            if records.next_offset <= self._replayed_offset:
-                raise CorruptRecord(f"{log.topic_partition}: no batch at offset {self._replayed_offset}; {_ADVICE}")
-            count += len(records)
-            self._replayed_offset = records.next_offset
+            before = self._replayed_offset
+            for batch in iter_batches(buffer, verify=False):
+                if batch.header.last_offset >= self._replayed_offset:
+                    count += self._replay(batch)
+                    self._replayed_offset = batch.header.next_offset
+            if self._replayed_offset <= before:
+                raise CorruptRecord(f"{log.topic_partition}: no batch at offset {before}; {_ADVICE}")
+        return count
+
+    def _replay(self, batch: RecordBatch) -> int:
+        """Fold one batch in; returns how many records it held for the shard."""
+        header, shard, first_offset = batch.header, self.shard, self._replayed_offset
+        transactional = self._transactional
+        columns = batch.columns()
+        offset = header.base_offset
+        try:
+            if header.is_control:
+                marker = read_marker(columns.keys[0], columns.values[0]) if columns.keys else None
+                if marker is not None and transactional is not None:
+                    transactional.complete_transaction(header.producer_id, marker.control_type is ControlType.COMMIT)
+                return 0
+            count = 0
+            for offset, key, value in zip(columns.offsets, columns.keys, columns.values, strict=True):
+                if offset < first_offset:
+                    continue
+                if not header.is_transactional:
+                    shard.replay(key or b"", value)
+                elif transactional is not None:
+                    transactional.replay_pending(header.producer_id, key or b"", value)
+                else:
+                    raise ValueError("a record of a transaction, which is never written here")
+                count += 1
+        except ValueError as error:
+            raise CorruptRecord(f"{self.log.topic_partition}, offset {offset}: {error}; {_ADVICE}") from error
         return count
 
     def check(self, fresh: Shard) -> None:

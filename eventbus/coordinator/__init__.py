@@ -11,7 +11,7 @@ from eventbus.coordinator.codec import (
     partition_for_group,
 )
 from eventbus.coordinator.offsets import OffsetsShard
-from eventbus.coordinator.shard import CoordinatorRecord, Decision, Shard
+from eventbus.coordinator.shard import CoordinatorRecord, Decision, Shard, TransactionalShard
 from eventbus.coordinator.topics import TopicsShard, TopicState
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Shard",
     "TopicState",
     "TopicsShard",
+    "TransactionalShard",
     "decode_offset_key",
     "decode_offset_value",
     "encode_offset_key",

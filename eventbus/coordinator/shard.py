@@ -12,7 +12,7 @@ recovery is the live path run again, and *hard state after a live run == hard st
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -38,4 +38,17 @@ class Shard(Protocol):
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Fold one stored record into the hard state. Raises ValueError when the bytes are not of this shard."""
+        ...
+
+
+@runtime_checkable
+class TransactionalShard(Shard, Protocol):
+    """A shard that also takes part in producers' transactions: their records wait for the marker."""
+
+    def replay_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
+        """Keep one record of the producer's open transaction. Raises ValueError as `replay` does."""
+        ...
+
+    def complete_transaction(self, producer_id: int, committed: bool) -> None:
+        """Apply what is pending of the producer, or drop it. Nothing may be pending."""
         ...
