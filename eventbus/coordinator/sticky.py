@@ -1,0 +1,204 @@
+"""The sticky assignors (KIP-54, KIP-429): as even as can be, and then as little moved as can be. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from eventbus.coordinator.assignors import Assignment, RebalanceProtocol, Subscription
+from eventbus.coordinator.consumer_protocol import decode_sticky_user_data, encode_sticky_user_data
+from eventbus.types import TopicPartition
+
+Claims = Mapping[str, tuple[Sequence[TopicPartition], int]]
+"""By member: the partitions it says it held, and in which generation."""
+
+Owners = dict[TopicPartition, str | None]
+"""Who held a partition last; None where two claim it with equal right, so that neither may go on."""
+
+
+class StickyAssignor:
+    """Eager: everybody gives up everything, and gets back as much of it as balance allows."""
+
+    name = "sticky"
+    protocol: RebalanceProtocol = "eager"
+
+    def __init__(self) -> None:
+        self._held: list[TopicPartition] | None = None
+        self._generation_id = -1
+
+    def user_data(self, topics: tuple[str, ...]) -> bytes | None:
+        return None if self._held is None else encode_sticky_user_data(self._held, self._generation_id)
+
+    def on_assignment(self, partitions: list[TopicPartition], generation_id: int) -> None:
+        self._held, self._generation_id = list(partitions), generation_id
+
+    def assign(self, partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]) -> Assignment:
+        claims = {member: _remembered(subscription.user_data) for member, subscription in subscriptions.items()}
+        return spread(partition_counts, subscriptions, last_owners(partition_counts, claims))
+
+
+class CooperativeStickyAssignor:
+    """Cooperative: a partition that moves is withheld for one round, until its owner has given it up."""
+
+    name = "cooperative-sticky"
+    protocol: RebalanceProtocol = "cooperative"
+
+    def user_data(self, topics: tuple[str, ...]) -> bytes | None:
+        return None
+
+    def on_assignment(self, partitions: list[TopicPartition], generation_id: int) -> None:
+        """What a member owns travels in its subscription."""
+
+    def assign(self, partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]) -> Assignment:
+        claims = {member: (one.owned_partitions, one.generation_id) for member, one in subscriptions.items()}
+        owners = last_owners(partition_counts, claims)
+        return {
+            member: [tp for tp in share if owners.get(tp, member) == member]
+            for member, share in spread(partition_counts, subscriptions, owners).items()
+        }
+
+
+def _remembered(user_data: bytes | None) -> tuple[Sequence[TopicPartition], int]:
+    if not user_data:
+        return (), -1
+    try:
+        return decode_sticky_user_data(user_data)
+    except ValueError:
+        return (), -1  # another client's idea of user data: as if it had held nothing, which is what Kafka makes of it
+
+
+def last_owners(partition_counts: Mapping[str, int], claims: Claims) -> Owners:
+    """Of several who claim a partition the one of the newest generation held it last."""
+    owners: Owners = {}
+    generations: dict[TopicPartition, int] = {}
+    for member in sorted(claims):
+        partitions, generation_id = claims[member]
+        for topic_partition in partitions:
+            if topic_partition.partition >= partition_counts.get(topic_partition.topic, 0):
+                continue
+            newest = generations.get(topic_partition)
+            if newest is None or generation_id > newest:
+                owners[topic_partition] = member
+                generations[topic_partition] = generation_id
+            elif generation_id == newest and owners[topic_partition] != member:
+                owners[topic_partition] = None
+    return owners
+
+
+def spread(
+    partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription], owners: Owners
+) -> Assignment:
+    """Every partition that somebody reads to one of its readers."""
+    if not subscriptions:
+        return {}
+    topics = {member: frozenset(one.topics).intersection(partition_counts) for member, one in subscriptions.items()}
+    if len(set(topics.values())) > 1:
+        return _Unequal(partition_counts, topics, owners).spread()
+    read = next(iter(topics.values()))
+    partitions = [TopicPartition(topic, n) for topic in sorted(read) for n in range(partition_counts[topic])]
+    return _spread_equally(partitions, sorted(subscriptions), owners)
+
+
+def _spread_equally(partitions: list[TopicPartition], members: list[str], owners: Owners) -> Assignment:
+    """All read the same: each gets the same number, some one more. Kafka's constrained assignment."""
+    least, longer = divmod(len(partitions), len(members))
+    held: Assignment = {member: [] for member in members}
+    for topic_partition in partitions:
+        owner = owners.get(topic_partition)
+        if owner in held:
+            held[owner].append(topic_partition)
+    shares: Assignment = {}
+    short: deque[str] = deque()
+    """Those with less than their share."""
+    exact: deque[str] = deque()
+    """Those with their share, who may get one more."""
+    for member in members:
+        keep = least
+        if longer and len(held[member]) > least:
+            keep = least + 1
+            longer -= 1
+        elif len(held[member]) < least:
+            short.append(member)
+        else:
+            exact.append(member)
+        shares[member] = held[member][:keep]
+    kept = {topic_partition for share in shares.values() for topic_partition in share}
+    for topic_partition in partitions:
+        if topic_partition in kept:
+            continue
+        member = short.popleft() if short else exact.popleft()
+        share = shares[member]
+        share.append(topic_partition)
+        if len(share) < least:
+            short.append(member)
+        elif len(share) == least:
+            exact.append(member)
+    return shares
+
+
+class _Unequal:
+    """Members read different topics: nobody has two more than one who could take one of them over."""
+
+    def __init__(
+        self, partition_counts: Mapping[str, int], topics: Mapping[str, frozenset[str]], owners: Owners
+    ) -> None:
+        self._counts = partition_counts
+        self._topics = topics
+        self._owners = owners
+        self._shares: Assignment = {member: [] for member in sorted(topics)}
+        self._readers: dict[str, list[str]] = {}
+        for member in self._shares:
+            for topic in topics[member]:
+                self._readers.setdefault(topic, []).append(member)
+        self._holders: dict[str, dict[str, list[TopicPartition]]] = {topic: {} for topic in self._readers}
+        """By topic, by member: what of the topic it holds."""
+
+    def spread(self) -> Assignment:
+        for topic_partition in self._given_back():
+            # The partitions with the fewest readers first, each to whom has least.
+            readers = self._readers[topic_partition.topic]
+            self._give(min(readers, key=lambda member: (len(self._shares[member]), member)), topic_partition)
+        while self._level():
+            pass
+        return self._shares
+
+    def _given_back(self) -> list[TopicPartition]:
+        """Everybody keeps what it held; the rest, in the order it is given away in."""
+        rest: list[TopicPartition] = []
+        for topic in sorted(self._readers, key=lambda topic: (len(self._readers[topic]), topic)):
+            for number in range(self._counts[topic]):
+                topic_partition = TopicPartition(topic, number)
+                owner = self._owners.get(topic_partition)
+                if owner is not None and owner in self._topics and topic in self._topics[owner]:
+                    self._give(owner, topic_partition)
+                else:
+                    rest.append(topic_partition)
+        return rest
+
+    def _give(self, member: str, topic_partition: TopicPartition) -> None:
+        self._shares[member].append(topic_partition)
+        self._holders[topic_partition.topic].setdefault(member, []).append(topic_partition)
+
+    def _level(self) -> bool:
+        """Whoever has least takes from whom has most, as long as that makes the two more even."""
+        moved = False
+        for member in sorted(self._shares, key=lambda member: (len(self._shares[member]), member)):
+            while (topic_partition := self._one_too_many(member)) is not None:
+                donor = next(m for m, held in self._holders[topic_partition.topic].items() if topic_partition in held)
+                self._shares[donor].remove(topic_partition)
+                self._holders[topic_partition.topic][donor].remove(topic_partition)
+                self._give(member, topic_partition)
+                moved = True
+        return moved
+
+    def _one_too_many(self, member: str) -> TopicPartition | None:
+        """A partition that ``member`` should have instead of its holder: best one that the holder has only now."""
+        most = len(self._shares[member]) + 2
+        found: list[tuple[int, bool, TopicPartition]] = []
+        for topic in self._topics[member]:
+            for holder, held in self._holders[topic].items():
+                size = len(self._shares[holder])
+                if held and size >= most:
+                    most = size
+                    found += [(-size, self._owners.get(tp) == holder, tp) for tp in held]
+        return min(found)[2] if found else None
