@@ -56,6 +56,11 @@ class BatchDelivery:
         logger.error("%d record(s) for %s-%d were not stored: %s", self.count, self.topic, self.partition, error)
         self._finish()
 
+    def discard(self, error: EventBusError) -> None:
+        """No record of the batch is stored, as was asked for: nothing to log."""
+        self.error = error
+        self._finish()
+
     def _finish(self) -> None:
         self.done = True
         if self._event is not None:

@@ -7,25 +7,33 @@ after ``linger_ms``). While a flush is under way new records gather in the next 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import anyio
 import anyio.lowlevel
 
+from eventbus.backends.accumulator import Accumulator, Identity
 from eventbus.backends.base import Add, Append, ProducerConfig, Send
-from eventbus.backends.delivery import BatchDelivery, Delivery
+from eventbus.backends.delivery import BatchDelivery
+from eventbus.backends.embedded_transactions import ProducerTransactions
 from eventbus.backends.engine import Engine
-from eventbus.errors import BufferExhausted, EventBusError, ProducerClosed, RecordTooLarge
+from eventbus.errors import (
+    BufferExhausted,
+    EventBusError,
+    InvalidTxnState,
+    ProducerClosed,
+    RecordTooLarge,
+    UnknownTopicOrPartition,
+)
 from eventbus.log.partition_log import AppendInfo
-from eventbus.records import BatchBuilder, read_header
-from eventbus.records.single import BatchSpan, build_single
-from eventbus.types import Headers, RecordMetadata, TopicPartition
+from eventbus.records import BatchBuilder
+from eventbus.types import GroupMetadata, Headers, OffsetAndMetadata, TopicPartition
 
 _RECORD_OVERHEAD_BYTES = 128
 """More than a batch header, and the lengths and deltas around one record, ever take."""
-_SENDS_PER_TURN = 64
-"""Awaited sends that need not wait before other tasks get their turn."""
+_NOT_IDENTIFIED = Identity(-1, -1, False)
+"""Ask first: the id is not taken yet, or no transaction is open."""
 
 
 class _Unsettled(NamedTuple):
@@ -35,107 +43,6 @@ class _Unsettled(NamedTuple):
     last_offset: int
     delivery: BatchDelivery
     size_bytes: int
-
-
-class Accumulator:
-    """The batches of one partition, one open at a time."""
-
-    __slots__ = ("_builder", "_delivery", "_limit_bytes", "_producer", "topic_partition")
-
-    def __init__(self, producer: EmbeddedProducer, topic_partition: TopicPartition) -> None:
-        self.topic_partition = topic_partition
-        self._producer = producer
-        self._builder: BatchBuilder | None = None
-        self._delivery = BatchDelivery(*topic_partition)
-        self._limit_bytes = 0
-
-    def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> Delivery:
-        """Put a record into the open batch and give its handle. The hot path of `send_nowait`."""
-        builder = self._builder
-        if builder is None:
-            builder = self._open()
-        limit_bytes = self._limit_bytes
-        if headers or (value and len(value) >= limit_bytes) or (key and len(key) >= limit_bytes):
-            builder = self._open_for(key, value, headers)
-        index = builder.append(key, value, headers, timestamp_ms)
-        delivery = Delivery(self._delivery, index, timestamp_ms)
-        if builder.size_bytes >= limit_bytes:
-            self.close()
-        return delivery
-
-    def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> BatchDelivery:
-        """The same without a handle. The hot path of `send_many`."""
-        builder = self._builder
-        if builder is None:
-            builder = self._open()
-        limit_bytes = self._limit_bytes
-        if headers or (value and len(value) >= limit_bytes) or (key and len(key) >= limit_bytes):
-            builder = self._open_for(key, value, headers)
-        builder.append(key, value, headers, timestamp_ms)
-        delivery = self._delivery
-        if builder.size_bytes >= limit_bytes:
-            self.close()
-        return delivery
-
-    async def send(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> RecordMetadata:
-        """Store one record and wait for its ack. The path of one awaited publish."""
-        producer = self._producer
-        if producer.lingers or self._builder is not None:
-            return await self._send_in_batch(key, value, headers, timestamp_ms)
-        # Nobody to batch with: straight through, without a handle.
-        topic_partition = self.topic_partition
-        large_bytes = producer.large_bytes
-        if headers or (value and len(value) > large_bytes) or (key and len(key) > large_bytes):
-            producer.check_size(topic_partition, key, value, headers)
-        batch = build_single(key, value, headers, timestamp_ms, producer.config.compression)
-        info = producer.store(topic_partition, batch, BatchSpan(0, timestamp_ms), timestamp_ms)
-        base_offset, last_offset, append_time_ms = info[:3]
-        if producer.waits:
-            await producer.engine.wait_durable(topic_partition, last_offset)
-        else:
-            producer.unwaited += 1
-            if producer.unwaited >= _SENDS_PER_TURN:
-                # Nothing was waited for: without this a loop of sends would keep every other task from running.
-                producer.unwaited = 0
-                await anyio.lowlevel.checkpoint()
-            if producer.engine.waits_for_flush:
-                producer.engine.flush_soon()  # acks=1: nobody waits, but readers see a record once it is durable
-        if not producer.config.acks:
-            base_offset = -1
-        topic, partition = topic_partition
-        return RecordMetadata(topic, partition, base_offset, timestamp_ms if append_time_ms < 0 else append_time_ms)
-
-    async def _send_in_batch(
-        self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
-    ) -> RecordMetadata:
-        """Behind what was sent without waiting: the order of sends is the order in the log."""
-        await self._producer.wait_for_room()
-        delivery = self.append(key, value, headers, timestamp_ms)
-        if not self._producer.lingers:
-            self.close()
-            await self._producer.settle()
-        return await delivery
-
-    def _open(self) -> BatchBuilder:
-        self._limit_bytes = self._producer.opening(self)
-        self._delivery = BatchDelivery(*self.topic_partition)
-        self._builder = BatchBuilder(self._producer.config.compression)
-        return self._builder
-
-    def _open_for(self, key: bytes | None, value: bytes | None, headers: Headers) -> BatchBuilder:
-        """The batch for a record that may be large: as large as a batch it gets one of its own, to fail alone."""
-        size_bytes = self._producer.check_size(self.topic_partition, key, value, headers)
-        if size_bytes >= self._limit_bytes:
-            # A loop: closing calls delivery callbacks, and one of them may send to this partition.
-            while self._builder is not None and self._builder.count:
-                self.close()
-        return self._builder or self._open()
-
-    def close(self) -> None:
-        """Hand the open batch to the log."""
-        builder, self._builder = self._builder, None
-        if builder is not None:
-            self._producer.closed(self, builder, self._delivery)
 
 
 class EmbeddedProducer:
@@ -155,10 +62,20 @@ class EmbeddedProducer:
         """Batches that ever waited for a flush; those before the head of `_unsettled` know their outcome."""
         self.unwaited = 0
         """Awaited sends since the last that had to wait."""
+        self.acks = config.acks
         self.waits = engine.waits_for_flush and config.acks == -1
+        self.transactions = (
+            None if config.transactional_id is None else ProducerTransactions(self, config.transactional_id)
+        )
+        # In a transaction the commit is the ack: it waits for everything that was sent.
+        self.send_waits = self.waits and self.transactions is None
+        self.send_flushes = engine.waits_for_flush and not self.waits
         self.lingers = config.linger_ms > 0
+        self.compression = config.compression
         self.large_bytes = config.max_request_size - _RECORD_OVERHEAD_BYTES
         self.store: Callable[..., AppendInfo] = engine.broker.append_built
+        self.identity = _NOT_IDENTIFIED
+        """What batches are stamped with. An accumulator that knows another one asks `identify`."""
         self._closed = False
         self._opened = anyio.Event()
         self._stored = anyio.Event()
@@ -167,7 +84,15 @@ class EmbeddedProducer:
         return self.engine.partition_count(topic)
 
     def _topics_changed(self) -> None:
-        self._accumulators = dict(self._open)
+        """Sequences outlive every change but one: another topic of the same name begins anew."""
+        topic_id = self.engine.broker.topic_id
+        kept: dict[tuple[str, int], Accumulator] = {}
+        for topic_partition, accumulator in self._accumulators.items():
+            if accumulator.topic_id == topic_id(topic_partition[0]):
+                kept[topic_partition] = accumulator
+            else:
+                accumulator.forget()
+        self._accumulators = kept
         self.on_topics_changed()
 
     # sending ---------------------------------------------------------------------------------------------------------
@@ -185,13 +110,50 @@ class EmbeddedProducer:
         accumulator = self._accumulators.get((topic, partition))
         if accumulator is None:
             topic_partition = TopicPartition(topic, partition)
-            accumulator = self._accumulators[topic_partition] = Accumulator(self, topic_partition)
+            accumulator = Accumulator(self, topic_partition, self.engine.broker.topic_id(topic))
+            self._accumulators[topic_partition] = accumulator
         return accumulator
+
+    def identify(self, accumulator: Accumulator) -> Identity:
+        """What the batches of a partition are stamped with from here on: under it no other has counted there.
+
+        Raises InvalidTxnState outside a transaction, UnknownTopicOrPartition when the topic is another one by now.
+        """
+        if self._closed:
+            _refuse()
+        topic_partition = accumulator.topic_partition
+        if self._accumulators.get(topic_partition) is not accumulator:
+            raise UnknownTopicOrPartition(
+                f"topic {topic_partition.topic!r} was deleted after the record was given to the producer: send it again"
+            )
+        if self.transactions is not None:
+            return self.transactions.include(accumulator)
+        if self.identity is _NOT_IDENTIFIED:
+            # Until the broker has its transactions (the same change): without.
+            ready = hasattr(self.engine.broker, "transactions")
+            if not ready or not self.config.enable_idempotence or self.config.acks != -1:
+                self.identity = Identity(-1, -1, False)
+            else:
+                broker = self.engine.broker
+                taken = broker.transactions.init_producer_id(None, 0, self.engine.clock())
+                self.identity = Identity(*taken, False)
+        return self.identity
+
+    def forget_identity(self) -> None:
+        """No batch may be stored under the one there was."""
+        self.identity = _NOT_IDENTIFIED
+
+    def not_stored(self, error: EventBusError) -> None:
+        """A record was given and not stored: an open transaction cannot be committed any more."""
+        if self.transactions is not None:
+            self.transactions.spoil(error)
 
     def opening(self, accumulator: Accumulator) -> int:
         """An accumulator begins a batch; the size at which it must close. Raises ProducerClosed, BufferExhausted."""
         if self._closed:
             _refuse()
+        if self.transactions is not None:
+            self.transactions.check_accepts()
         if self._used_bytes() >= self.config.buffer_memory:
             raise BufferExhausted(
                 f"the producer's buffer is full ({self._used_bytes():,} of buffer_memory={self.config.buffer_memory:,} "
@@ -211,11 +173,13 @@ class EmbeddedProducer:
         size_bytes = len(value or b"") + len(key or b"") + _RECORD_OVERHEAD_BYTES
         size_bytes += sum([4 * len(name) + len(data or b"") + 10 for name, data in headers])
         if size_bytes > self.config.max_request_size:
-            raise RecordTooLarge(
+            too_large = RecordTooLarge(
                 f"a record of {size_bytes:,} bytes for {topic_partition} is larger than the producer's "
                 f"max_request_size={self.config.max_request_size:,}: send less (or a pointer to the payload), "
                 "or raise max_request_size and the topic's max.message.bytes"
             )
+            self.not_stored(too_large)
+            raise too_large
         return size_bytes
 
     def closed(self, accumulator: Accumulator, builder: BatchBuilder, delivery: BatchDelivery) -> None:
@@ -225,21 +189,36 @@ class EmbeddedProducer:
         if not builder.count:
             return
         delivery.count = builder.count
-        engine = self.engine
         try:
-            data = builder.build()
-            info = self.store(topic_partition, data, read_header(data), engine.clock())
+            info, size_bytes = accumulator.store(builder)
         except EventBusError as error:
+            self.not_stored(error)
             delivery.fail(error)
             return
         delivery.base_offset = info.base_offset
         delivery.log_append_time_ms = info.timestamp_ms
         if self.waits:
-            self._settle_later(_Unsettled(topic_partition, info.last_offset, delivery, len(data)))
+            self._settle_later(_Unsettled(topic_partition, info.last_offset, delivery, size_bytes))
             return
-        delivery.resolve(info.base_offset if self.config.acks else -1, info.timestamp_ms)
-        if engine.waits_for_flush:
-            engine.flush_soon()  # acks=1: nobody waits, but readers see a record once it is durable
+        delivery.resolve(info.base_offset if self.acks else -1, info.timestamp_ms)
+        if self.send_flushes:
+            self.engine.flush_soon()  # acks=1: nobody waits, but readers see a record once it is durable
+
+    def discard_open(self, error: EventBusError) -> None:
+        """What has not been stored yet of an aborted transaction never will be."""
+        while self._open:
+            _, accumulator = self._open.popitem()
+            accumulator.discard(error)
+
+    async def give_way(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Nothing was waited for: without this a loop of sends would keep every other task from running.
+
+        In a transaction it also keeps the sends from running away from the disk.
+        """
+        self.unwaited = 0
+        if self.transactions is not None:
+            await self.engine.wait_durable(topic_partition, offset)
+        await anyio.lowlevel.checkpoint()
 
     # settling --------------------------------------------------------------------------------------------------------
 
@@ -304,6 +283,7 @@ class EmbeddedProducer:
                 self._settle_durable()
             except EventBusError as error:
                 if unsettled and unsettled[0] is head:
+                    self.not_stored(error)
                     self._forget_head().fail(error)
 
     def _settle_durable(self) -> None:
@@ -338,8 +318,40 @@ class EmbeddedProducer:
             self._closed = True
             self.engine.topic_listeners.remove(self._topics_changed)
             with anyio.CancelScope(shield=True):
+                if self.transactions is not None:
+                    await self.transactions.aclose()
                 await self._drain()
             self.store = _refuse
+            self.forget_identity()
+
+    # transactions ----------------------------------------------------------------------------------------------------
+
+    async def init_transactions(self) -> None:
+        await self._transactional().init()
+
+    def begin_transaction(self) -> None:
+        self._transactional().begin()
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
+    ) -> None:
+        await self._transactional().send_offsets(offsets, group)
+
+    async def commit_transaction(self) -> None:
+        await self._transactional().commit()
+
+    async def abort_transaction(self) -> None:
+        await self._transactional().abort()
+
+    def _transactional(self) -> ProducerTransactions:
+        if self._closed:
+            _refuse()
+        if self.transactions is None:
+            raise InvalidTxnState(
+                "this producer has no transactional id: open one with bus.new_producer(transactional_id=...), "
+                "or use `async with bus.transaction(id)`"
+            )
+        return self.transactions
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:

@@ -1,0 +1,199 @@
+"""The batches of one partition: gathered, stamped with the producer's id and sequence, and handed to the log.
+
+Sequences are what makes a producer idempotent (KIP-98): the log stores a batch once, and in order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventbus.backends.delivery import BatchDelivery, Delivery
+from eventbus.errors import EventBusError
+from eventbus.log.partition_log import AppendInfo
+from eventbus.records import BatchBuilder, read_header
+from eventbus.records.sequence import MAX_SEQUENCE, increment_sequence
+from eventbus.records.single import BatchSpan, build_single
+from eventbus.types import Headers, RecordMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from eventbus.backends.embedded_producer import EmbeddedProducer
+
+_SENDS_PER_TURN = 64
+"""Awaited sends that need not wait before other tasks get their turn."""
+
+
+class Identity(NamedTuple):
+    """What a producer stamps its batches with. Compared by identity: another object, another run of sequences."""
+
+    producer_id: int
+    producer_epoch: int
+    is_transactional: bool
+
+
+class Accumulator:
+    """The batches of one partition, one open at a time."""
+
+    __slots__ = (
+        "_builder",
+        "_delivery",
+        "_identity",
+        "_limit_bytes",
+        "_producer",
+        "_sequence",
+        "last_offset",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(self, producer: EmbeddedProducer, topic_partition: TopicPartition, topic_id: str) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        """Which topic of the name the sequences belong to: one made anew knows nothing of them."""
+        self.last_offset = -1
+        """Of what was last stored here."""
+        self._producer = producer
+        self._identity: Identity | None = None
+        self._sequence = -1
+        """Of the next record; -1 without idempotence."""
+        self._builder: BatchBuilder | None = None
+        self._delivery = BatchDelivery(*topic_partition)
+        self._limit_bytes = 0
+
+    def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> Delivery:
+        """Put a record into the open batch and give its handle. The hot path of `send_nowait`."""
+        builder = self._builder
+        if builder is None:
+            builder = self._open()
+        limit_bytes = self._limit_bytes
+        if headers or (value and len(value) >= limit_bytes) or (key and len(key) >= limit_bytes):
+            builder = self._open_for(key, value, headers)
+        index = builder.append(key, value, headers, timestamp_ms)
+        delivery = Delivery(self._delivery, index, timestamp_ms)
+        if builder.size_bytes >= limit_bytes:
+            self.close()
+        return delivery
+
+    def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> BatchDelivery:
+        """The same without a handle. The hot path of `send_many`."""
+        builder = self._builder
+        if builder is None:
+            builder = self._open()
+        limit_bytes = self._limit_bytes
+        if headers or (value and len(value) >= limit_bytes) or (key and len(key) >= limit_bytes):
+            builder = self._open_for(key, value, headers)
+        builder.append(key, value, headers, timestamp_ms)
+        delivery = self._delivery
+        if builder.size_bytes >= limit_bytes:
+            self.close()
+        return delivery
+
+    async def send(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> RecordMetadata:
+        """Store one record and wait for its ack. The path of one awaited publish."""
+        producer = self._producer
+        if producer.lingers or self._builder is not None:
+            return await self._send_in_batch(key, value, headers, timestamp_ms)
+        # Nobody to batch with: straight through, without a handle.
+        topic_partition = self.topic_partition
+        large_bytes = producer.large_bytes
+        if headers or (value and len(value) > large_bytes) or (key and len(key) > large_bytes):
+            producer.check_size(topic_partition, key, value, headers)
+        identity = producer.identity
+        if self._identity is not identity:
+            identity = self._identify()
+        producer_id, epoch, transactional = identity
+        sequence = self._sequence
+        batch = build_single(
+            key, value, headers, timestamp_ms, producer.compression, producer_id, epoch, sequence, transactional
+        )
+        span = BatchSpan(0, timestamp_ms, producer_id, epoch, sequence, transactional)
+        try:
+            info = producer.store(topic_partition, batch, span, timestamp_ms)
+        except EventBusError as error:
+            producer.not_stored(error)
+            raise
+        if sequence >= 0:
+            self._sequence = (sequence + 1) & MAX_SEQUENCE
+        self.last_offset = offset = info[0]
+        append_time_ms = info[2]
+        if producer.send_waits:
+            await producer.engine.wait_durable(topic_partition, offset)
+        else:
+            producer.unwaited += 1
+            if producer.unwaited >= _SENDS_PER_TURN:
+                await producer.give_way(topic_partition, offset)
+            if producer.send_flushes:
+                producer.engine.flush_soon()  # acks=1: nobody waits, but readers see a record once it is durable
+        if not producer.acks:
+            offset = -1
+        topic, partition = topic_partition
+        return RecordMetadata(topic, partition, offset, timestamp_ms if append_time_ms < 0 else append_time_ms)
+
+    async def _send_in_batch(
+        self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
+    ) -> RecordMetadata:
+        """Behind what was sent without waiting: the order of sends is the order in the log."""
+        await self._producer.wait_for_room()
+        delivery = self.append(key, value, headers, timestamp_ms)
+        if not self._producer.lingers:
+            self.close()
+            await self._producer.settle()
+        return await delivery
+
+    def _open(self) -> BatchBuilder:
+        self._limit_bytes = self._producer.opening(self)
+        self._delivery = BatchDelivery(*self.topic_partition)
+        self._builder = BatchBuilder(self._producer.config.compression)
+        return self._builder
+
+    def _open_for(self, key: bytes | None, value: bytes | None, headers: Headers) -> BatchBuilder:
+        """The batch for a record that may be large: as large as a batch it gets one of its own, to fail alone."""
+        size_bytes = self._producer.check_size(self.topic_partition, key, value, headers)
+        if size_bytes >= self._limit_bytes:
+            # A loop: closing calls delivery callbacks, and one of them may send to this partition.
+            while self._builder is not None and self._builder.count:
+                self.close()
+        return self._builder or self._open()
+
+    def close(self) -> None:
+        """Hand the open batch to the log."""
+        builder, self._builder = self._builder, None
+        if builder is not None:
+            self._producer.closed(self, builder, self._delivery)
+
+    def discard(self, error: EventBusError) -> None:
+        """The open batch will not be stored, on purpose."""
+        builder, self._builder = self._builder, None
+        if builder is not None:
+            self._delivery.discard(error)
+
+    # idempotence -----------------------------------------------------------------------------------------------------
+
+    def store(self, builder: BatchBuilder) -> tuple[AppendInfo, int]:
+        """Stamp the batch and append it; its size in bytes with it. A sequence is used up only by what was stored."""
+        producer = self._producer
+        identity = producer.identity
+        if self._identity is not identity:
+            identity = self._identify()
+        sequence = self._sequence
+        data = builder.build(
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            base_sequence=sequence,
+            is_transactional=identity.is_transactional,
+        )
+        info = producer.store(self.topic_partition, data, read_header(data), producer.engine.clock())
+        if sequence >= 0:
+            self._sequence = increment_sequence(sequence, builder.count)
+        self.last_offset = info.last_offset
+        return info, len(data)
+
+    def _identify(self) -> Identity:
+        """The first batch here under an identity: sequences begin at 0."""
+        identity = self._producer.identify(self)
+        self._sequence = 0 if identity.producer_id >= 0 else -1
+        self._identity = identity
+        return identity
+
+    def forget(self) -> None:
+        """The topic is not the one it was: what comes next begins anew."""
+        self._identity = None

@@ -1,0 +1,361 @@
+"""The transactional half of the embedded producer: what is open, and what may be done with it now (KIP-98, KIP-890).
+
+::
+
+    FRESH --init--> READY --begin--> OPEN --commit--> COMMITTING --+--> READY
+                                      |                            |
+                                    error --> SPOILED --abort--> ABORTING
+    fenced, or the outcome cannot be known: LOST, for good
+
+A commit has one order: the data is durable, the decision is durable, the markers are durable. Each step can be done
+again, so a commit that was cancelled on the way is finished by asking again, or by `init`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+
+from eventbus.backends.accumulator import Accumulator, Identity
+from eventbus.coordinator.requests import TransactionEnd
+from eventbus.errors import (
+    ConcurrentTransactions,
+    EventBusError,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    ProducerFenced,
+    RequestTimedOut,
+    TransactionAborted,
+    TransactionOutcomeUnknown,
+    UnknownTopicOrPartition,
+)
+from eventbus.types import GroupMetadata, OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
+
+if TYPE_CHECKING:
+    from eventbus.backends.embedded_producer import EmbeddedProducer
+
+logger = logging.getLogger("eventbus.producer")
+
+_FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping)
+"""What the log says to a producer that is no longer the one of its transactional id, or whose transaction timed out."""
+_RETRY_SECONDS = 0.005
+
+
+class _State(Enum):
+    """The values say it in words, for errors."""
+
+    FRESH = "its transactional id is not taken yet: init_transactions() first"
+    READY = "no transaction is open: begin one first"
+    OPEN = "a transaction is open: commit or abort it first"
+    SPOILED = "the open transaction has failed: abort it"
+    COMMITTING = "its transaction is being committed: call commit again to learn the outcome"
+    ABORTING = "its transaction is being aborted: call abort again to see it through"
+    LOST = "it is finished: open a new producer"
+
+
+class ProducerTransactions:
+    """One producer's transactions, one after the other."""
+
+    def __init__(self, producer: EmbeddedProducer, transactional_id: str) -> None:
+        self._producer = producer
+        self._engine = producer.engine
+        self._id = transactional_id
+        self._state = _State.FRESH
+        self._owner: ProducerIdAndEpoch | None = None
+        self._identity: Identity | None = None
+        """Of the open transaction, while batches may still join it."""
+        self._touched: dict[TopicPartition, Accumulator] = {}
+        """Where the open transaction has records."""
+        self._offsets: dict[TopicPartition, int] = {}
+        """Where it has offsets: by partition of ``__consumer_offsets``, the last of its records there."""
+        self._end: TransactionEnd | None = None
+        """The end that was asked for; None again once it is seen through."""
+        self._error: EventBusError | None = None
+        """Why the transaction can only be aborted, or why the producer is finished."""
+        self._initialising = anyio.Lock()
+
+    # beginning -------------------------------------------------------------------------------------------------------
+
+    async def init(self) -> None:
+        """Take over the transactional id; finish what was interrupted. Nothing to do otherwise."""
+        if self._end is not None:
+            await self._see_through(self._end)
+        self._check_not_lost()
+        if self._state is not _State.FRESH:
+            return
+        async with self._initialising:
+            if self._state is _State.FRESH:
+                self._owner = await self._take_over(None)
+                self._state = _State.READY
+
+    async def _take_over(self, owner: ProducerIdAndEpoch | None) -> ProducerIdAndEpoch:
+        """A new epoch, durable: a crash must not give it out again while records that carry it survive."""
+        engine = self._engine
+        deadline = self._deadline()
+        while True:
+            try:
+                taken = engine.broker.transactions.init_producer_id(
+                    self._id, self._producer.config.transaction_timeout_ms, self._now_ms(), producer=owner
+                )
+            except ConcurrentTransactions as error:
+                await self._let_end(deadline, error)
+                continue
+            if engine.waits_for_flush:
+                await engine.flush_all()
+            return taken
+
+    def _deadline(self) -> float:
+        return anyio.current_time() + self._producer.config.max_block_ms / 1000
+
+    async def _let_end(self, deadline: float, error: EventBusError | None = None) -> None:
+        """The transaction before is being ended: its decision needs a flush, its markers room on the disk."""
+        if anyio.current_time() > deadline:
+            raise RequestTimedOut(
+                f"the transaction of {self._id!r} could not be ended within "
+                f"max_block_ms={self._producer.config.max_block_ms:,}: is there room on the disk?"
+            ) from error
+        engine = self._engine
+        if engine.waits_for_flush:
+            await engine.flush_all()
+        engine.broker.transactions.finish_prepared(self._now_ms())
+        await anyio.sleep(_RETRY_SECONDS)
+
+    def begin(self) -> None:
+        self._require(_State.READY, "begin a transaction")
+        assert self._owner is not None
+        self._identity = self._producer.identity = Identity(*self._owner, True)
+        self._state = _State.OPEN
+
+    # what belongs to it ----------------------------------------------------------------------------------------------
+
+    def check_accepts(self) -> None:
+        """Raises unless a record may be sent now."""
+        if self._state is not _State.OPEN:
+            self._require(_State.OPEN, "send")
+
+    def include(self, accumulator: Accumulator) -> Identity:
+        """The partition's first batch in this transaction is about to be stored: the coordinator must know before."""
+        if self._identity is None or self._owner is None:
+            raise self._refusal("send")
+        topic_partition = accumulator.topic_partition
+        transactions = self._engine.broker.transactions
+        transactions.add_partitions(self._id, self._owner, (topic_partition,), self._now_ms())
+        self._touched[topic_partition] = accumulator
+        return self._identity
+
+    def spoil(self, error: EventBusError) -> None:
+        """Something of the open transaction was not stored: it can only be aborted."""
+        if self._state in (_State.OPEN, _State.COMMITTING) and self._end is None:
+            self._error = self._error or error
+            if self._state is _State.OPEN:
+                self._state = _State.SPOILED
+                self._close_door()
+
+    def _close_door(self) -> None:
+        """No batch joins the transaction from here on."""
+        self._identity = None
+        self._producer.forget_identity()
+
+    async def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
+        self._require(_State.OPEN, "send offsets")
+        assert self._owner is not None
+        if not offsets:
+            return
+        try:
+            stored = self._engine.broker.transactions.commit_offsets(
+                self._id, self._owner, group, dict(offsets), self._now_ms()
+            )
+            if stored.last_offset >= 0:
+                self._offsets[stored.topic_partition] = stored.last_offset
+            for error in stored.errors.values():
+                raise error
+        except EventBusError as error:
+            self.spoil(error)
+            raise
+
+    # ending ----------------------------------------------------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Raises TransactionAborted, ProducerFenced, TransactionOutcomeUnknown; StorageError: nothing happened yet."""
+        if self._end is not None and self._end.committed:
+            await self._see_through(self._end)
+            return
+        if self._state is not _State.SPOILED:
+            self._require(_State.OPEN, "commit")
+            self._state = _State.COMMITTING
+            try:
+                await self._make_durable()
+                if self._error is None:
+                    with anyio.CancelScope(shield=True):
+                        await self._see_through(await self._decide(committed=True))
+                    return
+            finally:
+                if self._state is _State.COMMITTING and self._end is None:  # cancelled, or it failed: still open
+                    self._state = _State.OPEN if self._error is None else _State.SPOILED
+        error = self._error
+        assert error is not None, "a transaction is spoiled by something"
+        await self.abort()
+        raise TransactionAborted(f"the transaction of {self._id!r} was aborted: {error}") from error
+
+    async def abort(self) -> None:
+        """Raises ProducerFenced; StorageError: ask again once the disk has room."""
+        if self._end is not None and not self._end.committed:
+            await self._see_through(self._end)
+            return
+        if self._state not in (_State.SPOILED, _State.ABORTING):
+            self._require(_State.OPEN, "abort")
+        aborted = TransactionAborted(f"the transaction of {self._id!r} was aborted")
+        self._error = self._error or aborted
+        self._state = _State.ABORTING
+        self._close_door()
+        self._producer.discard_open(aborted)
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._see_through(await self._decide(committed=False))
+            except TransactionAborted:
+                return  # by its timeout: as was wished
+            finally:
+                if self._state is _State.ABORTING and self._end is None:
+                    self._state = _State.SPOILED
+
+    async def _make_durable(self) -> None:
+        """All records and offsets of the transaction are on disk; an error spoils it."""
+        await self._producer.flush()
+        ends = {topic_partition: touched.last_offset for topic_partition, touched in self._touched.items()}
+        ends.update(self._offsets)
+        for topic_partition, last_offset in ends.items():
+            try:
+                await self._engine.wait_durable(topic_partition, last_offset)
+            except UnknownTopicOrPartition:
+                continue  # its topic was deleted: the records went with it
+            except EventBusError as error:
+                self.spoil(error)
+                return
+        await anyio.lowlevel.checkpoint()
+
+    async def _decide(self, *, committed: bool) -> TransactionEnd:
+        """Have the coordinator write down the outcome. When it cannot, nothing has happened and this raises."""
+        transactions = self._engine.broker.transactions
+        assert self._owner is not None
+        deadline = self._deadline()
+        while True:
+            try:
+                end = transactions.end(self._id, self._owner, committed=committed, now_ms=self._now_ms())
+            except ConcurrentTransactions as error:
+                await self._let_end(deadline, error)
+            except _FENCED as error:
+                await self._recover(error)
+            else:
+                self._end = end
+                self._close_door()
+                return end
+
+    async def _recover(self, error: EventBusError) -> None:
+        """The log has ended the transaction itself. By its timeout: go on with a new epoch. Else this one is fenced."""
+        self._close_door()
+        self._producer.discard_open(error)
+        try:
+            self._owner = await self._take_over(self._owner)
+        except _FENCED:
+            self._lose(
+                ProducerFenced(
+                    f"another producer has taken over the transactional id {self._id!r}: the transaction of this one "
+                    "was aborted, and it may write no more; stop it"
+                )
+            )
+            self._check_not_lost(error)
+        self._become_ready()
+        raise TransactionAborted(
+            f"the log has aborted the transaction of {self._id!r}, which was open for longer than "
+            f"transaction_timeout_ms={self._producer.config.transaction_timeout_ms:,} (or was aborted by an "
+            "administrator): run it again from its beginning"
+        ) from error
+
+    async def _see_through(self, end: TransactionEnd) -> None:
+        """Wait until the decision and the markers are durable. Can be done twice, and by two tasks."""
+        engine = self._engine
+        try:
+            if end.offset >= 0:
+                await engine.wait_durable(end.topic_partition, end.offset)
+                if end.markers is None:
+                    await self._wait_for_markers(end)
+            for topic_partition, offset in end.markers or ():
+                try:
+                    await engine.wait_durable(topic_partition, offset)
+                except UnknownTopicOrPartition:
+                    continue  # deleted since: nobody is left to read the marker
+        except EventBusError as error:
+            if not end.committed:  # sure all the same: whatever the disk holds, opening the log aborts it
+                self._lose(error)
+                raise
+            decided = end.markers is not None
+            self._lose(
+                TransactionOutcomeUnknown(
+                    f"the commit of a transaction of {self._id!r} was "
+                    f"{'decided, but readers cannot see it yet' if decided else 'asked for, but not answered'}: "
+                    f"{error}. Open the log again, then read what the transaction wrote before running it again"
+                )
+            )
+            self._check_not_lost(error)
+        if self._end is end:
+            self._owner = end.next
+            self._become_ready()
+
+    async def _wait_for_markers(self, end: TransactionEnd) -> None:
+        """The decision is durable and its markers are not written: the disk has no room for them."""
+        deadline = self._deadline()
+        while end.markers is None:
+            await self._let_end(deadline)
+
+    def _become_ready(self) -> None:
+        self._end = None
+        self._error = None
+        self._touched = {}
+        self._offsets = {}
+        self._state = _State.READY
+
+    async def aclose(self) -> None:
+        """Abort what is open, finish what is ending. What goes wrong is logged: the next producer of the id aborts."""
+        try:
+            if self._end is not None:
+                await self._see_through(self._end)
+            elif self._state in (_State.OPEN, _State.SPOILED, _State.ABORTING):
+                await self.abort()
+        except EventBusError as error:
+            logger.warning("the transaction of %r could not be ended when its producer closed: %s", self._id, error)
+
+    # errors ----------------------------------------------------------------------------------------------------------
+
+    def _lose(self, error: EventBusError) -> None:
+        self._close_door()
+        self._error = error
+        self._end = None
+        self._state = _State.LOST
+
+    def _check_not_lost(self, cause: EventBusError | None = None) -> None:
+        if self._state is _State.LOST:
+            raise self._refusal("") from cause
+
+    def _require(self, state: _State, what: str) -> None:
+        if self._state is not state:
+            raise self._refusal(what)
+
+    def _refusal(self, what: str) -> EventBusError:
+        """Why ``what`` is not possible now."""
+        if self._state is _State.LOST:
+            assert self._error is not None
+            return type(self._error)(str(self._error))
+        if self._state is _State.SPOILED:
+            return TransactionAborted(
+                f"cannot {what}: the transaction of {self._id!r} has failed and can only be aborted: {self._error}"
+            )
+        return InvalidTxnState(f"cannot {what} with the producer of {self._id!r}: {self._state.value}")
+
+    def _now_ms(self) -> int:
+        return self._engine.clock()
