@@ -48,6 +48,7 @@ _ROWS = (
     ErrorCode(49, "INVALID_PRODUCER_ID_MAPPING", False, "The producer id is not that of the transactional id."),
     ErrorCode(50, "INVALID_TRANSACTION_TIMEOUT", False, "The transaction timeout is above the log's maximum."),
     ErrorCode(51, "CONCURRENT_TRANSACTIONS", True, "The transaction before this one is still being ended."),
+    ErrorCode(52, "TRANSACTION_COORDINATOR_FENCED", False, "A newer transaction coordinator has written here."),
     ErrorCode(56, "KAFKA_STORAGE_ERROR", True, "The disk failed."),
     ErrorCode(59, "UNKNOWN_PRODUCER_ID", False, "Nothing is known of this producer any more."),
     ErrorCode(68, "NON_EMPTY_GROUP", False, "The group has members."),
@@ -249,6 +250,13 @@ class ConcurrentTransactions(KafkaError):
 
     code = 51
     retriable = True
+
+
+class TransactionCoordinatorFenced(KafkaError):
+    """A newer transaction coordinator has written here: this one is finished."""
+
+    code = 52
+    fatal = True
 
 
 class UnknownProducerId(KafkaError):

@@ -8,7 +8,7 @@ import msgspec
 
 from eventbus.broker.configs import ConfigEntry
 from eventbus.errors import KafkaError
-from eventbus.types import TopicPartition
+from eventbus.types import AbortedTransaction, TopicPartition
 
 BROKER_ID = 1
 """The one node. Not 0: clients have mistaken that for "no leader known"."""
@@ -61,6 +61,8 @@ class FetchData(msgspec.Struct, frozen=True, gc=False):
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+    """Of a read-committed fetch: the aborted transactions with records in it. Give them to `fetched_records`."""
 
 
 class OffsetCommitResult(NamedTuple):

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from eventbus.errors import CorruptRecord, LogPoisoned, OffsetOutOfRange, StorageError
-from eventbus.log import recovery, retention
+from eventbus.log import recovery, retention, swap
 from eventbus.log.config import LogConfig
 from eventbus.log.journal import part_place, part_target
 from eventbus.log.metadata import open_partition_metadata, write_partition_metadata
@@ -40,6 +41,8 @@ class AppendInfo(NamedTuple):
     base_offset: int
     last_offset: int
     timestamp_ms: int
+    duplicate: bool = False
+    """It was there already, from the same producer: these are its first offsets, nothing was stored again."""
 
 
 class Unsynced(NamedTuple):
@@ -147,6 +150,11 @@ class PartitionLog:
     def allows_gaps(self) -> bool:
         """Whether offsets may be missing between batches, because compaction took them."""
         return "compact" in self.config.cleanup_policy
+
+    @property
+    def durable_offset(self) -> int:
+        """Below it every byte is in its file, for as long as the storage lasts."""
+        return self.recovery_point if self._storage.durable else self.log_end_offset
 
     def update_config(self, config: LogConfig) -> None:
         """Obey other configs from the next append on."""
@@ -496,6 +504,35 @@ class PartitionLog:
         self._hints.clear()
         self._indexed = [segment for segment in self._indexed if segment in self.segments]
         return deleted
+
+    # -- compaction ---------------------------------------------------------------------------------------------------
+
+    def replace_segments(self, old: Sequence[Segment], cleaned: Segment) -> None:
+        """Put ``cleaned``, whole and flushed, in the place of neighbours with the same offsets; durable on return.
+
+        A crash at any point leaves the old ones or the new one (`eventbus.log.swap`). An `OSError` leaves the old
+        ones, or poisons the log, unless only the last flush of one name failed: then the new one is there to stay.
+        """
+        storage, stems = self._storage, [segment.stem for segment in old]
+        first = self.segments.index(old[0])
+        assert self.segments[first : first + len(old)] == list(old), "a log's segments are replaced in order"
+        assert old[-1] is not self._active, "the active segment is never replaced"
+        swap.commit_swap(storage, cleaned.stem, stems)
+        try:
+            if len(old) > 1:
+                swap.finish_swap(storage, self.directory, stems[0], stems[1:])
+            interval_bytes = self.config.index_interval_bytes
+            new = Segment(storage, stems[0], old[0].base_offset, old[-1].created_ms, interval_bytes, create=False)
+        except OSError as error:
+            self.poison(f"replacing {old[0].path} with its cleaned copy failed ({error.strerror or error})")
+            raise
+        for segment in old:
+            segment.close()
+        self.segments = [*self.segments[:first], new, *self.segments[first + len(old) :]]
+        self._hints.clear()
+        self._indexed = [segment for segment in self._indexed if segment in self.segments]
+        if len(old) == 1:
+            storage.sync_dir(self.directory)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

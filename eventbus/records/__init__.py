@@ -15,7 +15,14 @@ from eventbus.records.batch import (
 )
 from eventbus.records.builder import BatchBuilder
 from eventbus.records.compression import compress, decompress
-from eventbus.records.control import ControlType, EndTransactionMarker, build_marker, read_control_type, read_marker
+from eventbus.records.control import (
+    ControlType,
+    EndTransactionMarker,
+    build_marker,
+    marker_of,
+    read_control_type,
+    read_marker,
+)
 from eventbus.records.decode import fetched_records
 from eventbus.records.murmur2 import murmur2, to_positive
 from eventbus.records.sequence import MAX_SEQUENCE, decrement_sequence, increment_sequence
@@ -37,6 +44,7 @@ __all__ = [
     "fetched_records",
     "increment_sequence",
     "iter_batches",
+    "marker_of",
     "murmur2",
     "patch_offsets",
     "read_control_type",

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from eventbus.errors import CorruptRecord
+from eventbus.records.aborted import AbortedRanges
 from eventbus.records.batch import (
     COMPRESSION_MASK,
     CONTROL_BIT,
@@ -51,7 +52,7 @@ from eventbus.records.varint import read_varint
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from eventbus.types import Headers
+    from eventbus.types import AbortedTransaction, Headers
 
     Int64s = NDArray[np.int64]
 
@@ -172,15 +173,17 @@ def record_arrays(
     *,
     verify: bool = True,
     max_grown_bytes: int | None = None,
+    aborted: Sequence[AbortedTransaction] = (),
 ) -> RecordArrays:
     """The records from ``fetch_offset`` to ``end_offset`` (exclusive) in the whole batches of ``buffer``.
 
-    An incomplete batch at the end is ignored. ``verify`` checks each batch's CRC. Raises `CorruptRecord`.
-    Each compressed batch may grow to ``max(16 MiB, 64 * its size)``; all together are bounded only by
-    ``max_grown_bytes``, after which the rest is left for the next call: go on from ``next_offset``.
+    Those of the transactions in ``aborted`` are left out. An incomplete batch at the end is ignored. ``verify`` checks
+    each batch's CRC. Raises `CorruptRecord`. Each compressed batch may grow to ``max(16 MiB, 64 * its size)``; all
+    together are bounded only by ``max_grown_bytes``, after which the rest is left for the next call: go on from
+    ``next_offset``.
     """
     data = buffer if isinstance(buffer, bytes) else bytes(buffer)
-    data, sections, next_offset = _sections(data, fetch_offset, end_offset, verify, max_grown_bytes)
+    data, sections, next_offset = _sections(data, fetch_offset, end_offset, verify, max_grown_bytes, aborted)
     try:
         arrays = _read_all(data, sections)
     except (_Unusual, IndexError):
@@ -195,10 +198,16 @@ def record_arrays(
 
 
 def _sections(
-    data: bytes, fetch_offset: int, end_offset: int | None, verify: bool, max_grown_bytes: int | None
+    data: bytes,
+    fetch_offset: int,
+    end_offset: int | None,
+    verify: bool,
+    max_grown_bytes: int | None,
+    aborted: Sequence[AbortedTransaction],
 ) -> tuple[bytes, list[_Section], int]:
     """Check the batches; return contiguous data, where the wanted batches' records lie in it, and the next offset."""
     wanted: list[RecordBatch] = []
+    is_aborted = AbortedRanges(aborted).covers if aborted else None
     previous_end = 0
     next_offset = fetch_offset
     for batch in iter_batches(data, verify=verify):
@@ -209,8 +218,11 @@ def _sections(
             break
         if header.next_offset > fetch_offset:
             next_offset = header.next_offset
-            if not header.attributes & CONTROL_BIT:
-                wanted.append(batch)
+            if header.attributes & CONTROL_BIT:
+                continue
+            if is_aborted and header.is_transactional and is_aborted(header.producer_id, header.base_offset):
+                continue
+            wanted.append(batch)
     if any(batch.header.attributes & COMPRESSION_MASK for batch in wanted):
         data, sections, next_offset = _decompressed(data, wanted, next_offset, max_grown_bytes)
     else:

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from eventbus.errors import CorruptRecord
-from eventbus.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, pack_batch
+from eventbus.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, RecordBatch, pack_batch
 from eventbus.records.record import encode_record
 
 _KEY = struct.Struct(">hh")
@@ -53,6 +53,15 @@ def read_marker(key: bytes | None, value: bytes | None) -> EndTransactionMarker 
     if version < 0:
         raise CorruptRecord(f"control record value has version {version}")
     return EndTransactionMarker(control_type, coordinator_epoch)
+
+
+def marker_of(batch: RecordBatch) -> EndTransactionMarker | None:
+    """The marker in a control batch; None when it holds none (another kind, or compaction emptied it).
+
+    Raises `CorruptRecord`.
+    """
+    columns = batch.columns()
+    return read_marker(columns.keys[0], columns.values[0]) if columns.keys else None
 
 
 def build_marker(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import struct
 import sys
+from collections.abc import Sequence
 
 from eventbus.errors import CorruptRecord
+from eventbus.records.aborted import AbortedRanges
 from eventbus.records.batch import (
     COMPRESSION_MASK,
     CONTROL_BIT,
@@ -15,6 +17,7 @@ from eventbus.records.batch import (
     MAGIC,
     MAX_OFFSET,
     TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
     Buffer,
     check_base_offset,
     check_crc,
@@ -24,7 +27,7 @@ from eventbus.records.batch import (
 from eventbus.records.compression import limit_bytes
 from eventbus.records.crc import crc32c
 from eventbus.records.record import Columns, decode_records
-from eventbus.types import FetchedRecords, Headers, TimestampType
+from eventbus.types import AbortedTransaction, FetchedRecords, Headers, TimestampType
 
 _unpack = struct.Struct(">qi4xbIhiqq14xi").unpack_from
 """The header's fields that decoding needs."""
@@ -42,25 +45,41 @@ _NUMPY_BYTES = 8_192
 
 
 def fetched_records(
-    buffer: Buffer, topic: str, partition: int, fetch_offset: int, *, check_crcs: bool = True
+    buffer: Buffer,
+    topic: str,
+    partition: int,
+    fetch_offset: int,
+    *,
+    check_crcs: bool = True,
+    aborted: Sequence[AbortedTransaction] = (),
 ) -> FetchedRecords:
     """The records in whole batches back to back, from ``fetch_offset`` on.
 
-    Records below ``fetch_offset`` (the first batch may begin earlier) and control batches are left out. An incomplete
+    Records below ``fetch_offset`` (the first batch may begin earlier), those of the transactions in ``aborted``, and
+    control batches are left out: with what a read-committed fetch says, only committed records remain. An incomplete
     batch at the end is ignored, as Kafka's fetch protocol allows, and so is what follows when compressed batches grow
     beyond ``max(16 MiB, 64 * len(buffer))`` together: go on from ``next_offset``. ``timestamp_type`` is that of the
     last record. Raises `CorruptRecord`, which names the partition and the batch.
     """
     data = buffer if type(buffer) is bytes else bytes(buffer)
     if len(data) >= _NUMPY_BYTES and _numpy_gains(data):
-        fetched = _decode_with_numpy(data, topic, partition, fetch_offset, check_crcs)
+        fetched = _decode_with_numpy(data, topic, partition, fetch_offset, check_crcs, aborted)
         if fetched is not None:
             return fetched
-    return _decode(data, topic, partition, fetch_offset, check_crcs)
+    return _decode(data, topic, partition, fetch_offset, check_crcs, aborted)
 
 
-def _decode(data: bytes, topic: str, partition: int, fetch_offset: int, check_crcs: bool) -> FetchedRecords:
+def _decode(
+    data: bytes,
+    topic: str,
+    partition: int,
+    fetch_offset: int,
+    check_crcs: bool,
+    aborted: Sequence[AbortedTransaction] = (),
+) -> FetchedRecords:
     columns = Columns()
+    ranges = AbortedRanges(aborted) if aborted else None
+    unwanted = CONTROL_BIT | TRANSACTIONAL_BIT if ranges else CONTROL_BIT
     size = len(data)
     position = attributes = previous_end = grown = 0
     next_offset = fetch_offset
@@ -80,7 +99,7 @@ def _decode(data: bytes, topic: str, partition: int, fetch_offset: int, check_cr
             previous_end = base_offset + last_delta + 1
             if previous_end > fetch_offset:
                 next_offset = previous_end
-                if not bits & CONTROL_BIT:
+                if not bits & unwanted or not _is_left_out(data, position, bits, ranges):
                     if bits & _NOT_PLAIN:
                         grown += decode_body(
                             data,
@@ -127,6 +146,14 @@ def _decode(data: bytes, topic: str, partition: int, fetch_offset: int, check_cr
     )
 
 
+def _is_left_out(data: bytes, position: int, bits: int, ranges: AbortedRanges | None) -> bool:
+    """Whether the batch holds markers, or records of an aborted transaction."""
+    if ranges is None or bits & CONTROL_BIT:
+        return bool(bits & CONTROL_BIT)
+    header = read_header(data, position)
+    return ranges.covers(header.producer_id, header.base_offset)
+
+
 def _from_offset(columns: Columns, offset: int) -> Columns:
     """``columns`` without the records below ``offset``."""
     kept = Columns()
@@ -165,7 +192,12 @@ _decoded = _Decoded()
 
 
 def _decode_with_numpy(
-    data: bytes, topic: str, partition: int, fetch_offset: int, check_crcs: bool
+    data: bytes,
+    topic: str,
+    partition: int,
+    fetch_offset: int,
+    check_crcs: bool,
+    aborted: Sequence[AbortedTransaction] = (),
 ) -> FetchedRecords | None:
     """As `_decode`; None without numpy, or when something is wrong that `_decode` can name better."""
     try:
@@ -174,7 +206,8 @@ def _decode_with_numpy(
         _decoded.without_numpy = -(1 << 62)  # not installed: never ask again
         return None
     try:
-        arrays = record_arrays(data, fetch_offset, verify=check_crcs, max_grown_bytes=limit_bytes(len(data)))
+        limit = limit_bytes(len(data))
+        arrays = record_arrays(data, fetch_offset, verify=check_crcs, max_grown_bytes=limit, aborted=aborted)
         headers = [arrays.headers(index) for index in range(len(arrays))] if arrays.has_headers else None
     except CorruptRecord:
         return None

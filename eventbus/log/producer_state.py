@@ -1,0 +1,301 @@
+"""What a partition remembers of the producers that wrote to it: the state behind idempotence and transactions.
+
+A pure machine: `ProducerStates.check` says whether a batch may come next, the other calls fold in what the log holds.
+Replaying the log gives the same state, so a snapshot of it is only a cache (`eventbus.log.producers`).
+
+========================  =======================================================================================
+a batch that is           is
+========================  =======================================================================================
+of an unknown producer    accepted with any sequence: its state may have expired, or gone with its records
+of an older epoch         refused: `InvalidProducerEpoch`
+of a newer epoch          accepted if it starts at sequence 0, else refused: `OutOfOrderSequence`
+one of the last five      a duplicate: answered with its first offset, stored once
+next in sequence          accepted; 2147483647 is followed by 0
+anything else             refused: `OutOfOrderSequence`
+not transactional         refused while its producer has a transaction open here: `InvalidTxnState`
+a marker                  accepted from this or a newer epoch, and this or a newer coordinator; it ends the transaction
+========================  =======================================================================================
+
+KIP-98, KIP-360, KIP-890. A batch with a producer id but sequence -1 (offsets committed inside a transaction) opens or
+continues a transaction and takes no part in sequencing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from eventbus.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence, TransactionCoordinatorFenced
+from eventbus.records.control import ControlType, EndTransactionMarker
+from eventbus.records.sequence import MAX_SEQUENCE, increment_sequence
+
+CACHED_BATCHES = 5
+"""As many batches a producer may have in flight."""
+
+ANY_SEQUENCE = -2
+"""Expected of a producer whose sequences are not known."""
+
+NO_OFFSET = -1
+
+CachedBatch = tuple[int, int, int, int]
+"""base_sequence, last_sequence, base_offset, timestamp_ms."""
+
+
+class ProducerBatch(Protocol):
+    """The fields of a batch that count here: of its header, or what its builder knows."""
+
+    @property
+    def last_offset_delta(self) -> int: ...
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def producer_epoch(self) -> int: ...
+    @property
+    def base_sequence(self) -> int: ...
+    @property
+    def is_transactional(self) -> bool: ...
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that a marker has ended; ``last_offset`` is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+    last_stable_offset: int
+    """Where the oldest transaction begins that was still open then; the offset after the marker if there was none."""
+
+
+class ProducerState:
+    """One producer."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "idle_since_ms",
+        "in_transaction",
+        "is_active",
+        "last_timestamp_ms",
+        "next_sequence",
+        "producer_epoch",
+        "transaction_start_offset",
+    )
+
+    def __init__(self, producer_epoch: int) -> None:
+        self.producer_epoch = producer_epoch
+        self.next_sequence = ANY_SEQUENCE
+        self.batches: list[CachedBatch] = []
+        """The last five, oldest first."""
+        self.in_transaction = False
+        self.transaction_start_offset = NO_OFFSET
+        self.coordinator_epoch = -1
+        self.last_timestamp_ms = -1
+        self.is_active = True
+        """It wrote since the last sweep for idle producers."""
+        self.idle_since_ms = -1
+
+    def __repr__(self) -> str:
+        batches = " ".join(f"{base}..{last}@{offset}" for base, last, offset, _ in self.batches)
+        parts = [f"epoch={self.producer_epoch}", f"next={self.next_sequence}", f"[{batches}]"]
+        if self.in_transaction:
+            parts.append(f"open@{self.transaction_start_offset}")
+        if self.coordinator_epoch >= 0:
+            parts.append(f"coordinator={self.coordinator_epoch}")
+        return " ".join([*parts, f"at={self.last_timestamp_ms}"])
+
+    @property
+    def last_sequence(self) -> int:
+        """-1 when none is known."""
+        return self.batches[-1][1] if self.batches else -1
+
+    def appended(self, base_sequence: int, last_offset_delta: int, base_offset: int, timestamp_ms: int) -> None:
+        """A batch of this epoch was stored. The hot path: no call in it."""
+        last_sequence = (base_sequence + last_offset_delta) & MAX_SEQUENCE
+        self.next_sequence = (last_sequence + 1) & MAX_SEQUENCE
+        batches = self.batches
+        if len(batches) == CACHED_BATCHES:
+            del batches[0]
+        batches.append((base_sequence, last_sequence, base_offset, timestamp_ms))
+        self.last_timestamp_ms = timestamp_ms
+        self.is_active = True
+
+    def raise_epoch(self, producer_epoch: int) -> None:
+        """A new epoch begins: its sequences start over."""
+        self.producer_epoch = producer_epoch
+        self.batches = []
+        self.next_sequence = 0
+
+
+class ProducerStates:
+    """All producers of one partition, by id. ``where`` names the partition in errors."""
+
+    def __init__(self, where: str) -> None:
+        self.producers: dict[int, ProducerState] = {}
+        self._where = where
+        self._open: dict[int, int] = {}
+        """Where each open transaction begins, by producer id. They are opened in the order of their offsets."""
+        self._undecided: list[tuple[int, int]] = []
+        """(first offset, marker's offset) of ended transactions whose marker may not have been read yet."""
+
+    def __repr__(self) -> str:
+        """One line, sorted: equal for equal states."""
+        return "; ".join(f"{producer_id}: {self.producers[producer_id]!r}" for producer_id in sorted(self.producers))
+
+    # -- may it come next ---------------------------------------------------------------------------------------------
+
+    def check(self, batch: ProducerBatch) -> CachedBatch | None:
+        """The batch that this one duplicates, None when it may be appended. Raises as the table above says."""
+        producer = self.producers.get(batch.producer_id)
+        if producer is None:
+            return None
+        base_sequence = batch.base_sequence
+        if batch.producer_epoch < producer.producer_epoch:
+            raise self._old_epoch(batch.producer_id, batch.producer_epoch, producer)
+        if base_sequence >= 0 and batch.producer_epoch > producer.producer_epoch:
+            self._check_sequence(batch, 0, producer)
+        elif base_sequence >= 0:
+            last_sequence = increment_sequence(base_sequence, batch.last_offset_delta)
+            for cached in producer.batches:
+                if cached[0] == base_sequence and cached[1] == last_sequence:
+                    return cached
+            if producer.next_sequence != ANY_SEQUENCE:
+                self._check_sequence(batch, producer.next_sequence, producer)
+        if producer.in_transaction and not batch.is_transactional:
+            raise InvalidTxnState(
+                f"{self._where}: producer {batch.producer_id} has a transaction open here since offset "
+                f"{producer.transaction_start_offset}, and sent a batch outside of it: end the transaction first"
+            )
+        return None
+
+    def check_marker(self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker) -> None:
+        """Raises InvalidProducerEpoch or TransactionCoordinatorFenced when the marker comes too late."""
+        producer = self.producers.get(producer_id)
+        if producer is None:
+            return
+        if producer_epoch < producer.producer_epoch:
+            raise self._old_epoch(producer_id, producer_epoch, producer)
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"{self._where}: a marker for producer {producer_id} from coordinator epoch {marker.coordinator_epoch},"
+                f" but {producer.coordinator_epoch} has written here: a newer coordinator took over"
+            )
+
+    def _check_sequence(self, batch: ProducerBatch, expected: int, producer: ProducerState) -> None:
+        if batch.base_sequence != expected:
+            raise OutOfOrderSequence(
+                f"{self._where}: producer {batch.producer_id}, epoch {batch.producer_epoch}, sent sequence "
+                f"{batch.base_sequence} where {expected} comes next (stored: {producer!r}). What it sent before was "
+                "lost or refused: open a new producer"
+            )
+
+    def _old_epoch(self, producer_id: int, producer_epoch: int, producer: ProducerState) -> InvalidProducerEpoch:
+        return InvalidProducerEpoch(
+            f"{self._where}: producer {producer_id} wrote with epoch {producer_epoch}, but epoch "
+            f"{producer.producer_epoch} has been here: a newer instance took over"
+        )
+
+    # -- what the log holds -------------------------------------------------------------------------------------------
+
+    def append(self, batch: ProducerBatch, base_offset: int, timestamp_ms: int) -> None:
+        """Fold in a batch that the log has taken, at live append and at replay alike."""
+        producer_id = batch.producer_id
+        producer = self.producers.get(producer_id)
+        if producer is None:
+            producer = self.producers[producer_id] = ProducerState(batch.producer_epoch)
+        elif batch.producer_epoch != producer.producer_epoch:
+            producer.raise_epoch(batch.producer_epoch)
+        if batch.base_sequence >= 0:
+            producer.appended(batch.base_sequence, batch.last_offset_delta, base_offset, timestamp_ms)
+        else:
+            producer.last_timestamp_ms = timestamp_ms
+            producer.is_active = True
+        if batch.is_transactional and not producer.in_transaction:
+            producer.in_transaction = True
+            producer.transaction_start_offset = base_offset
+            self._open[producer_id] = base_offset
+
+    def append_marker(
+        self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker, offset: int, timestamp_ms: int
+    ) -> CompletedTransaction | None:
+        """Fold in a marker; returns the transaction it ended, if there was one."""
+        producer = self.producers.get(producer_id)
+        if producer is None:
+            producer = self.producers[producer_id] = ProducerState(producer_epoch)
+        elif producer_epoch != producer.producer_epoch:
+            producer.raise_epoch(producer_epoch)
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.last_timestamp_ms = timestamp_ms
+        producer.is_active = True
+        if not producer.in_transaction:
+            return None
+        first_offset = self._open.pop(producer_id)
+        producer.in_transaction = False
+        producer.transaction_start_offset = NO_OFFSET
+        self._undecided.append((first_offset, offset))
+        stable = next(iter(self._open.values()), offset + 1)
+        return CompletedTransaction(producer_id, first_offset, offset, marker.control_type is ControlType.ABORT, stable)
+
+    # -- what readers may see -----------------------------------------------------------------------------------------
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """The first offset of the oldest transaction that is open, or whose marker is not below the watermark."""
+        undecided = self._undecided
+        if undecided:
+            if undecided[-1][1] < high_watermark:
+                undecided.clear()
+            else:
+                self._undecided = undecided = [each for each in undecided if each[1] >= high_watermark]
+        oldest = next(iter(self._open.values()), high_watermark)
+        return min(high_watermark, oldest, *[first for first, _ in undecided])
+
+    @property
+    def has_open(self) -> bool:
+        """Whether any transaction is open."""
+        return bool(self._open)
+
+    # -- forgetting, restoring ----------------------------------------------------------------------------------------
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget who wrote nothing for so long and has no transaction open; returns how many.
+
+        Idle time counts from sweep to sweep, so neither records with old timestamps nor jumps of the wall clock end
+        it early (``now_ms`` may come from another clock than the records). After a restart it counts from the
+        producer's last record.
+        """
+        expired: list[int] = []
+        for producer_id, producer in self.producers.items():
+            if producer.is_active or producer.idle_since_ms > now_ms:
+                producer.is_active = False
+                producer.idle_since_ms = now_ms
+            elif not producer.in_transaction and now_ms - producer.idle_since_ms >= expiration_ms:
+                expired.append(producer_id)
+        for producer_id in expired:
+            del self.producers[producer_id]
+        return len(expired)
+
+    def restore(self, producer_id: int, producer: ProducerState) -> None:
+        """Put back one producer of a snapshot. Give those with open transactions in the order of their offsets."""
+        self.producers[producer_id] = producer
+        if producer.in_transaction:
+            self._open[producer_id] = producer.transaction_start_offset
+
+    def settle(self) -> None:
+        """Recovery is done: every marker in the log may be read, and nobody has written since."""
+        self._undecided.clear()
+        for producer in self.producers.values():
+            producer.is_active = False
+            producer.idle_since_ms = producer.last_timestamp_ms
+
+    def check_consistency(self) -> None:
+        """Every invariant, or AssertionError."""
+        opened = {
+            producer_id: producer.transaction_start_offset
+            for producer_id, producer in self.producers.items()
+            if producer.in_transaction
+        }
+        assert opened == self._open, f"{self._where}: open {opened}, listed {self._open}"
+        assert list(self._open.values()) == sorted(self._open.values()), f"{self._where}: {self._open}"
+        for producer in self.producers.values():
+            assert len(producer.batches) <= CACHED_BATCHES
+            if producer.batches:
+                assert producer.next_sequence == increment_sequence(producer.last_sequence, 1), repr(producer)

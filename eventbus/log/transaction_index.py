@@ -1,0 +1,109 @@
+"""The aborted transactions of a partition: what a read-committed reader needs beside the batches.
+
+In memory they are sorted by the offset of their marker. On disk each segment has those whose marker it holds, in
+``.txnindex``, Kafka's format; a segment without any has no such file. 34 bytes an entry, big-endian::
+
+    version int16 (0) | producer_id int64 | first_offset int64 | last_offset int64 | last_stable_offset int64
+
+``last_stable_offset`` is where the oldest transaction began that was open when this one ended: whatever ends later
+began there or behind it. So a search may stop at the first entry whose ``last_stable_offset`` is beyond its range.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from eventbus.types import AbortedTransaction
+
+SUFFIX = ".txnindex"
+_ENTRY = Struct(">hqqqq")
+ENTRY_BYTES = _ENTRY.size
+
+
+class AbortedEntry(NamedTuple):
+    """One entry."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """Aborted transactions by the offset of their marker."""
+
+    __slots__ = ("_first_offsets", "_last_offsets", "_producer_ids", "_stable_offsets")
+
+    def __init__(self, entries: Iterable[AbortedEntry] = ()) -> None:
+        self._producer_ids = array("q")
+        self._first_offsets = array("q")
+        self._last_offsets = array("q")
+        self._stable_offsets = array("q")
+        for entry in entries:
+            self.add(entry)
+
+    def __len__(self) -> int:
+        return len(self._last_offsets)
+
+    def __iter__(self) -> Iterator[AbortedEntry]:
+        return self._entries(0, len(self))
+
+    def add(self, entry: AbortedEntry) -> None:
+        """The newest one."""
+        self._producer_ids.append(entry.producer_id)
+        self._first_offsets.append(entry.first_offset)
+        self._last_offsets.append(entry.last_offset)
+        self._stable_offsets.append(entry.last_stable_offset)
+
+    def overlapping(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """The transactions with any offset from ``start_offset`` to before ``end_offset``, by their marker."""
+        number = bisect_left(self._last_offsets, start_offset)
+        found: list[AbortedTransaction] = []
+        while number < len(self._last_offsets):
+            first_offset = self._first_offsets[number]
+            if first_offset < end_offset:
+                found.append(AbortedTransaction(self._producer_ids[number], first_offset, self._last_offsets[number]))
+            if self._stable_offsets[number] >= end_offset:
+                break
+            number += 1
+        return tuple(found)
+
+    def between(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
+        """The entries whose marker stands from ``start_offset`` to before ``end_offset``: those of one segment."""
+        start, end = (bisect_left(self._last_offsets, offset) for offset in (start_offset, end_offset))
+        return list(self._entries(start, end))
+
+    def drop_before(self, offset: int) -> None:
+        """Forget what ended before ``offset``: its records are gone."""
+        keep = bisect_left(self._last_offsets, offset)
+        for column in (self._producer_ids, self._first_offsets, self._last_offsets, self._stable_offsets):
+            del column[:keep]
+
+    def _entries(self, start: int, end: int) -> Iterator[AbortedEntry]:
+        columns = (self._producer_ids, self._first_offsets, self._last_offsets, self._stable_offsets)
+        return map(AbortedEntry, *(column[start:end] for column in columns))
+
+
+def encode_entries(entries: Iterable[AbortedEntry]) -> bytes:
+    """As in the file."""
+    return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
+
+
+def decode_entries(data: bytes) -> list[AbortedEntry] | None:
+    """The entries in a file's bytes; None when they cannot be entries of one segment."""
+    if len(data) % ENTRY_BYTES:
+        return None
+    entries: list[AbortedEntry] = []
+    previous = -1
+    for version, producer_id, first_offset, last_offset, last_stable_offset in _ENTRY.iter_unpack(data):
+        if version < 0 or producer_id < 0 or not 0 <= first_offset < last_offset or last_offset <= previous:
+            return None
+        if not 0 <= last_stable_offset <= last_offset + 1:
+            return None
+        entries.append(AbortedEntry(producer_id, first_offset, last_offset, last_stable_offset))
+        previous = last_offset
+    return entries

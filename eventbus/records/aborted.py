@@ -1,0 +1,34 @@
+"""Which batches belong to aborted transactions.
+
+Kafka's clients walk a fetch with a set of producers: an aborted transaction enters it at its first offset and leaves it
+at its marker. Here the marker's offset is known too, so the same is told of any batch by itself, and stays true where
+compaction took a marker.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from eventbus.types import AbortedTransaction
+
+
+class AbortedRanges:
+    """The offsets of aborted transactions, by producer. A producer's transactions do not overlap."""
+
+    __slots__ = ("_by_producer",)
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._by_producer: dict[int, tuple[list[int], list[int]]] = {}
+        for producer_id, first_offset, last_offset in sorted(aborted):
+            first_offsets, last_offsets = self._by_producer.setdefault(producer_id, ([], []))
+            first_offsets.append(first_offset)
+            last_offsets.append(last_offset)
+
+    def covers(self, producer_id: int, base_offset: int) -> bool:
+        """Whether a transactional batch of the producer, at this offset, was aborted."""
+        ranges = self._by_producer.get(producer_id)
+        if ranges is None:
+            return False
+        number = bisect_right(ranges[0], base_offset) - 1
+        return number >= 0 and base_offset <= ranges[1][number]
