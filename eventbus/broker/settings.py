@@ -28,6 +28,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     offsets_topic_num_partitions: _Partitions = 50
     """Of ``__consumer_offsets``, when it is created; later it keeps what it has."""
     offsets_topic_segment_bytes: _Positive = 104_857_600
+    transaction_state_topic_num_partitions: _Partitions = 50
+    """Of ``__transaction_state`` (``transaction.state.log.num.partitions``), when it is created; later it keeps what it
+    has."""
+    transaction_state_topic_segment_bytes: _Positive = 104_857_600
+    transaction_max_timeout_ms: _Positive = 900_000
+    """The longest ``transaction_timeout_ms`` a producer may ask for."""
+    transactional_id_expiration_ms: _Positive = 604_800_000
+    """After so long without a transaction a transactional id is forgotten; 7 days."""
     log_retention_check_interval_ms: _Positive = 300_000
     checkpoint_interval_ms: _Positive = 1_000
     """How often readers in other processes learn how far they may read, if anything moved."""

@@ -1,4 +1,4 @@
-"""Topics and their configs, folded from ``__cluster_metadata-0``. Pure.
+"""Topics with their configs, and which producer ids are given out, folded from ``__cluster_metadata-0``. Pure.
 
 Record format (ours; Kafka's own metadata log is a Raft log of another shape). Keys and values are JSON::
 
@@ -6,9 +6,12 @@ Record format (ours; Kafka's own metadata log is a Raft log of another shape). K
     value  {"version": 0, "topic_id": "<22 characters>", "partitions": 3, "configs": {"retention.ms": "1000"},
             "created_ms": 1700000000000}            or null: the topic is deleted
 
-A value tells all of a topic, so the last record per key is the whole truth and the log can be compacted. ``configs``
-holds only what was set on the topic, as text, under Kafka's keys. Unknown fields of a value are refused, not dropped:
-they come with a higher ``version``.
+    key    {"type": "producer_ids"}
+    value  {"version": 0, "next_producer_id": 1000}  ids below may have been given out, and never are again
+
+A topic's value tells all of it, so the last record per key is the whole truth and the log can be compacted.
+``configs`` holds only what was set on the topic, as text, under Kafka's keys. Unknown fields of a value are refused,
+not dropped: they come with a higher ``version``.
 """
 
 from __future__ import annotations
@@ -25,7 +28,12 @@ from eventbus.suggest import nearest
 MAX_PARTITIONS = 10_000
 """Of one topic: as many as Kafka creates in one request."""
 
+_PRODUCER_IDS_KEY = b'{"type":"producer_ids"}'
+
 StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+PRODUCER_IDS_BLOCK = 1_000
+"""As many producer ids are put by at once (Kafka's ``ProducerIdsBlock``); a restart drops the rest of its block."""
 
 _VERSION = 0
 
@@ -42,7 +50,7 @@ class TopicState(msgspec.Struct, frozen=True):
 
 class _Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: str
-    name: str
+    name: str = ""
 
 
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,18 +61,24 @@ class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     created_ms: int
 
 
+class _ProducerIdsValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: int
+    next_producer_id: int
+
+
 class _Versioned(msgspec.Struct):
     version: int
 
 
 class TopicsShard:
-    """Hard state: ``topics`` and ``deleted``, the names whose last record is a tombstone."""
+    """Hard state: ``topics``, ``deleted`` (the names whose last record is a tombstone), ``next_producer_id``."""
 
-    __slots__ = ("deleted", "topics")
+    __slots__ = ("deleted", "next_producer_id", "topics")
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicState] = {}
         self.deleted: set[str] = set()
+        self.next_producer_id = 0
 
     def __repr__(self) -> str:
         topics = (
@@ -72,7 +86,9 @@ class TopicsShard:
             f"{''.join(f' {key}={value}' for key, value in sorted(topic.configs.items()))})"
             for _, topic in sorted(self.topics.items())
         )
-        return f"TopicsShard({' '.join([*topics, *(f'-{name}' for name in sorted(self.deleted))])})"
+        deleted = (f"-{name}" for name in sorted(self.deleted))
+        producer_ids = [f"producer_ids<{self.next_producer_id}"] if self.next_producer_id else []
+        return f"TopicsShard({' '.join([*topics, *deleted, *producer_ids])})"
 
     # decide ----------------------------------------------------------------------------------------------------------
 
@@ -114,21 +130,29 @@ class TopicsShard:
             return Decision((), topic)
         return _stored(msgspec.structs.replace(topic, configs=configs))
 
+    def allocate_producer_ids(self) -> Decision[range]:
+        """The next block of producer ids; give none of them out before the record is on disk."""
+        block = range(self.next_producer_id, self.next_producer_id + PRODUCER_IDS_BLOCK)
+        value = msgspec.json.encode(_ProducerIdsValue(_VERSION, block.stop))
+        return Decision((CoordinatorRecord(_PRODUCER_IDS_KEY, value),), block)
+
     # replay ----------------------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         decoded = _decode(key, _Key)
+        if decoded.type == "producer_ids":
+            self.next_producer_id = _decode_versioned(value or b"", _ProducerIdsValue).next_producer_id
+            return
         if decoded.type != "topic":
             raise ValueError(f"metadata of unknown type {decoded.type!r}: a newer version wrote it")
         name = decoded.name
+        if not name:
+            raise ValueError("metadata that cannot be read (a topic without a name)")
         if value is None:
             if self.topics.pop(name, None) is not None:
                 self.deleted.add(name)
             return
-        version = _decode(value, _Versioned).version
-        if version != _VERSION:
-            raise ValueError(f"metadata of version {version}; {_VERSION} is known here: a newer version wrote it")
-        told = _decode(value, _Value)
+        told = _decode_versioned(value, _Value)
         self.topics[name] = TopicState(name, told.topic_id, told.partitions, told.configs, told.created_ms)
         self.deleted.discard(name)
 
@@ -159,6 +183,13 @@ def _decode(data: bytes, kind: type[StructT]) -> StructT:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
         raise ValueError(f"metadata that cannot be read ({error})") from error
+
+
+def _decode_versioned(value: bytes, kind: type[StructT]) -> StructT:
+    version = _decode(value, _Versioned).version
+    if version != _VERSION:
+        raise ValueError(f"metadata of version {version}; {_VERSION} is known here: a newer version wrote it")
+    return _decode(value, kind)
 
 
 def _encode_key(name: str) -> bytes:

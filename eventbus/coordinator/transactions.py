@@ -1,0 +1,513 @@
+"""Transactional ids of one partition of ``__transaction_state``: KIP-98, 360, 588, 890. Pure.
+
+A producer that ends a transaction goes on with the next epoch (KIP-890, "transactions V2"), so the epoch tells a retry
+of that end (one below) from the next transaction's. A *fence* (timeout, takeover, admin) moves the epoch by two: the
+fenced producer then never looks like one that retries. `TRANSITIONS` is the whole machine; the epochs decide which
+event a request is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from eventbus.coordinator.shard import CoordinatorRecord, Decision
+from eventbus.coordinator.transaction_codec import (
+    NO_PRODUCER_ID,
+    TransactionMetadata,
+    TransactionState,
+    decode_transaction_key,
+    decode_transaction_value,
+    encode_transaction_key,
+    encode_transaction_value,
+)
+from eventbus.errors import (
+    ConcurrentTransactions,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTxnState,
+    KafkaError,
+    ProducerFenced,
+    TransactionalIdNotFound,
+)
+from eventbus.suggest import nearest
+from eventbus.types import ProducerIdAndEpoch, TopicPartition
+
+ReplyT = TypeVar("ReplyT")
+
+LAST_EPOCH = 32_766
+"""The highest a producer is given: at the end of its transaction a new producer id follows, at epoch 0."""
+MAX_EPOCH = 32_767
+"""The highest a marker carries."""
+MAX_ID_BYTES = 32_767
+
+EMPTY = TransactionState.EMPTY
+ONGOING = TransactionState.ONGOING
+PREPARE_COMMIT = TransactionState.PREPARE_COMMIT
+PREPARE_ABORT = TransactionState.PREPARE_ABORT
+COMPLETE_COMMIT = TransactionState.COMPLETE_COMMIT
+COMPLETE_ABORT = TransactionState.COMPLETE_ABORT
+DEAD = TransactionState.DEAD
+
+STORED_STATES = (EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT)
+"""Dead is a tombstone, and PrepareEpochFence, which Kafka needs while an append is on its way, is never met here."""
+
+
+class TransactionEvent(Enum):
+    """What happens to a transactional id. The requests are those of a producer whose epoch was found right for them."""
+
+    INIT = "init"
+    ADD = "add partitions or offsets"
+    COMMIT = "commit"
+    ABORT = "abort"
+    RETRY_COMMIT = "commit, of the epoch before"
+    RETRY_ABORT = "abort, of the epoch before"
+    COMMIT_V1 = "commit, V1"
+    ABORT_V1 = "abort, V1"
+    FENCE = "timeout, takeover, admin abort"
+    MARKED = "markers durable"
+    EXPIRE = "idle for too long"
+
+
+class Transition(NamedTuple):
+    """What an event does in a state: the next state, or the error; and Kafka's rule for it."""
+
+    outcome: TransactionState | type[KafkaError]
+    rule: str
+
+
+_Row = dict[TransactionState, Transition]
+
+_BUSY = Transition(
+    ConcurrentTransactions, "Answer CONCURRENT_TRANSACTIONS until the markers are written and the state is complete."
+)
+_OTHER_END = Transition(InvalidTxnState, "The outcome is decided; the opposite end is INVALID_TXN_STATE (KIP-98).")
+_NOT_NOW = Transition(InvalidTxnState, "Cannot come here.")
+_STALE = Transition(ProducerFenced, "Strict epoch equality for an open or new transaction (KIP-890): PRODUCER_FENCED.")
+_NEXT_EPOCH = Transition(EMPTY, "Bump the epoch: whoever had the id before is fenced. At 32766 rotate the producer id.")
+_BEGIN = Transition(ONGOING, "The first partition begins the transaction.")
+_SAME = "A retry of the end that was carried out: answer it again, store nothing."
+_NOTHING = "Nothing was added: nothing to end. (Kafka's client does not send this, KAFKA-18401.)"
+_EMPTY_ABORT = Transition(
+    PREPARE_ABORT, "Legal since the client may not know whether anything was added (KIP-890); the epoch is bumped."
+)
+_NONE_OPEN = Transition(InvalidTxnState, "There is no transaction to abort.")
+_EXPIRED = Transition(DEAD, "transactional.id.expiration.ms after the last update the id is forgotten (tombstone).")
+_KEPT = Transition(InvalidTxnState, "An id never expires while its transaction is open or prepared (KIP-98).")
+_V1_EMPTY = Transition(InvalidTxnState, "No transaction was begun: INVALID_TXN_STATE.")
+
+
+def _row(
+    empty: Transition,
+    ongoing: Transition,
+    prepare_commit: Transition,
+    prepare_abort: Transition,
+    complete_commit: Transition,
+    complete_abort: Transition,
+) -> _Row:
+    outcomes = (empty, ongoing, prepare_commit, prepare_abort, complete_commit, complete_abort)
+    return dict(zip(STORED_STATES, outcomes, strict=True))
+
+
+TRANSITIONS: dict[TransactionEvent, _Row] = {
+    TransactionEvent.INIT: _row(
+        _NEXT_EPOCH,
+        Transition(PREPARE_ABORT, "Fence and abort what a dead producer left open, then the caller tries again."),
+        _BUSY,
+        _BUSY,
+        _NEXT_EPOCH,
+        _NEXT_EPOCH,
+    ),
+    TransactionEvent.ADD: _row(
+        _BEGIN,
+        Transition(ONGOING, "Added to the open transaction; stored only when something is new."),
+        _BUSY,
+        _BUSY,
+        _BEGIN,
+        _BEGIN,
+    ),
+    TransactionEvent.COMMIT: _row(
+        Transition(EMPTY, _NOTHING),
+        Transition(PREPARE_COMMIT, "Decided once this is durable: markers follow, whatever happens (KIP-98)."),
+        _BUSY,
+        _BUSY,
+        Transition(COMPLETE_COMMIT, _NOTHING),
+        Transition(COMPLETE_ABORT, _NOTHING),
+    ),
+    TransactionEvent.ABORT: _row(
+        _EMPTY_ABORT,
+        Transition(PREPARE_ABORT, "Decided once this is durable: markers follow, whatever happens (KIP-98)."),
+        _BUSY,
+        _BUSY,
+        _EMPTY_ABORT,
+        _EMPTY_ABORT,
+    ),
+    TransactionEvent.RETRY_COMMIT: _row(
+        _STALE, _STALE, _BUSY, _OTHER_END, Transition(COMPLETE_COMMIT, _SAME), _OTHER_END
+    ),
+    TransactionEvent.RETRY_ABORT: _row(
+        _STALE, _STALE, _OTHER_END, _BUSY, _OTHER_END, Transition(COMPLETE_ABORT, _SAME)
+    ),
+    TransactionEvent.COMMIT_V1: _row(
+        _V1_EMPTY,
+        Transition(PREPARE_COMMIT, "Decided once this is durable; the epoch stays."),
+        _BUSY,
+        _OTHER_END,
+        Transition(COMPLETE_COMMIT, _SAME),
+        _OTHER_END,
+    ),
+    TransactionEvent.ABORT_V1: _row(
+        _V1_EMPTY,
+        Transition(PREPARE_ABORT, "Decided once this is durable; the epoch stays."),
+        _OTHER_END,
+        _BUSY,
+        _OTHER_END,
+        Transition(COMPLETE_ABORT, _SAME),
+    ),
+    TransactionEvent.FENCE: _row(
+        _NONE_OPEN,
+        Transition(PREPARE_ABORT, "Abort, and bump the epoch: the producer cannot go on with it (KIP-98, KIP-588)."),
+        _BUSY,
+        _BUSY,
+        _NONE_OPEN,
+        _NONE_OPEN,
+    ),
+    TransactionEvent.MARKED: _row(
+        _NOT_NOW,
+        _NOT_NOW,
+        Transition(COMPLETE_COMMIT, "Every partition has its marker."),
+        Transition(COMPLETE_ABORT, "Every partition has its marker."),
+        _NOT_NOW,
+        _NOT_NOW,
+    ),
+    TransactionEvent.EXPIRE: _row(_EXPIRED, _KEPT, _KEPT, _KEPT, _EXPIRED, _EXPIRED),
+}
+"""By event, then by state: what happens, and Kafka's rule for it."""
+
+_END_EVENTS = {
+    # (committed, bump_epoch, is a retry)
+    (True, True, False): TransactionEvent.COMMIT,
+    (False, True, False): TransactionEvent.ABORT,
+    (True, True, True): TransactionEvent.RETRY_COMMIT,
+    (False, True, True): TransactionEvent.RETRY_ABORT,
+    (True, False, False): TransactionEvent.COMMIT_V1,
+    (False, False, False): TransactionEvent.ABORT_V1,
+    (True, False, True): TransactionEvent.RETRY_COMMIT,
+    (False, False, True): TransactionEvent.RETRY_ABORT,
+}
+
+
+class TransactionsShard:
+    """Hard state: ``transactions``, by transactional id.
+
+    ``producers``, shared by the shards of a broker, finds the same metadata by producer id.
+    """
+
+    __slots__ = ("_continued", "_fenced", "producers", "transactions")
+
+    def __init__(self, producers: dict[int, TransactionMetadata] | None = None) -> None:
+        self.transactions: dict[str, TransactionMetadata] = {}
+        self.producers: dict[int, TransactionMetadata] = {} if producers is None else producers
+        self._continued: dict[str, tuple[ProducerIdAndEpoch, ProducerIdAndEpoch]] = {}
+        """What the last `init` with ``expected`` was given and answered, for its retry. Soft, as in Kafka."""
+        self._fenced: dict[str, ProducerIdAndEpoch] = {}
+        """Whose transaction was aborted in its stead: it may go on (KIP-588) if nobody came between. Soft."""
+
+    def __repr__(self) -> str:
+        return f"TransactionsShard({' '.join(_line(*item) for item in sorted(self.transactions.items()))})"
+
+    # decide ----------------------------------------------------------------------------------------------------------
+
+    def init(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        now_ms: int,
+        new_producer_id: Callable[[], int],
+        expected: ProducerIdAndEpoch | None = None,
+    ) -> Decision[ProducerIdAndEpoch | None]:
+        """Take the id over, or (``expected``) go on after an error (KIP-360) or a timeout (KIP-588).
+
+        The reply is what to produce with. None: a transaction was open, this begins its abort; ask again once that is
+        complete. Raises ProducerFenced, ConcurrentTransactions.
+        """
+        check_transactional_id(transactional_id)
+        known = self.transactions.get(transactional_id)
+        if known is None:
+            fresh = TransactionMetadata(new_producer_id(), 0, timeout_ms, EMPTY, last_update_ms=now_ms)
+            return _stored(transactional_id, fresh, fresh.producer)
+        retried = False
+        if expected is not None:
+            retried = self._check_expected(transactional_id, known, expected)
+        if retried:
+            return Decision((), known.producer)
+        if _next(transactional_id, known, TransactionEvent.INIT) is PREPARE_ABORT:
+            return Decision(self.fence(transactional_id, now_ms).records, None)
+        if known.producer_epoch >= LAST_EPOCH:
+            producer = ProducerIdAndEpoch(new_producer_id(), 0)
+        else:
+            producer = ProducerIdAndEpoch(known.producer_id, known.producer_epoch + 1)
+        value = TransactionMetadata(
+            producer.producer_id,
+            producer.producer_epoch,
+            timeout_ms,
+            EMPTY,
+            last_update_ms=now_ms,
+            previous_producer_id=(
+                known.producer_id if expected and producer.producer_id != known.producer_id else NO_PRODUCER_ID
+            ),
+        )
+        self._fenced.pop(transactional_id, None)
+        if expected is None:
+            self._continued.pop(transactional_id, None)
+        else:
+            self._continued[transactional_id] = (expected, producer)
+        return _stored(transactional_id, value, producer)
+
+    def _check_expected(self, transactional_id: str, known: TransactionMetadata, expected: ProducerIdAndEpoch) -> bool:
+        """True when this producer has had its answer already. Raises ProducerFenced when another one came after it."""
+        if expected == known.producer:
+            return False
+        if self._continued.get(transactional_id) == (expected, known.producer):
+            return True
+        # The answer to its last end was lost: it does not know of the epoch after it.
+        if known.state not in (EMPTY, ONGOING) and _is_retry(known, expected):
+            return False
+        if known.state in (PREPARE_ABORT, COMPLETE_ABORT) and self._fenced.get(transactional_id) == expected:
+            return False
+        raise _fenced(transactional_id, known, expected)
+
+    def add(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Iterable[TopicPartition],
+        now_ms: int,
+    ) -> Decision[TransactionMetadata]:
+        """Make partitions part of the transaction; the first ones begin it. Raises as `_current`."""
+        known = self._current(transactional_id, producer)
+        state = _next(transactional_id, known, TransactionEvent.ADD)
+        is_open = known.state is ONGOING
+        added = known.partitions.union(partitions) if is_open else frozenset(partitions)
+        if added == known.partitions:
+            return Decision((), known)
+        value = TransactionMetadata(
+            known.producer_id,
+            known.producer_epoch,
+            known.timeout_ms,
+            state,
+            added,
+            now_ms,
+            known.start_ms if is_open else now_ms,
+        )
+        return _stored(transactional_id, value, value)
+
+    def end(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        committed: bool,
+        now_ms: int,
+        new_producer_id: Callable[[], int],
+        bump_epoch: bool = True,
+    ) -> Decision[ProducerIdAndEpoch]:
+        """Decide the transaction; the reply is what the producer goes on with.
+
+        Without records: there was nothing to end, or it was ended before in the same way. Raises
+        InvalidProducerIdMapping, ProducerFenced, InvalidTxnState, ConcurrentTransactions.
+        """
+        known = self.known(transactional_id, producer)
+        retried = _is_retry(known, producer)
+        if not retried:
+            _check_current(transactional_id, known, producer)
+        state = _next(transactional_id, known, _END_EVENTS[committed, bump_epoch, retried])
+        if state is known.state:
+            return Decision((), known.producer)
+        if not bump_epoch:
+            value = _prepared(known, state, known.producer_epoch, now_ms)
+            return _stored(transactional_id, value, value.producer)
+        if known.producer_epoch >= LAST_EPOCH:
+            value = _prepared(known, state, MAX_EPOCH, now_ms, new_producer_id())
+            return _stored(transactional_id, value, ProducerIdAndEpoch(value.next_producer_id, 0))
+        value = _prepared(known, state, known.producer_epoch + 1, now_ms)
+        return _stored(transactional_id, value, value.producer)
+
+    def fence(self, transactional_id: str, now_ms: int) -> Decision[TransactionMetadata]:
+        """Abort the open transaction in its producer's stead. Raises TransactionalIdNotFound, and by `TRANSITIONS`."""
+        known = self.look(transactional_id)
+        state = _next(transactional_id, known, TransactionEvent.FENCE)
+        self._fenced[transactional_id] = known.producer
+        value = _prepared(known, state, min(known.producer_epoch + 2, MAX_EPOCH), now_ms)
+        return _stored(transactional_id, value, value)
+
+    def complete(self, transactional_id: str, now_ms: int) -> Decision[TransactionMetadata]:
+        """Every marker of the prepared transaction is written."""
+        known = self.look(transactional_id)
+        state = _next(transactional_id, known, TransactionEvent.MARKED)
+        rotates = known.next_producer_id != NO_PRODUCER_ID
+        value = TransactionMetadata(
+            known.next_producer_id if rotates else known.producer_id,
+            0 if rotates else known.producer_epoch,
+            known.timeout_ms,
+            state,
+            frozenset(),
+            now_ms,
+            known.start_ms,
+            known.producer_id if rotates else NO_PRODUCER_ID,
+        )
+        return _stored(transactional_id, value, value)
+
+    def raise_epoch(self, transactional_id: str, epoch: int, now_ms: int) -> Decision[TransactionMetadata]:
+        """Move the id beyond an epoch that partitions have seen, but a crash has taken from this log."""
+        known = self.look(transactional_id)
+        if known.producer_epoch >= epoch:
+            return Decision((), known)
+        value = msgspec.structs.replace(known, producer_epoch=min(epoch, MAX_EPOCH), last_update_ms=now_ms)
+        return _stored(transactional_id, value, value)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> Decision[int]:
+        """Forget ids that nobody used for so long; the reply counts them."""
+        row = TRANSITIONS[TransactionEvent.EXPIRE]
+        idle = [
+            transactional_id
+            for transactional_id, known in self.transactions.items()
+            if row[known.state].outcome is DEAD and now_ms - known.last_update_ms >= expiration_ms
+        ]
+        records = tuple(CoordinatorRecord(encode_transaction_key(transactional_id), None) for transactional_id in idle)
+        return Decision(records, len(idle))
+
+    # replay ----------------------------------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        transactional_id = decode_transaction_key(key)
+        before = self.transactions.get(transactional_id)
+        if before is not None and self.producers.get(before.producer_id) is before:
+            del self.producers[before.producer_id]
+        if value is None:
+            self.transactions.pop(transactional_id, None)
+            self._continued.pop(transactional_id, None)
+            self._fenced.pop(transactional_id, None)
+            return
+        metadata = decode_transaction_value(value)
+        self.transactions[transactional_id] = self.producers[metadata.producer_id] = metadata
+
+    # look ------------------------------------------------------------------------------------------------------------
+
+    def look(self, transactional_id: str) -> TransactionMetadata:
+        """Raises TransactionalIdNotFound, naming the nearest id."""
+        known = self.transactions.get(transactional_id)
+        if known is None:
+            raise TransactionalIdNotFound(
+                f"there is no transactional id {transactional_id!r}{nearest(transactional_id, self.transactions)}"
+            )
+        return known
+
+    def known(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
+        """Raises InvalidProducerIdMapping unless the id belongs to this producer id."""
+        known = self.transactions.get(transactional_id)
+        if known is None:
+            raise InvalidProducerIdMapping(
+                f"transactional id {transactional_id!r} is not known: it was never initialised, or idle for so long "
+                "that it expired; open a new producer"
+            )
+        ids = (known.producer_id, known.next_producer_id, known.previous_producer_id)
+        if producer.producer_id < 0 or producer.producer_id not in ids:
+            raise InvalidProducerIdMapping(
+                f"transactional id {transactional_id!r} belongs to producer id {known.producer_id}, not to "
+                f"{producer.producer_id}: another producer took it over; stop this one"
+            )
+        return known
+
+    def _current(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
+        """Raises InvalidProducerIdMapping, ProducerFenced unless the producer is the id's latest."""
+        known = self.known(transactional_id, producer)
+        _check_current(transactional_id, known, producer)
+        return known
+
+
+def check_transactional_id(transactional_id: str) -> None:
+    """Raises InvalidRequest for an id that cannot be stored."""
+    try:
+        size_bytes = len(transactional_id.encode())
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            f"transactional id {transactional_id!r} is no text that UTF-8 can hold: choose another one"
+        ) from None
+    if not 0 < size_bytes <= MAX_ID_BYTES:
+        raise InvalidRequest(
+            f"a transactional id has 1 to {MAX_ID_BYTES:,} bytes, this one has {size_bytes:,}: choose another one"
+        )
+
+
+def _next(transactional_id: str, known: TransactionMetadata, event: TransactionEvent) -> TransactionState:
+    outcome, rule = TRANSITIONS[event][known.state]
+    if isinstance(outcome, TransactionState):
+        return outcome
+    raise outcome(f"transactional id {transactional_id!r} is {known.state.title}; {event.value}: {rule}")
+
+
+def _is_retry(known: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
+    """Whether the producer asks with the epoch that the end it asks for has left behind."""
+    producer_id, epoch = producer
+    if producer_id == known.previous_producer_id:
+        return epoch == LAST_EPOCH and known.producer_epoch == 0
+    if producer_id != known.producer_id or epoch + 1 != known.producer_epoch:
+        return False
+    # The last epoch is reached by a fence, or on the way to the next producer id.
+    return known.producer_epoch < MAX_EPOCH or known.next_producer_id != NO_PRODUCER_ID
+
+
+def _check_current(transactional_id: str, known: TransactionMetadata, producer: ProducerIdAndEpoch) -> None:
+    if producer == known.producer:
+        return
+    if known.next_producer_id != NO_PRODUCER_ID and producer == (known.next_producer_id, 0):
+        return  # it has been told of it already; the state answers ConcurrentTransactions
+    raise _fenced(transactional_id, known, producer)
+
+
+def _fenced(transactional_id: str, known: TransactionMetadata, producer: ProducerIdAndEpoch) -> ProducerFenced:
+    return ProducerFenced(
+        f"transactional id {transactional_id!r}: producer {producer.producer_id} at epoch {producer.producer_epoch} is "
+        f"fenced, the id stands at producer {known.producer_id}, epoch {known.producer_epoch}. Its transaction timed "
+        "out, or another producer took the id over: stop this one"
+    )
+
+
+def _prepared(
+    known: TransactionMetadata,
+    state: TransactionState,
+    epoch: int,
+    now_ms: int,
+    next_producer_id: int = NO_PRODUCER_ID,
+) -> TransactionMetadata:
+    is_open = known.state is ONGOING
+    return TransactionMetadata(
+        known.producer_id,
+        epoch,
+        known.timeout_ms,
+        state,
+        known.partitions,
+        now_ms,
+        known.start_ms if is_open else now_ms,
+        NO_PRODUCER_ID,
+        next_producer_id,
+    )
+
+
+def _stored(transactional_id: str, value: TransactionMetadata, reply: ReplyT) -> Decision[ReplyT]:
+    return Decision(
+        (CoordinatorRecord(encode_transaction_key(transactional_id), encode_transaction_value(value)),), reply
+    )
+
+
+def _line(transactional_id: str, known: TransactionMetadata) -> str:
+    parts = [f"{transactional_id}={known.state.title} {known.producer_id}/{known.producer_epoch}"]
+    parts += [str(topic_partition) for topic_partition in sorted(known.partitions)]
+    if known.previous_producer_id != NO_PRODUCER_ID:
+        parts.append(f"previous={known.previous_producer_id}")
+    if known.next_producer_id != NO_PRODUCER_ID:
+        parts.append(f"next={known.next_producer_id}")
+    return f"{' '.join(parts)} timeout={known.timeout_ms} start={known.start_ms} updated={known.last_update_ms};"
