@@ -19,6 +19,8 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 LAST_STABLE_OFFSETS = "last-stable-offset-checkpoint"
 """How far readers in other processes may go. Ours; the others are Kafka's."""
+CLEANED_OFFSETS = "cleaner-offset-checkpoint"
+"""How far each compacted log was cleaned. Too low is only more work."""
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
 

@@ -26,3 +26,11 @@ class LogConfig(msgspec.Struct, frozen=True):
     """The largest batch accepted."""
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     cleanup_policy: tuple[str, ...] = ("delete",)
+    delete_retention_ms: int = 86_400_000
+    """A tombstone, or a marker whose transaction is gone, stays so long after it was first cleaned."""
+    min_compaction_lag_ms: int = 0
+    """A segment with a record younger than this is not cleaned."""
+    max_compaction_lag_ms: int = (1 << 63) - 1
+    """A log with a sealed, uncleaned record older than this is cleaned, however little of it is dirty."""
+    min_cleanable_dirty_ratio: float = 0.5
+    """A log is cleaned when more than this part of its cleanable bytes was never cleaned."""

@@ -26,7 +26,9 @@ Why a replay may never do harm:
 - *Deleted and created again*: the directory's ``partition.metadata`` names another topic id, so old frames do not
   apply. It is durable before the first frame that names it (a log's first flush is never journaled). A directory whose
   id was lost in a crash holds nothing that was acknowledged.
-- *Deleted by retention*: the file is gone, the part is skipped. A segment's name is never used twice.
+- *Deleted by retention*: the file is gone, the part is skipped.
+- *Compacted*: another file bears the segment's name. Only what is below the recovery point is compacted, the checkpoint
+  says so durably before that, and a part below the recovery point is skipped: its bytes are in their file since long.
 - *Cut by recovery*: the journal is emptied, durably, before recovery cuts or anybody appends.
 - *File shorter than a part's position*: bytes that were durable are missing. The part is skipped, so that recovery
   finds the damage and says so instead of a hole of zeros.
@@ -38,8 +40,10 @@ import struct
 from collections.abc import Iterator
 
 from eventbus.errors import CorruptRecord
+from eventbus.log.checkpoints import RECOVERY_POINTS, read_offsets
 from eventbus.log.metadata import read_partition_metadata
 from eventbus.log.storage import Buffer, File, NotFlushed, Storage, storage_error
+from eventbus.records.batch import HEADER_BYTES, read_header
 from eventbus.records.crc import crc32c
 
 JOURNAL = "group-commit.journal"
@@ -178,6 +182,8 @@ class _Targets:
         self._storage = storage
         self._files: dict[str, File | None] = {}
         self._ids: dict[str, str] = {}
+        points = read_offsets(storage, RECOVERY_POINTS) or {}
+        self._recovery_points = {str(topic_partition): offset for topic_partition, offset in points.items()}
 
     def apply(self, body: memoryview) -> None:
         start = 0
@@ -190,10 +196,16 @@ class _Targets:
             start += id_length
             data_length, position = _PLACE.unpack_from(body, start)
             start += _PLACE.size
+            data = body[start : start + data_length]
             file = self._file(path, topic_id)
-            if file is not None and file.size >= position:
-                file.pwrite(position, body[start : start + data_length])
+            if file is not None and file.size >= position and not self._is_settled(path, data):
+                file.pwrite(position, data)
             start += data_length
+
+    def _is_settled(self, path: str, data: memoryview) -> bool:
+        """Whether the batches are below the recovery point. All of them are, or none: both are cut by commits."""
+        point = self._recovery_points.get(path.rpartition("/")[0], 0)
+        return len(data) >= HEADER_BYTES and read_header(data).base_offset < point
 
     def sync(self) -> None:
         for file in self._files.values():

@@ -16,6 +16,7 @@ from eventbus.log.config import LogConfig
 from eventbus.log.recovery import corrupt_record
 from eventbus.log.segment import Damage, Segment
 from eventbus.log.storage import FileStorage, storage_error
+from eventbus.log.swap import SWAP, stem_of
 from eventbus.types import OffsetAndTimestamp, TopicPartition
 
 _ATTEMPTS = 5
@@ -131,7 +132,9 @@ class LogReader:
         raise self._deleted(where, offset, self._bounds_of(where)[0])
 
     def _segment(self, where: TopicPartition, base_offset: int) -> Segment:
-        stem = f"{where}/{base_offset:020d}"
+        stem = stem_of(str(where), base_offset)
+        with contextlib.suppress(FileNotFoundError):  # compacted, and about to take over: others may be gone already
+            return Segment(self._storage, stem + SWAP, base_offset, 0, _INDEX_INTERVAL_BYTES, create=False)
         return Segment(self._storage, stem, base_offset, 0, _INDEX_INTERVAL_BYTES, create=False)
 
     def _base_offsets(self, where: TopicPartition) -> list[int]:

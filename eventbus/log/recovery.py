@@ -18,6 +18,7 @@ from eventbus.log.journal import replay
 from eventbus.log.metadata import read_partition_metadata, write_partition_metadata
 from eventbus.log.segment import Damage, Segment
 from eventbus.log.storage import Storage
+from eventbus.log.swap import recover_swaps
 from eventbus.records.batch import HEADER_BYTES, check_crc, read_header
 from eventbus.types import TopicPartition
 
@@ -67,6 +68,10 @@ def recover(
         topic_id = topic_id or stored_id or storage.unique_id()
         if topic_id != stored_id and storage.exists(directory):
             write_partition_metadata(storage, directory, topic_id, sync=storage.durable)
+    try:
+        recover_swaps(storage, directory)
+    except Damage as damage:
+        raise corrupt_record(storage, topic_partition, damage) from None
     segments = _find_segments(storage, directory, config, now_ms)
     if not segments:
         if recovery_point > log_start_offset:
@@ -238,7 +243,7 @@ def _find_segments(storage: Storage, directory: str, config: LogConfig, now_ms: 
     stems = [name[:-4] for name in names if name.endswith(".log") and name[:-4].isdecimal()]
     for name in names:
         stem, _, suffix = name.rpartition(".")
-        if suffix in ("tmp", "deleted", "cleaned", "swap") or (suffix in ("index", "timeindex") and stem not in stems):
+        if suffix in ("tmp", "deleted") or (suffix in ("index", "timeindex") and stem not in stems):
             storage.remove(f"{directory}/{name}")
     segments = [
         Segment(storage, f"{directory}/{stem}", int(stem), now_ms, config.index_interval_bytes, create=False)

@@ -47,6 +47,7 @@ COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
 
 BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = struct.Struct(">q")
@@ -115,6 +116,14 @@ class BatchHeader(NamedTuple):
     def is_control(self) -> bool:
         """It holds markers (commit, abort) for readers, no records for users."""
         return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """Until when compaction keeps the tombstones or the marker in it (KIP-534); None before it was first cleaned.
+
+        Nothing changes for who decodes: timestamps are deltas to ``base_timestamp_ms``, whatever that is.
+        """
+        return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def last_sequence(self) -> int:

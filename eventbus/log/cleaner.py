@@ -1,0 +1,513 @@
+"""Compaction: of each key only the last record stays, in its place and under its offset.
+
+::
+
+    | cleaned before        | dirty                 | not yet: too young, undecided or unflushed | active |
+    0          first_dirty_offset              end of the last cleanable segment
+
+A cleaning reads the dirty part and notes where each key was last written; then it writes every segment from the start
+on anew, without the records that a later one replaces, and puts the result in the place of the old segments
+(`eventbus.log.swap`). Neighbours that became small are merged.
+
+The rules are those of Kafka's log cleaner (KIP-58, KIP-98, KIP-354, KIP-534):
+
+- Only sealed segments are touched, below the last stable offset, and here also below what is on disk in its own file.
+- A record without a value (a tombstone) outlives the values it deletes by ``delete.retention.ms``: the first cleaning
+  that meets it writes the *delete horizon* into its batch, one after that time drops it.
+- Records of aborted transactions go. A marker stays while any batch of its transaction is there, then until its own
+  delete horizon.
+- The last batch of a producer that is still known stays, if need be without records, for its sequence number.
+- Batches keep their offsets and their codec.
+
+One thing is added: where Kafka leaves a hole between the offsets of two batches, there is a batch without records (61
+bytes for the whole run). So every log is one unbroken chain of offsets, compacted or not, and a missing batch is still
+found out, by recovery and by every reader.
+
+All of it runs on the owner's thread, in slices of a few milliseconds; only the flushes may go elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventbus.log.index import LARGEST_RELATIVE_OFFSET
+from eventbus.log.segment import Segment
+from eventbus.log.storage import Buffer, Storage
+from eventbus.log.swap import CLEANED, remove_files, stem_of
+from eventbus.records.batch import HEADER_BYTES, BatchHeader, RecordBatch, iter_batches, read_header
+from eventbus.records.control import ControlType, read_control_type
+from eventbus.records.record import Columns
+from eventbus.records.rewrite import empty_batch, keep_header, keep_records, open_batch
+from eventbus.types import NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    from eventbus.log.partition_log import PartitionLog
+
+MAX_KEYS = 500_000
+"""Keys a cleaning remembers at once, some 70 MB; with more, the rest of the dirty part waits for the next cleaning."""
+
+_WINDOW_BYTES = 128 << 10
+_WRITE_BYTES = 256 << 10
+_DIGEST_BYTES = 16
+_NEVER = 1 << 62
+
+Pause = Callable[[], None] | None
+"""Between two slices: None lets others run, a function is a flush to be called first, in any thread."""
+
+
+class LastBatch(NamedTuple):
+    """The last thing a live producer wrote to a log."""
+
+    last_offset: int
+    """Of its last batch of records; -1 when only its markers are left."""
+    producer_epoch: int
+
+
+class Cleanable(NamedTuple):
+    """What of a log may be cleaned now."""
+
+    segments: tuple[Segment, ...]
+    """From the first on; empty when there is nothing to gain."""
+    end_offset: int
+    first_dirty_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+    """A dirty record is older than ``max.compaction.lag.ms``."""
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The part of it that was never cleaned."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+def cleanable(log: PartitionLog, cleaned_offset: int, now_ms: int) -> Cleanable:
+    """What of ``log`` may be cleaned, it having been cleaned up to ``cleaned_offset`` (0: never, or not known).
+
+    Raises `Damage` and `OSError`.
+    """
+    first_dirty = cleaned_offset if log.log_start_offset <= cleaned_offset <= log.log_end_offset else 0
+    limit = min(log.last_stable_offset, log.high_watermark, log.durable_offset)
+    lag_ms = log.config.min_compaction_lag_ms
+    found: list[Segment] = []
+    end_offset = clean_bytes = dirty_bytes = 0
+    oldest_ms = _NEVER
+    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+        is_dirty = following.base_offset > first_dirty
+        if following.base_offset > limit or not segment.size_bytes:
+            break
+        if is_dirty and lag_ms and segment.largest_timestamp_ms(gaps=log.allows_gaps) > now_ms - lag_ms:
+            break
+        found.append(segment)
+        end_offset = following.base_offset
+        if not is_dirty:
+            clean_bytes += segment.size_bytes
+            continue
+        dirty_bytes += segment.size_bytes
+        first_ms = read_header(segment.file.pread(0, HEADER_BYTES)).max_timestamp_ms
+        if first_ms >= 0:
+            oldest_ms = min(oldest_ms, first_ms)
+    is_overdue = oldest_ms < now_ms - log.config.max_compaction_lag_ms
+    return Cleanable(tuple(found), end_offset, first_dirty, clean_bytes, dirty_bytes, is_overdue)
+
+
+class Stale(Exception):
+    """The log changed under a cleaning (retention, deletion, another policy): it ends, nothing is lost."""
+
+
+class Cleaning:
+    """One cleaning of one log. Drive it with `run`; afterwards ``end_offset`` says how far the log is clean."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        log: PartitionLog,
+        plan: Cleanable,
+        now_ms: int,
+        live_producers: Mapping[int, LastBatch],
+        *,
+        max_keys: int = MAX_KEYS,
+    ) -> None:
+        self.log = log
+        self.end_offset = plan.end_offset
+        self.bytes_before = 0
+        self.bytes_after = 0
+        """Of the segments that were replaced; their successors."""
+        self._storage = storage
+        self._segments = list(plan.segments)
+        self._ends = [*(segment.base_offset for segment in plan.segments[1:]), plan.end_offset]
+        self._first_dirty_offset = plan.first_dirty_offset
+        self._now_ms = now_ms
+        self._horizon_ms = now_ms + log.config.delete_retention_ms
+        self._live_producers = live_producers
+        self._keys = _NewestOffsets(max_keys)
+        self._with_records: set[int] = set()
+        """Producers of whose current transaction a batch is still there, where the writing has come to."""
+
+    def __repr__(self) -> str:
+        return f"Cleaning({self.log.topic_partition}, {self._first_dirty_offset}..{self.end_offset})"
+
+    def run(self, before_swap: Callable[[], None]) -> Iterator[Pause]:
+        """Clean, a slice at a time. ``before_swap`` is called once, before the first segment is replaced.
+
+        Raises `Damage`, `CorruptRecord`, `Stale`, `OSError`, and what ``before_swap`` raises: the log is then as it
+        was, or cleaned in its older part.
+        """
+        yield from self._read_dirty()
+        segments = [
+            (segment, end)
+            for segment, end in zip(self._segments, self._ends, strict=True)
+            if segment.base_offset < self.end_offset
+        ]
+        announced = False
+        while segments:
+            writer = _Writer(self._storage, self.log, segments[0][0].base_offset, self._now_ms)
+            try:
+                group = yield from self._write_group(segments, writer)
+                if len(group) == 1 and not writer.differs_from(group[0]):
+                    continue
+                yield from self._flush(writer)
+                self._raise_if_stale()
+                if not announced:
+                    before_swap()
+                    announced = True
+                self.bytes_before += sum(segment.size_bytes for segment in group)
+                self.bytes_after += writer.segment.size_bytes
+                self.log.replace_segments(group, writer.segment)
+            finally:
+                writer.discard()
+
+    def _write_group(
+        self, segments: list[tuple[Segment, int]], writer: _Writer
+    ) -> Generator[Pause, None, list[Segment]]:
+        """Write the first of ``segments``, and those after it that still fit; takes them out, and returns them."""
+        group: list[Segment] = []
+        end_offset = 0
+        while segments and (not group or writer.has_room_for(*segments[0])):
+            segment, end_offset = segments.pop(0)
+            yield from self._filter(segment, end_offset, writer)
+            group.append(segment)
+        writer.finish(end_offset)
+        return group
+
+    def _flush(self, writer: _Writer) -> Iterator[Pause]:
+        if not self._storage.durable:
+            return
+        file = writer.segment.file
+        file.hold()
+        try:
+            yield file.sync
+        finally:
+            file.release()
+
+    # -- what is newest -----------------------------------------------------------------------------------------------
+
+    def _read_dirty(self) -> Iterator[Pause]:
+        keys = self._keys
+        for segment, end in zip(self._segments, self._ends, strict=True):
+            if end <= self._first_dirty_offset:
+                continue
+            for data in self._windows(segment, end):
+                for batch in iter_batches(data, verify=False):
+                    if keys.is_full:
+                        self.end_offset = batch.header.base_offset
+                        break
+                    keys.add(batch, self._first_dirty_offset)
+                yield None
+                if self.end_offset < end:
+                    break
+            if self.end_offset < end:
+                break
+        yield from self._decide_open()
+
+    def _decide_open(self) -> Iterator[Pause]:
+        """Transactions that go on beyond the part to be cleaned are decided, but their markers stand further on."""
+        offset, log = self.end_offset, self.log
+        while self._keys.undecided and offset < log.high_watermark:
+            self._raise_if_stale()
+            data = log.read(offset, _WINDOW_BYTES, max_offset=log.high_watermark)
+            for batch in iter_batches(data, verify=False):
+                if batch.header.is_control:
+                    self._keys.decide(batch)
+                offset = batch.header.next_offset
+            yield None
+
+    def _windows(self, segment: Segment, end_offset: int) -> Iterator[bytes]:
+        """The batches of a segment, a piece at a time, every CRC checked."""
+        position, offset = 0, segment.base_offset
+        while offset < end_offset:
+            self._raise_if_stale()
+            data, offset = segment.read(
+                position, offset, _WINDOW_BYTES, _NEVER, one=True, check_crcs=True, gaps=self.log.allows_gaps
+            )
+            position += len(data)
+            yield data
+
+    def _raise_if_stale(self) -> None:
+        log = self.log
+        if log.closed or log.poisoned or "compact" not in log.config.cleanup_policy:
+            raise Stale(f"{log.topic_partition} is no longer to be cleaned")
+        first = self._segments[0]
+        if not log.segments or log.segments[0].base_offset != first.base_offset:
+            raise Stale(f"{log.topic_partition}: retention took the segment at {first.base_offset}")
+
+    # -- what stays ---------------------------------------------------------------------------------------------------
+
+    def _filter(self, segment: Segment, end_offset: int, writer: _Writer) -> Iterator[Pause]:
+        for data in self._windows(segment, end_offset):
+            for batch in iter_batches(data, verify=False):
+                header = batch.header
+                if header.base_offset >= self.end_offset:
+                    writer.keep(batch)
+                elif header.is_control:
+                    self._filter_marker(batch, writer)
+                else:
+                    self._filter_batch(batch, writer)
+            yield None
+
+    def _filter_batch(self, batch: RecordBatch, writer: _Writer) -> None:
+        header = batch.header
+        if header.is_transactional:
+            self._with_records.add(header.producer_id)
+            if self._keys.is_aborted(header):
+                self._drop(batch, writer)
+                return
+        if not header.records_count:
+            self._drop(batch, writer)
+            return
+        records, columns = open_batch(batch)
+        kept = self._kept(header, columns)
+        values = columns.values
+        is_new_horizon = header.delete_horizon_ms is None and any(values[index] is None for index in kept)
+        if not kept:
+            self._drop(batch, writer)
+        elif len(kept) < header.records_count or is_new_horizon:
+            horizon_ms = self._horizon_ms if is_new_horizon else None
+            writer.rewrite(header, keep_records(header, records, kept, columns, horizon_ms))
+        else:
+            writer.keep(batch)
+
+    def _kept(self, header: BatchHeader, columns: Columns) -> list[int]:
+        """The numbers of the records that stay."""
+        newest = self._keys.newest_offsets(columns.keys)
+        horizon_ms = header.delete_horizon_ms
+        keeps_tombstones = horizon_ms is None or self._now_ms < horizon_ms
+        return [
+            index
+            for index, (key, value, offset, newest_offset) in enumerate(
+                zip(columns.keys, columns.values, columns.offsets, newest, strict=True)
+            )
+            if offset >= newest_offset and key is not None and (keeps_tombstones or value is not None)
+        ]
+
+    def _filter_marker(self, batch: RecordBatch, writer: _Writer) -> None:
+        header = batch.header
+        had_records = header.producer_id in self._with_records
+        self._with_records.discard(header.producer_id)
+        if had_records:
+            writer.keep(batch)
+        elif not header.records_count:
+            self._drop(batch, writer)
+        elif header.delete_horizon_ms is None:
+            records, columns = open_batch(batch)
+            everything = range(header.records_count)
+            writer.rewrite(header, keep_records(header, records, everything, columns, self._horizon_ms))
+        elif self._now_ms >= header.delete_horizon_ms:
+            self._drop(batch, writer)
+        else:
+            writer.keep(batch)
+
+    def _drop(self, batch: RecordBatch, writer: _Writer) -> None:
+        """Nothing of the batch stays, but for its header if a producer goes on from there."""
+        header = batch.header
+        last = self._live_producers.get(header.producer_id) if header.producer_id >= 0 else None
+        if last is None or not _is_last(header, last):
+            writer.drop(header)
+        elif header.records_count:
+            writer.rewrite(header, keep_header(header))
+        else:
+            writer.keep(batch)
+
+
+def _is_last(header: BatchHeader, last: LastBatch) -> bool:
+    if last.last_offset >= 0:
+        return header.last_offset == last.last_offset
+    return header.is_control and header.producer_epoch == last.producer_epoch
+
+
+class _Open:
+    """A transaction whose marker has not been met yet."""
+
+    __slots__ = ("first_offset", "newest")
+
+    def __init__(self, first_offset: int) -> None:
+        self.first_offset = first_offset
+        self.newest: dict[bytes, int] = {}
+
+
+class _NewestOffsets:
+    """Where each key was last written by a record that counts, and which transactions were aborted."""
+
+    def __init__(self, max_keys: int) -> None:
+        self._newest: dict[bytes, int] = {}
+        self._max_keys = max_keys
+        self._pending_count = 0
+        self._aborted: dict[int, list[tuple[int, int]]] = {}
+        """By producer id: (first offset, offset of the marker) of each aborted transaction, in order."""
+        self.undecided: dict[int, _Open] = {}
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._newest) + self._pending_count >= self._max_keys
+
+    def add(self, batch: RecordBatch, first_offset: int) -> None:
+        """Note the keys of a batch, from ``first_offset`` on."""
+        header = batch.header
+        if header.is_control:
+            self.decide(batch)
+            return
+        newest = self._newest
+        transaction = None
+        if header.is_transactional:
+            transaction = self.undecided.get(header.producer_id)
+            if transaction is None:
+                transaction = self.undecided[header.producer_id] = _Open(header.base_offset)
+            newest = transaction.newest
+            self._pending_count -= len(newest)
+        if header.records_count and header.next_offset > first_offset:
+            _, columns = open_batch(batch)
+            for key, offset in zip(columns.keys, columns.offsets, strict=True):
+                if key is not None and offset >= first_offset:
+                    newest[key if len(key) < _DIGEST_BYTES else _digest(key)] = offset
+        if transaction is not None:
+            self._pending_count += len(newest)
+
+    def decide(self, marker: RecordBatch) -> None:
+        """Take in what a marker says of its producer's transaction."""
+        header = marker.header
+        transaction = self.undecided.pop(header.producer_id, None)
+        if transaction is None:
+            return
+        self._pending_count -= len(transaction.newest)
+        control_type = read_control_type(marker.columns().keys[0]) if header.records_count else None
+        if control_type is ControlType.ABORT:
+            ranges = self._aborted.setdefault(header.producer_id, [])
+            ranges.append((transaction.first_offset, header.base_offset))
+            return
+        newest = self._newest
+        for key, offset in transaction.newest.items():
+            if newest.get(key, -1) < offset:
+                newest[key] = offset
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether a transactional batch belongs to an aborted transaction."""
+        ranges = self._aborted.get(header.producer_id)
+        if not ranges:
+            return False
+        number = bisect_right(ranges, (header.base_offset, _NEVER)) - 1
+        return number >= 0 and header.base_offset < ranges[number][1]
+
+    def newest_offsets(self, keys: Sequence[bytes | None]) -> list[int]:
+        """Where each key was last written; -1 where that was in the part cleaned before, or for no key."""
+        get = self._newest.get
+        return [
+            -1 if key is None else get(key if len(key) < _DIGEST_BYTES else _digest(key), -1) for key in keys
+        ]  # fmt: skip
+
+
+def _digest(key: bytes) -> bytes:
+    """What stands for a long key. Shorter keys stand for themselves, and are never as long as this."""
+    return blake2b(key, digest_size=_DIGEST_BYTES).digest()
+
+
+class _Writer:
+    """The cleaned segment, as it grows."""
+
+    def __init__(self, storage: Storage, log: PartitionLog, base_offset: int, now_ms: int) -> None:
+        self._storage = storage
+        self._config = log.config
+        self._parts: list[Buffer] = []
+        self._buffered_bytes = 0
+        self._next_offset = base_offset
+        self._dropped_ms = NO_TIMESTAMP
+        self._is_rewritten = False
+        stem = stem_of(log.directory, base_offset) + CLEANED
+        remove_files(storage, stem)
+        interval = log.config.index_interval_bytes
+        self.segment = Segment(storage, stem, base_offset, now_ms, interval, create=True)
+
+    def has_room_for(self, segment: Segment, end_offset: int) -> bool:
+        """Whether another segment may be merged into this one: judged by its size now, as it only shrinks."""
+        config, mine = self._config, self.segment
+        entries = len(mine.offset_index) + segment.size_bytes // max(config.index_interval_bytes, 61)
+        return (
+            mine.size_bytes + self._buffered_bytes + segment.size_bytes <= config.segment_bytes
+            and end_offset - mine.base_offset <= LARGEST_RELATIVE_OFFSET
+            and entries * 12 <= config.segment_index_bytes
+        )
+
+    def keep(self, batch: RecordBatch) -> None:
+        """The batch as it is."""
+        header = batch.header
+        end = batch.position + header.size_bytes
+        self._add(header, memoryview(batch.buffer)[batch.position : end])
+
+    def rewrite(self, header: BatchHeader, batch: bytearray) -> None:
+        """``batch`` in the place of the one with this header."""
+        self._is_rewritten = True
+        self._add(header, batch)
+
+    def drop(self, header: BatchHeader) -> None:
+        """Nothing of a batch; its offsets are filled up later."""
+        self._dropped_ms = max(self._dropped_ms, header.max_timestamp_ms)
+
+    def finish(self, end_offset: int) -> None:
+        """Everything up to ``end_offset`` was kept or dropped."""
+        self._fill_up(end_offset)
+        self._write()
+        self.segment.finish_indexes()
+
+    def differs_from(self, original: Segment) -> bool:
+        """Whether it is worth a swap. A run of dropped batches that was dropped before comes out the same."""
+        return self._is_rewritten or self.segment.size_bytes != original.size_bytes
+
+    def discard(self) -> None:
+        """Let go of the files, and remove them unless they have taken over by now."""
+        self.segment.close()
+        with contextlib.suppress(OSError):  # left over; the next cleaning, or the next start, removes it
+            remove_files(self._storage, self.segment.stem)
+
+    def _add(self, header: BatchHeader, batch: Buffer) -> None:
+        if header.base_offset > self._next_offset:
+            self._fill_up(header.base_offset)
+        self._put(batch, header.last_offset, header.max_timestamp_ms)
+
+    def _fill_up(self, offset: int) -> None:
+        if offset > self._next_offset:
+            timestamp_ms, self._dropped_ms = self._dropped_ms, NO_TIMESTAMP
+            self._put(empty_batch(self._next_offset, offset - 1, timestamp_ms), offset - 1, timestamp_ms)
+
+    def _put(self, batch: Buffer, last_offset: int, timestamp_ms: int) -> None:
+        segment = self.segment
+        position = segment.size_bytes + self._buffered_bytes
+        if timestamp_ms > segment.max_timestamp_ms:
+            segment.max_timestamp_ms = timestamp_ms
+            segment.max_timestamp_offset = last_offset
+        if segment.since_index_bytes > self._config.index_interval_bytes:
+            segment.index_batch(last_offset, position)
+        segment.since_index_bytes += len(batch)
+        self._parts.append(batch)
+        self._buffered_bytes += len(batch)
+        self._next_offset = last_offset + 1
+        if self._buffered_bytes >= _WRITE_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        self.segment.file.append(b"".join(self._parts))
+        self._parts.clear()
+        self._buffered_bytes = 0
