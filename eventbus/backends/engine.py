@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
@@ -16,16 +16,16 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
+from eventbus.backends.clock import Clock, steady_clock, system_clock
+from eventbus.backends.membership import Membership, Sight
 from eventbus.broker import Broker, BrokerConfig
+from eventbus.broker.groups import Groups
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.log.commit import Flush
 from eventbus.log.storage import Storage, storage_error
 from eventbus.types import TopicPartition
 
 logger = logging.getLogger("eventbus.engine")
-
-Clock = Callable[[], int]
-"""Milliseconds since the epoch."""
 
 _TOO_LATE = 3
 """A flush that covers a record makes it durable; so many without that are a bug, not a reason to go on."""
@@ -56,9 +56,10 @@ class Engine:
         self.name = name
         self.config = config
         self.clock = clock
+        """For the timestamps of records."""
+        self.now_ms: Clock = steady_clock() if clock is system_clock else clock
+        """For sessions, transactions, retention: a machine's clock that is set must not expire them."""
         self.waits_for_flush = storage.durable and config.fsync == "commit"
-        self.members: dict[tuple[str, str], object] = {}
-        """Who reads a topic for a group: (group, topic) -> consumer. One each, until the group coordinator lands."""
         self.topic_listeners: list[Callable[[], None]] = []
         """Told when topics are created, grown or deleted."""
         self._storage = storage
@@ -69,6 +70,11 @@ class Engine:
         self._running: _RunningFlush | None = None
         self._flusher: ThreadPoolExecutor | None = None
         self._listeners: dict[TopicPartition, list[Callable[[TopicPartition], None]]] = {}
+        self._members: dict[str, list[Membership]] = {}
+        """The members of groups that live in this process."""
+        self.members: dict[tuple[str, str], object] = {}
+        self._next_tick_ms = 0
+        self._nearer_deadline = anyio.Event()
 
     @classmethod
     def shared(cls, name: str, config: BrokerConfig, make: Callable[[], Engine]) -> Engine:
@@ -106,8 +112,11 @@ class Engine:
                 "share the bus, or give each thread a log of its own"
             )
         if self._broker is None:
-            self._broker = Broker.open(self._storage, self.config, now_ms=self.clock(), new_id=self._new_id)
-            self._broker.on_advance = self._advanced
+            now_ms = self.now_ms()
+            broker = self._broker = Broker.open(self._storage, self.config, now_ms=now_ms, new_id=self._new_id)
+            broker.on_advance = self._advanced
+            broker.groups.on_rebalance = self._rebalancing
+            self._nearer_deadline = anyio.Event()
             self._thread = threading.get_ident()
             Engine._shared.setdefault(self.name, self)
         self._users += 1
@@ -122,7 +131,7 @@ class Engine:
             if self._running is not None:
                 self._running.finished.wait()
                 self._complete(self._running, go_on=False)
-            broker.close(self.clock())
+            broker.close(self.now_ms())
         except OSError as error:
             raise storage_error(error, f"closing {self.name}") from error
         finally:
@@ -230,12 +239,60 @@ class Engine:
         for listener in self._listeners.get(topic_partition, ()):
             listener(topic_partition)
 
+    # groups ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def groups(self) -> Groups:
+        return self.broker.groups
+
+    def sight(self, topic: str) -> Sight:
+        """A topic's id and its partition count: what a member remembers to see a change by."""
+        return self.broker.topic_id(topic), self.broker.partitions_of(topic)
+
+    def add_member(self, member: Membership) -> None:
+        self._members.setdefault(member.group, []).append(member)
+
+    def remove_member(self, member: Membership) -> None:
+        members = self._members.get(member.group, [])
+        if member in members:
+            members.remove(member)
+        if not members:
+            self._members.pop(member.group, None)
+
+    def members_of(self, group: str) -> Sequence[Membership]:
+        """Those of the group that live in this process."""
+        return tuple(self._members.get(group, ()))
+
+    def _rebalancing(self, group: str) -> None:
+        for member in self.members_of(group):
+            member.rebalancing()
+
+    # time ------------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what is due. Members of this process are heard of first: they live, or nothing here would run."""
+        now_ms = self.now_ms()
+        for members in list(self._members.values()):
+            for member in list(members):
+                member.beat(now_ms)
+        self.broker.tick(now_ms)
+
+    def deadline_changed(self) -> None:
+        """Something may be due earlier than the housekeeping thinks: a rebalance began, a transaction was opened."""
+        if self.broker.next_deadline_ms() < self._next_tick_ms:
+            self._nearer_deadline.set()
+
     async def run(self) -> None:
-        """Housekeeping: flushes by interval, retention, checkpoints for readers of other processes."""
+        """Housekeeping: heartbeats, timeouts, flushes by interval, retention, checkpoints for other processes."""
         interval_ms = self.config.fsync_interval_ms if self.config.fsync == "interval" else 1_000
         while True:
-            wait_ms = min(interval_ms, max(self.broker.next_deadline_ms() - self.clock(), 1))
-            await anyio.sleep(wait_ms / 1000)
-            self.broker.tick(self.clock())
+            now_ms = self.now_ms()
+            wait_ms = min(interval_ms, max(self.broker.next_deadline_ms() - now_ms, 1))
+            self._next_tick_ms = now_ms + wait_ms
+            if self._nearer_deadline.is_set():
+                self._nearer_deadline = anyio.Event()
+            with anyio.move_on_after(wait_ms / 1000):
+                await self._nearer_deadline.wait()
+            self.tick()
             if self.config.fsync == "interval" and self.broker.needs_sync:
                 self.flush_soon()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,9 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from eventbus.backends.base import Backend
+from eventbus.backends.clock import Clock, system_clock
 from eventbus.backends.embedded import EmbeddedBackend
-from eventbus.backends.engine import Clock, Engine
+from eventbus.backends.engine import Engine
 from eventbus.broker import BrokerConfig
 from eventbus.errors import ConfigError
 from eventbus.log.storage import FileStorage, MemoryStorage
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 SCHEMES = ("memory", "file", "kafka")
-
-
-def system_clock() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 def new_id() -> bytes:

@@ -1,0 +1,496 @@
+"""A consumer's place in its group: the client's half of the classic group protocol. Synchronous.
+
+    out --join--> joining --(all have joined)--> joined --sync--> syncing --(leader assigned)--> synced --> in
+     ^                                                                                                      |
+     +--------------- the group rebalances; topics or the subscription changed; the place is lost ----------+
+
+The consumer drives it from its polls: `advance` does what can be done without waiting and says what the consumer must
+do before it can go on, give partitions up or take some. Answers of the coordinator only move the state and wake the
+consumer; nothing is called back from inside the coordinator.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple, Protocol
+
+from eventbus.backends.base import ConsumerConfig
+from eventbus.coordinator.assignors import Assignor, Subscription
+from eventbus.coordinator.consumer_protocol import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from eventbus.coordinator.requests import CONSUMER_PROTOCOL, JoinGroup, JoinGroupResult, SyncGroupResult
+from eventbus.coordinator.strategies import common_protocol, make_assignors
+from eventbus.errors import (
+    ConfigError,
+    FencedInstanceId,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    KafkaError,
+    MemberIdRequired,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from eventbus.types import GroupMetadata, TopicPartition
+
+logger = logging.getLogger("eventbus.group")
+
+State = Literal["out", "joining", "joined", "syncing", "synced", "in"]
+Sight = tuple[str, int]
+"""A topic as it was looked at: its id and its number of partitions; ("", 0) when there is none."""
+
+
+class GiveUp(NamedTuple):
+    """These partitions go to others: finish and commit them, then call `Membership.given_up`."""
+
+    partitions: list[TopicPartition]
+
+
+class Take(NamedTuple):
+    """These partitions are this member's now: call `Membership.taken` once they are."""
+
+    partitions: list[TopicPartition]
+
+
+class Coordinator(Protocol):
+    """The log's half; see `eventbus.broker.groups.Groups`."""
+
+    def join(self, request: JoinGroup, now_ms: int, reply: Callable[[JoinGroupResult | KafkaError], None]) -> None: ...
+
+    def sync(
+        self,
+        group: GroupMetadata,
+        assignments: Mapping[str, bytes],
+        now_ms: int,
+        reply: Callable[[SyncGroupResult | KafkaError], None],
+        *,
+        protocol_type: str | None = None,
+        protocol_name: str | None = None,
+    ) -> None: ...
+
+    def heartbeat(self, group: GroupMetadata, now_ms: int) -> None: ...
+
+    def leave(
+        self, group: str, members: list[tuple[str, str | None]], now_ms: int, reason: str = ""
+    ) -> list[KafkaError | None]: ...
+
+
+class Host(Protocol):
+    """What a member needs of the process it lives in."""
+
+    @property
+    def groups(self) -> Coordinator: ...
+
+    def now_ms(self) -> int: ...
+
+    def sight(self, topic: str) -> Sight: ...
+
+    def members_of(self, group: str) -> Iterable[Membership]: ...
+
+
+class Membership:
+    """One member of one group."""
+
+    def __init__(
+        self,
+        host: Host,
+        config: ConsumerConfig,
+        group: str,
+        wake: Callable[[], object],
+        lose: Callable[[list[TopicPartition]], object],
+    ) -> None:
+        """``wake``: there is something to `advance`. ``lose``: these partitions are gone, and nothing can be committed."""
+        self.group = group
+        self.owned: set[TopicPartition] = set()
+        self.metadata = GroupMetadata(group, group_instance_id=config.group_instance_id)
+        """Who commits. After a loss it stays what it was, so that the coordinator refuses what comes too late."""
+        self._host = host
+        self._config = config
+        self._wake = wake
+        self._lose = lose
+        self._assignors: dict[str, Assignor] = {one.name: one for one in make_assignors(config.assignors)}
+        self._protocol = common_protocol(self._assignors.values())
+        self._state: State = "out"
+        self._member_id = ""
+        self._topics: tuple[str, ...] | None = None
+        self._reason = ""
+        """Why to join again; empty while there is no reason to."""
+        self._look_at_topics = False
+        self._error: Exception | None = None
+        """What `advance` raises: once, or for good when nothing can be done about it."""
+        self._attempt = 0
+        """Which join or sync is meant by an answer; answers to earlier ones are ignored."""
+        self._joined: JoinGroupResult | None = None
+        self._target: set[TopicPartition] = set()
+        self._seen: dict[str, Sight] | None = None
+        """What the leader assigned by; None in other members."""
+        self._protocol_name = ""
+        self._cause = ""
+        self._since_ms = 0
+        self._in_poll = False
+        self._last_poll_ms = host.now_ms()
+        self._last_beat_ms = self._last_poll_ms
+
+    def __repr__(self) -> str:
+        name = self.metadata.member_id or self._member_id or "?"
+        return f"<member {name} of {self.group}: {self._state} {self.metadata.generation_id} owned={len(self.owned)}>"
+
+    # what the consumer tells -----------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """What to read from now on."""
+        wanted = tuple(sorted(topics))
+        if wanted != self._topics:
+            self._rejoin("subscribed" if self._topics is None else "the subscription changed")
+            self._topics = wanted
+
+    def topics_changed(self) -> None:
+        """Topics were created, grown or deleted: the leader looks whether that concerns the group."""
+        self._look_at_topics = True
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """The partition is gone, with its topic."""
+        self.owned.discard(topic_partition)
+
+    def poll_begins(self) -> None:
+        self._in_poll = True
+
+    def poll_ends(self) -> None:
+        self._in_poll = False
+        self._last_poll_ms = self._host.now_ms()
+
+    @property
+    def is_settled(self) -> bool:
+        """The place is taken and nothing asks for another: the one look of a poll that has no group work to do."""
+        return self._state == "in" and not self._reason and not self._look_at_topics and self._error is None
+
+    @property
+    def is_waited_for(self) -> bool:
+        """The group cannot go on before this member's next poll."""
+        return self._state not in ("joining", "syncing") and not self.is_settled
+
+    # the machine -----------------------------------------------------------------------------------------------------
+
+    def advance(self) -> GiveUp | Take | None:
+        """Go as far as is possible now. None: in, or waiting for the others.
+
+        Raises FencedInstanceId (for good), InconsistentGroupProtocol, InvalidSessionTimeout, InvalidGroupId,
+        GroupMaxSizeReached, StorageError, and what an assignor raises: the next call tries again.
+        """
+        while True:
+            if self._error is not None:
+                error = self._error
+                if not isinstance(error, FencedInstanceId):
+                    self._error = None
+                raise error
+            match self._state:
+                case "in":
+                    self._compare_topics()
+                    if not self._reason:
+                        return None
+                    if step := self._before_join():
+                        return step
+                    self._join()
+                case "out":
+                    if self._topics is None:
+                        return None
+                    if step := self._before_join():
+                        return step
+                    self._join()
+                case "joined":
+                    self._sync()
+                case "synced":
+                    if step := self._settle():
+                        return step
+                case "joining" | "syncing":
+                    return None
+
+    def given_up(self, step: GiveUp) -> None:
+        self.owned.difference_update(step.partitions)
+        if self._state == "synced":
+            self._rejoin("gave up partitions that others wait for")
+
+    def taken(self, step: Take) -> None:
+        self.owned.update(step.partitions)
+
+    def rebalancing(self) -> None:
+        """The group prepares a rebalance: do not wait for a heartbeat to hear of it."""
+        if self._state in ("in", "synced"):
+            self._rejoin("the group rebalances")
+
+    def _rejoin(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        self._wake()
+
+    def _compare_topics(self) -> None:
+        if self._look_at_topics:
+            self._look_at_topics = False
+            if self._seen is not None and any(self._host.sight(topic) != seen for topic, seen in self._seen.items()):
+                self._rejoin("topics of the group changed")
+
+    def _before_join(self) -> GiveUp | None:
+        """Eager: everything goes back first. Cooperative: only what is no longer subscribed to."""
+        wanted = () if self._protocol == "eager" else self._topics or ()
+        moving = [topic_partition for topic_partition in self.owned if topic_partition.topic not in wanted]
+        return GiveUp(sorted(moving)) if moving else None
+
+    def _join(self) -> None:
+        if self._state == "in" or not self._cause:
+            self._since_ms = self._host.now_ms()
+            self._cause = self._reason
+        config = self._config
+        subscription = Subscription(
+            topics=self._topics or (),
+            owned_partitions=tuple(sorted(self.owned)) if self._protocol == "cooperative" else (),
+            generation_id=self.metadata.generation_id,
+        )
+        request = JoinGroup(
+            group=self.group,
+            member_id=self._member_id,
+            group_instance_id=config.group_instance_id,
+            client_id=config.client_id,
+            protocols=tuple((name, self._told(one, subscription)) for name, one in self._assignors.items()),
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.max_poll_interval_ms,
+            # The id is known before the join is parked, so that a member which gives up waiting can leave.
+            require_known_member_id=config.group_instance_id is None,
+            supports_skipping_assignment=True,
+            reason=self._reason,
+        )
+        self._reason = ""
+        self._state = "joining"
+        attempt = self._attempt = self._attempt + 1
+
+        def reply(result: JoinGroupResult | KafkaError) -> None:
+            if attempt == self._attempt:
+                self._on_join(result)
+
+        try:
+            self._host.groups.join(request, self._host.now_ms(), reply)
+        except KafkaError as error:
+            reply(error)
+
+    def _told(self, assignor: Assignor, subscription: Subscription) -> bytes:
+        return encode_subscription(
+            Subscription(
+                topics=subscription.topics,
+                user_data=assignor.user_data(subscription.topics),
+                owned_partitions=subscription.owned_partitions,
+                generation_id=subscription.generation_id,
+            )
+        )
+
+    def _on_join(self, result: JoinGroupResult | KafkaError) -> None:
+        if isinstance(result, MemberIdRequired):
+            self._member_id = result.member_id
+            self._state = "out"
+            self._reason = self._cause
+        elif isinstance(result, KafkaError):
+            self.refused(result)
+        else:
+            self._member_id = result.member_id
+            self.metadata = GroupMetadata(
+                self.group, result.generation_id, result.member_id, self._config.group_instance_id
+            )
+            self._protocol_name = result.protocol_name
+            self._joined = result
+            self._state = "joined"
+        self._wake()
+
+    def _sync(self) -> None:
+        joined = self._joined
+        assert joined is not None
+        if self.metadata.group_instance_id is not None:
+            self._fence_predecessors()
+        assignments = self._assign(joined) if joined.is_leader else {}
+        if not joined.is_leader:
+            self._seen = None
+        self._state = "syncing"
+        attempt = self._attempt = self._attempt + 1
+
+        def reply(result: SyncGroupResult | KafkaError) -> None:
+            if attempt == self._attempt:
+                self._on_sync(result)
+
+        try:
+            self._host.groups.sync(
+                self.metadata,
+                assignments,
+                self._host.now_ms(),
+                reply,
+                protocol_type=CONSUMER_PROTOCOL,
+                protocol_name=joined.protocol_name,
+            )
+        except KafkaError as error:
+            reply(error)
+
+    def _on_sync(self, result: SyncGroupResult | KafkaError) -> None:
+        if isinstance(result, KafkaError):
+            self.refused(result)
+        else:
+            try:
+                self._target = set(decode_assignment(result.assignment))
+                self._state = "synced"
+            except ValueError as error:
+                self._state = "out"
+                self._reason = "the assignment cannot be read"
+                self._error = InconsistentGroupProtocol(
+                    f"group {self.group!r}: what its leader assigned cannot be read ({error}): its members must agree "
+                    f"on what assignor {result.protocol_name!r} means"
+                )
+        self._wake()
+
+    def _settle(self) -> GiveUp | Take | None:
+        """What was assigned becomes what is held: first what goes, then what comes."""
+        self._target = {tp for tp in self._target if tp.partition < self._host.sight(tp.topic)[1]}
+        going = self.owned - self._target
+        if going:
+            return GiveUp(sorted(going))
+        coming = self._target - self.owned
+        if coming:
+            return Take(sorted(coming))
+        generation_id = self.metadata.generation_id
+        self._assignors[self._protocol_name].on_assignment(sorted(self.owned), generation_id)
+        self._state = "in"
+        self._look_at_topics = self._seen is not None
+        logger.info(
+            "group %r generation %d: %s %sowns %d partition(s), by %s; %d ms after: %s",
+            self.group, generation_id, self.metadata.group_instance_id or self._member_id,
+            "leads and " if self._seen is not None else "", len(self.owned), self._protocol_name,
+            self._host.now_ms() - self._since_ms, self._cause,
+        )  # fmt: skip
+        self._cause = ""
+        return None
+
+    def _assign(self, joined: JoinGroupResult) -> dict[str, bytes]:
+        """The leader's work: who reads what."""
+        subscriptions: dict[str, Subscription] = {}
+        for member in joined.members:
+            try:
+                told = decode_subscription(member.metadata)
+            except ValueError as error:
+                raise InconsistentGroupProtocol(
+                    f"group {self.group!r}: what member {member.member_id} subscribes to cannot be read: {error}"
+                ) from error
+            subscriptions[member.member_id] = Subscription(
+                topics=told.topics,
+                user_data=told.user_data,
+                owned_partitions=told.owned_partitions,
+                generation_id=told.generation_id,
+                rack_id=told.rack_id,
+                group_instance_id=member.group_instance_id,
+            )
+        topics = {topic for one in subscriptions.values() for topic in one.topics}
+        self._seen = {topic: self._host.sight(topic) for topic in topics}
+        if joined.skip_assignment:
+            return {}
+        counts = {topic: count for topic, (_, count) in self._seen.items() if count}
+        shares = self._assignors[joined.protocol_name].assign(counts, subscriptions)
+        self._check_shares(shares, joined.protocol_name)
+        total = sum(counts.values())
+        if len(subscriptions) > total:
+            logger.warning(
+                "group %r has %d members for %d partition(s): %d of them are idle",
+                self.group, len(subscriptions), total, len(subscriptions) - total,
+            )  # fmt: skip
+        return {member: encode_assignment(shares.get(member, ())) for member in subscriptions}
+
+    def _check_shares(self, shares: Mapping[str, Iterable[TopicPartition]], name: str) -> None:
+        """An assignor of the user's own may be wrong: two members of one partition would handle everything twice."""
+        holders: dict[TopicPartition, str] = {}
+        for member, share in shares.items():
+            for topic_partition in share:
+                other = holders.setdefault(topic_partition, member)
+                if other != member:
+                    raise ConfigError(f"assignor {name!r} gave {topic_partition} to both {other} and {member}")
+
+    # losing the place ------------------------------------------------------------------------------------------------
+
+    def refused(self, error: KafkaError) -> None:
+        """The coordinator refused a join, a sync or a heartbeat; what that means for the place."""
+        if isinstance(error, RebalanceInProgress):
+            if self._state not in ("in", "synced"):
+                self._state = "out"
+            self._rejoin("the group rebalances")
+        elif isinstance(error, (UnknownMemberId, IllegalGeneration, FencedInstanceId)):
+            if isinstance(error, FencedInstanceId):
+                self._error = error
+            if not isinstance(error, IllegalGeneration):
+                self._member_id = ""
+            self._out(str(error))
+        else:
+            if self._state not in ("in", "synced"):
+                self._state = "out"
+                self._reason = self._cause or "failed to join"
+            self._error = error
+            self._wake()
+
+    def commit_refused(self, group: GroupMetadata, error: KafkaError) -> None:
+        """The coordinator refused a commit made under ``group``."""
+        if isinstance(error, RebalanceInProgress):
+            self.rebalancing()
+        elif group == self.metadata and isinstance(error, (UnknownMemberId, IllegalGeneration, FencedInstanceId)):
+            self.refused(error)
+
+    def _out(self, reason: str) -> None:
+        """The place is lost: what was held may be another's already."""
+        self._attempt += 1
+        self._state = "out"
+        self._seen = None
+        self._reason = reason
+        lost = sorted(self.owned)
+        self.owned.clear()
+        if lost:
+            logger.warning(
+                "group %r: lost %s; what was not committed is read again: %s",
+                self.group, ", ".join(map(str, lost)), reason,
+            )  # fmt: skip
+            self._lose(lost)
+        self._wake()
+
+    def beat(self, now_ms: int) -> None:
+        """The process lives, and so does this member, unless its owner has stopped polling."""
+        if self._state == "out":
+            return
+        most_ms = self._config.max_poll_interval_ms
+        if not self._in_poll and now_ms - self._last_poll_ms > most_ms:
+            self._give_place(
+                f"no poll for {now_ms - self._last_poll_ms:,} ms, more than max_poll_interval_ms={most_ms:,}: handle "
+                "fewer records per poll, or raise it"
+            )
+        elif now_ms - self._last_beat_ms >= self._config.heartbeat_interval_ms:
+            self._last_beat_ms = now_ms
+            self.heartbeat()
+
+    def heartbeat(self) -> None:
+        if self._state in ("out", "joining"):
+            return
+        try:
+            self._host.groups.heartbeat(self.metadata, self._host.now_ms())
+        except RebalanceInProgress:
+            self.rebalancing()
+        except KafkaError as error:
+            self.refused(error)
+
+    def _give_place(self, reason: str) -> None:
+        """Leave, as Java's client does; the next poll joins again. A static member's place is kept by its session."""
+        if self._config.group_instance_id is None and self._member_id:
+            self._host.groups.leave(self.group, [(self._member_id, None)], self._host.now_ms(), reason)
+            self._member_id = ""
+        self._out(reason)
+
+    def leave(self, reason: str) -> None:
+        """For good."""
+        if self._state != "out" or self._member_id:
+            self.owned.clear()  # given back by the consumer already
+            self._give_place(reason)
+
+    def _fence_predecessors(self) -> None:
+        """Who ran under this instance id in this process before finds out now, not at its next heartbeat."""
+        for other in list(self._host.members_of(self.group)):
+            if other is not self and other.metadata.group_instance_id == self.metadata.group_instance_id:
+                other.heartbeat()
