@@ -119,14 +119,14 @@ class EmbeddedProducer:
 
         Raises InvalidTxnState outside a transaction, UnknownTopicOrPartition when the topic is another one by now.
         """
-        if self._closed:
-            _refuse()
         topic_partition = accumulator.topic_partition
         if self._accumulators.get(topic_partition) is not accumulator:
             raise UnknownTopicOrPartition(
                 f"topic {topic_partition.topic!r} was deleted after the record was given to the producer: send it again"
             )
         if self.transactions is not None:
+            if self._closed:
+                _refuse()
             return self.transactions.include(accumulator)
         if self.identity is _NOT_IDENTIFIED:
             # Until the broker has its transactions (the same change): without.
@@ -322,7 +322,6 @@ class EmbeddedProducer:
                     await self.transactions.aclose()
                 await self._drain()
             self.store = _refuse
-            self.forget_identity()
 
     # transactions ----------------------------------------------------------------------------------------------------
 

@@ -57,6 +57,7 @@ def producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
         values["compression"] = _compression(values.pop("compression_type"))
     if "acks" in values:
         values["acks"] = _acks(values["acks"])
+    _choose_idempotence(values)
     return ProducerSettings(_convert(values, ProducerConfig, "producer"), partitioner)
 
 
@@ -83,6 +84,25 @@ def _convert(values: dict[str, Any], into: type[Any], what: str) -> Any:
         return msgspec.convert(values, into, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{what} setting: {error}") from None
+
+
+def _choose_idempotence(values: dict[str, Any]) -> None:
+    """As Kafka's client: on, unless ``acks`` is not all; asked for in so many words, it insists (KIP-679)."""
+    explicit = values.get("enable_idempotence")
+    if isinstance(explicit, str):
+        explicit = explicit.lower() in ("true", "1")
+    acks = values.get("acks", -1)
+    transactional_id = values.get("transactional_id")
+    if transactional_id is not None and (not isinstance(transactional_id, str) or not transactional_id):
+        raise ConfigError(f"transactional_id={transactional_id!r}: a text that is not empty")
+    if transactional_id is not None or explicit:
+        what = "enable_idempotence=True" if transactional_id is None else f"transactional_id={transactional_id!r}"
+        if acks != -1:
+            raise ConfigError(f'{what} needs acks="all", not acks={acks}: leave one of the two out')
+        if explicit is not None and not explicit:
+            raise ConfigError(f"{what} needs enable_idempotence: leave enable_idempotence=False out")
+    elif acks != -1:
+        values["enable_idempotence"] = False
 
 
 def _compression(name: Any) -> Compression:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import anyio
 import anyio.lowlevel
@@ -13,13 +13,25 @@ from eventbus.backends.base import Add, Append, BackendProducer, Send
 from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.partitioner import Partitioner, make_partitioner
+from eventbus.client.transaction import OwnProducer, Transaction
 from eventbus.errors import BufferExhausted, ConfigError, SerializationError, UnknownTopicOrPartition
-from eventbus.types import Header, Headers, RecordMetadata
+from eventbus.types import GroupMetadata, Header, Headers, OffsetAndMetadata, RecordMetadata, TopicPartition
 from serdes import Encode, Serde, encoder_for
 
 HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 """Headers as a mapping, or as pairs when a name occurs more than once."""
 
+
+class HasGroup(Protocol):
+    """A consumer of a group."""
+
+    def group_metadata(self) -> GroupMetadata:
+        """Which member of which generation it is now."""
+        ...
+
+
+GroupLike = HasGroup | GroupMetadata | str
+"""Whose offsets: a consumer, what it says of itself, or a group without members by its name."""
 
 _KEYS_REMEMBERED = 65_536
 _SLICE = 1_000
@@ -205,6 +217,60 @@ class Producer:
         """Return when every record given so far is stored or has failed."""
         await self._backend.flush()
 
+    # transactions ----------------------------------------------------------------------------------------------------
+
+    async def init(self) -> None:
+        """Take over the transactional id: producers before this one are fenced, what they left open is aborted.
+
+        `begin` does it when nobody else has. After an interrupted commit or abort it sees that through. Raises
+        InvalidTransactionTimeout, ProducerFenced, StorageError.
+        """
+        await self._backend.init_transactions()
+
+    async def begin(self) -> None:
+        """Open a transaction: what is sent from here on becomes visible with `commit`, or never.
+
+        Raises InvalidTxnState when one is open or the producer has no transactional id, ProducerFenced.
+        """
+        await self._backend.init_transactions()
+        self._backend.begin_transaction()
+
+    async def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: GroupLike) -> None:
+        """Commit a group's *next* offsets with the transaction (KIP-98, KIP-447).
+
+        ``group``: the consumer that read the records, so that a member that has lost its place is refused; its
+        `GroupMetadata`; or the name of a group without members. Raises IllegalGeneration, UnknownMemberId,
+        RebalanceInProgress, FencedInstanceId: abort then.
+        """
+        if isinstance(group, str):
+            group = GroupMetadata(group)
+        elif not isinstance(group, GroupMetadata):
+            group = group.group_metadata()
+        await self._backend.send_offsets_to_transaction(
+            {
+                TopicPartition(*partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+                for partition, offset in offsets.items()
+            },
+            group,
+        )
+
+    async def commit(self) -> None:
+        """On return every record and offset of the transaction is durable and visible to read-committed readers.
+
+        Raises TransactionAborted (nothing is visible: something was not stored, or the transaction timed out),
+        ProducerFenced, TransactionOutcomeUnknown, and StorageError when nothing has happened yet: commit again, or
+        abort. A commit that was cancelled may have happened: commit again and it tells.
+        """
+        await self._backend.commit_transaction()
+
+    async def abort(self) -> None:
+        """On return nothing of the transaction is visible to read-committed readers, nor ever will be."""
+        await self._backend.abort_transaction()
+
+    def transaction(self) -> Transaction:
+        """``async with producer.transaction() as tx``: begin, then commit, or abort if the block raises."""
+        return Transaction(self._settings.config.transactional_id or "", OwnProducer(self))
+
     # bytes -----------------------------------------------------------------------------------------------------------
 
     def _bytes_of(self, entry: _Topic, value: Any, what: str) -> bytes | None:
@@ -242,7 +308,7 @@ class Producer:
             await self._backend.run()
 
     async def aclose(self) -> None:
-        """Flush, then refuse further records."""
+        """Flush, then refuse further records. A transaction that is open is aborted."""
         if not self._closed:
             self._closed = True
             await self._backend.aclose()

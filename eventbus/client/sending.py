@@ -1,0 +1,77 @@
+"""The three ways to send, for whoever has a producer to send with: the bus, and a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from eventbus.backends.delivery import Delivery, OnDelivery
+from eventbus.types import RecordMetadata
+
+if TYPE_CHECKING:
+    from eventbus.client.producer import HeadersLike, Producer
+
+
+class Sending:
+    """`send`, `send_nowait` and `send_many` through `_sending_producer`."""
+
+    def _sending_producer(self) -> Producer:
+        raise NotImplementedError
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        partition_key: Any = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Publish one record and wait for its ack; see `Producer.send`."""
+        return await self._sending_producer().send(
+            topic,
+            value,
+            key=key,
+            headers=headers,
+            partition=partition,
+            partition_key=partition_key,
+            timestamp_ms=timestamp_ms,
+        )
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        partition_key: Any = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery:
+        """Publish one record without waiting; see `Producer.send_nowait`."""
+        return self._sending_producer().send_nowait(
+            topic,
+            value,
+            key=key,
+            headers=headers,
+            partition=partition,
+            partition_key=partition_key,
+            timestamp_ms=timestamp_ms,
+            on_delivery=on_delivery,
+        )
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        *,
+        key: Callable[[Any], Any] | None = None,
+        headers: HeadersLike | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Publish many records and wait until all are stored; see `Producer.send_many`."""
+        await self._sending_producer().send_many(topic, values, key=key, headers=headers, timestamp_ms=timestamp_ms)

@@ -1,0 +1,287 @@
+"""Transactions: records of several topics, and the offsets they came from, all or nothing (KIP-98)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import anyio
+
+from eventbus.client.sending import Sending
+from eventbus.errors import (
+    EventBusError,
+    InvalidTxnState,
+    ProducerFenced,
+    TransactionAborted,
+    TransactionOutcomeUnknown,
+)
+from eventbus.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from eventbus.client.producer import GroupLike, Producer
+
+logger = logging.getLogger("eventbus.transaction")
+
+Outcome = Literal["open", "committed", "aborted", "unknown"]
+
+_IDLE_PRODUCERS = 100
+"""Producers a bus keeps for transactional ids that are not in use: an id of its own per transaction must not leak."""
+
+
+class Turn(Protocol):
+    """Who lends a transaction its producer."""
+
+    async def take(self, transaction: Transaction) -> Producer: ...
+
+    async def give_back(self, *, usable: bool) -> None: ...
+
+
+class Transaction(Sending):
+    """Records and offsets that become visible together, or not at all.
+
+    ::
+
+        async with bus.transaction("importer-1") as tx:
+            await tx.send("orders", order, key="o-1")
+            await tx.send_offsets({partition: next_offset}, consumer)
+
+    Leaving the block commits; an exception in it aborts, and propagates. Inside, an awaited `send` returns when the
+    record is in the log; the commit is what makes all of them durable and visible to read-committed readers. Committing
+    raises TransactionAborted (run the block again), ProducerFenced (somebody else took the id over: stop),
+    TransactionOutcomeUnknown (read what it wrote before running it again). `outcome` tells afterwards.
+    """
+
+    def __init__(self, transactional_id: str, turn: Turn) -> None:
+        self.transactional_id = transactional_id
+        self._turn = turn
+        self._producer: Producer | None = None
+        self._entered = False
+        self._left = False
+        self._reusable = False
+        """The producer can go on with another transaction."""
+        self._outcome: Outcome = "open"
+
+    def __repr__(self) -> str:
+        return f"<Transaction of {self.transactional_id!r}, {self._outcome}>"
+
+    @property
+    def outcome(self) -> Outcome:
+        """ "open", "committed" or "aborted"; "unknown" when the commit was asked for and not answered.
+
+        A cancelled block has finished what was decided and aborted what was not, so it knows; unless it was cancelled
+        twice. Then `settle` asks again.
+        """
+        return self._outcome
+
+    async def __aenter__(self) -> Transaction:
+        if self._entered:
+            raise InvalidTxnState(f"{self!r} has been used: a transaction is one `async with`; open another")
+        self._entered = True
+        producer = await self._turn.take(self)
+        try:
+            await producer.begin()
+        except BaseException as error:
+            self._outcome = "aborted"
+            await self._turn.give_back(usable=isinstance(error, ProducerFenced))
+            raise
+        self._producer = producer
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        producer = self._producer
+        assert producer is not None
+        self._left = True
+        self._reusable = False
+        try:
+            if error is None:
+                await self._commit(producer)
+            else:
+                await self._abort(producer)
+        finally:
+            await self._turn.give_back(usable=self._reusable)
+
+    async def _commit(self, producer: Producer) -> None:
+        try:
+            await producer.commit()
+        except TransactionOutcomeUnknown:
+            self._outcome = "unknown"
+            raise
+        except (TransactionAborted, ProducerFenced):
+            self._outcome = "aborted"
+            self._reusable = True  # one that is fenced says so again to whoever asks next
+            raise
+        except EventBusError as error:  # the log could not even write the decision down
+            await self._abort(producer)
+            raise TransactionAborted(f"the transaction of {self.transactional_id!r} was aborted: {error}") from error
+        except BaseException:  # cancelled
+            self._outcome = "unknown"
+            self._reusable = True  # whoever takes it next settles this one first
+            with anyio.CancelScope(shield=True):
+                await self.settle()
+            raise
+        self._outcome = "committed"
+        self._reusable = True
+
+    async def _abort(self, producer: Producer) -> None:
+        """Aborted it is in any case, written down or not: nobody is left to commit it."""
+        self._outcome = "aborted"
+        try:
+            with anyio.CancelScope(shield=True):
+                await producer.abort()
+            self._reusable = True
+        except ProducerFenced as error:
+            logger.warning("%s", error)
+            self._reusable = True
+        except EventBusError as error:
+            logger.warning("the abort of a transaction of %r was not written: %s", self.transactional_id, error)
+
+    async def settle(self) -> Outcome:
+        """Ask again for the outcome of a commit that was interrupted: what was decided is finished, else aborted."""
+        producer = self._producer
+        if self._outcome == "unknown" and producer is not None:
+            try:
+                try:
+                    await producer.abort()
+                    self._outcome = "aborted"
+                except InvalidTxnState:  # it was asked to commit, and that cannot be taken back
+                    await producer.commit()
+                    self._outcome = "committed"
+            except EventBusError as error:
+                logger.warning("the outcome of a transaction of %r is unknown: %s", self.transactional_id, error)
+        return self._outcome
+
+    def _sending_producer(self) -> Producer:
+        return self._open_producer("send")
+
+    def _open_producer(self, what: str) -> Producer:
+        if self._producer is None or self._left:
+            when = f"is over ({self._outcome})" if self._left else "has not begun: use it as `async with ... as tx:`"
+            raise InvalidTxnState(f"cannot {what}: the transaction of {self.transactional_id!r} {when}")
+        return self._producer
+
+    async def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: GroupLike) -> None:
+        """Commit a group's offsets with the transaction; see `Producer.send_offsets`."""
+        await self._open_producer("send offsets").send_offsets(offsets, group)
+
+
+class OwnProducer:
+    """The turn of a producer that belongs to the caller: nobody to wait for."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    async def take(self, transaction: Transaction) -> Producer:
+        return self._producer
+
+    async def give_back(self, *, usable: bool) -> None:
+        """It stays where it is."""
+
+
+class _Shared:
+    """The producer of one transactional id, and whose turn it is."""
+
+    def __init__(self) -> None:
+        self.turn = anyio.Semaphore(1, fast_acquire=True)
+        self.wanted = 0
+        """Tasks that hold it or wait for it."""
+        self.holder: int | None = None
+        """The task whose turn it is."""
+        self.last: Transaction | None = None
+        self.timeout_ms: int | None = None
+        self.producer: Producer | None = None
+
+    async def aclose(self) -> None:
+        producer, self.producer = self.producer, None
+        if producer is not None:
+            with anyio.CancelScope(shield=True):
+                await producer.aclose()
+
+
+class Transactions:
+    """The transactions of one bus: a producer per transactional id, one transaction of it at a time."""
+
+    def __init__(self, open_producer: Callable[..., Producer]) -> None:
+        self._open_producer = open_producer
+        self._shared: dict[str, _Shared] = {}
+        """By transactional id; those used longest ago first."""
+
+    def transaction(self, transactional_id: str, timeout_ms: int | None) -> Transaction:
+        return Transaction(transactional_id, _SharedProducer(self, transactional_id, timeout_ms))
+
+    async def take(self, transactional_id: str, timeout_ms: int | None, transaction: Transaction) -> _Shared:
+        shared = self._shared.get(transactional_id)
+        if shared is None:
+            shared = self._shared[transactional_id] = _Shared()
+        task = anyio.get_current_task().id
+        if shared.holder == task:
+            raise InvalidTxnState(
+                f"a transaction of {transactional_id!r} is open in this very task and would wait for itself: use the "
+                "one that is open, or another transactional id"
+            )
+        shared.wanted += 1
+        try:
+            await shared.turn.acquire()
+        except BaseException:
+            shared.wanted -= 1
+            raise
+        shared.holder = task
+        try:
+            await self._prepare(shared, transactional_id, timeout_ms)
+        except BaseException:
+            await self.give_back(shared, usable=True)
+            raise
+        shared.last = transaction
+        return shared
+
+    async def _prepare(self, shared: _Shared, transactional_id: str, timeout_ms: int | None) -> None:
+        """See to it that the producer can begin."""
+        last, shared.last = shared.last, None
+        asks_again = last is not None and last.outcome == "unknown"
+        if last is not None and asks_again and await last.settle() == "unknown":
+            await shared.aclose()
+        if timeout_ms is not None and timeout_ms != shared.timeout_ms:
+            await shared.aclose()
+        if shared.producer is None:
+            await self._make_room()
+            timeout = {} if timeout_ms is None else {"transaction_timeout_ms": timeout_ms}
+            shared.producer = self._open_producer(
+                transactional_id=transactional_id, acks="all", enable_idempotence=True, **timeout
+            )
+            shared.timeout_ms = timeout_ms
+
+    async def _make_room(self) -> None:
+        idle = [name for name, shared in self._shared.items() if not shared.wanted]
+        for name in idle[: max(len(idle) - _IDLE_PRODUCERS + 1, 0)]:
+            await self._shared.pop(name).aclose()
+
+    async def give_back(self, shared: _Shared, *, usable: bool) -> None:
+        try:
+            if not usable:
+                await shared.aclose()
+        finally:
+            shared.holder = None
+            shared.wanted -= 1
+            shared.turn.release()
+
+
+class _SharedProducer:
+    """The turn of a transaction of the bus."""
+
+    def __init__(self, transactions: Transactions, transactional_id: str, timeout_ms: int | None) -> None:
+        self._transactions = transactions
+        self._id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._shared: _Shared | None = None
+
+    async def take(self, transaction: Transaction) -> Producer:
+        self._shared = shared = await self._transactions.take(self._id, self._timeout_ms, transaction)
+        assert shared.producer is not None
+        return shared.producer
+
+    async def give_back(self, *, usable: bool) -> None:
+        assert self._shared is not None
+        await self._transactions.give_back(self._shared, usable=usable)
