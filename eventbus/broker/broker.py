@@ -19,7 +19,8 @@ from eventbus.broker.settings import BrokerConfig
 from eventbus.broker.shard_log import ShardLog
 from eventbus.broker.topic_admin import TopicAdmin
 from eventbus.broker.validation import check_batch, check_keys, refuse_large
-from eventbus.coordinator import OffsetsShard, TopicsShard
+from eventbus.coordinator import GroupsShard, TopicsShard
+from eventbus.coordinator.group import GroupConfig
 from eventbus.errors import InvalidRequest, KafkaError, StorageError, UnknownTopicOrPartition
 from eventbus.log.commit import Flush
 from eventbus.log.config import LogConfig
@@ -70,7 +71,17 @@ class Broker:
         self._known_topics = self._topics.topics
         offsets_topic = self._known_topics.get(CONSUMER_OFFSETS)
         count = config.offsets_topic_num_partitions if offsets_topic is None else offsets_topic.partitions
-        self.groups = Groups(count, self._open_groups_shard, self._unknown, self._check_open)
+        self._group_config = GroupConfig(*(getattr(config, key) for key in GroupConfig._fields))
+        self._new_text_id = new_topic_id
+        self.groups = Groups(
+            count,
+            self._open_groups_shard,
+            self._unknown,
+            self._check_open,
+            self._new_groups_shard,
+            config.offsets_retention_check_interval_ms,
+            now_ms,
+        )
         self._closed = False
         self._next_retention_ms = now_ms + min(config.log_retention_check_interval_ms, _FIRST_RETENTION_MS)
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
@@ -351,13 +362,16 @@ class Broker:
 
     # groups ----------------------------------------------------------------------------------------------------------
 
+    def _new_groups_shard(self) -> GroupsShard:
+        return GroupsShard(self._group_config, self._new_text_id)
+
     def _open_groups_shard(self, number: int, now_ms: int) -> GroupsLog:
         if CONSUMER_OFFSETS not in self._known_topics:
             segment_bytes = self.config.offsets_topic_segment_bytes
             key = "segment.bytes" if segment_bytes >= 1 << 20 else "internal.segment.bytes"
             configs = {"cleanup.policy": "compact", "compression.type": "producer", key: segment_bytes}
             self._topics.create_internal(CONSUMER_OFFSETS, self.config.offsets_topic_num_partitions, configs, now_ms)
-        shard_log = ShardLog(OffsetsShard(), self._log(TopicPartition(CONSUMER_OFFSETS, number)), self._store)
+        shard_log = ShardLog(self._new_groups_shard(), self._log(TopicPartition(CONSUMER_OFFSETS, number)), self._store)
         shard_log.load()
         return shard_log
 
@@ -408,8 +422,9 @@ class Broker:
     # time ------------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due: retention, checkpoints. Calling too often is cheap, too late is harmless."""
+        """Do what is due: group sessions, retention, checkpoints. Calling too often is cheap, too late is harmless."""
         self._now_ms = now_ms
+        self.groups.tick(now_ms)
         if now_ms >= self._next_retention_ms:
             self._next_retention_ms = now_ms + self.config.log_retention_check_interval_ms
             self._logs.apply_retention(now_ms)
@@ -418,7 +433,7 @@ class Broker:
 
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""
-        return min(self._next_retention_ms, self._next_checkpoint_ms)
+        return min(self._next_retention_ms, self._next_checkpoint_ms, self.groups.next_deadline_ms())
 
     # -----------------------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     offsets_topic_num_partitions: _Partitions = 50
     """Of ``__consumer_offsets``, when it is created; later it keeps what it has."""
     offsets_topic_segment_bytes: _Positive = 104_857_600
+    offsets_retention_ms: _Positive = 604_800_000
+    """How long committed offsets outlive their last use (``offsets.retention.minutes``, 7 days): the end of the group's
+    last member; without members, their last commit."""
+    offsets_retention_check_interval_ms: _Positive = 600_000
+    group_min_session_timeout_ms: _Positive = 6_000
+    group_max_session_timeout_ms: _Positive = 1_800_000
+    group_max_size: _Positive = 2_147_483_647
+    group_initial_rebalance_delay_ms: Annotated[int, Meta(ge=0)] = 0
+    """How long the first rebalance of an empty group waits for more members (Kafka: 3,000). 0: a sole member is served
+    at once, and each further one is a rebalance."""
     transaction_state_topic_num_partitions: _Partitions = 50
     """Of ``__transaction_state`` (``transaction.state.log.num.partitions``), when it is created; later it keeps what it
     has."""

@@ -10,20 +10,22 @@ from eventbus.coordinator.codec import (
     java_string_hash,
     partition_for_group,
 )
-from eventbus.coordinator.offsets import OffsetsShard
+from eventbus.coordinator.groups import GroupsShard
 from eventbus.coordinator.shard import CoordinatorRecord, Decision, Shard, TransactionalShard
 from eventbus.coordinator.topics import TopicsShard, TopicState
+from eventbus.coordinator.transactions import TransactionsShard
 
 __all__ = [
     "CoordinatorRecord",
     "Decision",
+    "GroupsShard",
     "OffsetCommitKey",
     "OffsetCommitValue",
-    "OffsetsShard",
     "Shard",
     "TopicState",
     "TopicsShard",
     "TransactionalShard",
+    "TransactionsShard",
     "decode_offset_key",
     "decode_offset_value",
     "encode_offset_key",

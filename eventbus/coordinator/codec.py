@@ -1,8 +1,9 @@
-"""Kafka's record format of ``__consumer_offsets``: committed offsets.
+"""Kafka's record format of ``__consumer_offsets``: committed offsets, and groups with their members.
 
-Schemas: OffsetCommitKey.json and OffsetCommitValue.json of Apache Kafka's group coordinator. Every key and value
-starts with an int16 version; strings are an int16 length and UTF-8. Keys are written as version 1 and values as
-version 3, as Kafka does; all versions up to Kafka 4.x are read.
+Schemas: OffsetCommitKey.json, OffsetCommitValue.json, GroupMetadataKey.json and GroupMetadataValue.json of Apache
+Kafka's group coordinator. Every key and value starts with an int16 version; strings are an int16 length and UTF-8. Keys
+are written as version 1 (offsets) and 2 (groups), values as version 3, as Kafka does; all versions up to Kafka 4.x are
+read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ NO_LEADER_EPOCH = -1
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
+_TIMEOUTS = struct.Struct(">ii")
 _VALUE_3_HEAD = struct.Struct(">hqih")
 _SHORT = 32_767
 
@@ -37,6 +39,32 @@ class OffsetCommitValue(NamedTuple):
     leader_epoch: int = NO_LEADER_EPOCH
 
 
+class StoredMember(NamedTuple):
+    """A member of a stored generation."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    """The member's metadata for the group's protocol."""
+    assignment: bytes
+
+
+class GroupMetadataValue(NamedTuple):
+    """A generation of a group: with members it was stable, without it is empty."""
+
+    protocol_type: str
+    generation_id: int
+    protocol_name: str | None
+    leader_id: str | None
+    state_timestamp_ms: int
+    """When the group came into its state; -1 when an old version wrote it."""
+    members: tuple[StoredMember, ...]
+
+
 def encode_offset_key(key: OffsetCommitKey) -> bytes:
     """Version 1. Raises ValueError for a name that does not fit Kafka's int16 length."""
     group, (topic, partition) = key
@@ -50,6 +78,82 @@ def encode_offset_value(value: OffsetCommitValue) -> bytes:
         raise ValueError(f"a string of {len(metadata):,} bytes is longer than the format's {_SHORT:,}")
     head = _VALUE_3_HEAD.pack(3, value.offset, value.leader_epoch, len(metadata))
     return head + metadata + _INT64.pack(value.commit_timestamp_ms)
+
+
+def encode_group_key(group: str) -> bytes:
+    """Version 2. Raises ValueError for a name that does not fit Kafka's int16 length."""
+    return b"\x00\x02" + _string(group)
+
+
+def encode_group_value(value: GroupMetadataValue) -> bytes:
+    """Version 3. Raises ValueError for a string that does not fit."""
+    parts = [
+        b"\x00\x03",
+        _string(value.protocol_type),
+        _INT32.pack(value.generation_id),
+        _nullable(value.protocol_name),
+        _nullable(value.leader_id),
+        _INT64.pack(value.state_timestamp_ms),
+        _INT32.pack(len(value.members)),
+    ]
+    for member in value.members:
+        parts += (
+            _string(member.member_id),
+            _nullable(member.group_instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            _TIMEOUTS.pack(member.rebalance_timeout_ms, member.session_timeout_ms),
+            _INT32.pack(len(member.subscription)),
+            member.subscription,
+            _INT32.pack(len(member.assignment)),
+            member.assignment,
+        )
+    return b"".join(parts)
+
+
+def decode_group_key(data: bytes) -> str | None:
+    """The group's name, or None for a record of another kind. Raises ValueError."""
+    reader = _Reader(data)
+    if reader.int16() != 2:
+        return None
+    group = reader.string()
+    reader.finish()
+    return group
+
+
+def decode_group_value(data: bytes) -> GroupMetadataValue:
+    """Any version from 0 to 4. Raises ValueError."""
+    reader = _Reader(data)
+    version = reader.int16()
+    if not 0 <= version <= 4:
+        raise ValueError(f"a group value of version {version}; 0 to 4 are known here: a newer version wrote it")
+    reader.flexible = version >= 4
+    protocol_type = reader.string()
+    generation_id = reader.int32()
+    protocol_name, leader_id = reader.nullable_string(), reader.nullable_string()
+    state_timestamp_ms = reader.int64() if version >= 2 else -1
+    members: list[StoredMember] = []
+    for _ in range(reader.count()):
+        member_id = reader.string()
+        group_instance_id = reader.nullable_string() if version >= 3 else None
+        client_id, client_host = reader.string(), reader.string()
+        rebalance_timeout_ms = reader.int32() if version >= 1 else -1
+        session_timeout_ms = reader.int32()
+        if rebalance_timeout_ms < 0:
+            rebalance_timeout_ms = session_timeout_ms  # Kafka's rule for members of before version 1
+        subscription, assignment = reader.byte_string(), reader.byte_string()
+        reader.tagged_fields()
+        members.append(
+            StoredMember(
+                member_id, group_instance_id, client_id, client_host, rebalance_timeout_ms, session_timeout_ms,
+                subscription, assignment,
+            )
+        )  # fmt: skip
+    reader.tagged_fields()
+    reader.finish()
+    return GroupMetadataValue(
+        protocol_type, generation_id, protocol_name, leader_id, state_timestamp_ms, tuple(members)
+    )
 
 
 def decode_offset_key(data: bytes) -> OffsetCommitKey | None:
@@ -73,7 +177,8 @@ def decode_offset_value(data: bytes) -> OffsetCommitValue:
         raise ValueError(f"an offset value of version {version}; 0 to 4 are known here: a newer version wrote it")
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= 3 else NO_LEADER_EPOCH
-    metadata = reader.compact_string() if version >= 4 else reader.string()
+    reader.flexible = version >= 4
+    metadata = reader.string()
     commit_timestamp_ms = reader.int64()
     if version == 1:
         reader.int64()  # expireTimestamp: Kafka 2.1 and later ignore it too
@@ -107,12 +212,19 @@ def _string(text: str) -> bytes:
     return _INT16.pack(len(data)) + data
 
 
+def _nullable(text: str | None) -> bytes:
+    return b"\xff\xff" if text is None else _string(text)
+
+
 class _Reader:
-    __slots__ = ("_data", "_position")
+    """Fields in order. ``flexible`` versions have lengths as unsigned varints of length + 1, and tagged fields."""
+
+    __slots__ = ("_data", "_position", "flexible")
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0
+        self.flexible = False
 
     def _unpack(self, layout: struct.Struct) -> int:
         try:
@@ -132,28 +244,51 @@ class _Reader:
         return self._unpack(_INT64)
 
     def string(self) -> str:
-        return self._text(self.int16())
+        return self._text(self._varint() - 1 if self.flexible else self.int16())
 
-    def compact_string(self) -> str:
-        """Flexible versions: an unsigned varint of length + 1."""
-        length = shift = 0
+    def nullable_string(self) -> str | None:
+        length = self._varint() - 1 if self.flexible else self.int16()
+        return None if length == -1 else self._text(length)
+
+    def byte_string(self) -> bytes:
+        return self._take(self.count())
+
+    def count(self) -> int:
+        """The length of an array or of bytes: never more than there are bytes left."""
+        count = self._varint() - 1 if self.flexible else self.int32()
+        if not 0 <= count <= len(self._data) - self._position:
+            raise ValueError(f"{count} elements do not fit in {len(self._data)} bytes")
+        return count
+
+    def tagged_fields(self) -> None:
+        """Fields of later versions, passed over."""
+        if self.flexible:
+            for _ in range(self._varint()):
+                self._varint()
+                self._take(self._varint())
+
+    def _varint(self) -> int:
+        value = shift = 0
         while True:
             if self._position >= len(self._data) or shift > 28:
-                raise ValueError("a string's length is no varint")
+                raise ValueError("a length is no varint")
             byte = self._data[self._position]
             self._position += 1
-            length |= (byte & 0x7F) << shift
+            value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
-                return self._text(length - 1)
+                return value
 
-    def _text(self, length: int) -> str:
+    def _take(self, length: int) -> bytes:
         end = self._position + length
         if length < 0 or end > len(self._data):
             raise ValueError(f"a string of {length} bytes does not fit in {len(self._data)} bytes")
-        text = self._data[self._position : end].decode()  # UnicodeDecodeError is a ValueError
+        data = self._data[self._position : end]
         self._position = end
-        return text
+        return data
+
+    def _text(self, length: int) -> str:
+        return self._take(length).decode()  # UnicodeDecodeError is a ValueError
 
     def finish(self) -> None:
         if self._position != len(self._data):

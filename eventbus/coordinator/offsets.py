@@ -2,42 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import NamedTuple
 
 from eventbus.coordinator.codec import (
     NO_LEADER_EPOCH,
     OffsetCommitKey,
     OffsetCommitValue,
-    decode_offset_key,
     decode_offset_value,
     encode_offset_key,
     encode_offset_value,
 )
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
-from eventbus.errors import GroupIdNotFound, InvalidRequest, KafkaError, OffsetMetadataTooLarge
+from eventbus.errors import (
+    InvalidGroupId,
+    InvalidRequest,
+    KafkaError,
+    OffsetMetadataTooLarge,
+    UnstableOffsetCommit,
+)
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
 OFFSET_METADATA_MAX_BYTES = 4096
 """Kafka's ``offset.metadata.max.bytes``; Kafka measures it in characters, and so do we."""
 
-GroupOffsets = dict[TopicPartition, OffsetCommitValue]
 CommitErrors = dict[TopicPartition, KafkaError]
 
 
-class OffsetsShard:
-    """Hard state: ``groups``. A group exists as long as it has an offset."""
+class CommittedOffset(NamedTuple):
+    """An offset and where in the log it was committed."""
 
-    __slots__ = ("groups",)
+    value: OffsetCommitValue
+    position: int
+    """Counts records. Of two commits the one later in the log stands, also when the earlier one was part of a
+    transaction that ended after the later one."""
+
+
+OffsetsOfGroup = dict[TopicPartition, CommittedOffset]
+
+
+class Offsets:
+    """Hard state, all of it: ``groups``, and ``pending``: what open transactions would commit, per producer id."""
+
+    __slots__ = ("_position", "groups", "pending")
 
     def __init__(self) -> None:
-        self.groups: dict[str, GroupOffsets] = {}
+        self.groups: dict[str, OffsetsOfGroup] = {}
+        self.pending: dict[int, dict[str, OffsetsOfGroup]] = {}
+        self._position = 0
 
     def __repr__(self) -> str:
-        groups = (
-            f"{group}[{' '.join(f'{tp}={offsets[tp].offset}' for tp in sorted(offsets))}]"
-            for group, offsets in sorted(self.groups.items())
-        )
-        return f"OffsetsShard({' '.join(groups)})"
+        groups = [f"{group}{_line(offsets)}" for group, offsets in sorted(self.groups.items())]
+        for producer_id, pending in sorted(self.pending.items()):
+            groups += [f"{group}{_line(offsets)}?{producer_id}" for group, offsets in sorted(pending.items())]
+        return " ".join(groups)
 
     # decide ----------------------------------------------------------------------------------------------------------
 
@@ -47,7 +65,6 @@ class OffsetsShard:
         """Store offsets; the reply holds an error for each partition that was refused, the others are stored."""
         records: list[CoordinatorRecord] = []
         errors: CommitErrors = {}
-        check_group(group)
         for topic_partition, (offset, metadata) in offsets.items():
             if len(metadata) > OFFSET_METADATA_MAX_BYTES:
                 errors[topic_partition] = OffsetMetadataTooLarge(
@@ -59,7 +76,7 @@ class OffsetsShard:
                     f"commit of group {group!r} for {topic_partition}: offset {offset}; commit the next offset to "
                     "read, 0 or more; to forget a commit use delete_offsets"
                 )
-            elif not _is_text(metadata):
+            elif not is_text(metadata):
                 errors[topic_partition] = InvalidRequest(
                     f"commit of group {group!r} for {topic_partition}: metadata that UTF-8 cannot hold"
                 )
@@ -69,68 +86,136 @@ class OffsetsShard:
                 records.append(CoordinatorRecord(key, encode_offset_value(value)))
         return Decision(tuple(records), errors)
 
-    def delete_group(self, group: str) -> Decision[int]:
-        """Forget a group; the reply counts its offsets. Raises GroupIdNotFound."""
-        offsets = self.groups.get(group)
-        if not offsets:
-            raise GroupIdNotFound(
-                f"there is no group {group!r} with committed offsets; `eventbus groups list` shows them"
-            )
-        return self._forget((group, topic_partition) for topic_partition in offsets)
+    def forget(self, group: str, topic_partitions: Iterable[TopicPartition] | None = None) -> list[CoordinatorRecord]:
+        """Tombstones of a group's offsets, all or some; pending ones too. Those it does not have are passed over."""
+        held = self.held(group)
+        wanted = held if topic_partitions is None else held.keys() & set(topic_partitions)
+        return [_tombstone(group, topic_partition) for topic_partition in held if topic_partition in wanted]
 
-    def delete_offsets(self, group: str, topic_partitions: Iterable[TopicPartition]) -> Decision[int]:
-        """Forget some offsets of a group; those it does not have are passed over."""
-        held = self.groups.get(group, {})
-        return self._forget((group, topic_partition) for topic_partition in topic_partitions if topic_partition in held)
-
-    def delete_topics(self, topics: Container[str]) -> Decision[int]:
-        """Forget every group's offsets of some topics: a new topic of the name starts at 0."""
-        return self._forget(
-            (group, topic_partition)
-            for group, offsets in self.groups.items()
-            for topic_partition in offsets
+    def forget_topics(self, topics: Container[str]) -> list[CoordinatorRecord]:
+        """Tombstones of every group's offsets of some topics: a new topic of the name starts at 0."""
+        names = {*self.groups, *(group for pending in self.pending.values() for group in pending)}
+        return [
+            _tombstone(group, topic_partition)
+            for group in names
+            for topic_partition in self.held(group)
             if topic_partition.topic in topics
-        )
+        ]
 
-    def _forget(self, keys: Iterable[tuple[str, TopicPartition]]) -> Decision[int]:
-        records = tuple(CoordinatorRecord(encode_offset_key(OffsetCommitKey(*key)), None) for key in keys)
-        return Decision(records, len(records))
+    def expired(
+        self, group: str, since_ms: Callable[[TopicPartition, OffsetCommitValue], int | None], limit_ms: int
+    ) -> list[CoordinatorRecord]:
+        """Tombstones of the offsets that ``since_ms`` dates before ``limit_ms``; None keeps one, and so does a
+        transaction that would commit it."""
+        found: list[CoordinatorRecord] = []
+        for topic_partition, (value, _) in self.groups.get(group, {}).items():
+            since = since_ms(topic_partition, value)
+            if since is not None and since <= limit_ms and not self._is_pending(group, topic_partition):
+                found.append(_tombstone(group, topic_partition))
+        return found
 
     # replay ----------------------------------------------------------------------------------------------------------
 
-    def replay(self, key: bytes, value: bytes | None) -> None:
-        decoded = decode_offset_key(key)
-        if decoded is None:  # group metadata of a later version of this product, or of Kafka: not ours to judge
-            return
-        group, topic_partition = decoded
+    def replay(self, key: OffsetCommitKey, value: bytes | None) -> None:
+        self._position += 1
+        group, topic_partition = key
         if value is not None:
-            self.groups.setdefault(group, {})[topic_partition] = decode_offset_value(value)
+            committed = CommittedOffset(decode_offset_value(value), self._position)
+            self.groups.setdefault(group, {})[topic_partition] = committed
             return
-        offsets = self.groups.get(group)
-        if offsets is not None and offsets.pop(topic_partition, None) is not None and not offsets:
-            del self.groups[group]
+        _drop(self.groups, group, topic_partition)
+        for producer_id, pending in list(self.pending.items()):
+            _drop(pending, group, topic_partition)
+            if not pending:
+                del self.pending[producer_id]
+
+    def replay_pending(self, producer_id: int, key: OffsetCommitKey, value: bytes | None) -> None:
+        if value is None:
+            raise ValueError("a tombstone inside a transaction, which no coordinator writes")
+        self._position += 1
+        committed = CommittedOffset(decode_offset_value(value), self._position)
+        self.pending.setdefault(producer_id, {}).setdefault(key.group, {})[key.topic_partition] = committed
+
+    def complete_transaction(self, producer_id: int, committed: bool) -> None:
+        pending = self.pending.pop(producer_id, {})
+        if not committed:
+            return
+        for group, offsets in pending.items():
+            held = self.groups.setdefault(group, {})
+            for topic_partition, offset in offsets.items():
+                if topic_partition not in held or held[topic_partition].position < offset.position:
+                    held[topic_partition] = offset
 
     # look ------------------------------------------------------------------------------------------------------------
 
+    def held(self, group: str) -> dict[TopicPartition, None]:
+        """The partitions the group has an offset of, committed or pending."""
+        return dict.fromkeys(
+            topic_partition
+            for groups in (self.groups, *self.pending.values())
+            for topic_partition in groups.get(group, ())
+        )
+
+    def has_pending(self, group: str) -> bool:
+        return any(group in pending for pending in self.pending.values())
+
+    def _is_pending(self, group: str, topic_partition: TopicPartition) -> bool:
+        return any(topic_partition in pending.get(group, ()) for pending in self.pending.values())
+
     def fetch(
-        self, group: str, topic_partitions: Iterable[TopicPartition] | None
+        self, group: str, topic_partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group committed; a partition without a commit is absent, an unknown group has none."""
+        """What the group committed; a partition without a commit is absent, an unknown group has none.
+
+        With ``require_stable`` raises UnstableOffsetCommit when an open transaction may change one of them.
+        """
         offsets = self.groups.get(group, {})
-        wanted = offsets if topic_partitions is None else topic_partitions
-        return {tp: OffsetAndMetadata(offsets[tp].offset, offsets[tp].metadata) for tp in wanted if tp in offsets}
+        if topic_partitions is None:
+            wanted = list(self.held(group)) if require_stable else list(offsets)
+        else:
+            wanted = list(topic_partitions)
+        if require_stable and self.pending:
+            for topic_partition in wanted:
+                if self._is_pending(group, topic_partition):
+                    raise UnstableOffsetCommit(
+                        f"offset of group {group!r} for {topic_partition}: an open transaction may change it; "
+                        "try again in a moment"
+                    )
+        return {
+            tp: OffsetAndMetadata(offsets[tp].value.offset, offsets[tp].value.metadata)
+            for tp in wanted
+            if tp in offsets
+        }
+
+
+def _line(offsets: OffsetsOfGroup) -> str:
+    texts = (
+        f"{tp}={value.offset}{value.metadata and repr(value.metadata)}@{value.commit_timestamp_ms}"
+        for tp, (value, _) in sorted(offsets.items())
+    )
+    return f"[{' '.join(texts)}]"
+
+
+def _tombstone(group: str, topic_partition: TopicPartition) -> CoordinatorRecord:
+    return CoordinatorRecord(encode_offset_key(OffsetCommitKey(group, topic_partition)), None)
+
+
+def _drop(groups: dict[str, OffsetsOfGroup], group: str, topic_partition: TopicPartition) -> None:
+    offsets = groups.get(group)
+    if offsets is not None and offsets.pop(topic_partition, None) is not None and not offsets:
+        del groups[group]
 
 
 def check_group(group: str) -> None:
-    """Raises InvalidRequest for a group name that cannot be stored."""
-    if not _is_text(group):
-        raise InvalidRequest(f"group {group!r} is no text that UTF-8 can hold: choose another name")
+    """Raises InvalidGroupId for a group name that cannot be stored."""
+    if not is_text(group):
+        raise InvalidGroupId(f"group {group!r} is no text that UTF-8 can hold: choose another name")
     size_bytes = len(group.encode())
     if not 0 < size_bytes <= 32_767:
-        raise InvalidRequest(f"a group's name has 1 to 32,767 bytes, this one has {size_bytes:,}: choose another name")
+        raise InvalidGroupId(f"a group's name has 1 to 32,767 bytes, this one has {size_bytes:,}: choose another name")
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
     """False for half of a surrogate pair: the bytes on disk are UTF-8."""
     try:
         text.encode()

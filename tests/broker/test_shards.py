@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventbus.coordinator import Decision, OffsetsShard, Shard, TopicsShard
+from eventbus.coordinator import Decision, GroupsShard, Shard, TopicsShard
+from eventbus.coordinator.group import GroupConfig
 from eventbus.errors import (
     GroupIdNotFound,
+    InvalidGroupId,
     InvalidPartitions,
     InvalidRequest,
     KafkaError,
@@ -17,7 +19,7 @@ from eventbus.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from eventbus.types import OffsetAndMetadata, TopicPartition
+from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -45,26 +47,33 @@ def replayed(shard: Shard, harness: Harness) -> str:
 # offsets -------------------------------------------------------------------------------------------------------------
 
 
+def groups_shard() -> GroupsShard:
+    return GroupsShard(GroupConfig(), lambda: "id")
+
+
+G = GroupMetadata("g")
+
+
 def test_commit_decides_and_only_replay_writes() -> None:
-    shard = OffsetsShard()
-    decision = shard.commit("g", {T0: OffsetAndMetadata(5, "note")}, now_ms=1)
-    assert repr(shard) == "OffsetsShard()"
+    shard = groups_shard()
+    decision = shard.commit(G, {T0: OffsetAndMetadata(5, "note")}, now_ms=1)
+    assert repr(shard) == "GroupsShard()"
     assert decision.reply == {}
     Harness(shard).run(decision)
-    assert repr(shard) == "OffsetsShard(g[orders-0=5])"
+    assert repr(shard) == "GroupsShard(g[orders-0=5'note'@1])"
     assert shard.fetch("g", [T0, T1]) == {T0: OffsetAndMetadata(5, "note")}
     assert shard.fetch("nobody", None) == {}
 
 
 def test_refused_offsets_do_not_hold_up_the_others() -> None:
-    harness = Harness(shard := OffsetsShard())
+    harness = Harness(shard := groups_shard())
     offsets = {
         T0: OffsetAndMetadata(1, "x" * 4096),
         T1: OffsetAndMetadata(1, "x" * 4097),
         TopicPartition("t", 0): OffsetAndMetadata(-1),
         TopicPartition("t", 1): OffsetAndMetadata(1, "\ud800"),
     }
-    errors = harness.run(shard.commit("g", offsets, 0))
+    errors = harness.run(shard.commit(G, offsets, 0))
     assert isinstance(errors, dict)
     assert [type(errors[tp]) for tp in list(offsets)[1:]] == [OffsetMetadataTooLarge, InvalidRequest, InvalidRequest]
     assert "metadata of 4,097 characters, 4,096 at most" in str(errors[T1])
@@ -73,31 +82,31 @@ def test_refused_offsets_do_not_hold_up_the_others() -> None:
 
 @pytest.mark.parametrize("group", ["", "x" * 32768, "\ud800"])
 def test_groups_that_cannot_be_stored(group: str) -> None:
-    with pytest.raises(InvalidRequest, match="choose another name"):
-        OffsetsShard().commit(group, {T0: OffsetAndMetadata(1)}, 0)
+    with pytest.raises(InvalidGroupId, match="choose another name"):
+        groups_shard().commit(GroupMetadata(group), {T0: OffsetAndMetadata(1)}, 0)
 
 
 def test_forgetting_is_tombstones() -> None:
-    harness = Harness(shard := OffsetsShard())
+    harness = Harness(shard := groups_shard())
     other = TopicPartition("other", 0)
     for group in ("a", "b"):
-        harness.run(shard.commit(group, {tp: OffsetAndMetadata(1) for tp in (T0, T1, other)}, 0))
+        harness.run(shard.commit(GroupMetadata(group), {tp: OffsetAndMetadata(1) for tp in (T0, T1, other)}, 0))
     decision = shard.delete_offsets("a", [T0, TopicPartition("never", 0)])
     assert [record.value for record in decision.records] == [None]
     assert harness.run(decision) == 1
     assert harness.run(shard.delete_topics({"orders"})) == 3
-    assert repr(shard) == "OffsetsShard(a[other-0=1] b[other-0=1])"
+    assert repr(shard) == "GroupsShard(a[other-0=1@0] b[other-0=1@0])"
     assert harness.run(shard.delete_group("a")) == 1
-    assert repr(shard) == "OffsetsShard(b[other-0=1])"
+    assert repr(shard) == "GroupsShard(b[other-0=1@0])"
     with pytest.raises(GroupIdNotFound, match="no group 'a'"):
         shard.delete_group("a")
-    assert replayed(OffsetsShard(), harness) == repr(shard)
+    assert replayed(groups_shard(), harness) == repr(shard)
 
 
-def test_records_of_group_membership_are_passed_over() -> None:
-    shard = OffsetsShard()
-    shard.replay(bytes.fromhex("0002000762696c6c696e67"), b"whatever")
-    assert repr(shard) == "OffsetsShard()"
+def test_records_of_newer_group_protocols_are_passed_over() -> None:
+    shard = groups_shard()
+    shard.replay(bytes.fromhex("0003000762696c6c696e67"), b"whatever")  # ConsumerGroupMetadataKey, KIP-848
+    assert repr(shard) == "GroupsShard()"
 
 
 # topics --------------------------------------------------------------------------------------------------------------
@@ -183,20 +192,20 @@ topic_requests = st.one_of(
 
 @given(st.lists(offset_requests, max_size=12))
 def test_offsets_live_equals_replayed(requests: list[tuple]) -> None:
-    harness = Harness(shard := OffsetsShard())
+    harness = Harness(shard := groups_shard())
     for now_ms, (name, *arguments) in enumerate(requests):
         if name == "commit":
             group, offsets = arguments
             given_offsets = {tp: OffsetAndMetadata(offset, "m") for tp, offset in offsets.items()}
-            harness.run(shard.commit(group, given_offsets, now_ms))
+            harness.run(shard.commit(GroupMetadata(group), given_offsets, now_ms))
             continue
         try:
             harness.run(getattr(shard, name)(*arguments))
         except GroupIdNotFound:
-            assert arguments[0] not in shard.groups
-    fresh = OffsetsShard()
+            assert arguments[0] not in shard.names
+    fresh = groups_shard()
     assert replayed(fresh, harness) == repr(shard)
-    assert fresh.groups == shard.groups
+    assert fresh.offsets.groups == shard.offsets.groups
 
 
 @given(st.lists(topic_requests, max_size=12))

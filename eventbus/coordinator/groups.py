@@ -1,0 +1,333 @@
+"""All groups that live in one partition of ``__consumer_offsets``: members and offsets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+
+from eventbus.coordinator.codec import (
+    OffsetCommitValue,
+    decode_group_key,
+    decode_group_value,
+    decode_offset_key,
+    encode_group_key,
+)
+from eventbus.coordinator.deadlines import Deadlines
+from eventbus.coordinator.group import Group, GroupConfig, JoinReply, State, SyncReply, TimerKey, Turn
+from eventbus.coordinator.offsets import CommitErrors, Offsets, check_group, is_text
+from eventbus.coordinator.requests import GroupDescription, GroupListing, JoinGroup
+from eventbus.coordinator.shard import CoordinatorRecord, Decision
+from eventbus.errors import (
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    IllegalGeneration,
+    InvalidRequest,
+    InvalidSessionTimeout,
+    KafkaError,
+    NonEmptyGroup,
+    UnknownMemberId,
+)
+from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+
+_INT32_MAX = (1 << 31) - 1
+
+
+class GroupsShard:
+    """Hard state: ``offsets``, and ``stored`` of each of ``groups``: the last generation that was stable or empty.
+
+    Soft state, lost when the log is closed and not missed: who is joining or syncing, deadlines, a generation whose
+    leader has not assigned yet. Requests change it as they decide; what they want stored and said is in the `Turn`, to
+    be said once it is stored. A group without a `Group` has offsets only: nobody ever joined it (a "simple" group).
+    """
+
+    __slots__ = ("_config", "_deadlines", "_new_id", "groups", "offsets")
+
+    def __init__(self, config: GroupConfig, new_id: Callable[[], str]) -> None:
+        """``new_id`` makes the unique part of member ids."""
+        self.groups: dict[str, Group] = {}
+        self.offsets = Offsets()
+        self._deadlines = Deadlines[TimerKey]()
+        self._config = config
+        self._new_id = new_id
+
+    def __repr__(self) -> str:
+        stored = " ".join(f"{name}={group.stored!r}" for name, group in sorted(self.groups.items()) if group.stored)
+        return f"GroupsShard({' '.join(filter(None, (stored, repr(self.offsets))))})"
+
+    @property
+    def names(self) -> set[str]:
+        """Every group: it has members, offsets, or a stored generation."""
+        return {*self.groups, *self.offsets.groups}
+
+    # membership ------------------------------------------------------------------------------------------------------
+
+    def join(self, request: JoinGroup, reply: JoinReply, now_ms: int) -> Decision[Turn]:
+        """``reply`` is called by the turn, or a later one. Raises KafkaError when the join is refused."""
+        check_group(request.group)
+        self._check_join(request)
+        turn = Turn(now_ms)
+        group = self.groups.get(request.group)
+        if group is None:
+            if request.member_id:
+                raise _unknown_member(request.group, request.member_id)
+            group = self._make(request.group)
+        try:
+            group.join(request, reply, turn)
+        finally:
+            self._drop_if_unused(group)
+        return _decision(turn)
+
+    def _check_join(self, request: JoinGroup) -> None:
+        low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
+        if not low <= request.session_timeout_ms <= high:
+            raise InvalidSessionTimeout(
+                f"join of group {request.group!r}: session_timeout_ms={request.session_timeout_ms} is outside the "
+                f"log's bounds, group_min_session_timeout_ms={low} and group_max_session_timeout_ms={high}"
+            )
+        if request.rebalance_timeout_ms > _INT32_MAX:
+            raise InvalidRequest(f"join of group {request.group!r}: rebalance_timeout_ms is 2,147,483,647 at most")
+        texts = [request.member_id, request.group_instance_id or "", request.client_id, request.client_host]
+        texts += [request.protocol_type, *(name for name, _ in request.protocols)]
+        for text in texts:
+            # A member id is made of another name and an id of a few dozen characters.
+            if not is_text(text) or len(text.encode()) > 32_000:
+                raise InvalidRequest(
+                    f"join of group {request.group!r}: {text[:100]!r} is no name of up to 32,000 bytes"
+                )
+
+    def sync(
+        self,
+        member: GroupMetadata,
+        assignments: Mapping[str, bytes],
+        reply: SyncReply,
+        now_ms: int,
+        protocol_type: str | None = None,
+        protocol_name: str | None = None,
+    ) -> Decision[Turn]:
+        """``reply`` is called by the turn, or a later one. Raises KafkaError when the sync is refused."""
+        turn = Turn(now_ms)
+        self._joined(member).sync(member, assignments, reply, turn, protocol_type, protocol_name)
+        return _decision(turn)
+
+    def heartbeat(self, member: GroupMetadata, now_ms: int) -> None:
+        """Raises UnknownMemberId, IllegalGeneration, RebalanceInProgress, FencedInstanceId."""
+        self._joined(member).heartbeat(member, now_ms)
+
+    def leave(
+        self, name: str, members: Sequence[tuple[str, str | None]], now_ms: int
+    ) -> tuple[Decision[Turn], list[KafkaError | None]]:
+        """Remove members; an error or None for each of them."""
+        turn = Turn(now_ms)
+        group = self.groups.get(name)
+        if group is None:
+            return _decision(turn), [
+                _unknown_member(name, member_id or str(instance)) for member_id, instance in members
+            ]
+        errors = group.leave(members, turn)
+        self._drop_if_unused(group)
+        return _decision(turn), errors
+
+    def _joined(self, member: GroupMetadata) -> Group:
+        group = self.groups.get(member.group)
+        if group is None:
+            raise _unknown_member(member.group, member.member_id)
+        return group
+
+    def _make(self, name: str) -> Group:
+        group = self.groups[name] = Group(name, self._config, self._deadlines, self._new_id)
+        return group
+
+    def _drop_if_unused(self, group: Group) -> None:
+        """A group that nobody joined in the end, and of which nothing is stored."""
+        if group.stored is None and group.state is State.EMPTY and not group.members and not group.pending:
+            self.groups.pop(group.name, None)
+
+    # time ------------------------------------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        return self._deadlines.next_ms()
+
+    def tick(self, now_ms: int) -> Iterable[Decision[Turn]]:
+        """What is due, one decision at a time: carry each out before asking for the next."""
+        for name, timer, member_id in self._deadlines.due(now_ms):
+            group = self.groups.get(name)
+            if group is not None:
+                turn = Turn(now_ms)
+                group.expire(timer, member_id, turn)
+                self._drop_if_unused(group)
+                yield _decision(turn)
+
+    def start(self, now_ms: int) -> Iterable[Decision[Turn]]:
+        """After the log was replayed: sessions begin anew. Carry each decision out before asking for the next."""
+        for group in list(self.groups.values()):
+            turn = Turn(now_ms)
+            group.start(now_ms, turn)
+            yield _decision(turn)
+
+    def drop_clients(self, now_ms: int) -> Iterable[Decision[Turn]]:
+        """Every dynamic member is gone. Carry each decision out before asking for the next."""
+        for group in list(self.groups.values()):
+            turn = Turn(now_ms)
+            group.drop_clients(turn)
+            self._drop_if_unused(group)
+            yield _decision(turn)
+
+    def expire_offsets(self, now_ms: int) -> Decision[int]:
+        """Forget offsets nobody used for ``offsets_retention_ms``, and empty groups that have none left (KIP-211)."""
+        records: list[CoordinatorRecord] = []
+        limit_ms = now_ms - self._config.offsets_retention_ms
+        for name in sorted(self.names):
+            group = self.groups.get(name)
+            found = self.offsets.expired(name, lambda tp, value, group=group: _unused_since(group, tp, value), limit_ms)
+            records += found
+            nothing_left = len(found) == len(self.offsets.held(name))
+            if group is not None and group.stored and group.state is State.EMPTY and not group.pending and nothing_left:
+                records.append(CoordinatorRecord(encode_group_key(name), None))
+        return Decision(tuple(records), len(records))
+
+    # offsets ---------------------------------------------------------------------------------------------------------
+
+    def commit(
+        self, member: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata], now_ms: int
+    ) -> Decision[CommitErrors]:
+        """Store offsets; the reply holds an error for each partition that was refused, the others are stored.
+
+        Raises UnknownMemberId, FencedInstanceId, IllegalGeneration, RebalanceInProgress, InvalidGroupId.
+        """
+        self._check_commit(member, now_ms, in_transaction=False)
+        return self.offsets.commit(member.group, offsets, now_ms)
+
+    def commit_in_transaction(
+        self, member: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata], now_ms: int
+    ) -> Decision[CommitErrors]:
+        """As `commit`; also while the group completes a rebalance, and, as in Kafka, by nobody in particular."""
+        self._check_commit(member, now_ms, in_transaction=True)
+        return self.offsets.commit(member.group, offsets, now_ms)
+
+    def _check_commit(self, member: GroupMetadata, now_ms: int, *, in_transaction: bool) -> None:
+        check_group(member.group)
+        group = self.groups.get(member.group)
+        if group is not None:
+            group.check_commit(member, now_ms, in_transaction=in_transaction)
+        elif member.generation_id >= 0:
+            raise IllegalGeneration(
+                f"there is no group {member.group!r} with members, so none of generation {member.generation_id}: rejoin"
+            )
+
+    def fetch(
+        self, group: str, topic_partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """See `Offsets.fetch`."""
+        return self.offsets.fetch(group, topic_partitions, require_stable=require_stable)
+
+    def delete_offsets(self, name: str, topic_partitions: Iterable[TopicPartition]) -> Decision[int]:
+        """Forget some offsets of a group; those it does not have are passed over.
+
+        Raises GroupIdNotFound; GroupSubscribedToTopic when a member reads one of the topics, and NonEmptyGroup for a
+        group with members that are no consumers: nothing is forgotten then.
+        """
+        self._check_exists(name)
+        group = self.groups.get(name)
+        wanted = list(topic_partitions)
+        if group is not None and group.state is not State.EMPTY:
+            if not group.is_consumers:
+                raise _non_empty(name)
+            read = sorted({tp.topic for tp in wanted if group.is_subscribed_to(tp.topic)})
+            if read:
+                raise GroupSubscribedToTopic(
+                    f"members of group {name!r} read {', '.join(read)}: stop them first, then delete its offsets"
+                )
+        records = self.offsets.forget(name, wanted)
+        return Decision(tuple(records), len(records))
+
+    def delete_topics(self, topics: Container[str]) -> Decision[int]:
+        """Forget every group's offsets of some topics: a new topic of the name starts at 0."""
+        records = self.offsets.forget_topics(topics)
+        return Decision(tuple(records), len(records))
+
+    # groups ----------------------------------------------------------------------------------------------------------
+
+    def delete_group(self, name: str) -> Decision[int]:
+        """Forget a group; the reply counts its offsets. Raises GroupIdNotFound, NonEmptyGroup."""
+        self._check_exists(name)
+        group = self.groups.get(name)
+        if group is not None and (group.state is not State.EMPTY or group.pending):
+            raise _non_empty(name)
+        records = self.offsets.forget(name)
+        count = len(records)
+        if group is not None and group.stored is not None:
+            records.append(CoordinatorRecord(encode_group_key(name), None))
+        return Decision(tuple(records), count)
+
+    def _check_exists(self, name: str) -> None:
+        if name not in self.groups and not self.offsets.held(name):
+            raise GroupIdNotFound(f"there is no group {name!r}; `eventbus groups list` shows them")
+
+    def list(self, states: Collection[str] = ()) -> list[GroupListing]:
+        """Every group by name, or those in some states, named as Kafka does."""
+        found = [self._listing(name) for name in sorted(self.names)]
+        return [listing for listing in found if not states or listing.state in states]
+
+    def _listing(self, name: str) -> GroupListing:
+        group = self.groups.get(name)
+        if group is None:
+            return GroupListing(name, "", State.EMPTY.value)
+        return GroupListing(name, group.protocol_type, group.state.value)
+
+    def describe(self, name: str) -> GroupDescription:
+        """An unknown group is Dead and empty, as in Kafka."""
+        group = self.groups.get(name)
+        if group is not None:
+            return group.describe()
+        state = State.EMPTY if name in self.offsets.groups else State.DEAD
+        return GroupDescription(name, state.value, "", "", -1, ())
+
+    # replay ----------------------------------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Raises ValueError for bytes that cannot be read. Members of newer protocols (KIP-848) are passed over."""
+        offset_key = decode_offset_key(key)
+        if offset_key is not None:
+            self.offsets.replay(offset_key, value)
+            return
+        name = decode_group_key(key)
+        if name is None:
+            return
+        group = self.groups.get(name)
+        if value is None:
+            if group is not None:
+                group.delete()
+                del self.groups[name]
+        else:
+            (group or self._make(name)).replay(decode_group_value(value))
+
+    def replay_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
+        offset_key = decode_offset_key(key)
+        if offset_key is None:
+            raise ValueError("a record inside a transaction that is no committed offset")
+        self.offsets.replay_pending(producer_id, offset_key, value)
+
+    def complete_transaction(self, producer_id: int, committed: bool) -> None:
+        self.offsets.complete_transaction(producer_id, committed)
+
+
+def _decision(turn: Turn) -> Decision[Turn]:
+    return Decision(tuple(turn.records), turn)
+
+
+def _unused_since(group: Group | None, topic_partition: TopicPartition, value: OffsetCommitValue) -> int | None:
+    """Since when nobody needs the offset, None while somebody may: Kafka's rule (KIP-211)."""
+    if group is None or not group.protocol_type:
+        return value.commit_timestamp_ms  # a simple group: who uses it only shows by committing
+    if group.state is State.EMPTY:
+        return value.commit_timestamp_ms if group.state_timestamp_ms < 0 else group.state_timestamp_ms
+    if group.state is State.STABLE and group.is_consumers and not group.is_subscribed_to(topic_partition.topic):
+        return value.commit_timestamp_ms
+    return None
+
+
+def _unknown_member(group: str, member_id: str) -> UnknownMemberId:
+    return UnknownMemberId(f"there is no group {group!r} with members, so no member {member_id!r}: rejoin")
+
+
+def _non_empty(name: str) -> NonEmptyGroup:
+    return NonEmptyGroup(f"group {name!r} has members: stop them first")
