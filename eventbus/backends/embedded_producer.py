@@ -135,7 +135,7 @@ class EmbeddedProducer:
                 self.identity = Identity(-1, -1, False)
             else:
                 broker = self.engine.broker
-                taken = broker.transactions.init_producer_id(None, 0, self.engine.clock())
+                taken = broker.transactions.init_producer_id(None, 0, self.engine.now_ms())
                 self.identity = Identity(*taken, False)
         return self.identity
 

@@ -146,6 +146,8 @@ class ProducerTransactions:
         topic_partition = accumulator.topic_partition
         transactions = self._engine.broker.transactions
         transactions.add_partitions(self._id, self._owner, (topic_partition,), self._now_ms())
+        if not self._touched:
+            self._engine.deadline_changed()
         self._touched[topic_partition] = accumulator
         return self._identity
 
@@ -288,8 +290,8 @@ class ProducerTransactions:
             for topic_partition, offset in end.markers or ():
                 try:
                     await engine.wait_durable(topic_partition, offset)
-                except UnknownTopicOrPartition:
-                    continue  # deleted since: nobody is left to read the marker
+                except UnknownTopicOrPartition:  # deleted since: nobody is left to read the marker
+                    engine.broker.transactions.finish_prepared(self._now_ms())
         except EventBusError as error:
             if not end.committed:  # sure all the same: whatever the disk holds, opening the log aborts it
                 self._lose(error)
@@ -358,4 +360,4 @@ class ProducerTransactions:
         return InvalidTxnState(f"cannot {what} with the producer of {self._id!r}: {self._state.value}")
 
     def _now_ms(self) -> int:
-        return self._engine.clock()
+        return self._engine.now_ms()
