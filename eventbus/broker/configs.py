@@ -26,8 +26,6 @@ _LONG_MAX = (1 << 63) - 1
 _LIMITS = {"int": (-(1 << 31), _INT_MAX), "long": (-(1 << 63), _LONG_MAX), "double": (float("-inf"), float("inf"))}
 
 _ONE_COPY = "stored only: there is one copy here, kafka:// replicates"
-_NO_COMPACTION = "stored only: compaction is not part of this version"
-_HALF_COMPACTED = "in part: records need keys, but old values stay, compaction is not part of this version"
 _NO_TIERS = "stored only: there is no tiered storage here"
 _PRODUCER_CODEC = "stored only: batches keep the codec of their producer"
 _FSYNC = "stored only: flushes follow the log's fsync setting"
@@ -97,10 +95,7 @@ _ROWS = (
         "compression.zstd.level", "int", "3", -131072, 22,
         no_effect=_PRODUCER_CODEC, server_key="compression.zstd.level",
     ),
-    ConfigKey(
-        "delete.retention.ms", "long", "86400000", 0,
-        no_effect=_NO_COMPACTION, server_key="log.cleaner.delete.retention.ms",
-    ),
+    ConfigKey("delete.retention.ms", "long", "86400000", 0, server_key="log.cleaner.delete.retention.ms"),
     ConfigKey(
         "file.delete.delay.ms", "long", "60000", 0,
         no_effect="stored only: files are deleted at once", server_key="log.segment.delete.delay.ms",
@@ -112,10 +107,7 @@ _ROWS = (
     ConfigKey("leader.replication.throttled.replicas", "list", "", no_effect=_ONE_COPY),
     ConfigKey("local.retention.bytes", "long", "-2", -2, no_effect=_NO_TIERS, server_key="log.local.retention.bytes"),
     ConfigKey("local.retention.ms", "long", "-2", -2, no_effect=_NO_TIERS, server_key="log.local.retention.ms"),
-    ConfigKey(
-        "max.compaction.lag.ms", "long", str(_LONG_MAX), 1,
-        no_effect=_NO_COMPACTION, server_key="log.cleaner.max.compaction.lag.ms",
-    ),
+    ConfigKey("max.compaction.lag.ms", "long", str(_LONG_MAX), 1, server_key="log.cleaner.max.compaction.lag.ms"),
     ConfigKey("max.message.bytes", "int", "1048588", 0, server_key="message.max.bytes"),
     ConfigKey(
         "message.timestamp.after.max.ms", "long", "3600000", 0,
@@ -129,14 +121,8 @@ _ROWS = (
         "message.timestamp.type", "string", "CreateTime",
         allowed=("CreateTime", "LogAppendTime"), server_key="log.message.timestamp.type",
     ),
-    ConfigKey(
-        "min.cleanable.dirty.ratio", "double", "0.5", 0, 1,
-        no_effect=_NO_COMPACTION, server_key="log.cleaner.min.cleanable.ratio",
-    ),
-    ConfigKey(
-        "min.compaction.lag.ms", "long", "0", 0,
-        no_effect=_NO_COMPACTION, server_key="log.cleaner.min.compaction.lag.ms",
-    ),
+    ConfigKey("min.cleanable.dirty.ratio", "double", "0.5", 0, 1, server_key="log.cleaner.min.cleanable.ratio"),
+    ConfigKey("min.compaction.lag.ms", "long", "0", 0, server_key="log.cleaner.min.compaction.lag.ms"),
     ConfigKey("min.insync.replicas", "int", "1", 1, no_effect=_ONE_COPY, server_key="min.insync.replicas"),
     ConfigKey(
         "preallocate", "boolean", "false",
@@ -287,8 +273,6 @@ def describe(topic: Mapping[str, str], broker: Mapping[str, str]) -> dict[str, C
 
 def no_effect(name: str, value: str) -> str:
     """Empty when the log acts on this value, else why it does not."""
-    if name == "cleanup.policy" and "compact" in value:
-        return _HALF_COMPACTED
     return _SETTABLE[name].no_effect
 
 
@@ -298,9 +282,12 @@ def log_config(topic: Mapping[str, str], broker: Mapping[str, str]) -> LogConfig
     policy = parse(CONFIG_KEYS["cleanup.policy"], configs["cleanup.policy"])
     assert isinstance(policy, tuple)
     append_time = configs["message.timestamp.type"] == "LogAppendTime"
+    segment_ms, max_lag_ms = int(configs["segment.ms"]), int(configs["max.compaction.lag.ms"])
+    if "compact" in policy:
+        segment_ms = min(segment_ms, max_lag_ms)  # the active segment is never cleaned, so it must end in time: KIP-354
     return LogConfig(
         segment_bytes=int(configs.get("internal.segment.bytes", configs["segment.bytes"])),
-        segment_ms=int(configs["segment.ms"]),
+        segment_ms=segment_ms,
         segment_index_bytes=int(configs["segment.index.bytes"]),
         index_interval_bytes=int(configs["index.interval.bytes"]),
         retention_ms=int(configs["retention.ms"]),
@@ -308,4 +295,8 @@ def log_config(topic: Mapping[str, str], broker: Mapping[str, str]) -> LogConfig
         max_message_bytes=int(configs["max.message.bytes"]),
         timestamp_type=TimestampType.LOG_APPEND_TIME if append_time else TimestampType.CREATE_TIME,
         cleanup_policy=policy,
+        delete_retention_ms=int(configs["delete.retention.ms"]),
+        min_compaction_lag_ms=int(configs["min.compaction.lag.ms"]),
+        max_compaction_lag_ms=max_lag_ms,
+        min_cleanable_dirty_ratio=float(configs["min.cleanable.dirty.ratio"]),
     )

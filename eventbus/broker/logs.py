@@ -56,6 +56,8 @@ class Logs:
         self._recovery_points: Offsets | None = {}
         self._log_start_offsets: Offsets | None = {}
         self._published: dict[str, Offsets] = {}
+        self.cleaned_offsets: Offsets = {}
+        """How far each log was compacted."""
 
     # open ------------------------------------------------------------------------------------------------------------
 
@@ -69,6 +71,7 @@ class Logs:
             logs._clean_shutdown = checkpoints.take_clean_shutdown(storage)
             logs._recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
             logs._log_start_offsets = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS)
+            logs.cleaned_offsets = checkpoints.read_offsets(storage, checkpoints.CLEANED_OFFSETS) or {}
             logs._found = {tp for tp in map(parse_directory, storage.listdir("")) if tp is not None}
         except OSError as error:
             storage.unlock()
@@ -140,6 +143,7 @@ class Logs:
         self._recovery_points = {}
         self._log_start_offsets = {}
         self._clean_shutdown = False
+        self.cleaned_offsets = {tp: offset for tp, offset in self.cleaned_offsets.items() if tp in self.partitions}
         self.publish(sync=stale)
 
     # durability ------------------------------------------------------------------------------------------------------
@@ -190,23 +194,53 @@ class Logs:
             checkpoints.HIGH_WATERMARKS: {},
             checkpoints.LOG_START_OFFSETS: {},
             checkpoints.LAST_STABLE_OFFSETS: {},
+            checkpoints.CLEANED_OFFSETS: self.cleaned_offsets.copy(),
         }
-        recovery_points, high_watermarks, log_start_offsets, last_stable_offsets = now.values()
-        for topic_partition, partition in self.partitions.items():
+        recovery_points, high_watermarks, log_start_offsets, last_stable_offsets, _ = now.values()
+        for topic_partition, partition in self._written():
             log = partition.log
-            if not log.segments and not log.log_end_offset:
-                continue
             recovery_points[topic_partition] = log.recovery_point
             high_watermarks[topic_partition] = log.high_watermark
             log_start_offsets[topic_partition] = log.log_start_offset
             last_stable_offsets[topic_partition] = log.last_stable_offset
         try:
             for name, offsets in now.items():
-                if offsets != self._published.get(name):
+                if offsets != self._published.get(name, {} if name == checkpoints.CLEANED_OFFSETS else None):
                     checkpoints.write_offsets(self.storage, name, offsets, sync=sync and self.storage.durable)
                     self._published[name] = offsets
         except OSError as error:
             _logger.warning("checkpoints of %s not written: %s", self.storage.describe(), error)
+
+    def publish_recovery_points(self) -> None:
+        """Put on disk, durably, from where each log is recovered. Raises StorageError.
+
+        Before a segment is compacted: the redo journal may hold what the segment was, and must never bring it back.
+        """
+        self._publish_durably(
+            checkpoints.RECOVERY_POINTS, {tp: partition.log.recovery_point for tp, partition in self._written()}
+        )
+
+    def publish_log_start(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Put on disk, durably, that a log begins at ``offset``, before it does. Raises StorageError."""
+        starts = {tp: partition.log.log_start_offset for tp, partition in self._written()}
+        self._publish_durably(checkpoints.LOG_START_OFFSETS, {**starts, topic_partition: offset})
+
+    def _publish_durably(self, name: str, offsets: Offsets) -> None:
+        if not self.storage.durable:
+            return
+        try:
+            checkpoints.write_offsets(self.storage, name, offsets, sync=True)
+        except OSError as error:
+            raise storage_error(error, f"writing {self.storage.describe()}/{name}") from error
+        self._published[name] = offsets
+
+    def _written(self) -> list[tuple[TopicPartition, Partition]]:
+        """The partitions that hold, or held, records."""
+        return [
+            (tp, partition)
+            for tp, partition in self.partitions.items()
+            if partition.log.segments or partition.log.log_end_offset
+        ]
 
     # retention, deletion ---------------------------------------------------------------------------------------------
 
@@ -229,6 +263,7 @@ class Logs:
             partition = self.partitions.pop(topic_partition, None)
             if partition is None:
                 continue
+            self.cleaned_offsets.pop(topic_partition, None)
             try:
                 partition.log.delete()
             except StorageError as error:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import msgspec
-
 from eventbus.broker import configs, names
 from eventbus.broker.descriptions import BROKER_ID, PartitionDescription, TopicDescription, TopicSpec
 from eventbus.broker.logs import Logs
@@ -47,9 +45,6 @@ class TopicAdmin:
         config = self._log_configs.get(name)
         if config is None:
             config = configs.log_config(self.topic(name).configs, self._defaults)
-            if name in names.INTERNAL_TOPICS:
-                # "compact" is what describe says, as Kafka's does; but nothing compacts yet, so a gap is damage.
-                config = msgspec.structs.replace(config, cleanup_policy=())
             self._log_configs[name] = config
         return config
 

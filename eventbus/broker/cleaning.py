@@ -1,0 +1,125 @@
+"""Which log is to be compacted next, and how far each one is. Part of the broker.
+
+A log's clean part is remembered in ``cleaner-offset-checkpoint``. Lost, it costs one cleaning of everything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from eventbus.broker.logs import Logs
+from eventbus.errors import CorruptRecord, EventBusError
+from eventbus.log.cleaner import Cleanable, Cleaning, LastBatch, Pause, cleanable
+from eventbus.log.partition_log import PartitionLog
+from eventbus.log.recovery import corrupt_record
+from eventbus.log.segment import Damage
+from eventbus.log.storage import storage_error
+
+__all__ = ["Cleaning", "LogCleaner", "Pause"]
+
+_logger = logging.getLogger("eventbus.broker")
+
+
+class LogCleaner:
+    """Plans cleanings, one at a time, and keeps the score. `Cleaning.run` is for whoever drives the broker."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+        self._under_way: Cleaning | None = None
+        self._damaged: set[PartitionLog] = set()
+        """Not tried again before the next start: a person has to look first."""
+
+    def next(self, now_ms: int) -> Cleaning | None:
+        """A cleaning of the log with the largest dirty part, of those that are due; None when none is.
+
+        Due is a log whose dirty part is above ``min.cleanable.dirty.ratio``, or holds a record older than
+        ``max.compaction.lag.ms`` (KIP-354).
+        """
+        if self._under_way is not None:
+            return None
+        due: list[tuple[float, PartitionLog, Cleanable]] = []
+        for log in self._compacted():
+            plan = self._plan(log, now_ms)
+            if plan is None:
+                continue
+            ratio = plan.dirty_ratio
+            if ratio > log.config.min_cleanable_dirty_ratio or (plan.is_overdue and plan.dirty_bytes):
+                due.append((ratio, log, plan))
+        if not due:
+            return None
+        _, log, plan = max(due, key=lambda entry: entry[0])
+        return self._begin(log, plan, now_ms)
+
+    def run(self, cleaning: Cleaning) -> Iterator[Pause]:
+        """`Cleaning.run`, with what has to be on disk first."""
+        return cleaning.run(self._logs.publish_recovery_points)
+
+    def clean_now(self, now_ms: int) -> None:
+        """Clean whatever may be cleaned, however little of it is dirty. Blocks. Raises the first error."""
+        for log in self._compacted():
+            plan = self._plan(log, now_ms)
+            if plan is None or not plan.segments:
+                continue
+            cleaning = self._begin(log, plan, now_ms)
+            try:
+                for pause in self.run(cleaning):
+                    if pause is not None:
+                        pause()
+            except BaseException as error:
+                self.complete(cleaning, error)
+                raise self._translated(log, error) from error
+            self.complete(cleaning)
+
+    def complete(self, cleaning: Cleaning, error: BaseException | None = None) -> None:
+        """Take note of what came of a cleaning: ``error`` is what its `Cleaning.run` raised. Nothing is lost by one."""
+        assert cleaning is self._under_way, "complete what next() returned"
+        self._under_way = None
+        log = cleaning.log
+        if error is None:
+            self._logs.cleaned_offsets[log.topic_partition] = cleaning.end_offset
+            _logger.info(
+                "%s: compacted up to offset %d, %d bytes became %d",
+                log.topic_partition, cleaning.end_offset, cleaning.bytes_before, cleaning.bytes_after,
+            )  # fmt: skip
+        elif isinstance(error, (OSError, EventBusError, Damage)):
+            told = self._translated(log, error)
+            if isinstance(told, CorruptRecord):
+                self._damaged.add(log)
+            _logger.warning("compaction of %s stopped: %s", log.topic_partition, told)
+        else:
+            _logger.debug("compaction of %s stopped: %r", log.topic_partition, error)
+
+    def _begin(self, log: PartitionLog, plan: Cleanable, now_ms: int) -> Cleaning:
+        self._under_way = Cleaning(self._logs.storage, log, plan, now_ms, _last_batches(log))
+        return self._under_way
+
+    def _compacted(self) -> list[PartitionLog]:
+        logs = [partition.log for partition in self._logs.partitions.values()]
+        return [
+            log
+            for log in logs
+            if "compact" in log.config.cleanup_policy and not log.poisoned and len(log.segments) > 1
+            if log not in self._damaged
+        ]
+
+    def _plan(self, log: PartitionLog, now_ms: int) -> Cleanable | None:
+        try:
+            return cleanable(log, self._logs.cleaned_offsets.get(log.topic_partition, 0), now_ms)
+        except (Damage, OSError) as error:
+            if isinstance(error, Damage):
+                self._damaged.add(log)
+            _logger.warning("%s is not compacted: %s", log.topic_partition, self._translated(log, error))
+            return None
+
+    def _translated(self, log: PartitionLog, error: BaseException) -> BaseException:
+        if isinstance(error, Damage):
+            return corrupt_record(self._logs.storage, log.topic_partition, error)
+        if isinstance(error, OSError):
+            return storage_error(error, f"compacting {log.topic_partition}")
+        return error
+
+
+def _last_batches(log: PartitionLog) -> dict[int, LastBatch]:
+    """What must stay of each producer that is still known."""
+    return {}
