@@ -246,11 +246,17 @@ class Groups:
         return self._of(member.group, now_ms), existing, errors
 
     def end_transaction(
-        self, number: int, producer: ProducerIdAndEpoch, committed: bool, coordinator_epoch: int, now_ms: int
-    ) -> AppendInfo:
-        """Write the marker into partition ``number`` of ``__consumer_offsets``; the producer's pending offsets count
-        from here on, or are dropped. Called by `Transactions`."""
-        return self.load(number, now_ms).end_transaction(producer, committed, coordinator_epoch, now_ms)
+        self,
+        topic_partition: TopicPartition,
+        producer: ProducerIdAndEpoch,
+        committed: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+    ) -> AppendInfo | None:
+        """Write the marker into a partition of ``__consumer_offsets``; the producer's pending offsets count from here
+        on, or are dropped. Called by `Transactions`."""
+        shard_log = self.load(topic_partition.partition, now_ms)
+        return shard_log.end_transaction(producer, committed, coordinator_epoch, now_ms)
 
     def fetch_offsets(
         self,
