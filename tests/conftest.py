@@ -1,4 +1,4 @@
-"""One option for all: what to do with tests that compare with a library the product itself does not need."""
+"""Options for all: what to do with tests that need a library the product does not, and with texts made by the code."""
 
 from __future__ import annotations
 
@@ -19,6 +19,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="skip test modules that need a library which is not installed and no base dependency either; "
         "without this option such a module is an error",
     )
+    parser.addoption(
+        "--rewrite",
+        action="store_true",
+        help="write down what the state machines do now, in their transcripts and in DESIGN.md's tables: read the diff",
+    )
+
+
+@pytest.fixture
+def rewrite(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--rewrite"))
 
 
 @pytest.hookimpl(wrapper=True)

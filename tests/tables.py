@@ -1,0 +1,42 @@
+"""Transition tables as Markdown, kept in DESIGN.md between markers: drawn from the code, never by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+
+DESIGN = Path(__file__).parents[1] / "DESIGN.md"
+
+
+def render(transitions: Mapping[tuple[Enum, Enum], Enum]) -> str:
+    """A row per state, a column per event; below it what each event is (its value)."""
+    states = dict.fromkeys(state for state, _ in transitions)
+    states |= dict.fromkeys(transitions.values())
+    events = dict.fromkeys(event for _, event in transitions)
+    rows = [["", *map(_name, events)], ["---"] * (len(events) + 1)]
+    for state in states:
+        following = [transitions.get((state, event)) for event in events]
+        rows.append([f"**{_name(state)}**", *("" if next is None else _name(next) for next in following)])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    rules = "\n".join(f"- *{_name(event)}*: {event.value}" for event in events)
+    return f"{table}\n\n{rules}"
+
+
+def _name(member: Enum) -> str:
+    """PREPARING_REBALANCE is PreparingRebalance, as Kafka writes it."""
+    return member.name.title().replace("_", "")
+
+
+def check(name: str, transitions: Mapping[tuple[Enum, Enum], Enum], rewrite: bool) -> None:
+    """AssertionError unless DESIGN.md has the table between ``<!-- table: name -->`` and ``<!-- end -->``."""
+    text = DESIGN.read_text(encoding="utf-8")
+    pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+    assert len(pattern.findall(text)) == 1, f"DESIGN.md has no place for the table of {name}"
+    drawn = pattern.sub(lambda match: match[1] + render(transitions) + match[2], text)
+    if rewrite:
+        DESIGN.write_text(drawn, encoding="utf-8")
+    assert drawn == DESIGN.read_text(encoding="utf-8"), (
+        f"DESIGN.md does not have the {name} table of the code; `pytest --rewrite` draws it"
+    )
