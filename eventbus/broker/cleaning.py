@@ -6,11 +6,11 @@ A log's clean part is remembered in ``cleaner-offset-checkpoint``. Lost, it cost
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from eventbus.broker.logs import Logs
 from eventbus.errors import CorruptRecord, EventBusError
-from eventbus.log.cleaner import Cleanable, Cleaning, LastBatch, Pause, cleanable
+from eventbus.log.cleaner import Cleanable, Cleaning, LastBatch, Pause, carry_out, cleanable
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.recovery import corrupt_record
 from eventbus.log.segment import Damage
@@ -51,7 +51,7 @@ class LogCleaner:
         _, log, plan = max(due, key=lambda entry: entry[0])
         return self._begin(log, plan, now_ms)
 
-    def run(self, cleaning: Cleaning) -> Iterator[Pause]:
+    def run(self, cleaning: Cleaning) -> Generator[Pause, None, None]:
         """`Cleaning.run`, with what has to be on disk first."""
         return cleaning.run(self._logs.publish_recovery_points)
 
@@ -63,9 +63,7 @@ class LogCleaner:
                 continue
             cleaning = self._begin(log, plan, now_ms)
             try:
-                for pause in self.run(cleaning):
-                    if pause is not None:
-                        pause()
+                carry_out(self.run(cleaning))
             except BaseException as error:
                 self.complete(cleaning, error)
                 raise self._translated(log, error) from error

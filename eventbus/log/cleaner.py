@@ -152,11 +152,11 @@ class Cleaning:
     def __repr__(self) -> str:
         return f"Cleaning({self.log.topic_partition}, {self._first_dirty_offset}..{self.end_offset})"
 
-    def run(self, before_swap: Callable[[], None]) -> Iterator[Pause]:
+    def run(self, before_swap: Callable[[], None]) -> Generator[Pause, None, None]:
         """Clean, a slice at a time. ``before_swap`` is called once, before the first segment is replaced.
 
-        Raises `Damage`, `CorruptRecord`, `Stale`, `OSError`, and what ``before_swap`` raises: the log is then as it
-        was, or cleaned in its older part.
+        Close it if it is not run to its end: a flush failed, somebody cancelled. Raises `Damage`, `CorruptRecord`,
+        `Stale`, `OSError`, and what ``before_swap`` raises: the log is then as it was, or cleaned in its older part.
         """
         yield from self._read_dirty()
         segments = [
@@ -332,6 +332,14 @@ class Cleaning:
             writer.rewrite(header, keep_header(header))
         else:
             writer.keep(batch)
+
+
+def carry_out(run: Generator[Pause, None, None]) -> None:
+    """All slices at once, flushes and all."""
+    with contextlib.closing(run):
+        for pause in run:
+            if pause is not None:
+                pause()
 
 
 def _is_last(header: BatchHeader, last: LastBatch) -> bool:

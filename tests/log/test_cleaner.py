@@ -1,0 +1,718 @@
+"""Compaction of one log: what stays, what goes and when, and what a crash or a fault in the middle of it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eventbus.errors import CorruptRecord, StorageError
+from eventbus.log.cleaner import Cleaning, LastBatch, Stale, carry_out, cleanable
+from eventbus.log.config import LogConfig
+from eventbus.log.partition_log import PartitionLog
+from eventbus.log.reader import LogReader
+from eventbus.log.segment import Segment
+from eventbus.log.storage import FileStorage, MemoryStorage, Storage
+from eventbus.records import BatchBuilder, fetched_records, iter_batches, read_header
+from eventbus.testing.storage import CrashStorage, FaultyStorage, SimulatedCrash, disk_full, io_error
+from eventbus.types import Compression, OffsetAndTimestamp, TopicPartition
+
+NOW_MS = 1_700_000_000_000
+TABLE = TopicPartition("table", 0)
+SMALL = LogConfig(
+    segment_bytes=400, index_interval_bytes=100, cleanup_policy=("compact",), delete_retention_ms=1_000
+)  # fmt: skip
+
+Row = tuple[int, bytes | None, bytes | None]
+"""Offset, key, value."""
+
+
+class Table:
+    """A compacted log, what was written to it, and what it must hold."""
+
+    def __init__(self, storage: Storage | None = None, config: LogConfig = SMALL) -> None:
+        self.storage = MemoryStorage() if storage is None else storage
+        self.config = config
+        self.now_ms = NOW_MS
+        self.rows: list[Row] = []
+        self.horizons: dict[int, int] = {}
+        """Until when the tombstone at an offset is kept, since it was first cleaned."""
+        self.cleaned_offset = 0
+        self.log = self.open()
+
+    def open(self, **how) -> PartitionLog:
+        self.log = PartitionLog.open(self.storage, TABLE, self.config, now_ms=self.now_ms, topic_id="t" * 22, **how)
+        return self.log
+
+    def put(self, *records: tuple[bytes, bytes | None], codec: Compression = Compression.NONE, **how) -> int:
+        """One batch; returns its first offset."""
+        builder = BatchBuilder(codec)
+        for key, value in records:
+            builder.append(key, value, (), self.now_ms)
+        batch = builder.build(**how)
+        info = self.log.append(batch, read_header(batch), self.now_ms)
+        self.rows += [(info.base_offset + index, *record) for index, record in enumerate(records)]
+        return info.base_offset
+
+    def fill(self, count: int, *, keys: int = 5, **how) -> None:
+        """Batches of one record, the keys in turn."""
+        for _ in range(count):
+            number = self.log.log_end_offset
+            self.put((b"k%d" % (number % keys), b"value %d" % number), **how)
+        self.flush()
+
+    def flush(self) -> None:
+        """All of it on disk and to be read."""
+        work = self.log.begin_sync()
+        for file in work.files:
+            file.sync()
+        for directory in work.directories:
+            self.storage.sync_dir(directory)
+        self.log.complete_sync(work)
+
+    def roll(self) -> None:
+        """Seal what there is, so that it can be cleaned."""
+        self.flush()
+        self.log._roll(self.now_ms)
+        self.flush()
+
+    def cleaning(self, live: dict[int, LastBatch] | None = None, **how) -> Cleaning:
+        plan = cleanable(self.log, self.cleaned_offset, self.now_ms)
+        return Cleaning(self.storage, self.log, plan, self.now_ms, live or {}, **how)
+
+    def clean(self, live: dict[int, LastBatch] | None = None, **how) -> Cleaning:
+        """Compact, and let the model forget what compaction may."""
+        cleaning = self.cleaning(live, **how)
+        carry_out(cleaning.run(lambda: None))
+        self.cleaned_offset = cleaning.end_offset
+        self.expect_cleaned(cleaning.end_offset)
+        return cleaning
+
+    def expect_cleaned(self, end_offset: int) -> None:
+        """The model's compaction, one row at a time."""
+        last = {key: offset for offset, key, _ in self.rows if offset < end_offset}
+        kept: list[Row] = []
+        for offset, key, value in self.rows:
+            if offset < end_offset:
+                if last[key] != offset or key is None:
+                    continue
+                if value is None:
+                    if self.now_ms >= self.horizons.get(offset, self.now_ms + 1):
+                        continue
+                    self.horizons.setdefault(offset, self.now_ms + self.config.delete_retention_ms)
+            kept.append((offset, key, value))
+        self.rows = kept
+
+    def check(self) -> None:
+        """Every offset reads what the model holds from there on, and the log is one chain of offsets."""
+        self.log.check()
+        assert rows(self.log, self.log.log_start_offset) == self.rows
+        for offset in range(self.log.log_start_offset, self.log.log_end_offset):
+            data = self.log.read(offset, 200, max_offset=self.log.high_watermark)
+            found = list(rows_in(data, offset))
+            assert found == [row for row in self.rows if row[0] >= offset][: len(found)], offset
+            assert next(iter_batches(data)).header.next_offset > offset
+
+
+def rows_in(data: bytes, offset: int) -> Iterable[Row]:
+    fetched = fetched_records(data, *TABLE, offset)
+    return zip(fetched.offsets, fetched.keys, fetched.values, strict=True)
+
+
+def rows(log: PartitionLog, offset: int) -> list[Row]:
+    found: list[Row] = []
+    while offset < log.high_watermark:
+        data = log.read(offset, 1000, max_offset=log.high_watermark)
+        found += rows_in(data, offset)
+        offset = fetched_records(data, *TABLE, offset).next_offset
+    return found
+
+
+def batches(log: PartitionLog) -> list:
+    """The headers of all batches, those without records too."""
+    headers = []
+    for segment in log.segments:
+        headers += [batch.header for batch in iter_batches(segment.file.pread(0, segment.file.size))]
+    return headers
+
+
+# -- what stays --------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_record_of_each_key_stays_where_it_was(storage):
+    table = Table(storage)
+    table.fill(50)
+    size = table.log.size_bytes
+    table.clean()
+    table.check()
+    assert table.log.size_bytes < size / 2
+    ends = [segment.base_offset for segment in table.log.segments[1:]]
+    kept_below = [offset for offset, _, _ in table.rows if offset < ends[-1]]
+    assert len(kept_below) == 5, "one for each key"
+
+
+def test_the_active_segment_is_never_touched():
+    table = Table()
+    table.fill(12)
+    active = table.log.segments[-1]
+    content = active.file.pread(0, active.file.size)
+    table.clean()
+    assert table.log.segments[-1] is active
+    assert active.file.pread(0, active.file.size) == content
+
+
+def test_a_log_of_one_segment_has_nothing_to_clean():
+    table = Table()
+    table.put((b"k", b"1"), (b"k", b"2"))
+    table.flush()
+    assert cleanable(table.log, 0, NOW_MS).segments == ()
+
+
+def test_only_what_is_readable_and_on_disk_is_cleaned(tmp_path):
+    table = Table(FileStorage(str(tmp_path)))
+    for number in range(30):
+        table.put((b"k", b"value %d" % number))
+    assert cleanable(table.log, 0, NOW_MS).segments == (), "nothing is flushed"
+    table.log.high_watermark = table.log.log_end_offset
+    assert cleanable(table.log, 0, NOW_MS).segments == (), "readable, but not on disk"
+    table.flush()
+    assert cleanable(table.log, 0, NOW_MS).end_offset == table.log.segments[-1].base_offset
+
+
+def test_batches_keep_their_offsets_and_their_codec():
+    table = Table(config=LogConfig(cleanup_policy=("compact",), segment_bytes=2_000))
+    for codec in Compression:
+        table.put((b"a", b"old" * 9), (codec.name.encode(), b"x" * 40), (b"a", b"new" * 9), codec=codec)
+    table.roll()
+    before = batches(table.log)
+    table.clean()
+    table.check()
+    after = batches(table.log)
+    assert [(b.base_offset, b.last_offset, b.compression) for b in after] == [
+        (b.base_offset, b.last_offset, b.compression) for b in before
+    ]
+    assert [b.records_count for b in after] == [1, 1, 1, 1, 2]
+
+
+def test_headers_and_timestamps_survive_a_rewrite():
+    table = Table()
+    builder = BatchBuilder()
+    builder.append(b"a", b"1", (), NOW_MS)
+    builder.append(b"b", b"2", (("trace", b"x"), ("none", None)), NOW_MS - 7_000_000)
+    builder.append(b"c", None, (("why", b"gone"),), NOW_MS + 3)
+    batch = builder.build()
+    table.log.append(batch, read_header(batch), NOW_MS)
+    table.put((b"a", b"3"))
+    table.roll()
+    for _ in range(2):
+        carry_out(table.cleaning().run(lambda: None))
+        fetched = fetched_records(table.log.read(0, 1000, max_offset=4), *TABLE, 0)
+        assert fetched.offsets == [1, 2, 3]
+        assert fetched.timestamps_ms == [NOW_MS - 7_000_000, NOW_MS + 3, NOW_MS]
+        assert fetched.headers == [(("trace", b"x"), ("none", None)), (("why", b"gone"),), ()]
+        assert batches(table.log)[0].max_timestamp_ms == NOW_MS + 3
+
+
+def test_log_append_time_stays():
+    from eventbus.types import TimestampType
+
+    table = Table(config=LogConfig(cleanup_policy=("compact",), timestamp_type=TimestampType.LOG_APPEND_TIME))
+    table.now_ms += 5
+    table.put((b"a", b"1"), (b"b", None))
+    table.now_ms += 5
+    table.put((b"a", b"2"))
+    table.roll()
+    table.now_ms += 50
+    table.clean()
+    fetched = fetched_records(table.log.read(0, 1000, max_offset=3), *TABLE, 0)
+    assert list(zip(fetched.offsets, fetched.timestamps_ms, strict=True)) == [(1, NOW_MS + 5), (2, NOW_MS + 10)]
+    assert fetched.timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+def test_what_was_dropped_is_one_batch_without_records():
+    table = Table()
+    table.fill(60, keys=1)
+    table.clean()
+    sealed = batches(table.log)[: -len(list(iter_batches(table.log.segments[-1].file.pread(0, 9_999))))]
+    assert (sealed[0].records_count, sealed[0].size_bytes) == (0, 61)
+    assert len(sealed) == 2, "all that was dropped, and the one that stays"
+    assert sealed[0].base_offset == 0
+    assert table.log.segments[0].base_offset == 0
+
+
+def test_records_without_a_key_go():
+    """They came before the topic was compacted."""
+    table = Table()
+    table.put((None, b"1"), (b"a", b"2"), (None, b"3"))
+    table.roll()
+    table.clean()
+    assert rows(table.log, 0) == [(1, b"a", b"2")]
+
+
+def test_small_segments_become_one_up_to_the_limit():
+    table = Table()
+    table.fill(300, keys=2)
+    many = len(table.log.segments)
+    table.clean()
+    assert many > 30
+    assert len(table.log.segments) == 2
+    table.check()
+    unique = Table()
+    unique.fill(60, keys=1_000)
+    sizes = [segment.size_bytes for segment in unique.log.segments]
+    unique.clean()
+    assert [segment.size_bytes for segment in unique.log.segments] == sizes, "nothing to drop, nothing to merge"
+    unique.check()
+
+
+def test_nothing_is_written_where_nothing_changed(tmp_path):
+    table = Table(FileStorage(str(tmp_path)))
+    table.fill(60, keys=1_000)
+    segments = list(table.log.segments)
+    announced = []
+    carry_out(table.cleaning().run(lambda: announced.append(1)))
+    assert table.log.segments == segments
+    assert not announced
+    assert not [name for name in table.storage.listdir(str(TABLE)) if "cleaned" in name or "swap" in name]
+
+
+def test_a_second_cleaning_changes_nothing():
+    table = Table()
+    table.fill(80, keys=7)
+    table.clean()
+    files = [segment.file.pread(0, segment.file.size) for segment in table.log.segments]
+    table.clean()
+    assert [segment.file.pread(0, segment.file.size) for segment in table.log.segments] == files
+
+
+def test_more_keys_than_fit_are_cleaned_in_several_passes():
+    table = Table()
+    table.fill(200, keys=40)
+    ends = []
+    while not ends or ends[-1] < table.log.segments[-1].base_offset:
+        ends.append(table.clean(max_keys=15).end_offset)
+        table.check()
+        assert len(set(ends)) == len(ends), "each pass gets further"
+    assert len(ends) > 5
+    assert len([offset for offset, _, _ in table.rows if offset < ends[-1]]) == 40
+
+
+def test_long_keys_are_told_apart():
+    table = Table(config=LogConfig(cleanup_policy=("compact",)))
+    keys = [b"x" * 15, b"x" * 16, b"x" * 17, b"x" * 400 + b"1", b"x" * 400 + b"2", b""]
+    for value in (b"old", b"new"):
+        table.put(*[(key, value) for key in keys])
+    table.roll()
+    table.clean()
+    assert rows(table.log, 0) == [(6 + number, key, b"new") for number, key in enumerate(keys)]
+
+
+# -- tombstones --------------------------------------------------------------------------------------------------------
+
+
+def test_a_tombstone_outlives_what_it_deletes_by_the_retention():
+    table = Table()
+    table.put((b"a", b"1"))
+    table.put((b"a", None), (b"b", b"2"))
+    table.roll()
+    table.now_ms += 50_000  # the age of the tombstone says nothing: readers may not have met it yet
+    table.clean()
+    assert rows(table.log, 0) == [(1, b"a", None), (2, b"b", b"2")]
+    (header,) = [header for header in batches(table.log) if header.records_count]
+    assert header.delete_horizon_ms == table.now_ms + 1_000
+    table.now_ms += 999
+    table.clean()
+    assert rows(table.log, 0) == [(1, b"a", None), (2, b"b", b"2")]
+    table.now_ms += 1
+    table.clean()
+    assert rows(table.log, 0) == [(2, b"b", b"2")]
+    table.check()
+
+
+def test_a_longer_retention_set_later_moves_no_horizon():
+    table = Table()
+    table.put((b"a", None))
+    table.roll()
+    table.clean()
+    table.log.update_config(LogConfig(cleanup_policy=("compact",), delete_retention_ms=99_999_999))
+    table.now_ms += 1_000
+    table.clean()
+    assert rows(table.log, 0) == []
+
+
+def test_a_tombstone_beyond_what_one_pass_took_in_gets_no_horizon():
+    table = Table()
+    table.fill(10, keys=10)
+    last = table.put((b"k0", None))
+    table.roll()
+    table.clean(max_keys=3)
+    (header,) = [header for header in batches(table.log) if header.base_offset == last]
+    assert header.delete_horizon_ms is None
+    table.check()
+
+
+def test_a_value_after_its_tombstone_stays():
+    table = Table()
+    table.put((b"a", b"1"))
+    table.put((b"a", None))
+    table.put((b"a", b"2"))
+    table.roll()
+    table.clean()
+    assert rows(table.log, 0) == [(2, b"a", b"2")]
+
+
+# -- when --------------------------------------------------------------------------------------------------------------
+
+
+def test_young_segments_wait():
+    table = Table(config=LogConfig(segment_bytes=400, cleanup_policy=("compact",), min_compaction_lag_ms=1_000))
+    table.fill(20)
+    table.now_ms += 600
+    table.fill(20)
+    assert cleanable(table.log, 0, NOW_MS + 999).segments == (), "too young"
+    young = cleanable(table.log, 0, NOW_MS + 1_000)
+    assert 0 < young.end_offset <= 20
+    assert cleanable(table.log, 0, NOW_MS + 1_600).end_offset == table.log.segments[-1].base_offset
+
+
+def test_what_was_cleaned_before_is_not_dirty():
+    table = Table()
+    table.fill(50)
+    plan = cleanable(table.log, 0, NOW_MS)
+    assert (plan.clean_bytes, plan.dirty_ratio) == (0, 1.0)
+    table.clean()
+    plan = cleanable(table.log, table.cleaned_offset, NOW_MS)
+    assert (plan.dirty_bytes, plan.dirty_ratio) == (0, 0.0)
+    table.fill(10)
+    plan = cleanable(table.log, table.cleaned_offset, NOW_MS)
+    assert 0 < plan.dirty_ratio < 1
+    assert plan.dirty_bytes + plan.clean_bytes == sum(segment.size_bytes for segment in table.log.segments[:-1])
+
+
+@pytest.mark.parametrize("wrong", [-1, 10_000])
+def test_a_checkpoint_that_cannot_be_right_is_not_believed(wrong):
+    table = Table()
+    table.fill(50)
+    assert cleanable(table.log, wrong, NOW_MS).dirty_ratio == 1.0
+
+
+def test_an_old_dirty_record_makes_a_log_overdue():
+    table = Table(config=LogConfig(segment_bytes=400, cleanup_policy=("compact",), max_compaction_lag_ms=5_000))
+    table.fill(20)
+    assert not cleanable(table.log, 0, NOW_MS + 5_000).is_overdue
+    assert cleanable(table.log, 0, NOW_MS + 5_001).is_overdue
+    assert not cleanable(table.log, table.log.segments[-1].base_offset, NOW_MS + 5_001).is_overdue
+
+
+# -- beside readers and retention --------------------------------------------------------------------------------------
+
+
+def test_reads_between_the_slices_see_the_old_or_the_new(storage):
+    table = Table(storage)
+    table.fill(400, keys=3)
+    cleaning = table.cleaning()
+    positions = {0: 0}
+    for pause in cleaning.run(lambda: None):
+        if pause is not None:
+            pause()
+        for reader, offset in list(positions.items()):
+            if offset < table.log.high_watermark:
+                data = table.log.read(offset, 300, max_offset=table.log.high_watermark)
+                assert set(rows_in(data, offset)) <= set(table.rows)
+                positions[reader] = next(reversed(list(iter_batches(data)))).header.next_offset
+        positions[len(positions)] = len(positions) * 13
+        table.put((b"k0", b"meanwhile"))
+    table.flush()
+    table.cleaned_offset = cleaning.end_offset
+    table.expect_cleaned(cleaning.end_offset)
+    table.check()
+
+
+def test_a_reader_goes_on_where_it_stood_in_a_segment_that_was_replaced():
+    """The log remembers byte positions of readers; they are of the old file."""
+    table = Table()
+    table.fill(40, keys=2)
+    for offset in range(0, 30, 3):
+        table.log.read(offset, 150, max_offset=40)
+    table.clean()
+    table.check()
+
+
+@pytest.mark.parametrize("change", ["retention", "close", "policy", "poison"])
+def test_a_log_that_changes_under_a_cleaning_ends_it(storage, change):
+    table = Table(storage)
+    table.fill(300, keys=3)
+    cleaning = table.cleaning()
+    run = cleaning.run(lambda: None)
+    next(run)
+    log = table.log
+    if change == "retention":
+        log._delete_segments(2)
+    elif change == "close":
+        log.close()
+    elif change == "policy":
+        log.update_config(LogConfig())
+    else:
+        log.poison("for a test")
+    with pytest.raises(Stale):
+        list(run)
+    if change != "close":
+        log.check()
+    assert not [name for name in storage.listdir(str(TABLE)) if "cleaned" in name or "swap" in name]
+
+
+def test_a_cleaning_that_is_dropped_leaves_nothing_behind(storage):
+    table = Table(storage)
+    table.fill(100, keys=3)
+    run = table.cleaning().run(lambda: None)
+    for _ in range(8):
+        next(run)
+    run.close()
+    assert not [name for name in storage.listdir(str(TABLE)) if "cleaned" in name or "swap" in name]
+    table.check()
+
+
+def test_readers_of_other_processes_meanwhile(tmp_path):
+    """At every step of a swap, as the directory stands then."""
+    table = Table(FileStorage(str(tmp_path)))
+    table.fill(200, keys=3)
+    storage, end = table.storage, table.log.segments[-1].base_offset
+    before = rows(table.log, 0)
+    seen = 0
+
+    def look(*_: object) -> None:
+        nonlocal seen
+        (tmp_path / "last-stable-offset-checkpoint").write_text(f"0\n1\ntable 0 {table.log.high_watermark}\n")
+        reader = LogReader(str(tmp_path))
+        for start in (0, 1, 57, end - 1, end):
+            found = [
+                row
+                for data in reader.read("table", 0, start, 200, 300)
+                for row in rows_in(data, start)
+            ]  # fmt: skip
+            newest = {key: offset for offset, key, _ in before if offset < end}
+            assert {row[0] for row in found} >= {offset for offset in newest.values() if offset >= start}
+            assert set(found) <= set(before)
+            seen += 1
+
+    class Watched(FileStorage):
+        def rename(self, source: str, target: str) -> None:
+            super().rename(source, target)
+            look()
+
+        def remove(self, path: str) -> None:
+            super().remove(path)
+            look()
+
+    table.log._storage = table.storage = Watched(str(tmp_path))
+    look()
+    table.clean()
+    look()
+    assert seen > 100
+    table.check()
+    storage.unlock()
+
+
+def test_a_reader_of_another_process_in_the_middle_of_a_segment_that_is_replaced(tmp_path):
+    table = Table(FileStorage(str(tmp_path)))
+    table.fill(200, keys=3)
+    (tmp_path / "last-stable-offset-checkpoint").write_text("0\n1\ntable 0 200\n")
+    written = list(table.rows)
+    reading = LogReader(str(tmp_path)).read("table", 0, 0, 200, 100)
+    found = [*rows_in(next(reading), 0), *rows_in(next(reading), 0)]
+    table.clean()
+    for data in reading:
+        found += rows_in(data, 0)
+    assert set(found) <= set(written)
+    assert set(table.rows) <= set(found)
+    assert [offset for offset, _, _ in found] == sorted({offset for offset, _, _ in found})
+
+
+# -- by time -----------------------------------------------------------------------------------------------------------
+
+
+def test_search_by_time_finds_what_is_left(storage):
+    table = Table(storage)
+    for number in range(60):
+        table.now_ms = NOW_MS + 10 * number
+        table.put((b"k%d" % (number % 4), b"value %d" % number))
+    table.flush()
+    table.clean()
+    times = {offset: NOW_MS + 10 * offset for offset, _, _ in table.rows}
+    for moment in range(NOW_MS - 5, NOW_MS + 605, 5):
+        expected = next(
+            (OffsetAndTimestamp(offset, when) for offset, when in times.items() if when >= moment), None
+        )  # fmt: skip
+        assert table.log.offset_for_timestamp(moment) == expected, moment
+    assert table.log.offset_of_max_timestamp() == OffsetAndTimestamp(59, NOW_MS + 590)
+
+
+# -- faults and crashes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [disk_full, io_error], ids=["full", "io"])
+def test_a_fault_at_any_call_loses_nothing(tmp_path, error):
+    """What a failed cleaning leaves reads as before or as after, at once and after opening it again."""
+    finished = False
+    number = 0
+    while not finished:
+        number += 1
+        inner = FileStorage(str(tmp_path / str(number)))
+        storage = FaultyStorage(inner, error=error)
+        storage.makedirs("")
+        table = Table(storage)
+        table.fill(60, keys=3)
+        newest = {key: offset for offset, key, _ in table.rows if offset < table.log.segments[-1].base_offset}
+        storage.calls_count, storage.fail_at = 0, number
+        try:
+            carry_out(table.cleaning().run(lambda: None))
+            finished = storage.failures_count == 0
+        except (OSError, StorageError, CorruptRecord):
+            pass
+        storage.heal()
+        for again in (False, True):
+            if again:
+                table.log = PartitionLog.open(
+                    storage, TABLE, SMALL, now_ms=NOW_MS, topic_id="t" * 22, recovery_point=60
+                )  # fmt: skip
+            if again or not table.log.poisoned:
+                table.log.check()
+                found = rows(table.log, 0)
+                assert set(found) <= set(table.rows)
+                assert {row[0] for row in found} >= set(newest.values())
+        inner.unlock()
+    assert number > 12
+
+
+def crash_table(crash_at: int, seed: int) -> tuple[Table, list[Row], bool]:
+    """A table whose machine stops at the n-th call of a cleaning; the storage that is left; whether it got that far."""
+    storage = CrashStorage()
+    table = Table(storage)
+    table.fill(45, keys=3)
+    if seed % 2:
+        table.clean()
+        table.fill(30, keys=4)
+    storage.sync_dir("")
+    before = list(table.rows)
+    storage.crash_at_call = storage.calls_count + crash_at
+    try:
+        carry_out(table.cleaning().run(lambda: None))
+        done = True
+    except SimulatedCrash:
+        done = False
+    storage.stopped = False
+    return table, before, done
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_a_crash_at_any_call_leaves_the_old_or_the_new(block):
+    done = False
+    crash_at = 0
+    while not done:
+        crash_at += 1
+        for seed in range(block * 6, block * 6 + 6):
+            table, before, done = crash_table(crash_at, seed)
+            storage = table.storage.crash(Random(seed))
+            end = table.log.log_end_offset
+            table.storage = storage
+            log = table.open(recovery_point=end)
+            log.check()
+            found = rows(log, 0)
+            table.expect_cleaned(log.segments[-1].base_offset)
+            assert set(table.rows) <= set(found) <= set(before), (crash_at, seed)
+            tree = storage.tree()
+            assert not [name for name in tree if "cleaned" in name or "swap" in name]
+            again = table.open(recovery_point=end)
+            assert storage.tree() == tree, "a second recovery changed something"
+            assert rows(again, 0) == found
+            table.rows = found
+            table.cleaned_offset = 0
+            table.clean()
+            table.check()
+    assert crash_at > 15
+
+
+def test_each_group_of_segments_is_old_or_new_as_a_whole():
+    """Freeze one swap of many segments into one at every call: never some of the old ones beside the new one."""
+    for crash_at in range(1, 200):
+        for seed in range(8):
+            storage = CrashStorage()
+            table = Table(storage)
+            table.fill(60, keys=2)
+            storage.sync_dir("")
+            old = table.log.segments[:-1]
+            before = [rows_in_segment(segment) for segment in old]
+            storage.crash_at_call = storage.calls_count + crash_at
+            try:
+                carry_out(table.cleaning().run(lambda: None))
+                return
+            except SimulatedCrash:
+                pass
+            storage.stopped = False
+            table.storage = storage.crash(Random(seed))
+            log = table.open(recovery_point=60)
+            sealed = [rows_in_segment(segment) for segment in log.segments[:-1]]
+            assert sealed in (before, [[row for part in before for row in part][-2:]]), (crash_at, seed)
+
+
+def rows_in_segment(segment: Segment) -> list[Row]:
+    return list(rows_in(segment.file.pread(0, segment.file.size), 0))
+
+
+def test_a_damaged_swap_is_an_error_and_changes_nothing(tmp_path):
+    table = Table(FileStorage(str(tmp_path)))
+    table.fill(60, keys=2)
+    table.log.close()
+    directory = tmp_path / "table-0"
+    (directory / f"{0:020d}.swap.log").write_bytes(b"\0" * 100)
+    names = sorted(path.name for path in directory.iterdir())
+    with pytest.raises(CorruptRecord, match=r"swap\.log"):
+        table.open(recovery_point=60)
+    assert sorted(path.name for path in directory.iterdir()) == names
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+KEYS = st.sampled_from([b"a", b"b", b"c", b"a long key, of which a digest is remembered", b""])
+VALUES = st.one_of(st.none(), st.binary(max_size=30))
+RECORDS = st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=5)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), RECORDS, st.sampled_from(Compression)),
+        st.tuples(st.just("roll")),
+        st.tuples(st.just("clean"), st.sampled_from([1, 3, 1_000])),
+        st.tuples(st.just("wait"), st.integers(1, 1_500)),
+        st.tuples(st.just("reopen")),
+        st.tuples(st.just("forget")),
+    ),
+    max_size=40,
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS)
+def test_any_history_reads_as_the_model(steps):
+    table = Table()
+    for step in steps:
+        match step:
+            case ("put", records, codec):
+                table.put(*records, codec=codec)
+            case ("roll",):
+                if table.log.segments and table.log.segments[-1].file.size:
+                    table.roll()
+            case ("clean", max_keys):
+                table.flush()
+                if cleanable(table.log, table.cleaned_offset, table.now_ms).segments:
+                    table.clean(max_keys=max_keys)
+            case ("wait", milliseconds):
+                table.now_ms += milliseconds
+            case ("reopen",):
+                table.log.close()
+                table.open(recovery_point=table.log.log_end_offset)
+            case ("forget",):
+                table.cleaned_offset = 0  # the checkpoint is only a cache
+    table.flush()
+    table.check()
