@@ -17,10 +17,18 @@ if TYPE_CHECKING:
     from eventbus.client.consumer import Consumer
     from eventbus.client.handlers import consumer, producer
     from eventbus.client.producer import Producer
-    from eventbus.errors import EventBusError, KafkaError
+    from eventbus.client.transaction import Transaction
+    from eventbus.errors import (
+        EventBusError,
+        KafkaError,
+        ProducerFenced,
+        TransactionAborted,
+        TransactionOutcomeUnknown,
+    )
     from eventbus.types import (
         Compression,
         ConsumerRecord,
+        GroupMetadata,
         IsolationLevel,
         OffsetAndMetadata,
         OffsetAndTimestamp,
@@ -37,15 +45,20 @@ __all__ = [
     "Delivery",
     "EventBus",
     "EventBusError",
+    "GroupMetadata",
     "IsolationLevel",
     "KafkaError",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Producer",
+    "ProducerFenced",
     "Record",
     "RecordMetadata",
     "TimestampType",
     "TopicPartition",
+    "Transaction",
+    "TransactionAborted",
+    "TransactionOutcomeUnknown",
     "__version__",
     "consumer",
     "producer",
@@ -60,8 +73,12 @@ _HOMES = {
     "consumer": "eventbus.client.handlers",
     "producer": "eventbus.client.handlers",
     "Producer": "eventbus.client.producer",
+    "Transaction": "eventbus.client.transaction",
     "EventBusError": "eventbus.errors",
     "KafkaError": "eventbus.errors",
+    "ProducerFenced": "eventbus.errors",
+    "TransactionAborted": "eventbus.errors",
+    "TransactionOutcomeUnknown": "eventbus.errors",
 }
 
 

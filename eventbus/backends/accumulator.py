@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import anyio.lowlevel
+
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.errors import EventBusError
 from eventbus.log.partition_log import AppendInfo
@@ -97,16 +99,16 @@ class Accumulator:
         large_bytes = producer.large_bytes
         if headers or (value and len(value) > large_bytes) or (key and len(key) > large_bytes):
             producer.check_size(topic_partition, key, value, headers)
-        identity = producer.identity
-        if self._identity is not identity:
-            identity = self._identify()
-        producer_id, epoch, transactional = identity
-        sequence = self._sequence
-        batch = build_single(
-            key, value, headers, timestamp_ms, producer.compression, producer_id, epoch, sequence, transactional
-        )
-        span = BatchSpan(0, timestamp_ms, producer_id, epoch, sequence, transactional)
         try:
+            identity = producer.identity
+            if self._identity is not identity:
+                identity = self._identify()
+            producer_id, epoch, transactional = identity
+            sequence = self._sequence
+            batch = build_single(
+                key, value, headers, timestamp_ms, producer.compression, producer_id, epoch, sequence, transactional
+            )
+            span = BatchSpan(0, timestamp_ms, producer_id, epoch, sequence, transactional)
             info = producer.store(topic_partition, batch, span, timestamp_ms)
         except EventBusError as error:
             producer.not_stored(error)
@@ -115,14 +117,16 @@ class Accumulator:
             self._sequence = (sequence + 1) & MAX_SEQUENCE
         self.last_offset = offset = info[0]
         append_time_ms = info[2]
-        if producer.send_waits:
+        if producer.waits:
             await producer.engine.wait_durable(topic_partition, offset)
         else:
             producer.unwaited += 1
             if producer.unwaited >= _SENDS_PER_TURN:
-                await producer.give_way(topic_partition, offset)
-            if producer.send_flushes:
-                producer.engine.flush_soon()  # acks=1: nobody waits, but readers see a record once it is durable
+                # Nothing was waited for: without this a loop of sends would keep every other task from running.
+                producer.unwaited = 0
+                await anyio.lowlevel.checkpoint()
+            if producer.flushes:
+                producer.engine.flush_soon()
         if not producer.acks:
             offset = -1
         topic, partition = topic_partition

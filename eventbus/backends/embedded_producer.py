@@ -67,9 +67,8 @@ class EmbeddedProducer:
         self.transactions = (
             None if config.transactional_id is None else ProducerTransactions(self, config.transactional_id)
         )
-        # In a transaction the commit is the ack: it waits for everything that was sent.
-        self.send_waits = self.waits and self.transactions is None
-        self.send_flushes = engine.waits_for_flush and not self.waits
+        self.flushes = engine.waits_for_flush and not self.waits
+        """acks=1: nobody waits, but readers see a record once it is durable."""
         self.lingers = config.linger_ms > 0
         self.compression = config.compression
         self.large_bytes = config.max_request_size - _RECORD_OVERHEAD_BYTES
@@ -129,9 +128,7 @@ class EmbeddedProducer:
                 _refuse()
             return self.transactions.include(accumulator)
         if self.identity is _NOT_IDENTIFIED:
-            # Until the broker has its transactions (the same change): without.
-            ready = hasattr(self.engine.broker, "transactions")
-            if not ready or not self.config.enable_idempotence or self.config.acks != -1:
+            if not self.config.enable_idempotence or self.config.acks != -1:
                 self.identity = Identity(-1, -1, False)
             else:
                 broker = self.engine.broker
@@ -201,24 +198,14 @@ class EmbeddedProducer:
             self._settle_later(_Unsettled(topic_partition, info.last_offset, delivery, size_bytes))
             return
         delivery.resolve(info.base_offset if self.acks else -1, info.timestamp_ms)
-        if self.send_flushes:
-            self.engine.flush_soon()  # acks=1: nobody waits, but readers see a record once it is durable
+        if self.flushes:
+            self.engine.flush_soon()
 
     def discard_open(self, error: EventBusError) -> None:
         """What has not been stored yet of an aborted transaction never will be."""
         while self._open:
             _, accumulator = self._open.popitem()
             accumulator.discard(error)
-
-    async def give_way(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Nothing was waited for: without this a loop of sends would keep every other task from running.
-
-        In a transaction it also keeps the sends from running away from the disk.
-        """
-        self.unwaited = 0
-        if self.transactions is not None:
-            await self.engine.wait_durable(topic_partition, offset)
-        await anyio.lowlevel.checkpoint()
 
     # settling --------------------------------------------------------------------------------------------------------
 
@@ -254,15 +241,16 @@ class EmbeddedProducer:
                 self._opened = anyio.Event()
                 await self._opened.wait()
             await anyio.sleep(self.config.linger_ms / 1000)
-            self._close_open()
+            self.close_open()
 
-    def _close_open(self) -> None:
+    def close_open(self) -> None:
+        """Hand every open batch to the log."""
         for accumulator in list(self._open.values()):
             accumulator.close()
 
     async def _drain(self) -> None:
         """Store what was given so far; not what others add meanwhile, or a busy producer would never be drained."""
-        self._close_open()
+        self.close_open()
         await self.settle()
 
     async def settle(self) -> None:

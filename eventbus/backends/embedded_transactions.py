@@ -190,8 +190,12 @@ class ProducerTransactions:
             return
         if self._state is not _State.SPOILED:
             self._require(_State.OPEN, "commit")
+            identity = self._identity
+            assert identity is not None
             self._state = _State.COMMITTING
             try:
+                self._producer.close_open()
+                self._close_door()
                 await self._make_durable()
                 if self._error is None:
                     with anyio.CancelScope(shield=True):
@@ -199,7 +203,10 @@ class ProducerTransactions:
                     return
             finally:
                 if self._state is _State.COMMITTING and self._end is None:  # cancelled, or it failed: still open
-                    self._state = _State.OPEN if self._error is None else _State.SPOILED
+                    self._state = _State.SPOILED
+                    if self._error is None:
+                        self._state = _State.OPEN
+                        self._identity = self._producer.identity = identity
         error = self._error
         assert error is not None, "a transaction is spoiled by something"
         await self.abort()
@@ -228,7 +235,7 @@ class ProducerTransactions:
 
     async def _make_durable(self) -> None:
         """All records and offsets of the transaction are on disk; an error spoils it."""
-        await self._producer.flush()
+        await self._producer.settle()
         ends = {topic_partition: touched.last_offset for topic_partition, touched in self._touched.items()}
         ends.update(self._offsets)
         for topic_partition, last_offset in ends.items():
@@ -255,13 +262,10 @@ class ProducerTransactions:
                 await self._recover(error)
             else:
                 self._end = end
-                self._close_door()
                 return end
 
     async def _recover(self, error: EventBusError) -> None:
         """The log has ended the transaction itself. By its timeout: go on with a new epoch. Else this one is fenced."""
-        self._close_door()
-        self._producer.discard_open(error)
         try:
             self._owner = await self._take_over(self._owner)
         except _FENCED:

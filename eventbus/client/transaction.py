@@ -47,10 +47,10 @@ class Transaction(Sending):
             await tx.send("orders", order, key="o-1")
             await tx.send_offsets({partition: next_offset}, consumer)
 
-    Leaving the block commits; an exception in it aborts, and propagates. Inside, an awaited `send` returns when the
-    record is in the log; the commit is what makes all of them durable and visible to read-committed readers. Committing
-    raises TransactionAborted (run the block again), ProducerFenced (somebody else took the id over: stop),
-    TransactionOutcomeUnknown (read what it wrote before running it again). `outcome` tells afterwards.
+    Leaving the block commits; an exception in it aborts, and propagates. The commit waits for everything that was sent:
+    inside, `send_nowait` is enough. Committing raises TransactionAborted (run the block again), ProducerFenced
+    (somebody else took the id over: stop), TransactionOutcomeUnknown (read what it wrote before running it again).
+    `outcome` tells afterwards.
     """
 
     def __init__(self, transactional_id: str, turn: Turn) -> None:
