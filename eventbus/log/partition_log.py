@@ -21,11 +21,14 @@ from eventbus.log import recovery, retention, swap
 from eventbus.log.config import LogConfig
 from eventbus.log.journal import part_place, part_target
 from eventbus.log.metadata import open_partition_metadata, write_partition_metadata
+from eventbus.log.producer_state import CachedBatch
+from eventbus.log.producers import LogProducers
 from eventbus.log.segment import Damage, Segment
 from eventbus.log.storage import Buffer, File, Storage, storage_error, write_atomic
 from eventbus.records.batch import BatchHeader, patch_offsets, stamp_log_append_time
+from eventbus.records.control import EndTransactionMarker
 from eventbus.records.single import BatchSpan
-from eventbus.types import NO_TIMESTAMP, OffsetAndTimestamp, TimestampType, TopicPartition
+from eventbus.types import NO_TIMESTAMP, AbortedTransaction, OffsetAndTimestamp, TimestampType, TopicPartition
 
 LEADER_EPOCH = 0
 """One writer, one term: the embedded log never changes its leader."""
@@ -54,6 +57,8 @@ class Unsynced(NamedTuple):
     metadata: File | None
     directories: tuple[str, ...]
     end_offset: int
+    indexes: list[File]
+    """Of aborted transactions."""
 
 
 class Journaled(NamedTuple):
@@ -74,12 +79,12 @@ class PartitionLog:
         topic_partition: TopicPartition,
         config: LogConfig,
         recovered: recovery.Recovered,
-        topic_id: str,
+        producers: LogProducers,
     ) -> None:
         self.topic_partition = topic_partition
         self.directory = str(topic_partition)
         self.config = config
-        self.topic_id = topic_id
+        self.topic_id = recovered.topic_id
         self.segments: list[Segment] = recovered.segments
         self.log_start_offset = recovered.log_start_offset
         self.log_end_offset = recovered.log_end_offset
@@ -89,7 +94,10 @@ class PartitionLog:
         self.poisoned = ""
         """Why nothing may be written any more; empty while all is well."""
         self.closed = False
+        self.producers = producers
+        """What it remembers of those who wrote, and the aborted transactions."""
         self._storage = storage
+        self._producers = producers.states.producers
         self._append_log_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
         self._sealed_unsynced: list[Segment] = []
         # A process that was killed may have left names that are there, but not on disk.
@@ -106,7 +114,7 @@ class PartitionLog:
         self._journal_target = b""
         if self._active is not None:
             self._set_roll_limits(self._active)
-            self._journal_target = part_target(self._active.path, topic_id)
+            self._journal_target = part_target(self._active.path, self.topic_id)
 
     @classmethod
     def open(
@@ -131,16 +139,34 @@ class PartitionLog:
             recovered = recovery.recover(
                 storage, topic_partition, config, now_ms, recovery_point, log_start_offset, clean_shutdown, topic_id
             )
+            producers = LogProducers(storage, str(topic_partition))
+            producers.recover(recovered.segments, recovered.log_end_offset)
+        except Damage as damage:
+            raise recovery.corrupt_record(storage, topic_partition, damage) from None
         except OSError as error:
             raise storage_error(error, f"opening {topic_partition} in {storage.describe()}") from error
-        return cls(storage, topic_partition, config, recovered, recovered.topic_id)
+        return cls(storage, topic_partition, config, recovered, producers)
 
     # -- state --------------------------------------------------------------------------------------------------------
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset a read-committed reader may not see yet."""
-        return self.high_watermark
+        """The first offset a read-committed reader may not see yet.
+
+        That of the oldest transaction that is open, or whose marker is not below the high watermark yet. The records a
+        transaction began with may have been deleted: it is never below ``log_start_offset``.
+        """
+        return max(self.producers.states.last_stable_offset(self.high_watermark), self.log_start_offset)
+
+    @property
+    def published_offset(self) -> int:
+        """How far readers in other processes may go, which is where `last_stable_offset` is unless a disk refused."""
+        return self.producers.published_offset(self.last_stable_offset)
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions with any offset from ``start_offset`` to before ``end_offset``."""
+        aborted = self.producers.aborted
+        return aborted.overlapping(start_offset, end_offset) if len(aborted) else ()
 
     @property
     def size_bytes(self) -> int:
@@ -181,9 +207,27 @@ class PartitionLog:
     def append(self, batch: bytearray, header: BatchHeader | BatchSpan, now_ms: int) -> AppendInfo:
         """Give the batch the next offsets and write it: all of it, or nothing.
 
-        The caller has validated the batch; ``header`` is what it read. `StorageFull` and `StorageError` leave the log
+        The caller has validated the batch; ``header`` is what it read. A batch with a producer id must be the next of
+        its producer (`eventbus.log.producer_state` has the rules and the errors); one that is there already is answered
+        with its first offsets, and one with a marker ends a transaction. `StorageFull` and `StorageError` leave the log
         as it was, and the same call may succeed later.
         """
+        producer_id = header.producer_id
+        producer = marker = None
+        if producer_id >= 0:
+            producer = self._producers.get(producer_id)
+            if (
+                producer is None
+                or header.base_sequence != producer.next_sequence
+                or header.producer_epoch != producer.producer_epoch
+                or header.is_transactional is not producer.in_transaction
+            ):
+                producer = None
+                found = self.producers.check(batch, header)
+                if isinstance(found, EndTransactionMarker):
+                    marker = found
+                elif found is not None:
+                    return self._duplicate(found, header.last_offset_delta)
         timestamp_ms = header.max_timestamp_ms
         if self._append_log_time:
             timestamp_ms = now_ms
@@ -205,6 +249,10 @@ class PartitionLog:
         except OSError as error:
             raise self._undo(segment, error) from error
         self.log_end_offset = last_offset + 1
+        if producer is not None:
+            producer.appended(header.base_sequence, header.last_offset_delta, base_offset, timestamp_ms)
+        elif producer_id >= 0 and self.producers.append(header, marker, base_offset, timestamp_ms, segment):
+            self._unsynced_names = self._unsynced_names or (self.directory,)
         if timestamp_ms > segment.max_timestamp_ms:
             segment.max_timestamp_ms = timestamp_ms
             segment.max_timestamp_offset = last_offset
@@ -213,8 +261,15 @@ class PartitionLog:
         segment.since_index_bytes += len(batch)
         return AppendInfo(base_offset, last_offset, timestamp_ms if self._append_log_time else NO_TIMESTAMP)
 
+    def _duplicate(self, stored: CachedBatch, last_offset_delta: int) -> AppendInfo:
+        _, _, base_offset, timestamp_ms = stored
+        time_ms = timestamp_ms if self._append_log_time else NO_TIMESTAMP
+        return AppendInfo(base_offset, base_offset + last_offset_delta, time_ms, duplicate=True)
+
     def _index(self, segment: Segment, last_offset: int, position: int) -> None:
         """Make an index entry; a segment whose index is full, or soon cannot hold its offsets, is at its end."""
+        if self.producers.grown(segment.since_index_bytes):
+            self.producers.take_snapshot(self.segments, self.log_end_offset, self.recovery_point)
         bytes_used = segment.index_batch(last_offset, position)
         if bytes_used + 12 > self.config.segment_index_bytes or last_offset - segment.base_offset > _ROLL_OFFSETS:
             self._roll_bytes = 0
@@ -266,6 +321,7 @@ class PartitionLog:
             sealed.finish_indexes()
             sealed.unload_indexes()
             self._sealed_unsynced.append(sealed)
+            self.producers.take_snapshot(self.segments, self.log_end_offset, self.recovery_point)
         return segment
 
     def _create(self, now_ms: int) -> Segment:
@@ -313,7 +369,11 @@ class PartitionLog:
             files.append(self._active.file)
         if self._metadata is not None:
             files.append(self._metadata)
-        work = Unsynced(self, files, self._sealed_unsynced, self._metadata, self._unsynced_names, self.log_end_offset)
+        indexes = self.producers.begin_sync(self.segments) if self.producers.has_unsynced else []
+        files += indexes
+        work = Unsynced(
+            self, files, self._sealed_unsynced, self._metadata, self._unsynced_names, self.log_end_offset, indexes
+        )
         self._unsynced_names = ()
         self._sealed_unsynced = []
         self._metadata = None
@@ -332,6 +392,7 @@ class PartitionLog:
             segment for segment in (*work.sealed, *self._sealed_unsynced) if segment in self.segments
         ]
         self._metadata = work.metadata
+        self.producers.take_back(work.indexes)
         self._unsynced_names = work.directories or self._unsynced_names
 
     def journal(self, batches: list[bytearray], parts: list[Buffer]) -> Journaled | None:
@@ -340,7 +401,7 @@ class PartitionLog:
         That is so for whatever has a new name: the journal restores bytes, not files.
         """
         segment = self._active
-        if segment is None or self._unsynced_names or self._sealed_unsynced:
+        if segment is None or self._unsynced_names or self._sealed_unsynced or self.producers.has_unsynced:
             return None
         file = segment.file
         size = len(batches[0]) if len(batches) == 1 else sum(map(len, batches))
@@ -492,11 +553,12 @@ class PartitionLog:
                 self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
                 deleted.append(segment.base_offset)
                 segment.file.close()
+                self.producers.drop_segment(segment, self.log_start_offset)
                 if segment in self._sealed_unsynced:
                     self._sealed_unsynced.remove(segment)
                 storage.remove(segment.path)
                 storage.sync_dir(self.directory)
-                for suffix in (".index", ".timeindex"):
+                for suffix in (".index", ".timeindex", ".txnindex"):
                     with contextlib.suppress(FileNotFoundError):
                         storage.remove(segment.stem + suffix)
         except OSError as error:
@@ -555,6 +617,9 @@ class PartitionLog:
         finally:
             self.closed = True
             self._roll_bytes = -1
+            if self.segments and not self.poisoned:
+                self.producers.take_snapshot(self.segments, self.log_end_offset, self.recovery_point)
+            self.producers.close()
             for segment in self.segments:
                 if segment is self._active and not self.poisoned:
                     segment.finish_indexes()
@@ -564,6 +629,7 @@ class PartitionLog:
         """Remove the partition from disk, name first, so that a crash leaves it whole or clearly deleted."""
         self.closed = True
         self._roll_bytes = -1
+        self.producers.close()
         for segment in self.segments:
             segment.file.close()
         self.segments = []

@@ -262,7 +262,7 @@ def test_segments_older_than_retention_ms_go(storage, logs):
     assert log.apply_retention(NOW_MS + DAY_MS + 1) == [0]
     assert log.apply_retention(NOW_MS + 3 * DAY_MS + 1) == [1, 2]
     assert (log.log_start_offset, bases(log)) == (3, [3, 4])
-    assert [name for name in storage.listdir("orders-0") if name.startswith("0")] == [
+    assert [name for name in storage.listdir("orders-0") if name.startswith("0") and "snapshot" not in name] == [
         f"{base:020d}{suffix}" for base in (3, 4) for suffix in ((".log", ".timeindex") if base == 3 else (".log",))
     ]
 
@@ -518,7 +518,7 @@ def test_opening_reads_the_tail_however_long_the_log_is(tmp_path, logs, clean):
         read.append(storage.bytes_read)
         assert opened.log_end_offset == count + 50
     assert read[1] <= 1.3 * read[0] + 5000, read
-    assert read[1] < 2 * 40_000
+    assert read[1] < 3 * 40_000  # after a kill twice: for what is whole, and for the producers in it
 
 
 def test_another_topic_of_the_name_does_not_get_the_old_records(storage, logs):
@@ -561,7 +561,7 @@ def test_left_over_files_are_removed(storage, logs):
     storage.open("orders-0/notes.txt", create=True)
     logs.open(storage, recovery_point=3)
     names = [name for name in storage.listdir("orders-0") if not name.startswith("0" * 20)]
-    assert names == ["leader-epoch-checkpoint", "notes.txt", "partition.metadata"]
+    assert names == ["00000000000000000003.snapshot", "leader-epoch-checkpoint", "notes.txt", "partition.metadata"]
 
 
 def test_an_empty_segment_among_others_is_forgotten(storage, logs):

@@ -1,0 +1,361 @@
+"""The producers of a partition and its aborted transactions, kept beside the log.
+
+Everything here can be made anew from the log, and is, where a file is missing or wrong. The files only save the
+reading: ``.snapshot`` (`eventbus.log.snapshot`) is written when a segment ends, at close, and every few MiB in between,
+so that a start has little to look through; ``.txnindex`` (`eventbus.log.transaction_index`) at every aborted
+transaction, because readers in other processes go by it. They may not read on before it is on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from eventbus.log import snapshot
+from eventbus.log.producer_state import CachedBatch, CompletedTransaction, ProducerBatch, ProducerStates
+from eventbus.log.segment import Segment
+from eventbus.log.snapshot import IndexedSegment, Snapshot
+from eventbus.log.storage import File, Storage, read_whole, write_atomic
+from eventbus.log.transaction_index import (
+    ENTRY_BYTES,
+    SUFFIX,
+    AbortedEntry,
+    TransactionIndex,
+    decode_entries,
+    encode_entries,
+)
+from eventbus.records.batch import BatchHeader, RecordBatch, read_header
+from eventbus.records.control import EndTransactionMarker, marker_of
+from eventbus.records.crc import crc32c
+
+SNAPSHOT_BYTES = 4 << 20
+"""A snapshot is taken after so much of log: what a start reads through takes some 50 ms."""
+_SNAPSHOT_RATIO = 16
+"""And after so many times its own size."""
+_KEPT_SNAPSHOTS = 2
+_WINDOW_BYTES = 1 << 20
+_NEVER = 1 << 62
+_PRODUCER = struct.Struct(">8xi31xq").unpack_from
+"""batch_length, producer_id."""
+
+_logger = logging.getLogger("eventbus.log")
+
+
+class LogProducers:
+    """What a `PartitionLog` knows of its producers. ``states`` and ``aborted`` are the truth, the rest keeps files."""
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self.states = ProducerStates(directory)
+        self.aborted = TransactionIndex()
+        self._storage = storage
+        self._directory = directory
+        self._snapshots: list[int] = []
+        self._snapshot_size_bytes = 0
+        self._unsnapped_bytes = 0
+        self._files: dict[str, File] = {}
+        """Open ``.txnindex`` files by the stem of their segment: of the active one, and those not on disk yet."""
+        self._unsynced: list[File] = []
+        self._unsaved_offset = _NEVER
+        """Where the first transaction begins whose entry could not be written."""
+
+    # -- append -------------------------------------------------------------------------------------------------------
+
+    def check(self, batch: bytearray, header: ProducerBatch) -> CachedBatch | EndTransactionMarker | None:
+        """May the batch come next? The stored batch that it duplicates, the marker in it, or None. Raises if not."""
+        if isinstance(header, BatchHeader) and header.is_control:
+            marker = marker_of(RecordBatch(batch, 0, header._replace(base_offset=0)))
+            if marker is not None:
+                self.states.check_marker(header.producer_id, header.producer_epoch, marker)
+            return marker
+        return self.states.check(header)
+
+    def append(
+        self,
+        header: ProducerBatch,
+        marker: EndTransactionMarker | None,
+        base_offset: int,
+        timestamp_ms: int,
+        segment: Segment,
+    ) -> bool:
+        """Fold in a batch that was appended to ``segment``; True when a new file came to be for it."""
+        if marker is None:
+            self.states.append(header, base_offset, timestamp_ms)
+            return False
+        completed = self.states.append_marker(
+            header.producer_id, header.producer_epoch, marker, base_offset, timestamp_ms
+        )
+        if completed is None or not completed.is_aborted:
+            return False
+        entry = _entry(completed)
+        self.aborted.add(entry)
+        return self._save(entry, segment)
+
+    def _save(self, entry: AbortedEntry, segment: Segment) -> bool:
+        """Write an entry through. A disk that refuses is tried again with the next flush."""
+        file = self._files.get(segment.stem)
+        is_new = file is None
+        try:
+            if file is None:
+                file = self._files[segment.stem] = self._storage.open(segment.stem + SUFFIX, create=True)
+                size = len(self.aborted.between(segment.base_offset, entry.last_offset)) * ENTRY_BYTES
+                if file.size != size:
+                    self._unsaved_offset = min(self._unsaved_offset, entry.first_offset)
+                    return True
+            if self._unsaved_offset == _NEVER:
+                file.append(encode_entries((entry,)))
+        except OSError as error:
+            _logger.warning("%s%s: not written: %s", segment.stem, SUFFIX, error)
+            self._unsaved_offset = min(self._unsaved_offset, entry.first_offset)
+        if file is not None and file not in self._unsynced:
+            self._unsynced.append(file)
+        return is_new
+
+    # -- what readers may see -----------------------------------------------------------------------------------------
+
+    def published_offset(self, last_stable_offset: int) -> int:
+        """How far readers in other processes may go: not into a transaction they could not know to be aborted."""
+        return min(last_stable_offset, self._unsaved_offset)
+
+    # -- flushes ------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether a file has to be flushed before its entries count."""
+        return bool(self._unsynced) or self._unsaved_offset != _NEVER
+
+    def begin_sync(self, segments: Sequence[Segment]) -> list[File]:
+        """The files to be flushed with the log; for `take_back`, or `synced`."""
+        if self._unsaved_offset != _NEVER:
+            with contextlib.suppress(OSError):
+                self.settle_files(segments)
+        files, self._unsynced = self._unsynced, []
+        return files
+
+    def take_back(self, files: list[File]) -> None:
+        """The flush did not get to these."""
+        known = self._files.values()
+        self._unsynced = [file for file in (*files, *self._unsynced) if file in known]
+
+    def drop_segment(self, segment: Segment, log_start_offset: int) -> None:
+        """A segment goes, and with it what it said of aborted transactions."""
+        self._close_file(segment.stem)
+        self.aborted.drop_before(log_start_offset)
+
+    def _close_file(self, stem: str) -> None:
+        file = self._files.pop(stem, None)
+        if file is not None:
+            file.close()
+            if file in self._unsynced:
+                self._unsynced.remove(file)
+
+    def close(self) -> None:
+        """Let the files go."""
+        for stem in [*self._files]:
+            self._close_file(stem)
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def grown(self, size_bytes: int) -> bool:
+        """Count what was appended; True when a snapshot is due."""
+        self._unsnapped_bytes += size_bytes
+        return self._unsnapped_bytes > max(SNAPSHOT_BYTES, _SNAPSHOT_RATIO * self._snapshot_size_bytes)
+
+    def take_snapshot(self, segments: Sequence[Segment], log_end_offset: int, recovery_point: int) -> None:
+        """Write down the state at the end of the log. No error comes out of here: it saves work, no more."""
+        self._unsnapped_bytes = 0
+        if self._unsaved_offset != _NEVER:
+            with contextlib.suppress(OSError):
+                self.settle_files(segments)
+        if self._snapshots and self._snapshots[-1] >= log_end_offset:
+            return
+        data = snapshot.encode_snapshot(self.states, self._indexed_segments(segments))
+        try:
+            write_atomic(self._storage, self._snapshot_path(log_end_offset), data, sync=False)
+        except OSError as error:
+            _logger.debug("%s: no snapshot at %d: %s", self._directory, log_end_offset, error)
+            return
+        self._snapshot_size_bytes = len(data)
+        self._snapshots.append(log_end_offset)
+        self._prune(recovery_point)
+
+    def _prune(self, recovery_point: int) -> None:
+        """Keep the newest two that no crash can cut away, and the newest four of the others."""
+        durable = bisect_right(self._snapshots, recovery_point)
+        doomed = self._snapshots[: max(durable - _KEPT_SNAPSHOTS, 0)] + self._snapshots[durable : -2 * _KEPT_SNAPSHOTS]
+        for offset in doomed:
+            with contextlib.suppress(OSError):
+                self._storage.remove(self._snapshot_path(offset))
+                self._snapshots.remove(offset)
+
+    def _indexed_segments(self, segments: Sequence[Segment]) -> list[IndexedSegment]:
+        if not len(self.aborted):
+            return []
+        found: list[IndexedSegment] = []
+        for segment, end_offset in _with_ends(segments):
+            entries = self.aborted.between(segment.base_offset, end_offset)
+            if entries:
+                found.append(IndexedSegment(segment.base_offset, len(entries), crc32c(encode_entries(entries))))
+        return found
+
+    def _snapshot_path(self, offset: int) -> str:
+        return f"{self._directory}/{offset:020d}{snapshot.SUFFIX}"
+
+    # -- recovery -----------------------------------------------------------------------------------------------------
+
+    def recover(self, segments: Sequence[Segment], log_end_offset: int) -> None:
+        """Know again what the log says, which ends at ``log_end_offset`` and was made whole before.
+
+        Raises `Damage` for bytes that are no log, and `OSError`.
+        """
+        if not self._storage.exists(self._directory):
+            return
+        self._remove_beyond(segments, log_end_offset)
+        found = self._newest_snapshot(segments)
+        start_offset = segments[0].base_offset if segments else log_end_offset
+        known = True
+        if found is not None:
+            start_offset, told = found
+            for producer_id, producer in told.producers.items():
+                self.states.restore(producer_id, producer)
+            known = self._load_aborted(told, segments)
+        scanned_bytes = 0
+        if not known:  # the snapshot and a .txnindex differ: the log tells who is right
+            witness = ProducerStates(self._directory)
+            scanned_bytes = _scan(segments, segments[0].base_offset, witness, self.aborted)
+        scanned_bytes += _scan(segments, start_offset, self.states, self.aborted if known else TransactionIndex())
+        self.states.settle()
+        self.settle_files(segments)
+        if self.grown(scanned_bytes):
+            self.take_snapshot(segments, log_end_offset, log_end_offset)
+
+    def _remove_beyond(self, segments: Sequence[Segment], log_end_offset: int) -> None:
+        """Snapshots of a state the log no longer reaches must never meet other records at their offset."""
+        storage = self._storage
+        first_offset = segments[0].base_offset if segments else _NEVER
+        removed = False
+        for name in storage.listdir(self._directory):
+            stem = name.removesuffix(snapshot.SUFFIX)
+            if stem == name or not stem.isdecimal():
+                continue
+            if first_offset <= int(stem) <= log_end_offset:
+                self._snapshots.append(int(stem))
+            else:
+                storage.remove(f"{self._directory}/{name}")
+                removed = True
+        if removed and storage.durable:
+            storage.sync_dir(self._directory)
+
+    def _newest_snapshot(self, segments: Sequence[Segment]) -> tuple[int, Snapshot] | None:
+        """The newest that can be used; those that cannot are removed."""
+        while self._snapshots:
+            offset = self._snapshots[-1]
+            data = read_whole(self._storage, self._snapshot_path(offset)) or b""
+            told = snapshot.decode_snapshot(data)
+            if told is not None and _starts_batch(segments, offset):
+                self._snapshot_size_bytes = len(data)
+                return offset, told
+            _logger.info(
+                "%s is damaged, or not of this log: the producers are read from the log", self._snapshot_path(offset)
+            )
+            self._snapshots.pop()
+            self._storage.remove(self._snapshot_path(offset))
+        return None
+
+    def _load_aborted(self, told: Snapshot, segments: Sequence[Segment]) -> bool:
+        """Take over what the ``.txnindex`` files held at the snapshot; False when one differs."""
+        stems = {segment.base_offset: segment.stem for segment in segments}
+        for base_offset, count, crc in told.segments:
+            if base_offset < segments[0].base_offset:
+                continue
+            stem = stems.get(base_offset)
+            data = (read_whole(self._storage, stem + SUFFIX) if stem is not None else None) or b""
+            data = data[: count * ENTRY_BYTES]
+            entries = decode_entries(data) if crc32c(data) == crc else None
+            if entries is None or len(entries) != count:
+                self.aborted = TransactionIndex()
+                return False
+            for entry in entries:
+                self.aborted.add(entry)
+        return True
+
+    def settle_files(self, segments: Sequence[Segment]) -> None:
+        """Make every ``.txnindex`` say what is known here. Raises `OSError`."""
+        storage = self._storage
+        wanted = {
+            f"{segment.base_offset:020d}{SUFFIX}": encode_entries(self.aborted.between(segment.base_offset, end_offset))
+            for segment, end_offset in (_with_ends(segments) if len(self.aborted) else ())
+        }
+        names = [name for name in storage.listdir(self._directory) if name.endswith(SUFFIX)]
+        removed = False
+        for name in {*names, *(name for name, data in wanted.items() if data)}:
+            path = f"{self._directory}/{name}"
+            data = wanted.get(name, b"")
+            if data and read_whole(storage, path) == data:
+                continue
+            self._close_file(path.removesuffix(SUFFIX))
+            if data:
+                write_atomic(storage, path, data, sync=storage.durable)
+            else:
+                storage.remove(path)
+                removed = True
+        if removed and storage.durable:
+            storage.sync_dir(self._directory)
+        self._unsaved_offset = _NEVER
+
+
+def _entry(completed: CompletedTransaction) -> AbortedEntry:
+    return AbortedEntry(
+        completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
+    )
+
+
+def _with_ends(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
+    """Each segment with the base offset of the one after it."""
+    return zip(segments, [*(segment.base_offset for segment in segments[1:]), _NEVER], strict=False)
+
+
+def _starts_batch(segments: Sequence[Segment], offset: int) -> bool:
+    """Whether a batch starts at an offset, or the log, or one of its segments, ends there."""
+    number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    if number < 0 or segments[number].base_offset == offset:
+        return number >= 0
+    return segments[number].locate(offset, gaps=True)[1] >= offset
+
+
+def _scan(segments: Sequence[Segment], start_offset: int, states: ProducerStates, aborted: TransactionIndex) -> int:
+    """Fold in every batch from ``start_offset`` on; returns how many bytes were read. Raises `Damage`, `OSError`."""
+    scanned_bytes = 0
+    for segment, end_offset in _with_ends(segments):
+        if end_offset <= start_offset:
+            continue
+        position, offset = 0, segment.base_offset
+        if offset < start_offset:
+            position, offset = segment.locate(start_offset, gaps=True)
+        while position < segment.size_bytes:
+            data, offset = segment.read(position, offset, _WINDOW_BYTES, _NEVER, one=True, check_crcs=True, gaps=True)
+            position += len(data)
+            scanned_bytes += len(data)
+            replay(data, states, aborted)
+    return scanned_bytes
+
+
+def replay(data: bytes, states: ProducerStates, aborted: TransactionIndex) -> None:
+    """Fold in whole batches, as they were folded in when they were appended. Raises `CorruptRecord`."""
+    position, size = 0, len(data)
+    while position < size:
+        length, producer_id = _PRODUCER(data, position)
+        if producer_id >= 0:
+            header = read_header(data, position)
+            marker = marker_of(RecordBatch(data, position, header)) if header.is_control else None
+            if marker is not None:
+                completed = states.append_marker(
+                    producer_id, header.producer_epoch, marker, header.base_offset, header.max_timestamp_ms
+                )
+                if completed is not None and completed.is_aborted:
+                    aborted.add(_entry(completed))
+            elif not header.is_control:
+                states.append(header, header.base_offset, header.max_timestamp_ms)
+        position += length + 12
