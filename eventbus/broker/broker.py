@@ -9,26 +9,36 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Set
 
+from eventbus.broker.cleaning import Cleaning, LogCleaner, Pause
 from eventbus.broker.descriptions import FetchData, TopicDescription, TopicSpec
 from eventbus.broker.groups import Groups, GroupsLog
 from eventbus.broker.logs import Logs, Partition
-from eventbus.broker.names import CLUSTER_METADATA, CONSUMER_OFFSETS, check_not_internal
+from eventbus.broker.names import CLUSTER_METADATA, CONSUMER_OFFSETS, TRANSACTION_STATE, check_not_internal
 from eventbus.broker.settings import BrokerConfig
 from eventbus.broker.shard_log import ShardLog
 from eventbus.broker.topic_admin import TopicAdmin
+from eventbus.broker.transactions import Transactions, TransactionsLog
 from eventbus.broker.validation import check_batch, check_keys, refuse_large
-from eventbus.coordinator import GroupsShard, TopicsShard
+from eventbus.coordinator import GroupsShard, TopicsShard, TransactionsShard
 from eventbus.coordinator.group import GroupConfig
-from eventbus.errors import InvalidRequest, KafkaError, StorageError, UnknownTopicOrPartition
+from eventbus.coordinator.transaction_codec import TransactionMetadata
+from eventbus.errors import (
+    InvalidRequest,
+    KafkaError,
+    OffsetOutOfRange,
+    PolicyViolation,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from eventbus.log.commit import Flush
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import AppendInfo, PartitionLog
-from eventbus.log.storage import Storage
-from eventbus.records import BatchHeader, read_header
+from eventbus.log.storage import Storage, storage_error
+from eventbus.records import BatchHeader, ControlType, EndTransactionMarker, build_marker, read_header
 from eventbus.records.single import BatchSpan
-from eventbus.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
+from eventbus.types import IsolationLevel, OffsetAndTimestamp, ProducerIdAndEpoch, TopicPartition
 
 LATEST = -1
 EARLIEST = -2
@@ -82,6 +92,21 @@ class Broker:
             config.offsets_retention_check_interval_ms,
             now_ms,
         )
+        self.transactions = Transactions(
+            config,
+            self.partitions_of(TRANSACTION_STATE) or config.transaction_state_topic_num_partitions,
+            self.groups,
+            self._partitions,
+            open_shard=self._open_transactions_shard,
+            allocate_producer_ids=self._topics.allocate_producer_ids,
+            append_marker=self.append_marker,
+            refuse=self._unknown,
+            store_lazily=self._store_lazily,
+            flush_now=self._flush_now,
+            check_open=self._check_open,
+            now_ms=now_ms,
+        )
+        self._cleaner = LogCleaner(logs)
         self._closed = False
         self._next_retention_ms = now_ms + min(config.log_retention_check_interval_ms, _FIRST_RETENTION_MS)
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
@@ -125,8 +150,11 @@ class Broker:
                 _logger.warning("%s belongs to no topic known here: left alone", topic_partition)
         for topic_partition in [tp for tp in self._partitions if tp.topic == CONSUMER_OFFSETS]:
             self.groups.load(topic_partition.partition, now_ms)
+        for topic_partition in [tp for tp in self._partitions if tp.topic == TRANSACTION_STATE]:
+            self.transactions.load(topic_partition.partition, now_ms)
         self._finish_deletion(self._metadata.shard.deleted, now_ms)
         self._logs.forget_recovery()
+        self.transactions.recover(now_ms)
 
     def close(self, now_ms: int) -> None:
         """Flush, publish, let go. Raises StorageError when the last flush failed."""
@@ -269,6 +297,23 @@ class Broker:
             self.on_advance(topic_partition)
         return info
 
+    def append_marker(
+        self,
+        topic_partition: TopicPartition,
+        producer: ProducerIdAndEpoch,
+        committed: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+    ) -> AppendInfo | None:
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            return None
+        marker = EndTransactionMarker(ControlType.COMMIT if committed else ControlType.ABORT, coordinator_epoch)
+        batch = build_marker(
+            marker, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, timestamp_ms=now_ms
+        )
+        return self._store(partition.log, batch, now_ms)
+
     def _store_metadata(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
         """Whoever changes topics flushes them by `Logs.sync_metadata`: no part of group commits."""
         if self._advances_at_append:
@@ -279,6 +324,14 @@ class Broker:
         """A shard's own records: no policy, no size limit."""
         info = log.append(batch, read_header(batch), now_ms)
         self._appended(log, batch)
+        if self._advances_at_append:
+            self.on_advance(log.topic_partition)
+        return info
+
+    def _store_lazily(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
+        """As `_store`, for what the next flush may take along, but needs none of its own."""
+        info = log.append(batch, read_header(batch), now_ms)
+        self._logs.commit.appended_lazily(log, batch)
         if self._advances_at_append:
             self.on_advance(log.topic_partition)
         return info
@@ -333,6 +386,33 @@ class Broker:
             )
         return _NO_OFFSET if found is None or found.offset >= end else found
 
+    def delete_records(self, topic_partition: TopicPartition, before_offset: int, now_ms: int) -> int:
+        """Readers begin at ``before_offset`` from now on (-1: the high watermark); returns where the log begins.
+
+        On disk on return; the bytes follow with the next retention. Below the present start nothing changes. Raises
+        OffsetOutOfRange beyond the high watermark, PolicyViolation where old records are only compacted, InvalidTopic
+        for an internal topic, UnknownTopicOrPartition, StorageError.
+        """
+        self._check_open()
+        check_not_internal(topic_partition.topic, "cut")
+        log = self._log(topic_partition)
+        if "delete" not in log.config.cleanup_policy:
+            raise PolicyViolation(
+                f"records of {topic_partition} cannot be deleted by offset: its cleanup.policy is "
+                f"{','.join(log.config.cleanup_policy)}. Send tombstones, or `eventbus topics alter "
+                f"{topic_partition.topic} --config cleanup.policy=compact,delete`"
+            )
+        offset = log.high_watermark if before_offset == LATEST else before_offset
+        if not 0 <= offset <= log.high_watermark:
+            raise OffsetOutOfRange(
+                f"{topic_partition}: cannot delete the records before {before_offset}, the high watermark is "
+                f"{log.high_watermark}; -1 stands for it"
+            )
+        if offset > log.log_start_offset:
+            self._logs.publish_log_start(log.topic_partition, offset)
+            log.advance_log_start_offset(offset)
+        return log.log_start_offset
+
     def _log(self, topic_partition: TopicPartition) -> PartitionLog:
         partition = self._partitions.get(topic_partition)
         return (partition or self._open_partition(topic_partition, self._now_ms)).log
@@ -371,7 +451,24 @@ class Broker:
             key = "segment.bytes" if segment_bytes >= 1 << 20 else "internal.segment.bytes"
             configs = {"cleanup.policy": "compact", "compression.type": "producer", key: segment_bytes}
             self._topics.create_internal(CONSUMER_OFFSETS, self.config.offsets_topic_num_partitions, configs, now_ms)
-        shard_log = ShardLog(self._new_groups_shard(), self._log(TopicPartition(CONSUMER_OFFSETS, number)), self._store)
+        log = self._log(TopicPartition(CONSUMER_OFFSETS, number))
+        shard_log = ShardLog(self._new_groups_shard(), log, self._store, self.append_marker)
+        shard_log.load()
+        return shard_log
+
+    # transactions ----------------------------------------------------------------------------------------------------
+
+    def _open_transactions_shard(
+        self, number: int, producers: dict[int, TransactionMetadata], now_ms: int
+    ) -> TransactionsLog:
+        if TRANSACTION_STATE not in self._known_topics:
+            segment_bytes = self.config.transaction_state_topic_segment_bytes
+            key = "segment.bytes" if segment_bytes >= 1 << 20 else "internal.segment.bytes"
+            configs = {"cleanup.policy": "compact", "compression.type": "uncompressed", key: segment_bytes}
+            count = self.config.transaction_state_topic_num_partitions
+            self._topics.create_internal(TRANSACTION_STATE, count, configs, now_ms)
+        log = self._log(TopicPartition(TRANSACTION_STATE, number))
+        shard_log = ShardLog(TransactionsShard(producers), log, self._store)
         shard_log.load()
         return shard_log
 
@@ -392,6 +489,20 @@ class Broker:
             partition = self._partitions.get(log.topic_partition)
             if not self._advances_at_append and partition is not None and partition.log is log:
                 self.on_advance(log.topic_partition)
+        self.transactions.finish_prepared(self._now_ms)
+
+    def _flush_now(self) -> None:
+        """Flush until nothing is left to flush. Blocks: for the opening, when nobody else uses the loop."""
+        if self._advances_at_append:
+            return
+        while self.needs_sync:
+            flush = self.begin_sync()
+            try:
+                flush.run()
+            except OSError as error:
+                self.complete_sync(flush, error)
+                raise storage_error(error, f"flushing {self._logs.storage.describe()}") from error
+            self.complete_sync(flush)
 
     def is_durable(self, topic_partition: TopicPartition, offset: int) -> bool:
         """Whether the record at ``offset`` is as safe as the fsync setting promises.
@@ -419,12 +530,43 @@ class Broker:
         self._next_checkpoint_ms = now_ms + self.config.checkpoint_interval_ms
         self._logs.publish()
 
+    # compaction ------------------------------------------------------------------------------------------------------
+
+    def next_cleaning(self, now_ms: int) -> Cleaning | None:
+        """The compaction that is due, of the log that needs it most; None when none is, or one is under way.
+
+        Carry out `run_cleaning`, then `complete_cleaning`.
+        """
+        self._check_open()
+        return self._cleaner.next(now_ms)
+
+    def run_cleaning(self, cleaning: Cleaning) -> Generator[Pause, None, None]:
+        """Compact, a few milliseconds between two yields: None lets others run, a function is to be called first.
+
+        That is a flush, and the one thing that may run in another thread. Close it if it is not run to its end. What
+        it raises is for `complete_cleaning`.
+        """
+        return self._cleaner.run(cleaning)
+
+    def complete_cleaning(self, cleaning: Cleaning, error: BaseException | None = None) -> None:
+        """Take note of what came of it. An error is logged, and nothing is lost by it: the log stays as it was."""
+        self._cleaner.complete(cleaning, error)
+
+    def clean_now(self, now_ms: int) -> None:
+        """Compact all that may be compacted, at once, however little of it is dirty. Blocks: for tests and tools."""
+        self._check_open()
+        self._cleaner.clean_now(now_ms)
+
     # time ------------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due: group sessions, retention, checkpoints. Calling too often is cheap, too late is harmless."""
+        """Do what is due: sessions, transactions' timeouts, retention, checkpoints.
+
+        Calling too often is cheap, too late is harmless.
+        """
         self._now_ms = now_ms
         self.groups.tick(now_ms)
+        self.transactions.tick(now_ms)
         if now_ms >= self._next_retention_ms:
             self._next_retention_ms = now_ms + self.config.log_retention_check_interval_ms
             self._logs.apply_retention(now_ms)
@@ -433,7 +575,12 @@ class Broker:
 
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""
-        return min(self._next_retention_ms, self._next_checkpoint_ms, self.groups.next_deadline_ms())
+        return min(
+            self._next_retention_ms,
+            self._next_checkpoint_ms,
+            self.groups.next_deadline_ms(),
+            self.transactions.next_deadline_ms(),
+        )
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -451,6 +598,7 @@ class Broker:
             partition.log.check()
         self._metadata.check(TopicsShard())
         self.groups.check()
+        self.transactions.check()
 
     def __repr__(self) -> str:
-        return f"Broker({self._metadata.shard!r} {self.groups!r})"
+        return f"Broker({self._metadata.shard!r} {self.groups!r} {self.transactions!r})"

@@ -9,14 +9,18 @@ from eventbus.coordinator import Decision, Shard
 from eventbus.coordinator.shard import ReplyT_co, TransactionalShard
 from eventbus.errors import CorruptRecord
 from eventbus.log.partition_log import AppendInfo, PartitionLog
-from eventbus.records import BatchBuilder, ControlType, EndTransactionMarker, build_marker, iter_batches, read_marker
+from eventbus.records import BatchBuilder, ControlType, iter_batches, read_marker
 from eventbus.records.batch import RecordBatch
-from eventbus.types import ProducerIdAndEpoch
+from eventbus.types import ProducerIdAndEpoch, TopicPartition
 
 ShardT_co = TypeVar("ShardT_co", covariant=True, bound=Shard)
 
 Append = Callable[[PartitionLog, bytearray, int], AppendInfo]
 """How the broker stores a shard's batch at ``now_ms``: no policy and no size limit, only the log."""
+
+AppendMarker = Callable[[TopicPartition, ProducerIdAndEpoch, bool, int, int], "AppendInfo | None"]
+"""How the broker ends a producer's transaction on a partition: committed or not, by the coordinator of an epoch, at
+``now_ms``; None when the partition is gone."""
 
 _LOAD_BYTES = 1 << 20
 _ADVICE = (
@@ -28,25 +32,31 @@ _ADVICE = (
 class ShardLog(Generic[ShardT_co]):
     """A shard and its partition, kept together: nothing else writes either."""
 
-    __slots__ = ("_append", "_replayed_offset", "_transactional", "log", "shard")
+    __slots__ = ("_append", "_append_marker", "_replayed_offset", "_transactional", "log", "shard")
 
-    def __init__(self, shard: ShardT_co, log: PartitionLog, append: Append) -> None:
+    def __init__(
+        self, shard: ShardT_co, log: PartitionLog, append: Append, append_marker: AppendMarker | None = None
+    ) -> None:
         self.shard = shard
         self.log = log
         self._append = append
+        self._append_marker = append_marker
         self._replayed_offset = log.log_start_offset
         self._transactional = shard if isinstance(shard, TransactionalShard) else None
 
     def __repr__(self) -> str:
         return f"{self.log.topic_partition}@{self._replayed_offset} {self.shard!r}"
 
-    def execute(self, decision: Decision[ReplyT_co], now_ms: int) -> ReplyT_co:
-        """Store the decision's records in one batch, then fold them in. Nothing changed when this raises."""
+    def execute(self, decision: Decision[ReplyT_co], now_ms: int, append: Append | None = None) -> ReplyT_co:
+        """Store the decision's records in one batch, then fold them in. Nothing changed when this raises.
+
+        ``append`` replaces the usual way to store, for this once.
+        """
         if decision.records:
             builder = BatchBuilder()
             for key, value in decision.records:
                 builder.append(key, value, (), now_ms)
-            info = self._append(self.log, builder.build(), now_ms)
+            info = (append or self._append)(self.log, builder.build(), now_ms)
             for key, value in decision.records:
                 self.shard.replay(key, value)
             self._replayed_offset = info.last_offset + 1
@@ -75,15 +85,13 @@ class ShardLog(Generic[ShardT_co]):
         committed: bool,
         coordinator_epoch: int,
         now_ms: int,
-    ) -> AppendInfo:
+    ) -> AppendInfo | None:
         """Store the marker that ends the producer's transaction here, then apply or drop what was pending."""
-        marker = EndTransactionMarker(ControlType.COMMIT if committed else ControlType.ABORT, coordinator_epoch)
-        batch = build_marker(
-            marker, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, timestamp_ms=now_ms
-        )
-        info = self._append(self.log, batch, now_ms)
-        self.shard.complete_transaction(producer.producer_id, committed)
-        self._replayed_offset = info.last_offset + 1
+        assert self._append_marker is not None, "a shard that takes part in transactions knows how to store markers"
+        info = self._append_marker(self.log.topic_partition, producer, committed, coordinator_epoch, now_ms)
+        if info is not None:
+            self.shard.complete_transaction(producer.producer_id, committed)
+            self._replayed_offset = info.last_offset + 1
         return info
 
     def load(self) -> int:

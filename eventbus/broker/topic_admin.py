@@ -108,6 +108,12 @@ class TopicAdmin:
         self.version += 1
         self._logs.sync_metadata(self._shard_log.log)
 
+    def allocate_producer_ids(self, now_ms: int) -> range:
+        """A block of producer ids that nobody had before, nor will after a crash."""
+        block = self._shard_log.execute(self._shard_log.shard.allocate_producer_ids(), now_ms)
+        self._logs.sync_metadata(self._shard_log.log)
+        return block
+
     def _decide_create(self, spec: TopicSpec, now_ms: int) -> Decision[TopicState]:
         names.check_topic_name(spec.name)
         names.check_not_internal(spec.name, "created")

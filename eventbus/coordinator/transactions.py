@@ -368,8 +368,8 @@ class TransactionsShard:
         value = msgspec.structs.replace(known, producer_epoch=min(epoch, MAX_EPOCH), last_update_ms=now_ms)
         return _stored(transactional_id, value, value)
 
-    def expire(self, now_ms: int, expiration_ms: int) -> Decision[int]:
-        """Forget ids that nobody used for so long; the reply counts them."""
+    def expire(self, now_ms: int, expiration_ms: int) -> Decision[list[str]]:
+        """Forget ids that nobody used for so long; the reply names them."""
         row = TRANSITIONS[TransactionEvent.EXPIRE]
         idle = [
             transactional_id
@@ -377,7 +377,7 @@ class TransactionsShard:
             if row[known.state].outcome is DEAD and now_ms - known.last_update_ms >= expiration_ms
         ]
         records = tuple(CoordinatorRecord(encode_transaction_key(transactional_id), None) for transactional_id in idle)
-        return Decision(records, len(idle))
+        return Decision(records, idle)
 
     # replay ----------------------------------------------------------------------------------------------------------
 
@@ -400,9 +400,7 @@ class TransactionsShard:
         """Raises TransactionalIdNotFound, naming the nearest id."""
         known = self.transactions.get(transactional_id)
         if known is None:
-            raise TransactionalIdNotFound(
-                f"there is no transactional id {transactional_id!r}{nearest(transactional_id, self.transactions)}"
-            )
+            raise unknown_transactional_id(transactional_id, self.transactions)
         return known
 
     def known(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
@@ -426,6 +424,13 @@ class TransactionsShard:
         known = self.known(transactional_id, producer)
         _check_current(transactional_id, known, producer)
         return known
+
+
+def unknown_transactional_id(transactional_id: str, known: Iterable[str]) -> TransactionalIdNotFound:
+    """The error for an id that nobody has initialised, or that expired."""
+    return TransactionalIdNotFound(
+        f"there is no transactional id {transactional_id!r}{nearest(transactional_id, known)}"
+    )
 
 
 def check_transactional_id(transactional_id: str) -> None:

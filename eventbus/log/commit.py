@@ -116,6 +116,8 @@ class GroupCommit:
         self._storage = storage
         self._dirty: dict[PartitionLog, list[bytearray] | None] = {}
         """By log, every batch since its last flush; None where they are not known."""
+        self._lazy: set[PartitionLog] = set()
+        """Those of them that need no flush for their own sake."""
         self._journaled: dict[PartitionLog, None] = {}
         """Logs with bytes that only the journal has brought to the disk."""
         self._waits = mode == "commit" and storage.durable
@@ -125,11 +127,12 @@ class GroupCommit:
     @property
     def needs_sync(self) -> bool:
         """Whether a flush has something to do, and none is under way."""
-        return bool(self._dirty) and self._under_way is None
+        return len(self._dirty) > len(self._lazy) and self._under_way is None
 
     def appended(self, log: PartitionLog, batch: bytearray) -> None:
         """Call after every `PartitionLog.append`. The batch must not change afterwards."""
         if self._waits:
+            self._lazy.discard(log)
             if log in self._dirty:
                 batches = self._dirty[log]
                 if batches is not None:
@@ -141,10 +144,18 @@ class GroupCommit:
         if self._storage.durable and (self.mode == "interval" or log.has_sealed_unsynced):
             self._dirty[log] = None
 
+    def appended_lazily(self, log: PartitionLog, batch: bytearray) -> None:
+        """As `appended`, for what nobody waits for: the next flush takes it along, but it asks for none."""
+        is_lazy = log not in self._dirty or log in self._lazy
+        self.appended(log, batch)
+        if is_lazy and log in self._dirty:
+            self._lazy.add(log)
+
     def begin(self) -> Flush:
         """Snapshot everything appended so far."""
         assert self._under_way is None, "one flush at a time"
         dirty, self._dirty = self._dirty, {}
+        self._lazy.clear()
         journaled: list[Journaled] = []
         parts: list[Buffer] = []
         empties_journal = self._journal.size_bytes >= JOURNAL_LIMIT_BYTES and self._may_empty_journal()
@@ -200,6 +211,7 @@ class GroupCommit:
         assert self._under_way is None, "complete the flush that is under way first"
         flush = self._begin({**self._dirty, **self._journaled}, [], [], empties_journal=self._may_empty_journal())
         self._dirty = {}
+        self._lazy.clear()
         try:
             flush.run()
         except OSError as error:

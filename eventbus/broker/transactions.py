@@ -1,0 +1,616 @@
+"""Transactions: one shard per partition of ``__transaction_state``, and the markers. `Broker.transactions`.
+
+The order of an end, each arrow a completed flush where the log waits for flushes::
+
+    the transaction's records -> Prepare* -> markers -> Complete*
+
+The first arrow is the caller's business. Prepare* decides: from there on the transaction is finished, by
+`finish_prepared` after a flush, by `tick` when a marker found no room, or by the next opening. Complete* comes after
+the markers are durable, so that no crash keeps it and loses one of them: at opening, what is Prepare* is marked again
+where it is still open.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from eventbus.broker.descriptions import OffsetCommitResult
+from eventbus.broker.groups import Groups
+from eventbus.broker.logs import Partition
+from eventbus.broker.names import CONSUMER_OFFSETS
+from eventbus.broker.settings import BrokerConfig
+from eventbus.broker.shard_log import Append, AppendMarker, ShardLog
+from eventbus.coordinator import TransactionsShard, partition_for_group
+from eventbus.coordinator.requests import TransactionDescription, TransactionEnd, TransactionListing
+from eventbus.coordinator.transaction_codec import TransactionMetadata, TransactionState
+from eventbus.coordinator.transactions import (
+    LAST_EPOCH,
+    MAX_EPOCH,
+    check_transactional_id,
+    unknown_transactional_id,
+)
+from eventbus.errors import (
+    ConcurrentTransactions,
+    InvalidProducerEpoch,
+    InvalidTransactionTimeout,
+    InvalidTxnState,
+    KafkaError,
+    StorageError,
+)
+from eventbus.log.partition_log import PartitionLog
+from eventbus.log.producer_state import ProducerState
+from eventbus.types import GroupMetadata, OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
+
+_logger = logging.getLogger("eventbus.transactions")
+
+TransactionsLog = ShardLog[TransactionsShard]
+
+COORDINATOR_EPOCH = 0
+"""One writer, one term, as in `eventbus.log.partition_log`."""
+_RETRY_MS = 1_000
+"""After an abort or a marker found no room on the disk."""
+_EXPIRE_EVERY_MS = 3_600_000
+"""Kafka's ``transaction.remove.expired.transaction.cleanup.interval.ms``."""
+_NEVER_MS = 1 << 62
+
+_ONGOING = TransactionState.ONGOING
+_PREPARE_COMMIT = TransactionState.PREPARE_COMMIT
+_PREPARED = (_PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+_COMPLETE_COMMIT = TransactionState.COMPLETE_COMMIT
+
+
+class _Ending:
+    """A prepared transaction on its way to its end."""
+
+    __slots__ = ("answer", "markers", "offset", "remaining", "reported", "shard_log")
+
+    def __init__(
+        self,
+        shard_log: TransactionsLog,
+        offset: int,
+        partitions: Iterable[TopicPartition],
+        answer: TransactionEnd | None = None,
+    ) -> None:
+        self.shard_log = shard_log
+        self.offset = offset
+        """Of the Prepare* record."""
+        self.remaining = sorted(partitions)
+        """Where no marker stands yet."""
+        self.markers: list[tuple[PartitionLog, int]] = []
+        self.answer = answer
+        self.reported = False
+        """It was logged that a marker could not be written."""
+
+
+class Transactions:
+    """Which shard keeps a transactional id, and what is under way."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        partition_count: int,
+        groups: Groups,
+        partitions: Mapping[TopicPartition, Partition],
+        *,
+        open_shard: Callable[[int, dict[int, TransactionMetadata], int], TransactionsLog],
+        allocate_producer_ids: Callable[[int], range],
+        append_marker: AppendMarker,
+        refuse: Callable[[TopicPartition], KafkaError | None],
+        store_lazily: Append,
+        flush_now: Callable[[], None],
+        check_open: Callable[[], None],
+        now_ms: int,
+    ) -> None:
+        """``partitions`` are the open logs; ``open_shard`` gives a partition's shard, ``allocate_producer_ids`` a block
+        of ids nobody had before, both at ``now_ms``; ``refuse`` the error for a partition that does not exist;
+        ``store_lazily`` stores what needs no flush for its own sake; ``flush_now`` brings everything to the disk where
+        the log waits for that."""
+        self._config = config
+        self._partition_count = partition_count
+        self._groups = groups
+        self._partitions = partitions
+        self._open_shard = open_shard
+        self._allocate_producer_ids = allocate_producer_ids
+        self._append_marker = append_marker
+        self._refuse = refuse
+        self._store_lazily = store_lazily
+        self._flush_now = flush_now
+        self._check_open = check_open
+        self._shards: dict[int, TransactionsLog] = {}
+        self._homes: dict[str, TransactionsLog] = {}
+        """By transactional id."""
+        self._producers: dict[int, TransactionMetadata] = {}
+        self._producer_ids = iter(range(0))
+        self._deadlines: dict[str, int] = {}
+        """When each open transaction times out. Not from what is stored: time spent closed does not count."""
+        self._endings: dict[str, _Ending] = {}
+        self._answers: dict[str, TransactionEnd] = {}
+        """The last end of each id, for its retry."""
+        self._next_timeout_ms = _NEVER_MS
+        self._next_retry_ms = _NEVER_MS
+        self._next_expiry_ms = now_ms + _EXPIRE_EVERY_MS
+        self._ticked_ms = now_ms
+
+    def __repr__(self) -> str:
+        return " ".join(repr(shard_log.shard) for _, shard_log in sorted(self._shards.items()))
+
+    def load(self, number: int, now_ms: int) -> TransactionsLog:
+        """The shard of a partition, opened if need be. Open transactions start their timeout anew."""
+        shard_log = self._shards.get(number)
+        if shard_log is not None:
+            return shard_log
+        shard_log = self._shards[number] = self._open_shard(number, self._producers, now_ms)
+        for transactional_id, known in shard_log.shard.transactions.items():
+            self._homes[transactional_id] = shard_log
+            if known.state is _ONGOING:
+                self._set_deadline(transactional_id, now_ms + known.timeout_ms)
+            elif known.state in _PREPARED:
+                offset = shard_log.log.log_end_offset - 1  # at most: all of a recovered log is durable
+                self._endings[transactional_id] = _Ending(shard_log, offset, known.partitions)
+        return shard_log
+
+    # producers -------------------------------------------------------------------------------------------------------
+
+    def init_producer_id(
+        self,
+        transactional_id: str | None,
+        transaction_timeout_ms: int,
+        now_ms: int,
+        *,
+        producer: ProducerIdAndEpoch | None = None,
+    ) -> ProducerIdAndEpoch:
+        """Who the producer is. With a transactional id: the producers that had it before are fenced (KIP-98).
+
+        ``producer``: who it was until now; it goes on, unless another one came between (KIP-360). Give the answer out
+        only after a flush: a crash must not give the same epoch to somebody else. Raises ConcurrentTransactions while
+        a transaction of the id is being ended (call again after a flush), ProducerFenced, InvalidTransactionTimeout,
+        InvalidRequest, StorageError.
+        """
+        self._check_open()
+        if transactional_id is None:
+            return ProducerIdAndEpoch(self._new_producer_id(now_ms), 0)
+        maximum = self._config.transaction_max_timeout_ms
+        if not 0 < transaction_timeout_ms <= maximum:
+            raise InvalidTransactionTimeout(
+                f"transactional id {transactional_id!r} asks for transaction_timeout_ms={transaction_timeout_ms:,}; "
+                f"choose 1 to {maximum:,}, or open the log with a larger transaction_max_timeout_ms"
+            )
+        shard_log = self._homes.get(transactional_id)
+        if shard_log is None:
+            shard_log = self.load(self._number(transactional_id), now_ms)
+        for _ in range(2):
+            decision = shard_log.shard.init(
+                transactional_id, transaction_timeout_ms, now_ms, lambda: self._new_producer_id(now_ms), producer
+            )
+            answer = shard_log.execute(decision, now_ms)
+            if answer is not None:
+                self._homes[transactional_id] = shard_log
+                self._answers.pop(transactional_id, None)
+                return answer
+            self._prepared(transactional_id, shard_log)
+            self.finish_prepared(now_ms)
+            if transactional_id in self._endings:
+                break
+        raise ConcurrentTransactions(
+            f"the transaction that was open under {transactional_id!r} is being aborted: try again in a moment"
+        )
+
+    def _new_producer_id(self, now_ms: int) -> int:
+        for producer_id in self._producer_ids:
+            return producer_id
+        self._producer_ids = iter(self._allocate_producer_ids(now_ms))
+        return next(self._producer_ids)
+
+    def verify(self, topic_partition: TopicPartition, producer: ProducerIdAndEpoch) -> None:
+        """Whether the producer may write to the partition in its transaction (KIP-890).
+
+        Raises InvalidProducerEpoch when it was fenced, InvalidTxnState unless a transaction is open there.
+        """
+        producer_id, epoch = producer
+        known = self._producers.get(producer_id)
+        if known is not None and known.producer_epoch == epoch:
+            if known.state is _ONGOING and topic_partition in known.partitions:
+                return
+        elif known is not None and epoch < known.producer_epoch:
+            raise InvalidProducerEpoch(
+                f"{topic_partition}: producer {producer_id} wrote with epoch {epoch}, but stands at epoch "
+                f"{known.producer_epoch}: its transaction was ended, or a newer instance took over"
+            )
+        raise InvalidTxnState(
+            f"{topic_partition}: producer {producer_id}, epoch {epoch}, sent a batch of a transaction that is not open "
+            "there: add the partition to the transaction first"
+        )
+
+    # transactions ----------------------------------------------------------------------------------------------------
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Iterable[TopicPartition],
+        now_ms: int,
+    ) -> None:
+        """Make partitions part of the producer's transaction, which the first ones begin; all of them, or none.
+
+        Raises UnknownTopicOrPartition, InvalidProducerIdMapping, ProducerFenced, ConcurrentTransactions, StorageError.
+        """
+        self._check_open()
+        wanted = [TopicPartition(*topic_partition) for topic_partition in partitions]
+        for topic_partition in wanted:
+            error = self._refuse(topic_partition)
+            if error is not None:
+                raise error
+        shard_log = self._home(transactional_id, producer)
+        decision = shard_log.shard.add(transactional_id, producer, wanted, now_ms)
+        known = shard_log.execute(decision, now_ms)
+        if known.state is _ONGOING and transactional_id not in self._deadlines:
+            self._set_deadline(transactional_id, now_ms + known.timeout_ms)
+
+    def add_offsets(self, transactional_id: str, producer: ProducerIdAndEpoch, group: str, now_ms: int) -> None:
+        """Make the group's offsets part of the producer's transaction. Raises as `add_partitions`."""
+        self.add_partitions(transactional_id, producer, (self._groups.partition_of(group),), now_ms)
+
+    def commit_offsets(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        group: GroupMetadata,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        now_ms: int,
+    ) -> OffsetCommitResult:
+        """Commit offsets as part of the transaction (KIP-98, KIP-447): nobody sees them before it is committed.
+
+        Raises as `add_offsets`, and as `Groups.commit_transaction_offsets`.
+        """
+        self.add_offsets(transactional_id, producer, group.group, now_ms)
+        return self._groups.commit_transaction_offsets(producer, group, offsets, now_ms)
+
+    def end(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        *,
+        committed: bool,
+        now_ms: int,
+        bump_epoch: bool = True,
+    ) -> TransactionEnd:
+        """Decide the transaction: to be answered once the record at ``offset`` of the answer is durable.
+
+        What a crash could lose of the transaction's records must be durable before. The producer goes on as
+        ``next``. Asked again with the epoch of an end that is complete, the answer is the same. ``bump_epoch=False`` is
+        for clients from before KIP-890. Raises InvalidProducerIdMapping, ProducerFenced, InvalidTxnState,
+        ConcurrentTransactions, StorageError; nothing happened then.
+        """
+        self._check_open()
+        shard_log = self._home(transactional_id, producer)
+        decision = shard_log.shard.end(
+            transactional_id, producer, committed, now_ms, lambda: self._new_producer_id(now_ms), bump_epoch
+        )
+        following = shard_log.execute(decision, now_ms)
+        if not decision.records:
+            before = self._answers.get(transactional_id)
+            is_retry = following != producer or not bump_epoch
+            if is_retry and before is not None and before.committed == committed and before.next == following:
+                return before
+            return self._answer(transactional_id, committed, shard_log, -1, following, markers=())
+        offset = shard_log.log.log_end_offset - 1
+        answer = self._answer(transactional_id, committed, shard_log, offset, following)
+        self._answers[transactional_id] = answer
+        self._prepared(transactional_id, shard_log, answer)
+        self.finish_prepared(now_ms)
+        return answer
+
+    @staticmethod
+    def _answer(
+        transactional_id: str,
+        committed: bool,
+        shard_log: TransactionsLog,
+        offset: int,
+        following: ProducerIdAndEpoch,
+        markers: tuple[tuple[TopicPartition, int], ...] | None = None,
+    ) -> TransactionEnd:
+        return TransactionEnd(
+            transactional_id=transactional_id,
+            committed=committed,
+            topic_partition=shard_log.log.topic_partition,
+            offset=offset,
+            next=following,
+            markers=markers,
+        )
+
+    # ending ----------------------------------------------------------------------------------------------------------
+
+    def _prepared(
+        self, transactional_id: str, shard_log: TransactionsLog, answer: TransactionEnd | None = None
+    ) -> None:
+        """The last record of the shard decided the transaction."""
+        self._deadlines.pop(transactional_id, None)
+        known = shard_log.shard.transactions[transactional_id]
+        offset = shard_log.log.log_end_offset - 1
+        self._endings[transactional_id] = _Ending(shard_log, offset, known.partitions, answer)
+
+    def finish_prepared(self, now_ms: int) -> None:
+        """Take every prepared transaction as far as the disk allows: its markers, then that it is complete.
+
+        To be called after every flush; where nothing waits for flushes `end` has done it already. What fails is tried
+        again at the next call and by `tick`.
+        """
+        if not self._endings:
+            return
+        for transactional_id, ending in list(self._endings.items()):
+            try:
+                self._advance(transactional_id, ending, now_ms)
+            except StorageError as error:
+                self._next_retry_ms = min(self._next_retry_ms, now_ms + _RETRY_MS)
+                if not ending.reported:
+                    ending.reported = True
+                    _logger.warning("transaction %r is decided, but not finished yet: %s", transactional_id, error)
+
+    def _advance(self, transactional_id: str, ending: _Ending, now_ms: int) -> None:
+        shard_log = ending.shard_log
+        if ending.offset >= shard_log.log.high_watermark:
+            return
+        known = shard_log.shard.transactions[transactional_id]
+        while ending.remaining:
+            offset = self._mark(ending.remaining[-1], known.producer, known.state is _PREPARE_COMMIT, now_ms)
+            topic_partition = ending.remaining.pop()
+            if offset is not None:
+                ending.markers.append((self._partitions[topic_partition].log, offset))
+        if ending.answer is not None and ending.answer.markers is None:
+            ending.answer.markers = tuple([(log.topic_partition, offset) for log, offset in ending.markers])
+        if all(offset < log.high_watermark or log.closed for log, offset in ending.markers):
+            shard_log.execute(shard_log.shard.complete(transactional_id, now_ms), now_ms, self._store_lazily)
+            del self._endings[transactional_id]
+
+    def _mark(
+        self, topic_partition: TopicPartition, producer: ProducerIdAndEpoch, committed: bool, now_ms: int
+    ) -> int | None:
+        """End the producer's transaction on one partition, if one is open there; returns the marker's offset.
+
+        By what is open there now: a topic that was deleted gets no marker, nor does one that was made anew since.
+        """
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            return None
+        state = producer_states(partition.log).get(producer.producer_id)
+        if state is None or not state.in_transaction:
+            return None
+        if state.producer_epoch > producer.producer_epoch:
+            _logger.error(
+                "%s: no marker of producer %d, epoch %d: epoch %d has a transaction open there",
+                topic_partition, *producer, state.producer_epoch,
+            )  # fmt: skip
+            return None
+        append = self._groups.end_transaction if topic_partition.topic == CONSUMER_OFFSETS else self._append_marker
+        info = append(topic_partition, producer, committed, COORDINATOR_EPOCH, now_ms)
+        return None if info is None else info.last_offset
+
+    def _fence(self, transactional_id: str, now_ms: int) -> None:
+        """Abort the open transaction in its producer's stead, and fence that producer."""
+        shard_log = self._homes[transactional_id]
+        shard_log.execute(shard_log.shard.fence(transactional_id, now_ms), now_ms)
+        self._answers.pop(transactional_id, None)
+        self._prepared(transactional_id, shard_log)
+
+    # admin -----------------------------------------------------------------------------------------------------------
+
+    def list(self, states: Collection[str] = ()) -> list[TransactionListing]:
+        """Every transactional id, by name; of some states only (Kafka's names), if given."""
+        return [
+            TransactionListing(transactional_id, known.producer_id, known.state.title)
+            for transactional_id, known in self._all()
+            if not states or known.state.title in states
+        ]
+
+    def describe(self, transactional_id: str) -> TransactionDescription:
+        """Raises TransactionalIdNotFound."""
+        known = self._look(transactional_id)
+        is_open = known.state is _ONGOING or known.state in _PREPARED
+        return TransactionDescription(
+            transactional_id,
+            known.state.title,
+            known.producer_id,
+            known.producer_epoch,
+            known.timeout_ms,
+            known.start_ms if is_open else -1,
+            tuple(sorted(known.partitions)),
+        )
+
+    def abort(self, transactional_id: str, now_ms: int) -> None:
+        """Abort what the id's producer has open, and fence that producer.
+
+        Raises TransactionalIdNotFound, InvalidTxnState when nothing is open, ConcurrentTransactions, StorageError.
+        """
+        self._check_open()
+        self._look(transactional_id)
+        self._fence(transactional_id, now_ms)
+        self.finish_prepared(now_ms)
+
+    # opening ---------------------------------------------------------------------------------------------------------
+
+    def abort_all(self, now_ms: int) -> None:
+        """Every client is gone: abort each open transaction. For an engine that has just been opened; it flushes."""
+        self._check_open()
+        for transactional_id, known in self._all():
+            if known.state is _ONGOING:
+                try:
+                    self._fence(transactional_id, now_ms)
+                except StorageError as error:
+                    _logger.warning("transaction %r will be aborted by its timeout: %s", transactional_id, error)
+        self._settle(now_ms)
+
+    def recover(self, now_ms: int) -> None:
+        """At opening, once all logs and groups are loaded: finish what is prepared, then `reconcile`."""
+        self._settle(now_ms)
+        self.reconcile(now_ms)
+
+    def reconcile(self, now_ms: int) -> None:
+        """Abort what is open in a partition and not known as open there, and pass every epoch a partition has seen.
+
+        Such a transaction's record in ``__transaction_state`` was lost in a crash, so nothing of it was acknowledged
+        (or less than a flush was asked for).
+        """
+        ids = {known.producer_id: transactional_id for transactional_id, known in self._all()}
+        previous = {known.previous_producer_id: known for _, known in self._all()}
+        seen: dict[int, int] = {}
+        for topic_partition, partition in list(self._partitions.items()):
+            for producer_id, state in list(producer_states(partition.log).items()):
+                known = self._producers.get(producer_id) or previous.get(producer_id)
+                if state.in_transaction and not _is_known(topic_partition, producer_id, state.producer_epoch, known):
+                    self._end_unknown(topic_partition, producer_id, state, known, now_ms)
+                seen[producer_id] = max(seen.get(producer_id, -1), state.producer_epoch)
+        for producer_id, epoch in seen.items():
+            known = self._producers.get(producer_id)
+            if known is None or known.state in _PREPARED or epoch <= known.producer_epoch:
+                continue
+            transactional_id = ids[producer_id]
+            shard_log = self._homes[transactional_id]
+            shard_log.execute(shard_log.shard.raise_epoch(transactional_id, epoch + 1, now_ms), now_ms)
+            if known.state is _ONGOING:
+                self._fence(transactional_id, now_ms)
+        self._settle(now_ms)
+
+    def _end_unknown(
+        self,
+        topic_partition: TopicPartition,
+        producer_id: int,
+        state: ProducerState,
+        known: TransactionMetadata | None,
+        now_ms: int,
+    ) -> None:
+        committed = known is not None and _was_committed(producer_id, state.producer_epoch, known)
+        _logger.warning(
+            "%s: %s what producer %d has open there since offset %d: a crash took what was known of it",
+            topic_partition,
+            "committing" if committed else "aborting",
+            producer_id,
+            state.transaction_start_offset,
+        )
+        producer = ProducerIdAndEpoch(producer_id, min(state.producer_epoch + 1, MAX_EPOCH))
+        self._mark(topic_partition, producer, committed, now_ms)
+
+    def _settle(self, now_ms: int) -> None:
+        """Finish what is prepared, with the flushes it needs."""
+        self.finish_prepared(now_ms)
+        self._flush_now()
+
+    # time ------------------------------------------------------------------------------------------------------------
+
+    def _set_deadline(self, transactional_id: str, deadline_ms: int) -> None:
+        self._deadlines[transactional_id] = deadline_ms
+        self._next_timeout_ms = min(self._next_timeout_ms, deadline_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due: abort what timed out, try again what failed, forget idle ids."""
+        if now_ms >= self._next_timeout_ms or now_ms < self._ticked_ms:
+            self._time_out(now_ms)
+        self._ticked_ms = now_ms
+        if now_ms >= self._next_retry_ms:
+            self._next_retry_ms = _NEVER_MS
+            self.finish_prepared(now_ms)
+        if now_ms >= self._next_expiry_ms:
+            self._next_expiry_ms = now_ms + _EXPIRE_EVERY_MS
+            self._expire(now_ms)
+
+    def _time_out(self, now_ms: int) -> None:
+        fenced = False
+        for transactional_id, deadline_ms in list(self._deadlines.items()):
+            timeout_ms = self._look(transactional_id).timeout_ms
+            if deadline_ms > now_ms:  # a clock that was set back does not prolong it
+                self._deadlines[transactional_id] = min(deadline_ms, now_ms + timeout_ms)
+                continue
+            try:
+                self._fence(transactional_id, now_ms)
+            except StorageError as error:
+                _logger.warning("transaction %r has timed out, and cannot be aborted: %s", transactional_id, error)
+                self._deadlines[transactional_id] = now_ms + _RETRY_MS
+            else:
+                fenced = True
+                _logger.info("transaction %r timed out after %d ms: aborted", transactional_id, timeout_ms)
+        self._next_timeout_ms = min(self._deadlines.values(), default=_NEVER_MS)
+        if fenced:
+            self.finish_prepared(now_ms)
+
+    def _expire(self, now_ms: int) -> None:
+        for shard_log in self._shards.values():
+            decision = shard_log.shard.expire(now_ms, self._config.transactional_id_expiration_ms)
+            try:
+                shard_log.execute(decision, now_ms)
+            except StorageError as error:
+                _logger.warning("idle transactional ids of %s: %s", shard_log.log.topic_partition, error)
+                continue
+            for transactional_id in decision.reply:
+                del self._homes[transactional_id]
+                self._answers.pop(transactional_id, None)
+
+    def next_deadline_ms(self) -> int:
+        """When `tick` has something to do."""
+        return min(self._next_timeout_ms, self._next_retry_ms, self._next_expiry_ms)
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _number(self, transactional_id: str) -> int:
+        check_transactional_id(transactional_id)
+        return partition_for_group(transactional_id, self._partition_count)
+
+    def _home(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionsLog:
+        shard_log = self._homes.get(transactional_id)
+        if shard_log is None:
+            TransactionsShard().known(transactional_id, producer)  # it raises
+            raise AssertionError(transactional_id)
+        return shard_log
+
+    def _look(self, transactional_id: str) -> TransactionMetadata:
+        shard_log = self._homes.get(transactional_id)
+        if shard_log is None:
+            raise unknown_transactional_id(transactional_id, self._homes)
+        return shard_log.shard.look(transactional_id)
+
+    def _all(self) -> list[tuple[str, TransactionMetadata]]:
+        return sorted(
+            (transactional_id, shard_log.shard.transactions[transactional_id])
+            for transactional_id, shard_log in self._homes.items()
+        )
+
+    def check(self) -> None:
+        """Every invariant, or AssertionError: live state equals replayed state, and the indexes tell the same."""
+        producers: dict[int, TransactionMetadata] = {}
+        homes: dict[str, TransactionsLog] = {}
+        for number, shard_log in self._shards.items():
+            shard_log.check(TransactionsShard())
+            for transactional_id, known in shard_log.shard.transactions.items():
+                assert self._number(transactional_id) == number, f"{transactional_id!r} in partition {number}"
+                assert known.producer_id not in producers, f"producer id {known.producer_id} has two transactional ids"
+                producers[known.producer_id] = known
+                homes[transactional_id] = shard_log
+        assert producers == self._producers
+        assert homes == self._homes
+        states = {transactional_id: known.state for transactional_id, known in self._all()}
+        ongoing = {transactional_id for transactional_id, state in states.items() if state is _ONGOING}
+        assert ongoing == self._deadlines.keys(), f"open {sorted(ongoing)}, timed {sorted(self._deadlines)}"
+        assert min(self._deadlines.values(), default=_NEVER_MS) >= self._next_timeout_ms
+        prepared = {transactional_id for transactional_id, state in states.items() if state in _PREPARED}
+        assert prepared == self._endings.keys(), f"prepared {sorted(prepared)}, ending {sorted(self._endings)}"
+
+
+def producer_states(log: PartitionLog) -> dict[int, ProducerState]:
+    """What a partition knows of the producers that wrote to it."""
+    return log.producers.states.producers
+
+
+def _is_known(topic_partition: TopicPartition, producer_id: int, epoch: int, known: TransactionMetadata | None) -> bool:
+    """Whether the coordinator will end what is open in the partition."""
+    if known is None or known.producer_id != producer_id or topic_partition not in known.partitions:
+        return False
+    return epoch == known.producer_epoch or (known.state in _PREPARED and epoch < known.producer_epoch)
+
+
+def _was_committed(producer_id: int, epoch: int, known: TransactionMetadata) -> bool:
+    """Whether the last transaction of the id was this one, and a commit; where nothing waits for flushes the crash may
+    have kept Complete* and lost a marker."""
+    if known.state is not _COMPLETE_COMMIT:
+        return False
+    if producer_id == known.producer_id:
+        return epoch + 1 == known.producer_epoch
+    return epoch == LAST_EPOCH and known.producer_epoch == 0
