@@ -94,7 +94,7 @@ class Broker:
         )
         self.transactions = Transactions(
             config,
-            self.partitions_of(TRANSACTION_STATE) or config.transaction_state_topic_num_partitions,
+            self.partitions_of(TRANSACTION_STATE) or config.transaction_state_log_num_partitions,
             self.groups,
             self._partitions,
             open_shard=self._open_transactions_shard,
@@ -462,10 +462,10 @@ class Broker:
         self, number: int, producers: dict[int, TransactionMetadata], now_ms: int
     ) -> TransactionsLog:
         if TRANSACTION_STATE not in self._known_topics:
-            segment_bytes = self.config.transaction_state_topic_segment_bytes
+            segment_bytes = self.config.transaction_state_log_segment_bytes
             key = "segment.bytes" if segment_bytes >= 1 << 20 else "internal.segment.bytes"
             configs = {"cleanup.policy": "compact", "compression.type": "uncompressed", key: segment_bytes}
-            count = self.config.transaction_state_topic_num_partitions
+            count = self.config.transaction_state_log_num_partitions
             self._topics.create_internal(TRANSACTION_STATE, count, configs, now_ms)
         log = self._log(TopicPartition(TRANSACTION_STATE, number))
         shard_log = ShardLog(TransactionsShard(producers), log, self._store)

@@ -38,10 +38,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     group_initial_rebalance_delay_ms: Annotated[int, Meta(ge=0)] = 0
     """How long the first rebalance of an empty group waits for more members (Kafka: 3,000). 0: a sole member is served
     at once, and each further one is a rebalance."""
-    transaction_state_topic_num_partitions: _Partitions = 50
+    transaction_state_log_num_partitions: _Partitions = 50
     """Of ``__transaction_state`` (``transaction.state.log.num.partitions``), when it is created; later it keeps what it
     has."""
-    transaction_state_topic_segment_bytes: _Positive = 104_857_600
+    transaction_state_log_segment_bytes: _Positive = 104_857_600
     transaction_max_timeout_ms: _Positive = 900_000
     """The longest ``transaction_timeout_ms`` a producer may ask for."""
     transactional_id_expiration_ms: _Positive = 604_800_000
