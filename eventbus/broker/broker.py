@@ -23,6 +23,7 @@ from eventbus.broker.transactions import Transactions, TransactionsLog
 from eventbus.broker.validation import check_batch, check_keys, refuse_large
 from eventbus.coordinator import GroupsShard, TopicsShard, TransactionsShard
 from eventbus.coordinator.group import GroupConfig
+from eventbus.coordinator.requests import ProducerDescription
 from eventbus.coordinator.transaction_codec import TransactionMetadata
 from eventbus.errors import (
     InvalidRequest,
@@ -263,11 +264,12 @@ class Broker:
         header: BatchHeader | BatchSpan | None = None,
         trusted: bool = False,
     ) -> AppendInfo:
-        """Append one batch. Ack it when `is_durable` says so for its last offset.
+        """Append one batch. Ack it when `is_durable` says so for its last offset, a duplicate too.
 
         ``trusted``: our own producer built it, so its bytes are not checked. The batch is changed (offsets, perhaps
         timestamps) and must not be touched afterwards. Raises UnknownTopicOrPartition, RecordTooLarge, InvalidRecord,
-        CorruptRecord, StorageError; nothing is stored then.
+        CorruptRecord, StorageError, and for a batch with a producer id OutOfOrderSequence, InvalidProducerEpoch,
+        InvalidTxnState; nothing is stored then.
         """
         if not trusted:
             if topic_partition not in self._partitions:
@@ -291,11 +293,29 @@ class Broker:
                 check_not_internal(topic_partition.topic, "produced to")
             check_keys(batch, topic_partition)
         log = partition.log
+        if span.is_transactional:
+            self._verify_transaction(log, span)
         info = log.append(batch, span, now_ms)
+        if info.duplicate:
+            return info
         self._appended(log, batch)
         if self._advances_at_append:
             self.on_advance(topic_partition)
         return info
+
+    def _verify_transaction(self, log: PartitionLog, span: BatchHeader | BatchSpan) -> None:
+        """A transaction may begin in a partition only while the coordinator has it there (KIP-890).
+
+        Or nobody would ever end it. Raises what `Transactions.verify` does, and first what the log would.
+        """
+        states = log.producers.states
+        producer = states.producers.get(span.producer_id)
+        if producer is not None and producer.in_transaction and producer.producer_epoch == span.producer_epoch:
+            return
+        if states.check(span) is None:
+            self.transactions.verify(
+                log.topic_partition, ProducerIdAndEpoch(span.producer_id, span.producer_epoch)
+            )
 
     def append_marker(
         self,
@@ -305,6 +325,10 @@ class Broker:
         coordinator_epoch: int,
         now_ms: int,
     ) -> AppendInfo | None:
+        """End a producer's transaction in a partition; None when the partition is gone.
+
+        Raises InvalidProducerEpoch, TransactionCoordinatorFenced, StorageError.
+        """
         partition = self._partitions.get(topic_partition)
         if partition is None:
             return None
@@ -356,7 +380,8 @@ class Broker:
         last_stable_offset = log.last_stable_offset
         end = last_stable_offset if isolation else high_watermark
         records = b"" if end <= offset <= log.log_end_offset else log.read(offset, max_bytes, max_offset=end)
-        return FetchData(records, high_watermark, last_stable_offset, log.log_start_offset)
+        aborted = log.aborted_in(records, offset) if isolation and records else ()
+        return FetchData(records, high_watermark, last_stable_offset, log.log_start_offset, aborted)
 
     def list_offsets(
         self,
@@ -412,6 +437,21 @@ class Broker:
             self._logs.publish_log_start(log.topic_partition, offset)
             log.advance_log_start_offset(offset)
         return log.log_start_offset
+
+    def describe_producers(self, topic_partition: TopicPartition) -> list[ProducerDescription]:
+        """What the partition remembers of those who wrote to it, by producer id."""
+        producers = self._log(topic_partition).producers.states.producers
+        return [
+            ProducerDescription(
+                producer_id,
+                producer.producer_epoch,
+                producer.last_sequence,
+                producer.last_timestamp_ms,
+                producer.coordinator_epoch,
+                producer.transaction_start_offset,
+            )
+            for producer_id, producer in sorted(producers.items())
+        ]
 
     def _log(self, topic_partition: TopicPartition) -> PartitionLog:
         partition = self._partitions.get(topic_partition)
@@ -570,6 +610,7 @@ class Broker:
         if now_ms >= self._next_retention_ms:
             self._next_retention_ms = now_ms + self.config.log_retention_check_interval_ms
             self._logs.apply_retention(now_ms)
+            self._logs.expire_producers(now_ms, self.config.producer_id_expiration_ms)
         if now_ms >= self._next_checkpoint_ms:
             self.publish_checkpoints(now_ms)
 

@@ -202,10 +202,12 @@ class Logs:
             recovery_points[topic_partition] = log.recovery_point
             high_watermarks[topic_partition] = log.high_watermark
             log_start_offsets[topic_partition] = log.log_start_offset
-            last_stable_offsets[topic_partition] = log.last_stable_offset
+            last_stable_offsets[topic_partition] = log.published_offset
+        if not self.cleaned_offsets and checkpoints.CLEANED_OFFSETS not in self._published:
+            del now[checkpoints.CLEANED_OFFSETS]
         try:
             for name, offsets in now.items():
-                if offsets != self._published.get(name, {} if name == checkpoints.CLEANED_OFFSETS else None):
+                if offsets != self._published.get(name):
                     checkpoints.write_offsets(self.storage, name, offsets, sync=sync and self.storage.durable)
                     self._published[name] = offsets
         except OSError as error:
@@ -256,6 +258,11 @@ class Logs:
         if shrunk:
             self.publish()
         return shrunk
+
+    def expire_producers(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget the producers that wrote nothing for so long."""
+        for partition in self.partitions.values():
+            partition.log.producers.states.expire(now_ms, expiration_ms)
 
     def delete(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Remove the logs of a topic that is gone from the metadata."""

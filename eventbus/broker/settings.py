@@ -46,7 +46,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The longest ``transaction_timeout_ms`` a producer may ask for."""
     transactional_id_expiration_ms: _Positive = 604_800_000
     """After so long without a transaction a transactional id is forgotten; 7 days."""
+    producer_id_expiration_ms: _Positive = 86_400_000
+    """After so long a partition forgets a producer that wrote nothing and has no transaction open; 1 day. Found out
+    every ``log_retention_check_interval_ms``."""
     log_retention_check_interval_ms: _Positive = 300_000
+    log_cleaner_backoff_ms: _Positive = 15_000
+    """How often to look for a log that is due to be compacted, while none is."""
     checkpoint_interval_ms: _Positive = 1_000
     """How often readers in other processes learn how far they may read, if anything moved."""
     log_defaults: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eventbus.errors import CorruptRecord, InvalidRecord, InvalidTxnState, RecordTooLarge, UnsupportedCompression
+from eventbus.errors import CorruptRecord, InvalidRecord, RecordTooLarge, UnsupportedCompression
 from eventbus.records import BatchHeader, check_crc, iter_batches, patch_offsets, read_header
 from eventbus.types import Compression, TimestampType, TopicPartition
 
@@ -18,8 +18,8 @@ _CODEC_BITS = 0x07
 def check_batch(batch: bytearray, topic_partition: TopicPartition) -> BatchHeader:
     """The header of the one good batch in ``batch``.
 
-    Raises CorruptRecord (bytes damaged on the way), InvalidRecord (rules of the format), UnsupportedCompression,
-    InvalidTxnState.
+    Raises CorruptRecord (bytes damaged on the way), InvalidRecord (rules of the format), UnsupportedCompression.
+    Sequence, epoch and transaction are the log's business.
     """
     where = f"produce to {topic_partition}"
     try:
@@ -39,8 +39,6 @@ def check_batch(batch: bytearray, topic_partition: TopicPartition) -> BatchHeade
             f"{where}: codec {header.attributes & _CODEC_BITS} is none of "
             f"{', '.join(f'{codec.name.lower()} ({codec})' for codec in Compression)}"
         )
-    if header.is_transactional:
-        raise InvalidTxnState(f"{where}: a transactional batch, but no transaction is open here for its producer")
     try:
         check_crc(batch, header)
     except CorruptRecord as error:

@@ -25,7 +25,8 @@ from eventbus.log.producer_state import CachedBatch
 from eventbus.log.producers import LogProducers
 from eventbus.log.segment import Damage, Segment
 from eventbus.log.storage import Buffer, File, Storage, storage_error, write_atomic
-from eventbus.records.batch import BatchHeader, patch_offsets, stamp_log_append_time
+from eventbus.log.walk import batch_bounds
+from eventbus.records.batch import HEADER_BYTES, BatchHeader, patch_offsets, stamp_log_append_time
 from eventbus.records.control import EndTransactionMarker
 from eventbus.records.single import BatchSpan
 from eventbus.types import NO_TIMESTAMP, AbortedTransaction, OffsetAndTimestamp, TimestampType, TopicPartition
@@ -165,8 +166,17 @@ class PartitionLog:
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions with any offset from ``start_offset`` to before ``end_offset``."""
-        aborted = self.producers.aborted
-        return aborted.overlapping(start_offset, end_offset) if len(aborted) else ()
+        return self.producers.aborted.overlapping(start_offset, end_offset)
+
+    def aborted_in(self, batches: bytes, offset: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions that a reader of ``batches``, from ``offset`` on, has to know."""
+        if self.producers.aborted.last_offset < offset:
+            return ()
+        position = end_offset = 0
+        while position < len(batches):
+            _, end_offset, size = batch_bounds(batches[position : position + HEADER_BYTES])
+            position += size
+        return self.aborted_transactions(offset, end_offset)
 
     @property
     def size_bytes(self) -> int:

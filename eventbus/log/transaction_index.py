@@ -52,6 +52,11 @@ class TransactionIndex:
     def __iter__(self) -> Iterator[AbortedEntry]:
         return self._entries(0, len(self))
 
+    @property
+    def last_offset(self) -> int:
+        """The newest marker's, -1 when there is none."""
+        return self._last_offsets[-1] if self._last_offsets else -1
+
     def add(self, entry: AbortedEntry) -> None:
         """The newest one."""
         self._producer_ids.append(entry.producer_id)

@@ -67,7 +67,7 @@ def test_no_transaction_is_open(orders) -> None:
     builder = BatchBuilder()
     builder.append(b"k", b"v", (), 1)
     batch = builder.build(producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
-    with pytest.raises(InvalidTxnState, match="no transaction is open"):
+    with pytest.raises(InvalidTxnState, match="not open there"):
         orders.broker.produce(ORDERS, batch, orders.now_ms)
 
 
