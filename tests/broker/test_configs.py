@@ -104,13 +104,25 @@ def test_log_config_takes_what_has_an_effect() -> None:
             "max.message.bytes": 99,
             "message.timestamp.type": "LogAppendTime",
             "cleanup.policy": ["compact", "delete"],
+            "delete.retention.ms": 8,
+            "min.compaction.lag.ms": 6,
+            "max.compaction.lag.ms": 7,
+            "min.cleanable.dirty.ratio": 0.25,
         }
     )
     assert log_config(topic, {}) == LogConfig(
-        1 << 20, 5, 4096, 1, -1, 77, 99, TimestampType.LOG_APPEND_TIME, ("compact", "delete")
+        1 << 20, 5, 4096, 1, -1, 77, 99, TimestampType.LOG_APPEND_TIME, ("compact", "delete"), 8, 6, 7, 0.25
     )
     acting = {name for name, key in CONFIG_KEYS.items() if not key.no_effect}
     assert acting == set(topic)
+
+
+def test_a_compacted_segment_ends_in_time_to_be_cleaned() -> None:
+    """KIP-354: the active segment is not cleaned, so it must not be active for longer than the lag."""
+    configs = normalise({"segment.ms": 500, "max.compaction.lag.ms": 100})
+    assert log_config(configs, {}).segment_ms == 500
+    assert log_config({**configs, "cleanup.policy": "compact"}, {}).segment_ms == 100
+    assert log_config({**configs, "cleanup.policy": "compact", "max.compaction.lag.ms": "900"}, {}).segment_ms == 500
 
 
 def test_internal_segment_bytes_goes_below_the_limit() -> None:
