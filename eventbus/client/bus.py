@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import ModuleType, TracebackType
@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 
 from eventbus.backends.base import Backend, BackendConsumer
-from eventbus.backends.delivery import Delivery, OnDelivery
+from eventbus.backends.delivery import Delivery
 from eventbus.backends.urls import open_backend, system_clock
 from eventbus.broker import TopicSpec
 from eventbus.client.admin import Admin, as_text
@@ -28,8 +28,10 @@ from eventbus.client.config import (
 from eventbus.client.consumer import Consumer
 from eventbus.client.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, producer
 from eventbus.client.partitioner import PartitionFunction
-from eventbus.client.producer import HeadersLike, Producer
+from eventbus.client.producer import Producer
 from eventbus.client.runner import Runner, inside_handler
+from eventbus.client.sending import Sending
+from eventbus.client.transaction import Transaction, Transactions
 from eventbus.errors import (
     BufferExhausted,
     ConfigError,
@@ -39,7 +41,6 @@ from eventbus.errors import (
     UnknownTopicOrPartition,
 )
 from eventbus.suggest import nearest
-from eventbus.types import RecordMetadata
 from serdes import Serde
 
 logger = logging.getLogger("eventbus")
@@ -48,7 +49,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class EventBus:
+class EventBus(Sending):
     """Producers and consumers of one log, declared with decorators.
 
     ``url``: ``memory://`` (private; ``memory://name`` is shared within the process), ``file://DIR``, ``kafka://...``.
@@ -77,6 +78,11 @@ class EventBus:
         self._clock = clock
         self._serdes: dict[type, Serde] = dict(serdes or {})
         self._producer_config = {key: value for key, value in values.items() if key in PRODUCER_KEYS}
+        if "transactional_id" in values:
+            raise ConfigError(
+                "transactional_id belongs to one producer, not to all of a bus: "
+                "bus.new_producer(transactional_id=...), or `async with bus.transaction(id)`"
+            )
         producer_settings(self._producer_config)
         log_config = {key: value for key, value in values.items() if key in LOG_KEYS}
         self._backend = open_backend(url, log_config, clock) if backend is None else backend
@@ -85,6 +91,7 @@ class EventBus:
         self._topics: dict[str, TopicSpec] = {}
         self._producers: dict[str, Producer] = {}
         self._all_producers: list[Producer] = []
+        self._transactions = Transactions(self.new_producer)
         self._runners: list[Runner] = []
         self._tasks: anyio.abc.TaskGroup | None = None
         self._stack: AsyncExitStack | None = None
@@ -238,6 +245,7 @@ class EventBus:
         self._runners = []
         self._producers = {}
         self._all_producers = []
+        self._transactions = Transactions(self.new_producer)
 
     async def _drain_tasks(self, *_: Any) -> None:
         """Stop intake, let the lanes finish, then end the background tasks."""
@@ -272,13 +280,13 @@ class EventBus:
                     )
 
     async def _start_handler(self, handler: Handler[Any, Any]) -> None:
-        spec = handler.spec
         group = self._group_of(handler)
-        config = consumer_settings(
-            {"group": group, "start": spec.start, "isolation": spec.isolation, "client_id": self.client_id}
-        )
+        config = consumer_settings({"group": group, "client_id": self.client_id, **handler.spec.consumer_options()})
         publish = None if handler.producer is None else partial(self._enqueue, handler.producer)
-        runner = Runner(handler, group, self._backend.consumer(config), publish, self.flush, self._serdes, self._notify)
+        open_producer = partial(self._open_transactional, handler)
+        runner = Runner(
+            handler, group, self._backend, config, publish, self.flush, open_producer, self._serdes, self._notify
+        )
         await runner.start()
         self._runners.append(runner)
         assert self._tasks is not None
@@ -327,7 +335,8 @@ class EventBus:
             for runner in self._runners:
                 if runner.error is not None:
                     raise runner.error
-            if all([await runner.is_idle() for runner in self._runners]):
+            # Nothing may have happened meanwhile: a runner asked before may have got work from one asked after it.
+            if all([await runner.is_idle() for runner in self._runners]) and progress is self._progress:
                 return
             await progress.wait()
 
@@ -340,63 +349,19 @@ class EventBus:
 
     # sending ---------------------------------------------------------------------------------------------------------
 
-    async def send(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: Any = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        partition_key: Any = None,
-        timestamp_ms: int | None = None,
-    ) -> RecordMetadata:
-        """Publish one record and wait for its ack; see `Producer.send`."""
-        return await self._default_producer().send(
-            topic,
-            value,
-            key=key,
-            headers=headers,
-            partition=partition,
-            partition_key=partition_key,
-            timestamp_ms=timestamp_ms,
-        )
+    def _sending_producer(self) -> Producer:
+        one = self._producers.get("")
+        return one if one is not None else self._own_producer("", {})
 
-    def send_nowait(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: Any = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        partition_key: Any = None,
-        timestamp_ms: int | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> Delivery:
-        """Publish one record without waiting; see `Producer.send_nowait`."""
-        return self._default_producer().send_nowait(
-            topic,
-            value,
-            key=key,
-            headers=headers,
-            partition=partition,
-            partition_key=partition_key,
-            timestamp_ms=timestamp_ms,
-            on_delivery=on_delivery,
-        )
+    def transaction(self, transactional_id: str, *, timeout_ms: int | None = None) -> Transaction:
+        """Several records, of several topics, all or nothing: ``async with bus.transaction("importer-1") as tx:``.
 
-    async def send_many(
-        self,
-        topic: str,
-        values: Iterable[Any],
-        *,
-        key: Callable[[Any], Any] | None = None,
-        headers: HeadersLike | None = None,
-        timestamp_ms: int | None = None,
-    ) -> None:
-        """Publish many records and wait until all are stored; see `Producer.send_many`."""
-        await self._default_producer().send_many(topic, values, key=key, headers=headers, timestamp_ms=timestamp_ms)
+        ``transactional_id`` names the writer over restarts: whoever opened it last is the one that may write, and what
+        a dead one left open is aborted. Transactions of one id take turns. ``timeout_ms``: one that is open for longer
+        is aborted by the log (``transaction_timeout_ms``, 60,000). See `Transaction` for the errors.
+        """
+        self._running("transaction")
+        return self._transactions.transaction(transactional_id, timeout_ms)
 
     async def flush(self) -> None:
         """Return when every record sent by this bus so far is stored or has failed."""
@@ -438,16 +403,23 @@ class EventBus:
         tasks.start_soon(one.run)
         return one
 
-    def _default_producer(self) -> Producer:
-        one = self._producers.get("")
-        return one if one is not None else self._own_producer("", {})
-
     def _producer_for(self, function: ProducerFunction[Any, Any]) -> Producer:
         partitioner = function.spec.partitioner
         if partitioner is None:
-            return self._default_producer()
+            return self._sending_producer()
         name = f"partitioner {id(partitioner)}"
         return self._producers.get(name) or self._own_producer(name, {"partitioner": partitioner})
+
+    def _open_transactional(self, handler: Handler[Any, Any], transactional_id: str) -> Producer:
+        """The producer of one partition of an exactly-once handler."""
+        partitioner = None if handler.producer is None else handler.producer.spec.partitioner
+        return self.new_producer(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=handler.spec.transaction_timeout_ms,
+            acks="all",
+            enable_idempotence=True,
+            **({} if partitioner is None else {"partitioner": partitioner}),
+        )
 
     def _own_producer(self, name: str, config: Mapping[str, Any]) -> Producer:
         one = self._producers[name] = self.new_producer(**config)

@@ -6,6 +6,7 @@ created per record that the handler did not ask for.
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,10 +16,12 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from eventbus.backends.delivery import Delivery
 from eventbus.client.handlers import Handler, each, no_producer
 from eventbus.client.lane import Lane, Outcome
+from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError, EventBusError, HandlerError, SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords
 from serdes import Decode, Serde, bind_decoder, serde_for, split_optional
@@ -37,6 +40,22 @@ _THREAD_SLICE_SECONDS = 0.05
 """How long a sync handler's thread works through records before it reports what is finished."""
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """A call of a handler that raised, or whose value could not be read or sent."""
+
+    index: int
+    """The record's place in the fetch; of a batch the first one's."""
+    count: int
+    error: HandlerError
+    cause: Exception
+    is_clean: bool
+    """Nothing was published on behalf of these records."""
+
+
+OnFailure = Callable[[Lane, Failure], bool]
+"""What a failure means. True: go on behind it; False: return."""
+
+
 class Dispatch:
     """Calls a handler for each record of a fetch, in order, and moves the lane on."""
 
@@ -45,10 +64,13 @@ class Dispatch:
         self._function = handler.function
         self._signature = handler.signature
         self._publish = publish
-        self.stopping = False
-        self._thread: anyio.CapacityLimiter | None = None
+        self._on_failure: OnFailure = self._by_policy
+        self.transaction: Transaction | None = None
+        """What a handler gets that asks for one."""
+        self._thread = anyio.CapacityLimiter(1)
         self._record_name = handler.signature.record_name
         self._payload_name = handler.signature.payload_name
+        self._transaction_name = handler.signature.transaction_name
         self._batch_of_records = handler.signature.payload is ConsumerRecord
         annotation, self._takes_null = split_optional(handler.signature.payload)
         self._serde: Serde | None = None
@@ -63,13 +85,20 @@ class Dispatch:
         self._decoders: dict[str, Decode] = {}
         self.run = self._choose()
 
+    def bound(self, publish: Publish | None, on_failure: OnFailure) -> Dispatch:
+        """The same for one lane that publishes, and fails, in a way of its own; they share one worker thread."""
+        bound = copy.copy(self)
+        bound._publish, bound._on_failure = publish, on_failure
+        bound.run = bound._choose()
+        return bound
+
     def _choose(self) -> Callable[[Lane, FetchedRecords], Awaitable[None]]:
         signature = self._signature
         if self._handler.spec.batch:
             return self._batches
         if not signature.is_async:
             return self._in_thread
-        if signature.record_name is None and signature.is_direct and self._publish is None:
+        if signature.takes_payload_alone and signature.is_direct and self._publish is None:
             return self._payloads
         return self._one_by_one
 
@@ -91,13 +120,13 @@ class Dispatch:
                 # The loops inside the try: entering one per record would cost as much as the await.
                 if decode is None:
                     for index in range(start, len(values)):
-                        if self.stopping:
+                        if lane.stopping:
                             return
                         await function(values[index])
                         lane.finished = offsets[index] + 1
                 else:
                     for index in range(start, len(values)):
-                        if self.stopping:
+                        if lane.stopping:
                             return
                         await function(decode(values[index]))
                         lane.finished = offsets[index] + 1
@@ -112,7 +141,7 @@ class Dispatch:
     async def _one_by_one(self, lane: Lane, chunk: FetchedRecords) -> None:
         """Any other handler that runs on the loop: it wants the record, or publishes, or is decorated."""
         for index, offset in enumerate(chunk.offsets):
-            if self.stopping or lane.error is not None:
+            if lane.stopping or lane.error is not None:
                 return
             outputs: list[Delivery] = []
             try:
@@ -122,7 +151,7 @@ class Dispatch:
                 if self._publish is not None or (result is not None and isinstance(result, _GENERATORS)):
                     await self._send(result, outputs)
             except Exception as error:
-                if not self._failed(lane, chunk, index, error):
+                if not self._failed(lane, chunk, index, error, published=outputs):
                     return
             lane.handled(offset + 1, _joined(outputs) if outputs else None)
         lane.handled(chunk.next_offset)
@@ -132,7 +161,7 @@ class Dispatch:
         batch = self._handler.spec.batch
         size = len(chunk) if batch is True else int(batch)
         for start in range(0, len(chunk), max(size, 1)):
-            if self.stopping or lane.error is not None:
+            if lane.stopping or lane.error is not None:
                 return
             end = min(start + size, len(chunk))
             outputs: list[Delivery] = []
@@ -143,7 +172,7 @@ class Dispatch:
                 if payloads:
                     await self._send(await self._call_with(payloads), outputs)
             except Exception as error:
-                if not self._failed(lane, chunk, start, error, end - start):
+                if not self._failed(lane, chunk, start, error, end - start, published=outputs):
                     return
             lane.handled(chunk.offsets[end - 1] + 1, _joined(outputs) if outputs else None)
         lane.handled(chunk.next_offset)
@@ -152,9 +181,9 @@ class Dispatch:
         """A plain function: records go to a worker thread by the slice, not one hop each."""
         index = 0
         while index < len(chunk):
-            if self.stopping:
+            if lane.stopping:
                 return
-            for result, error in await self._run_in_thread(self._work, chunk, index):
+            for result, error in await self._run_in_thread(self._work, lane, chunk, index):
                 if lane.error is not None:
                     return
                 outputs: list[Delivery] = []
@@ -165,13 +194,13 @@ class Dispatch:
                         await self._send(result, outputs)
                     except Exception as raised:
                         error = raised
-                if error is not None and not self._failed(lane, chunk, index, error):
+                if error is not None and not self._failed(lane, chunk, index, error, published=outputs):
                     return
                 lane.handled(chunk.offsets[index] + 1, _joined(outputs) if outputs else None)
                 index += 1
         lane.handled(chunk.next_offset)
 
-    def _work(self, chunk: FetchedRecords, start: int) -> list[tuple[Any, Exception | None]]:
+    def _work(self, lane: Lane, chunk: FetchedRecords, start: int) -> list[tuple[Any, Exception | None]]:
         """In the worker thread: what the handler returned or raised, record by record, as far as the slice went."""
         done: list[tuple[Any, Exception | None]] = []
         give_back_at = time.monotonic() + _THREAD_SLICE_SECONDS
@@ -184,7 +213,7 @@ class Dispatch:
             done.append((result, None))
             # What is left to await is awaited before the next record's turn.
             is_unfinished = result is not None and isinstance(result, _UNFINISHED)
-            if is_unfinished or self.stopping or time.monotonic() >= give_back_at:
+            if is_unfinished or lane.stopping or time.monotonic() >= give_back_at:
                 break
         return done
 
@@ -223,6 +252,8 @@ class Dispatch:
             arguments[self._payload_name] = self._decode(chunk.topic, chunk.values[index])
         if self._record_name is not None:
             arguments[self._record_name] = chunk.record(index)
+        if self._transaction_name is not None:
+            arguments[self._transaction_name] = self.transaction
         return arguments
 
     def _payloads_of(self, lane: Lane, chunk: FetchedRecords, start: int, end: int) -> list[Any] | None:
@@ -238,7 +269,9 @@ class Dispatch:
 
     async def _call_with(self, payloads: list[Any]) -> Any:
         assert self._payload_name is not None
-        arguments = {self._payload_name: payloads}
+        arguments: dict[str, Any] = {self._payload_name: payloads}
+        if self._transaction_name is not None:
+            arguments[self._transaction_name] = self.transaction
         if self._signature.is_async:
             return self._function(**arguments)
         return await self._run_in_thread(self._call, arguments)
@@ -252,8 +285,6 @@ class Dispatch:
 
     async def _run_in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """One call at a time, whatever the number of partitions: a plain function need not be thread-safe."""
-        if self._thread is None:
-            self._thread = anyio.CapacityLimiter(1)
         return await anyio.to_thread.run_sync(function, *arguments, limiter=self._thread)
 
     async def _send(self, result: Any, outputs: list[Delivery]) -> None:
@@ -276,7 +307,15 @@ class Dispatch:
 
     # errors ----------------------------------------------------------------------------------------------------------
 
-    def _failed(self, lane: Lane, chunk: FetchedRecords, index: int, error: Exception, count: int = 1) -> bool:
+    def _failed(
+        self,
+        lane: Lane,
+        chunk: FetchedRecords,
+        index: int,
+        error: Exception,
+        count: int = 1,
+        published: Sequence[Delivery] = (),
+    ) -> bool:
         """A record's handler raised. True: go on with the next record; False: the lane has stopped."""
         record = chunk.record(index)
         if self._serde is not None and not isinstance(error, SerializationError) and count == 1:
@@ -286,18 +325,31 @@ class Dispatch:
             except SerializationError as unreadable:
                 error = unreadable
         wrapped = handler_error(self._handler, record, error, count)
+        is_clean = not published and self._transaction_name is None
+        return self._on_failure(lane, Failure(index, count, wrapped, error, is_clean))
+
+    def _by_policy(self, lane: Lane, failure: Failure) -> bool:
+        """``on_error=`` at once: skip, crash, or stop the lane."""
         policy = self._handler.spec.on_error
         if policy == "skip":
-            logger.error("%s; skipped (on_error='skip')", wrapped, exc_info=error)
+            log_skipped(failure.error)
             return True
-        lane.error = lane.error or wrapped
+        lane.error = lane.error or failure.error
         if policy == "crash":
-            raise wrapped from error
-        logger.error(
-            "%s; %s is stopped here and nothing from this record on is committed (on_error='stop')",
-            wrapped, lane.topic_partition, exc_info=error,
-        )  # fmt: skip
+            raise failure.error from failure.cause
+        log_stopped(lane, failure.error, policy)
         return False
+
+
+def log_skipped(error: HandlerError) -> None:
+    logger.error("%s; skipped (on_error='skip')", error, exc_info=error.__cause__)
+
+
+def log_stopped(lane: Lane, error: HandlerError, policy: str) -> None:
+    logger.error(
+        "%s; %s is stopped here and nothing from this record on is committed (on_error=%r)",
+        error, lane.topic_partition, policy, exc_info=error.__cause__,
+    )  # fmt: skip
 
 
 def handler_error(handler: Handler[Any, Any], record: ConsumerRecord, error: Exception, count: int) -> HandlerError:

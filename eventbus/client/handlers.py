@@ -14,6 +14,7 @@ import msgspec
 
 from eventbus.backends.base import Start
 from eventbus.client.partitioner import PartitionFunction
+from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError
 from eventbus.suggest import nearest
 from eventbus.types import ConsumerRecord, IsolationLevel
@@ -31,6 +32,11 @@ class Sends(Protocol):
     async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None: ...
 
 
+_CONSUMER_OPTIONS = (
+    "start", "isolation", "group_instance_id", "assignors", "session_timeout_ms", "max_poll_interval_ms",
+)  # fmt: skip
+
+
 class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The options of ``@consumer``."""
 
@@ -42,6 +48,23 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     batch: bool | int = False
     on_error: OnError = "stop"
     name: str | None = None
+    exactly_once: bool = False
+    """Records, what is published for them, and their offsets in one transaction."""
+    transaction_records: int = 500
+    """Records that share a transaction, at most."""
+    transaction_timeout_ms: int = 60_000
+    """A transaction open for longer is aborted by the log, and its records are handled again."""
+    group_instance_id: str | None = None
+    assignors: tuple[Any, ...] | None = None
+    session_timeout_ms: int | None = None
+    max_poll_interval_ms: int | None = None
+    drain_timeout_ms: int = 30_000
+    """When a partition moves to another member: how long the record at work may take to finish."""
+
+    def consumer_options(self) -> dict[str, Any]:
+        """What the handler's consumer is opened with; what was not said is left to its defaults."""
+        options = {name: getattr(self, name) for name in _CONSUMER_OPTIONS}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 class ProducerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,10 +82,15 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     """The annotation of the payload, or of one item of a batch; a batch may be of ConsumerRecord."""
     payload_name: str | None
     record_name: str | None
+    transaction_name: str | None
     is_async: bool
     """Called on the event loop, not in a worker thread."""
     is_direct: bool
     """An ``async def`` with the payload first: may be called by position, and what it returns awaited unseen."""
+
+    @property
+    def takes_payload_alone(self) -> bool:
+        return self.record_name is None and self.transaction_name is None
 
 
 class ProducerFunction(Generic[P, R]):
@@ -164,6 +192,14 @@ def consumer(topics: str | Sequence[str] = (), **options: Any) -> Callable[[Call
     ``isolation``; ``batch`` (the handler takes ``list[Payload]``: True for a whole fetch, a number for at most that);
     ``on_error`` ("stop", "skip", "crash"); ``name``. The payload's type is the annotation of the first parameter; a
     parameter annotated `ConsumerRecord` gets the record.
+
+    ``exactly_once=True``: what the handler publishes and the offsets of its records are one transaction, of up to
+    ``transaction_records`` records (500); a parameter annotated `Transaction` sends to further topics within it.
+    ``transaction_timeout_ms`` bounds it.
+
+    As a member of its group: ``group_instance_id`` (static membership), ``assignor`` or ``assignors`` ("range",
+    "roundrobin", "sticky", "cooperative-sticky", or an `Assignor`), ``session_timeout_ms``, ``max_poll_interval_ms``;
+    ``drain_timeout_ms`` is how long a record at work may take to finish when its partition moves to another member.
     """
     spec = consumer_spec(topics, options)
     frame = calling_frame()
@@ -200,10 +236,15 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
     if callable(topics):
         raise ConfigError('@consumer takes the topic: @consumer("orders", group="billing")')
     names = (topics,) if isinstance(topics, str) else tuple(topics)
-    known = [field for field in ConsumerSpec.__struct_fields__ if field != "topics"]
+    known = [field for field in ConsumerSpec.__struct_fields__ if field != "topics"] + ["assignor"]
     for option in options:
         if option not in known:
             raise ConfigError(f"@consumer has no option {option!r}{nearest(option, known)}; it has {', '.join(known)}")
+    if "assignor" in options:
+        options = {"assignors": (options["assignor"],), **options}
+        del options["assignor"]
+    elif isinstance(options.get("assignors"), str):
+        options = {**options, "assignors": (options["assignors"],)}
     if isinstance(options.get("isolation"), str) and options["isolation"].upper() in IsolationLevel.__members__:
         options = {**options, "isolation": IsolationLevel[options["isolation"].upper()]}
     try:
@@ -212,7 +253,27 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
         raise ConfigError(f"@consumer({', '.join(map(repr, names))}): {error}") from None
     if bool(names) == (spec.pattern is not None):
         raise ConfigError('@consumer takes topics or pattern="...", one of the two')
+    _check_numbers(spec)
     return spec
+
+
+def _check_numbers(spec: ConsumerSpec) -> None:
+    least = {
+        "transaction_records": 1,
+        "transaction_timeout_ms": 1,
+        "session_timeout_ms": 1,
+        "max_poll_interval_ms": 1,
+        "drain_timeout_ms": 0,
+    }
+    for name, smallest in least.items():
+        value = getattr(spec, name)
+        if value is not None and value < smallest:
+            raise ConfigError(f"@consumer({', '.join(map(repr, spec.topics))}): {name}={value}: at least {smallest}")
+    if spec.exactly_once and spec.isolation is not IsolationLevel.READ_COMMITTED:
+        raise ConfigError(
+            "@consumer: exactly_once=True reads what is committed; with isolation='read_uncommitted' it would publish "
+            "results of records that never were: leave isolation out"
+        )
 
 
 # signatures -----------------------------------------------------------------------------------------------------------
@@ -230,6 +291,7 @@ def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: Fram
     payload: Any = None
     payload_name: str | None = None
     record_name: str | None = None
+    transaction_name: str | None = None
     for parameter in parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise ConfigError(f"{where}: *{parameter.name} says nothing about the payload; write e.g. {_EXAMPLE}")
@@ -245,6 +307,8 @@ def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: Fram
             )
         if annotation is ConsumerRecord and record_name is None:
             record_name = parameter.name
+        elif annotation is Transaction:
+            transaction_name = parameter.name
         elif payload_name is None:
             payload, payload_name = annotation, parameter.name
         elif parameter.default is parameter.empty:
@@ -256,17 +320,30 @@ def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: Fram
         raise ConfigError(f"{where} takes no parameter for the record; write e.g. {_EXAMPLE}")
     if spec.batch:
         payload = _batch_item(payload, record_name, where)
+    # Behind a plain decorator an async function stays one: its coroutine is awaited, on the loop.
+    is_async = any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in (own, body))
+    if transaction_name is not None:
+        _check_transaction(spec, is_async, where)
     first = next(iter(parameters.values()))
     return Signature(
         payload=payload,
         payload_name=payload_name,
         record_name=record_name,
-        # Behind a plain decorator an async function stays one: its coroutine is awaited, on the loop.
-        is_async=any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in (own, body)),
+        transaction_name=transaction_name,
+        is_async=is_async,
         is_direct=inspect.iscoroutinefunction(own)
         and first.name == payload_name
         and first.kind is not first.KEYWORD_ONLY,
     )
+
+
+def _check_transaction(spec: ConsumerSpec, is_async: bool, where: str) -> None:
+    if not spec.exactly_once:
+        raise ConfigError(
+            f"{where}: a Transaction is there only with exactly_once=True: @bus.consumer(..., exactly_once=True)"
+        )
+    if not is_async:
+        raise ConfigError(f"{where}: a handler that takes a Transaction is an `async def`: its sends are awaited")
 
 
 def _batch_item(payload: Any, record_name: str | None, where: str) -> Any:

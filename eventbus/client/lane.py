@@ -35,9 +35,14 @@ class Lane:
         "abandoned",
         "at_work",
         "chunks",
+        "closing",
         "committed",
+        "ended",
         "error",
         "finished",
+        "predecessor",
+        "scope",
+        "stopping",
         "topic_partition",
         "wake",
     )
@@ -50,9 +55,18 @@ class Lane:
         self.committed = -1
         self.error: HandlerError | None = None
         """Why the lane has stopped. From then on nothing moves `finished`."""
+        self.stopping = False
+        """The record at work is the last one for now: looked at before each record."""
+        self.closing = False
+        """No further record is begun at all: the partition moves away, or the handler stops."""
         self.abandoned = False
         """The partition is gone: what is at work ends, and is not committed."""
         self.wake = anyio.Event()
+        self.scope = anyio.CancelScope()
+        """Around everything the lane does; cancelled when a handler outlasts the time it has to give up a partition."""
+        self.ended = anyio.Event()
+        self.predecessor: Lane | None = None
+        """The lane of the same partition before this one, when it may still be at work: its end comes first."""
         self._in_flight: deque[tuple[int, Outcome]] = deque()
         self._on_output_error = on_output_error
 
@@ -85,6 +99,24 @@ class Lane:
                     in_flight.clear()
                     return
             self.finished = next_offset
+
+    @property
+    def reached(self) -> int:
+        """The next offset to handle: as `finished`, whether or not the outputs are stored. -1: no record yet."""
+        return self._in_flight[-1][0] if self._in_flight else self.finished
+
+    def close(self, *, abandon: bool = False) -> None:
+        """Begin no further record. ``abandon``: nothing of it may be committed any more either."""
+        self.stopping = self.closing = True
+        self.abandoned = self.abandoned or abandon
+        self.chunks.clear()
+        self.wake.set()
+
+    def rewind(self, offset: int) -> None:
+        """What was handled from ``offset`` on is undone, and may be handled again."""
+        self._in_flight.clear()
+        self.error = None
+        self.finished = offset
 
     async def outputs_stored(self) -> None:
         """Return when the outcome of everything published so far is known, and `finished` tells it."""

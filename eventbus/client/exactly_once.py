@@ -1,0 +1,371 @@
+"""Hops 5 to 7 as one transaction: records, what a handler publishes for them, and their offsets (KIP-98, KIP-447).
+
+A lane works through a fetch slice by slice, one transaction each. A handler that raises costs at most its slice:
+
+- nothing was published for the record: the slice is committed up to it, and ``on_error`` decides at once;
+- something was: the slice is aborted and run again without the record ("skip"), or only up to it ("stop", "crash");
+- the log refused an output, and nobody knows which record is to blame: the slice is run again record by record.
+
+Whoever ends the transaction instead (its timeout, another member, a rebalance) makes the lane look where its group
+stands now, and go on there if the partition is still its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import msgspec
+
+from eventbus.backends.base import BackendConsumer
+from eventbus.backends.delivery import Delivery
+from eventbus.client.dispatch import Dispatch, Failure, log_skipped, log_stopped
+from eventbus.client.handlers import Handler, ProducerFunction
+from eventbus.client.lane import Lane
+from eventbus.client.producer import Producer
+from eventbus.client.transaction import Transaction
+from eventbus.errors import (
+    BufferExhausted,
+    ConcurrentTransactions,
+    EventBusError,
+    FencedInstanceId,
+    HandlerError,
+    IllegalGeneration,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    OutOfOrderSequence,
+    ProducerFenced,
+    RebalanceInProgress,
+    TransactionAborted,
+    TransactionOutcomeUnknown,
+    UnknownMemberId,
+    UnknownProducerId,
+)
+from eventbus.types import FetchedRecords
+
+REBALANCED = (IllegalGeneration, UnknownMemberId, RebalanceInProgress, FencedInstanceId)
+"""What a commit says to a member whose group has moved on."""
+_TAKEN_OVER = (
+    ProducerFenced,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    UnknownProducerId,
+    OutOfOrderSequence,
+    ConcurrentTransactions,
+    InvalidTxnState,
+)
+"""What a send or a commit says to a producer whose transaction was ended by others."""
+_MOST_INTERRUPTIONS = 5
+"""In a row, without progress; beyond that it is no accident."""
+LONGEST_SHARE = 4
+"""A slice takes no further record once this part of the transaction's timeout has passed."""
+
+OpenProducer = Callable[[str], Producer]
+"""By transactional id."""
+
+
+class _Ended(Exception):
+    """The transaction is aborted, and nothing of it is visible. ``cause`` says why."""
+
+    def __init__(self, cause: EventBusError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class _NothingToCommit(Exception):
+    """Abort: nothing was handled, or what was published belongs to a record at fault."""
+
+    def __init__(self, failure: Failure | None) -> None:
+        super().__init__()
+        self.failure = failure
+
+
+class _Work:
+    """A fetch on its way through transactions: what is committed, what is left, what is left out."""
+
+    __slots__ = ("chunk", "dropped", "end", "interruptions", "singly_until", "start", "stopped_by")
+
+    def __init__(self, chunk: FetchedRecords) -> None:
+        self.chunk = chunk
+        self.start = 0
+        """The first record that is not committed."""
+        self.end = len(chunk)
+        """Where to stop: at a record at fault, or behind the last one."""
+        self.stopped_by: HandlerError | None = None
+        self.singly_until = 0
+        """Up to here each record has a transaction of its own, so that the one at fault shows."""
+        self.dropped: set[int] = set()
+        """Records left out (``on_error="skip"``)."""
+        self.interruptions = 0
+
+    @property
+    def next_offset(self) -> int:
+        return self.chunk.offsets[self.start]
+
+    def next_end(self, most: int) -> int:
+        if self.start < self.singly_until:
+            return self.start + 1
+        return min(self.start + most, self.end)
+
+    def done_below(self, offset: int) -> None:
+        self.start = max(self.start, bisect_left(self.chunk.offsets, offset))
+
+    def slice(self, end: int) -> FetchedRecords:
+        """The records up to ``end``, without those dropped."""
+        chunk, start, dropped = self.chunk, self.start, self.dropped
+        if start == 0 and end == len(chunk) and not dropped:
+            return chunk
+        kept = [index for index in range(start, end) if index not in dropped] if dropped else None
+
+        def column(values: list[Any]) -> list[Any]:
+            return values[start:end] if kept is None else [values[index] for index in kept]
+
+        return FetchedRecords(
+            chunk.topic,
+            chunk.partition,
+            column(chunk.offsets),
+            column(chunk.timestamps_ms),
+            column(chunk.keys),
+            column(chunk.values),
+            None if chunk.headers is None else column(chunk.headers),
+            chunk.timestamp_type,
+            chunk.offsets[end] if end < len(chunk) else chunk.next_offset,
+        )
+
+    def place(self, failure: Failure, piece: FetchedRecords) -> Failure:
+        """A failure in a slice, with its place in the whole fetch."""
+        first = bisect_left(self.chunk.offsets, piece.offsets[failure.index])
+        last = bisect_left(self.chunk.offsets, piece.offsets[failure.index + failure.count - 1])
+        return msgspec.structs.replace(failure, index=first, count=last - first + 1)
+
+
+class ExactlyOnce:
+    """One lane's transactions, one after the other."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        handler: Handler[Any, Any],
+        transactional_id: str,
+        dispatch: Dispatch,
+        consumer: BackendConsumer,
+        open_producer: OpenProducer,
+        settled: Callable[[Lane], Awaitable[None]],
+    ) -> None:
+        self._lane = lane
+        self._handler = handler
+        self._id = transactional_id
+        publish = None if handler.producer is None else self._publish
+        self._bound = dispatch.bound(publish, self._failed)
+        self._consumer = consumer
+        self._open_producer = open_producer
+        self._settled = settled
+        """Returns when no rebalance is under way, or the lane is closing."""
+        self._producer: Producer | None = None
+        self._failure: Failure | None = None
+        self._interruption: EventBusError | None = None
+        self.begun_at: float | None = None
+        """When the open transaction began, on the event loop's clock."""
+
+    # a fetch ---------------------------------------------------------------------------------------------------------
+
+    async def run(self, chunk: FetchedRecords) -> None:
+        """Handle the records in transactions; on return all are committed, or the lane is closing or in error."""
+        lane, policy = self._lane, self._handler.spec.on_error
+        work = _Work(chunk)
+        try:
+            if self._producer is None:
+                await self._take_up(work)
+            while work.start < work.end and not lane.closing:
+                await self._step(work)
+        except HandlerError as error:
+            work.stopped_by = error
+        except EventBusError as error:
+            work.stopped_by = HandlerError(f"handler {self._handler.__name__!r}: {lane.topic_partition}: {error}")
+            work.stopped_by.__cause__ = error
+        if work.stopped_by is not None and not lane.closing:
+            if policy != "crash":
+                log_stopped(lane, work.stopped_by, policy)
+            lane.error = work.stopped_by
+
+    async def _step(self, work: _Work) -> None:
+        """One transaction, and what follows from it."""
+        end = work.next_end(self._handler.spec.transaction_records)
+        before = work.start
+        try:
+            failure = await self._transaction(work, end)
+        except _Ended as ended:
+            failure = await self._after(ended.cause, work, end)
+        if work.start > before:
+            work.interruptions = 0
+        if failure is None:
+            return
+        if self._handler.spec.on_error == "skip":
+            log_skipped(failure.error)
+            work.dropped.update(range(failure.index, failure.index + failure.count))
+        else:
+            work.end, work.stopped_by = failure.index, failure.error
+
+    async def _after(self, cause: EventBusError, work: _Work, end: int) -> Failure | None:
+        """The transaction was aborted and no record is known to be at fault: make ready for the next try."""
+        if isinstance(cause, REBALANCED):
+            await self._settled(self._lane)
+        elif _was_interrupted(cause):
+            work.interruptions += 1
+            if work.interruptions > _MOST_INTERRUPTIONS:
+                raise self._never_ends(work, cause) from cause
+            await self._settled(self._lane)
+            if not self._lane.closing:
+                await self._take_up(work)
+        elif end - work.start > 1:
+            work.singly_until = end
+        elif work.start in work.dropped:  # its offset alone is refused: leaving out more does not help
+            raise cause
+        else:
+            return self._not_stored(work, cause)
+        return None
+
+    async def _take_up(self, work: _Work) -> None:
+        """Become the one who writes for this partition, and find the first record that is not committed.
+
+        Taking the transactional id over ends what its last holder left open, one way or the other; only then the
+        committed offset says the truth.
+        """
+        await self.aclose()
+        self._producer = self._open_producer(self._id)
+        await self._producer.init()
+        committed = (await self._consumer.committed([self._lane.topic_partition])).get(self._lane.topic_partition)
+        if committed is not None:
+            work.done_below(committed.offset)
+
+    # a transaction ---------------------------------------------------------------------------------------------------
+
+    async def _transaction(self, work: _Work, end: int) -> Failure | None:
+        """Handle the records up to ``end`` and commit as far as that went; the record at fault, if there is one.
+
+        Raises _Ended when the transaction was aborted and no single record is to blame.
+        """
+        lane = self._lane
+        assert self._producer is not None
+        piece, first = work.slice(end), work.next_offset
+        lane.rewind(first)
+        self._failure = self._interruption = None
+        self.begun_at = anyio.current_time()
+        try:
+            async with self._producer.transaction() as self._bound.transaction:
+                failure = await self._fill(self._bound.transaction, work, piece)
+                next_offset = lane.reached
+            lane.committed = next_offset
+            work.done_below(next_offset)
+            return failure
+        except _NothingToCommit as aborted:
+            return aborted.failure
+        except TransactionOutcomeUnknown as error:
+            raise self._unknown(first, error) from error
+        except EventBusError as error:
+            raise _Ended(error) from error
+        finally:
+            self.begun_at = None
+            lane.stopping = lane.closing
+            if lane.reached > lane.committed:
+                lane.rewind(first)
+
+    async def _fill(self, transaction: Transaction, work: _Work, piece: FetchedRecords) -> Failure | None:
+        """Handle the records and add how far that went: all that belongs to the transaction. Raises to abort it."""
+        lane = self._lane
+        await self._bound.run(lane, piece)
+        if self._interruption is not None:
+            await self._check_stored()  # it may have been an output of ours that spoiled it
+            raise self._interruption
+        failure = None if self._failure is None else work.place(self._failure, piece)
+        if lane.reached == work.next_offset or lane.abandoned or not (failure is None or failure.is_clean):
+            raise _NothingToCommit(failure)
+        await self._check_stored()
+        await transaction.send_offsets({lane.topic_partition: lane.reached}, self._consumer.group_metadata())
+        return failure
+
+    async def _check_stored(self) -> None:
+        """Raises what kept an output of this slice from the log."""
+        lane = self._lane
+        assert self._producer is not None
+        await self._producer.flush()
+        lane.settle()
+        error, lane.error = lane.error, None
+        if error is not None:
+            raise error.__cause__ if isinstance(error.__cause__, EventBusError) else error
+
+    async def aclose(self) -> None:
+        """Let go of the producer."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with anyio.CancelScope(shield=True):
+                await producer.aclose()
+
+    # the handler -----------------------------------------------------------------------------------------------------
+
+    async def _publish(self, value: Any) -> Delivery | None:
+        producer, function = self._producer, self._handler.producer
+        assert producer is not None and function is not None
+        return await enqueue(producer, function, value)
+
+    def _failed(self, lane: Lane, failure: Failure) -> bool:
+        """A record's handler raised: see what is to be done once the slice has stopped there."""
+        cause = failure.cause
+        if isinstance(cause, (*_TAKEN_OVER, *REBALANCED, TransactionAborted)):
+            self._interruption = cause
+            return False
+        if failure.is_clean and self._handler.spec.on_error == "skip":
+            log_skipped(failure.error)
+            return True
+        self._failure = failure
+        return False
+
+    # errors ----------------------------------------------------------------------------------------------------------
+
+    def _not_stored(self, work: _Work, cause: EventBusError) -> Failure:
+        error = HandlerError(
+            f"handler {self._handler.__name__!r}: {self._lane.topic_partition} offset {work.next_offset}: what was "
+            f"published for it was not stored, its transaction is aborted: {cause}"
+        )
+        error.__cause__ = cause
+        return Failure(work.start, 1, error, cause, True)
+
+    def _never_ends(self, work: _Work, cause: EventBusError) -> HandlerError:
+        spec = self._handler.spec
+        return HandlerError(
+            f"handler {self._handler.__name__!r}: {self._lane.topic_partition} offset {work.next_offset}: its "
+            f"transaction was ended by others {_MOST_INTERRUPTIONS} times in a row: {cause}. If a record takes long, "
+            f"raise transaction_timeout_ms={spec.transaction_timeout_ms:,} or lower "
+            f"transaction_records={spec.transaction_records}; if not, something else uses the transactional id "
+            f"{self._id!r}"
+        )
+
+    def _unknown(self, first: int, cause: EventBusError) -> HandlerError:
+        return HandlerError(
+            f"handler {self._handler.__name__!r}: {self._lane.topic_partition}: whether the transaction from offset "
+            f"{first} on was committed is unknown: {cause}. Restart the bus: the group's committed offset then tells, "
+            "and handling goes on there"
+        )
+
+
+async def enqueue(producer: Producer, function: ProducerFunction[Any, Any], value: Any) -> Delivery | None:
+    """Give a handler's output to the producer; its ack is awaited per fetch, not per record. None sends nothing."""
+    if value is None:
+        return None
+    spec = function.spec
+    key = spec.key(value) if spec.key else None
+    try:
+        return producer.send_nowait(spec.topic, value, key=key)
+    except BufferExhausted:
+        await producer.wait_for_room()
+        return producer.send_nowait(spec.topic, value, key=key)
+
+
+def _was_interrupted(error: EventBusError) -> bool:
+    """Others ended the transaction. Not so when it had failed before: then the cause is what an output met."""
+    if isinstance(error, TransactionAborted):
+        return error.__cause__ is None or isinstance(error.__cause__, (*_TAKEN_OVER, TransactionAborted))
+    return isinstance(error, _TAKEN_OVER)
