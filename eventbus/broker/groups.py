@@ -157,7 +157,7 @@ class Groups:
     def drop_clients(self, now_ms: int) -> None:
         """Every dynamic member is gone: they lived in a process that died. Static ones keep their place until their
         session ends."""
-        for shard_log in self._shards.values():
+        for shard_log in list(self._shards.values()):  # a reply may open another
             for decision in shard_log.shard.drop_clients(now_ms):
                 self._carry_out(shard_log, decision, now_ms)
 
@@ -318,7 +318,7 @@ class Groups:
     def tick(self, now_ms: int) -> None:
         """Do what is due: sessions and rebalances that ran out, offsets that expired."""
         self._now_ms = now_ms
-        for shard_log in self._shards.values():
+        for shard_log in list(self._shards.values()):  # a reply may open another
             for decision in shard_log.shard.tick(now_ms):
                 self._carry_out(shard_log, decision, now_ms)
         if now_ms >= self._next_retention_ms:

@@ -219,7 +219,7 @@ class Group:
     def join(self, request: JoinGroup, reply: JoinReply, turn: Turn) -> None:
         """Park the join, or answer it. Raises KafkaError when it is refused."""
         member_id, instance_id = request.member_id, request.group_instance_id
-        if not self._has_room(member_id):
+        if not self._has_room(member_id or self.static.get(instance_id or "", "")):
             limit = self._config.group_max_size
             self._remove(member_id, turn)
             turn.join(reply, GroupMaxSizeReached(f"group {self.name!r}: group_max_size allows {limit} members"))
@@ -378,11 +378,11 @@ class Group:
             self._complete_if_all_joined(turn)
             return
         self._prepare(turn)
-        if not self._is_past_joining():
+        if self.members and self._waits_for_joins():
             turn.rebalancing.append(self.name)
 
-    def _is_past_joining(self) -> bool:
-        return self.state is not State.PREPARING_REBALANCE
+    def _waits_for_joins(self) -> bool:
+        return self.state is State.PREPARING_REBALANCE
 
     def _prepare(self, turn: Turn) -> None:
         opening = self.state is State.EMPTY
@@ -672,7 +672,9 @@ class Group:
                 "stop them first, or commit as one of them"
             )
         if not in_transaction and self.state is State.COMPLETING_REBALANCE:
-            raise self._rebalancing()
+            raise RebalanceInProgress(
+                f"group {self.name!r} has begun generation {self.generation_id}: fetch the assignment (sync) first"
+            )
 
     @property
     def is_consumers(self) -> bool:

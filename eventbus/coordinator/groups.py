@@ -120,7 +120,7 @@ class GroupsShard:
         group = self.groups.get(name)
         if group is None:
             return _decision(turn), [
-                _unknown_member(name, member_id or str(instance)) for member_id, instance in members
+                _unknown_member(name, member_id or instance or "") for member_id, instance in members
             ]
         errors = group.leave(members, turn)
         self._drop_if_unused(group)
