@@ -383,10 +383,6 @@ class NoCommittedOffset(EventBusError):
     """The group has no committed offset here and ``start="none"``: commit one, or choose "earliest" or "latest"."""
 
 
-class GroupInUse(EventBusError):
-    """Another consumer of this process already reads the topic for this group: give one of them another group."""
-
-
 class TransactionAborted(EventBusError):
     """Nothing of the transaction is visible: run it again from its beginning."""
 

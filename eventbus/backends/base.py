@@ -41,7 +41,7 @@ LATEST = -1
 MAX_TIMESTAMP = -3
 """``list_offsets``: the record with the largest timestamp."""
 
-Start = Literal["earliest", "latest", "none"]
+Start = Literal["earliest", "latest", "none", "by_duration"]
 """Where a group without a committed offset begins (``auto.offset.reset``)."""
 
 
@@ -84,6 +84,8 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     group: str | None = None
     start: Start = "earliest"
+    start_duration_ms: int = 0
+    """With ``start="by_duration"``: how long before now the first record to read may have been written (KIP-1106)."""
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500
@@ -99,6 +101,9 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Without a poll for so long a member leaves its group; also how long a rebalance waits for it."""
     assignors: tuple[Any, ...] = ("range", "cooperative-sticky")
     """``partition.assignment.strategy``: names, or `Assignor` objects; what this member can do, the preferred first."""
+    enable_auto_commit: bool = False
+    """Commit at the next poll what the poll before returned, finished or not. Done by the client, not by the log."""
+    auto_commit_interval_ms: int = 5_000
 
 
 class BackendProducer(Protocol):
@@ -189,8 +194,19 @@ class BackendConsumer(Protocol):
         """What is there, one entry per partition; waits up to ``max_wait_ms`` for the first record."""
         ...
 
+    def polled(self) -> bool:
+        """Its owner took records that were fetched before: a poll, as far as ``max_poll_interval_ms`` goes.
+
+        True: the group waits for this member, call `fetch` (0 ms will do).
+        """
+        ...
+
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Store the *next* offset to read per partition; durable on return."""
+        """Store the *next* offset to read per partition; durable on return.
+
+        Raises IllegalGeneration, UnknownMemberId, RebalanceInProgress, FencedInstanceId: the partitions are, or will
+        be, another's.
+        """
         ...
 
     def group_metadata(self) -> GroupMetadata:

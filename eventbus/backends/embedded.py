@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import anyio
 
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
+from eventbus.backends.cleaning import clean_logs
 from eventbus.backends.embedded_consumer import EmbeddedConsumer
 from eventbus.backends.embedded_producer import EmbeddedProducer
 from eventbus.backends.engine import Engine
 from eventbus.broker import TopicDescription, TopicSpec
-from eventbus.errors import ConfigError, KafkaError
-from eventbus.types import IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from eventbus.coordinator.requests import (
+    GroupDescription,
+    GroupListing,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
+from eventbus.errors import ConcurrentTransactions, ConfigError, KafkaError, UnknownMemberId
+from eventbus.suggest import nearest
+from eventbus.types import (
+    IsolationLevel,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
+
+_FENCING_ATTEMPTS = 10
 
 
 class EmbeddedBackend:
@@ -40,7 +57,9 @@ class EmbeddedBackend:
             self._engine = engine
 
     async def run(self) -> None:
-        await self.engine.run()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(clean_logs, self.engine)
+            await self.engine.run()
 
     async def aclose(self) -> None:
         engine, self._engine = self._engine, None
@@ -89,29 +108,99 @@ class EmbeddedBackend:
         return found
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        return self.engine.broker.groups.fetch_offsets(group, None)
+        return self.engine.groups.fetch_offsets(group, None)
 
     async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        self._refuse_active(group)
         engine = self.engine
-        stored = engine.broker.groups.commit_offsets(group, dict(offsets), engine.clock())
+        stored = engine.groups.commit_offsets(group, dict(offsets), engine.now_ms())
         await self._flush()
         for error in stored.errors.values():
             raise error
 
-    async def list_groups(self) -> list[str]:
-        return [listing.group for listing in self.engine.broker.groups.list()]
+    async def list_groups(self) -> list[GroupListing]:
+        return self.engine.groups.list()
+
+    async def describe_groups(self, groups: Sequence[str]) -> list[GroupDescription]:
+        return self.engine.groups.describe(groups)
 
     async def delete_group(self, group: str) -> None:
-        self._refuse_active(group)
         engine = self.engine
-        engine.broker.groups.delete(group, engine.clock())
+        engine.groups.delete(group, engine.now_ms())
         await self._flush()
 
-    def _refuse_active(self, group: str) -> None:
-        topics = sorted(topic for name, topic in self.engine.members if name == group)
-        if topics:
-            raise ConfigError(f"group {group!r} is reading {', '.join(topics)}: stop its consumers first")
+    async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        engine = self.engine
+        engine.groups.delete_offsets(group, list(partitions), engine.now_ms())
+        await self._flush()
+
+    async def remove_group_members(self, group: str, members: Sequence[str] | None = None) -> None:
+        engine = self.engine
+        (description,) = engine.groups.describe([group])
+        names = {one.group_instance_id or one.member_id: one for one in description.members}
+        names |= {one.member_id: one for one in description.members}
+        chosen = [one.member_id for one in description.members] if members is None else members
+        for name in chosen:
+            if name not in names:
+                raise UnknownMemberId(
+                    f"group {group!r} has no member {name!r}{nearest(name, names)}; `admin.describe_group` shows them"
+                )
+        leaving = [(names[name].member_id, names[name].group_instance_id) for name in chosen]
+        errors = engine.groups.leave(group, leaving, engine.now_ms(), "removed by an administrator")
+        for member in engine.members_of(group):
+            member.heartbeat()  # they hear of it now
+        engine.deadline_changed()
+        await self._flush()
+        for error in errors:
+            if error is not None:
+                raise error
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        engine = self.engine
+        return {tp: engine.broker.delete_records(tp, offset, engine.now_ms()) for tp, offset in before.items()}
+
+    # transactions ----------------------------------------------------------------------------------------------------
+
+    async def list_transactions(self) -> list[TransactionListing]:
+        return self.engine.broker.transactions.list()
+
+    async def describe_transactions(self, transactional_ids: Sequence[str]) -> list[TransactionDescription]:
+        transactions = self.engine.broker.transactions
+        return [transactions.describe(transactional_id) for transactional_id in transactional_ids]
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        broker = self.engine.broker
+        return {topic_partition: broker.describe_producers(topic_partition) for topic_partition in partitions}
+
+    async def abort_transaction(self, transactional_id: str) -> None:
+        engine = self.engine
+        engine.broker.transactions.abort(transactional_id, engine.now_ms())
+        await self._settle()
+
+    async def fence_producer(self, transactional_id: str) -> ProducerIdAndEpoch:
+        engine = self.engine
+        # Raises for an id that is not known: taking it would create it.
+        timeout_ms = engine.broker.transactions.describe(transactional_id).timeout_ms
+        for _ in range(_FENCING_ATTEMPTS):
+            try:
+                owner = engine.broker.transactions.init_producer_id(transactional_id, timeout_ms, engine.now_ms())
+            except ConcurrentTransactions:
+                await self._settle()
+                continue
+            await self._settle()
+            return owner
+        raise ConcurrentTransactions(
+            f"the open transaction of {transactional_id!r} is still being ended: try again in a moment"
+        )
+
+    async def _settle(self) -> None:
+        """Return when what was decided of transactions is durable, and the markers are that follow from it."""
+        engine = self.engine
+        for _ in range(2):  # the decision, then the markers
+            await self._flush()
+            engine.broker.transactions.finish_prepared(engine.now_ms())
+        await self._flush()
 
     async def _flush(self) -> None:
         if self.engine.waits_for_flush:

@@ -1,29 +1,27 @@
-"""The embedded consumer: positions, fetches and long polls over the broker.
-
-One member reads all partitions of what its group subscribes to; groups shared by several members come with the group
-coordinator, and until then a second member is refused by name instead of reading everything twice.
-"""
+"""The embedded consumer: positions, fetches and long polls over the broker; its place in a group is a `Membership`."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import anyio
 
 from eventbus.backends.base import EARLIEST, LATEST, ConsumerConfig
 from eventbus.backends.engine import Engine
+from eventbus.backends.membership import GiveUp, Membership, Sight
 from eventbus.errors import (
     ConfigError,
     EventBusError,
-    GroupInUse,
+    KafkaError,
     NoCommittedOffset,
     OffsetOutOfRange,
     UnknownTopicOrPartition,
+    UnstableOffsetCommit,
 )
 from eventbus.records import fetched_records
-from eventbus.types import FetchedRecords, OffsetAndMetadata, TopicPartition
+from eventbus.types import FetchedRecords, GroupMetadata, OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.consumer")
 
@@ -37,16 +35,29 @@ class EmbeddedConsumer:
         self._topics: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
         self._manual = False
-        self._assigned: set[TopicPartition] = set()
+        self._wanted: set[TopicPartition] = set()
+        """What was assigned by hand."""
         self._stale = True
         engine.topic_listeners.append(self._topics_changed)
         self.on_revoked: Callable[[TopicPartition], object] = _nothing
+        self.on_revoking: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
+        self.on_assigned: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
+        self._member: Membership | None = None
+        """Its place in the group it subscribes with."""
+        self._known: dict[str, Sight] = {}
+        """The topics as they were when they were subscribed to: what came later is read from its beginning."""
+        self._held: dict[TopicPartition, str] = {}
+        """What is being read, and which topic of that name: one deleted and made anew is another one."""
         self._positions: dict[TopicPartition, int] = {}
-        self._topic_ids: dict[TopicPartition, str] = {}
-        """Which topic of that name the position belongs to: one deleted and made anew is another one."""
+        self._unplaced: dict[TopicPartition, None] = {}
+        """Held, but where to begin is not known yet: a transaction that commits an offset there is open."""
+        self._waits_for_offsets: TopicPartition | None = None
+        """The partition of committed offsets that is listened to meanwhile."""
         self._paused: set[TopicPartition] = set()
         self._ready: dict[TopicPartition, None] = {}
         """Partitions that may hold records past their position; a dict for its order, so that none starves."""
+        self._in_hand: list[tuple[FetchedRecords, int]] = []
+        """Fetched and not returned yet, with the bytes it took; nothing of a partition that is given up stays."""
         self._event: anyio.Event | None = None
         self._closed = False
 
@@ -57,11 +68,25 @@ class EmbeddedConsumer:
             raise ConfigError("this consumer has assigned partitions: use either subscribe() or assign(), not both")
         for topic in topics:
             self._engine.partition_count(topic)
-        self._leave()
         self._topics = set(topics)
         self._pattern = _compile(pattern) if pattern is not None else None
-        self._stale = True
-        self._refresh(started=False)
+        group = self._config.group
+        if group is None:
+            for topic_partition in list(self._held):
+                self._drop(topic_partition)
+        elif self._member is None:
+            self._member = Membership(self._engine, self._config, group, self._wake, self._lost)
+            self._engine.add_member(self._member)
+        self._know(self._subscribed())
+        self._refresh()
+        member = self._member
+        if member is not None:
+            member.poll_begins()
+            try:
+                await self._drive(member)
+            finally:
+                member.poll_ends()
+        self._place()
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         if self._topics or self._pattern is not None:
@@ -74,130 +99,263 @@ class EmbeddedConsumer:
                 raise UnknownTopicOrPartition(
                     f"topic {topic!r} has partitions 0 to {count - 1}; there is no partition {partition}"
                 )
-        self._assigned = set(wanted)
+        self._wanted = set(wanted)
+        self._know({topic for topic, _ in wanted})
+        self._refresh()
+        self._place()
+
+    def _know(self, topics: set[str]) -> None:
+        """What is read from now on; of what was read before, what was known then."""
+        self._known = {topic: self._known.get(topic, self._engine.sight(topic)) for topic in topics}
         self._stale = True
-        self._refresh(started=False)
 
     def assignment(self) -> list[TopicPartition]:
         self._refresh()
-        return sorted(self._positions)
+        return sorted(self._held)
 
-    def _refresh(self, *, started: bool = True) -> None:
+    def _subscribed(self) -> set[str]:
+        """The topics there are of those subscribed to."""
+        broker = self._engine.broker
+        topics = {topic for topic in self._topics if broker.has_topic(topic)}
+        if self._pattern is not None:
+            topics |= {t for t in broker.list_topics() if not t.startswith("__") and self._pattern.fullmatch(t)}
+        return topics
+
+    def _refresh(self) -> None:
         """Take up new topics and partitions, give up those deleted or made anew. Cheap when nothing changed."""
         if not self._stale:
             return
         self._stale = False
         broker = self._engine.broker
-        for topic_partition, topic_id in list(self._topic_ids.items()):
+        for topic_partition, topic_id in list(self._held.items()):
             if broker.topic_id(topic_partition.topic) != topic_id:
                 self._drop(topic_partition)
+                if self._member is not None:
+                    self._member.forget(topic_partition)
+        if self._member is not None:
+            self._member.subscribe(self._topics | self._subscribed())
+            self._member.topics_changed()
+            return  # who reads what is the group's to say
         if self._manual:
-            wanted = {tp for tp in self._assigned if tp.partition < broker.partitions_of(tp.topic)}
+            wanted = {tp for tp in self._wanted if tp.partition < broker.partitions_of(tp.topic)}
         else:
-            topics = {topic for topic in self._topics if broker.has_topic(topic)}
-            if self._pattern is not None:
-                topics |= {t for t in broker.list_topics() if not t.startswith("__") and self._pattern.fullmatch(t)}
-            for topic in topics:
-                self._claim(topic)
-            wanted = {TopicPartition(t, p) for t in topics for p in range(broker.partitions_of(t))}
-        for topic_partition in self._positions.keys() - wanted:
+            wanted = {TopicPartition(t, p) for t in self._subscribed() for p in range(broker.partitions_of(t))}
+        for topic_partition in self._held.keys() - wanted:
             self._drop(topic_partition)
-        for topic_partition in sorted(wanted - self._positions.keys()):
-            self._add(topic_partition, started)
+        for topic_partition in sorted(wanted - self._held.keys()):
+            self._take(topic_partition)
 
     def _topics_changed(self) -> None:
         self._stale = True
-        if self._event is not None:
-            self._event.set()
+        self._wake()
 
-    def _claim(self, topic: str) -> None:
-        group = self._config.group
-        if group is None:
-            return
-        holder = self._engine.members.setdefault((group, topic), self)
-        if holder is not self:
-            raise GroupInUse(
-                f"group {group!r} already has a consumer of topic {topic!r} in this process; "
-                "groups shared by several members are not part of this version: give one of them another group"
-            )
-
-    def _add(self, topic_partition: TopicPartition, started: bool) -> None:
-        self._positions[topic_partition] = self._starting_offset(topic_partition, started)
-        self._topic_ids[topic_partition] = self._engine.broker.topic_id(topic_partition.topic)
+    def _take(self, topic_partition: TopicPartition) -> None:
+        self._held[topic_partition] = self._engine.broker.topic_id(topic_partition.topic)
+        self._unplaced[topic_partition] = None
         self._engine.listen(topic_partition, self._on_advance)
-        self._ready[topic_partition] = None
 
     def _drop(self, topic_partition: TopicPartition) -> None:
+        if self._held.pop(topic_partition, None) is None:
+            return
         self._positions.pop(topic_partition, None)
-        self._topic_ids.pop(topic_partition, None)
+        self._unplaced.pop(topic_partition, None)
         self._ready.pop(topic_partition, None)
         self._paused.discard(topic_partition)
+        self._in_hand = [entry for entry in self._in_hand if (entry[0].topic, entry[0].partition) != topic_partition]
         self._engine.unlisten(topic_partition, self._on_advance)
         self.on_revoked(topic_partition)
 
-    def _starting_offset(self, topic_partition: TopicPartition, started: bool) -> int:
-        if self._config.group is not None:
-            committed = self._engine.broker.groups.fetch_offsets(self._config.group, [topic_partition]).get(
-                topic_partition
+    # the group -------------------------------------------------------------------------------------------------------
+
+    async def _drive(self, member: Membership) -> None:
+        """Do the group work that can be done now. Cancelled in the middle, the next fetch goes on from there."""
+        try:
+            while (step := member.advance()) is not None:
+                if isinstance(step, GiveUp):
+                    await self._give_up(member, step)
+                else:
+                    for topic_partition in step.partitions:
+                        self._take(topic_partition)
+                    self._place()
+                    try:
+                        await self.on_assigned(step.partitions)
+                    except Exception:
+                        member.taken(step)  # they are ours, whatever the listener makes of it
+                        raise
+                    member.taken(step)
+        finally:
+            self._engine.deadline_changed()
+
+    async def _give_up(self, member: Membership, step: GiveUp) -> None:
+        try:
+            await self.on_revoking(step.partitions)
+        except Exception:
+            self._gave_up(member, step)  # the group does not wait for a listener to do better
+            raise
+        self._gave_up(member, step)
+
+    def _gave_up(self, member: Membership, step: GiveUp) -> None:
+        for topic_partition in step.partitions:
+            self._drop(topic_partition)
+        member.given_up(step)
+
+    def _lost(self, partitions: list[TopicPartition]) -> None:
+        for topic_partition in partitions:
+            self._drop(topic_partition)
+
+    def group_metadata(self) -> GroupMetadata:
+        if self._member is not None:
+            return self._member.metadata
+        if self._config.group is None:
+            raise ConfigError("this consumer has no group: open it with group=...")
+        return GroupMetadata(self._config.group)
+
+    def polled(self) -> bool:
+        member = self._member
+        if member is None:
+            return False
+        if self._stale:
+            self._refresh()
+        member.polled()
+        return member.is_waited_for()
+
+    # where to begin --------------------------------------------------------------------------------------------------
+
+    def _place(self) -> None:
+        """Find out where to begin in partitions taken up. Those an open transaction holds are tried again later.
+
+        Raises NoCommittedOffset with ``start="none"``, until somebody seeks.
+        """
+        for topic_partition in list(self._unplaced):
+            try:
+                self._set_position(topic_partition, self._starting_offset(topic_partition))
+            except UnstableOffsetCommit:
+                continue
+        self._listen_to_offsets()
+
+    def _set_position(self, topic_partition: TopicPartition, offset: int) -> None:
+        self._positions[topic_partition] = offset
+        self._unplaced.pop(topic_partition, None)
+        self._on_advance(topic_partition)
+
+    def _listen_to_offsets(self) -> None:
+        """The marker that ends the transaction moves the partition that holds the group's offsets."""
+        listened = self._waits_for_offsets
+        if self._unplaced and listened is None and self._config.group is not None:
+            self._waits_for_offsets = self._engine.groups.partition_of(self._config.group)
+            self._engine.listen(self._waits_for_offsets, self._on_offsets)
+        elif listened is not None and not self._unplaced:
+            self._waits_for_offsets = None
+            self._engine.unlisten(listened, self._on_offsets)
+
+    def _on_offsets(self, topic_partition: TopicPartition) -> None:
+        self._wake()
+
+    def _starting_offset(self, topic_partition: TopicPartition) -> int:
+        group = self._config.group
+        if group is not None:
+            found = self._engine.groups.fetch_offsets(
+                group, [topic_partition], require_stable=bool(self._config.isolation)
             )
+            committed = found.get(topic_partition)
             if committed is not None:
                 return committed.offset
-        if started:
+        topic_id, count = self._known.get(topic_partition.topic, ("", 0))
+        if topic_id != self._held[topic_partition] or topic_partition.partition >= count:
             # It came into being while this consumer ran: all of it is new, whatever ``start`` says of old records.
             return self._engine.broker.list_offsets(topic_partition, EARLIEST).offset
         return self._reset_offset(topic_partition)
 
     def _reset_offset(self, topic_partition: TopicPartition) -> int:
         start = self._config.start
-        if start == "none":
-            raise NoCommittedOffset(
-                f'group {self._config.group!r} has no committed offset for {topic_partition} and start="none": '
-                'commit one (`bus.admin.alter_group_offsets`), or use start="earliest" or "latest"'
-            )
-        at = EARLIEST if start == "earliest" else LATEST
-        return self._engine.broker.list_offsets(topic_partition, at, self._config.isolation).offset
+        list_offsets = self._engine.broker.list_offsets
+        match start:
+            case "none":
+                raise NoCommittedOffset(
+                    f'group {self._config.group!r} has no committed offset for {topic_partition} and start="none": '
+                    'commit one (`bus.admin.alter_group_offsets`), or use start="earliest" or "latest"'
+                )
+            case "by_duration":
+                since_ms = max(self._engine.clock() - self._config.start_duration_ms, 0)
+                found = list_offsets(topic_partition, since_ms, self._config.isolation)
+                if found.offset >= 0:
+                    return found.offset
+                at = LATEST
+            case _:
+                at = EARLIEST if start == "earliest" else LATEST
+        return list_offsets(topic_partition, at, self._config.isolation).offset
 
     # reading ---------------------------------------------------------------------------------------------------------
 
     def _on_advance(self, topic_partition: TopicPartition) -> None:
         self._ready[topic_partition] = None
-        if self._event is not None and topic_partition not in self._paused:
-            self._event.set()
+        if topic_partition not in self._paused:
+            self._wake()
+
+    def _wake(self) -> None:
+        event, self._event = self._event, None
+        if event is not None:
+            event.set()
+
+    def _next_wake(self) -> anyio.Event:
+        """What is set when there may be something to do; several tasks may wait for it."""
+        if self._event is None:
+            self._event = anyio.Event()
+        return self._event
 
     async def fetch(self, max_wait_ms: int | None = None) -> list[FetchedRecords]:
-        fetched, size_bytes = self._collect()
-        if fetched and size_bytes >= self._config.fetch_min_bytes:
-            return fetched
         wait_ms = self._config.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms
+        member = self._member
+        if member is None:
+            return await self._fetch(None, wait_ms)
+        member.poll_begins()
         try:
-            with anyio.move_on_after(wait_ms / 1000):
-                while not fetched or size_bytes < self._config.fetch_min_bytes:
-                    # No await between the look and this line: what arrives from here on sets the event.
-                    self._event = anyio.Event()
-                    await self._event.wait()
-                    more, more_bytes = self._collect()
-                    fetched += more
-                    size_bytes += more_bytes
-        except BaseException:
-            for records in reversed(fetched):  # cancelled with records in hand: they are fetched again
-                self._positions[TopicPartition(records.topic, records.partition)] = records.offsets[0]
-            raise
+            return await self._fetch(member, wait_ms)
         finally:
-            self._event = None
-        return fetched
+            member.poll_ends()
 
-    def _collect(self) -> tuple[list[FetchedRecords], int]:
+    async def _fetch(self, member: Membership | None, wait_ms: int) -> list[FetchedRecords]:
+        deadline = -1.0
+        try:
+            while True:
+                if self._stale:
+                    self._refresh()
+                if member is not None and not member.is_settled:
+                    await self._drive(member)
+                self._collect()
+                if self._in_hand and sum([size for _, size in self._in_hand]) >= self._config.fetch_min_bytes:
+                    break
+                # No await between the look and this line: what arrives from here on sets the event.
+                event = self._next_wake()
+                if deadline < 0:
+                    deadline = anyio.current_time() + wait_ms / 1000
+                with anyio.move_on_at(deadline) as scope:
+                    await event.wait()
+                if scope.cancelled_caught:
+                    break
+        except BaseException:
+            for records, _ in reversed(self._in_hand):  # cancelled with records in hand: they are fetched again
+                self._positions[TopicPartition(records.topic, records.partition)] = records.offsets[0]
+            self._in_hand = []
+            raise
+        in_hand, self._in_hand = self._in_hand, []
+        return [records for records, _ in in_hand]
+
+    def _collect(self) -> None:
         """One fetch from each ready partition, up to about one partition's fetch size in all."""
-        self._refresh()
-        budget_bytes = most_bytes = self._config.max_partition_fetch_bytes
-        found: list[FetchedRecords] = []
+        if self._unplaced:
+            self._place()
+        budget_bytes = self._config.max_partition_fetch_bytes
         for topic_partition in list(self._ready):
             if topic_partition in self._paused:
+                continue
+            if topic_partition not in self._positions:
+                del self._ready[topic_partition]  # it has moved, but where to begin is not known
                 continue
             try:
                 records, size_bytes = self._fetch_partition(topic_partition, budget_bytes)
             except EventBusError:
-                if found:
+                if self._in_hand:
                     break  # hand over what is good first; this one is met again
                 raise
             # To the end of the line: a busy partition must not starve the others.
@@ -206,11 +364,10 @@ class EmbeddedConsumer:
                 continue
             self._ready[topic_partition] = None
             if records.offsets:
-                found.append(records)
+                self._in_hand.append((records, size_bytes))
             budget_bytes -= size_bytes
             if budget_bytes <= 0:
                 break
-        return found, most_bytes - budget_bytes
 
     def _fetch_partition(self, topic_partition: TopicPartition, max_bytes: int) -> tuple[FetchedRecords | None, int]:
         position = self._positions[topic_partition]
@@ -223,8 +380,9 @@ class EmbeddedConsumer:
             position = fresh
         if not data.records:
             return None, 0
+        topic, partition = topic_partition
         records = fetched_records(
-            data.records, topic_partition[0], topic_partition[1], position, check_crcs=self._config.check_crcs
+            data.records, topic, partition, position, check_crcs=self._config.check_crcs, aborted=data.aborted
         )
         self._positions[topic_partition] = records.next_offset
         return records, len(data.records)
@@ -243,74 +401,90 @@ class EmbeddedConsumer:
     # positions and commits -------------------------------------------------------------------------------------------
 
     async def position(self, partition: TopicPartition) -> int:
-        return self._position_of(partition)
+        while partition in self._unplaced:
+            self._place()
+            if partition in self._unplaced:
+                await self._next_wake().wait()
+        self._check_held(partition)
+        return self._positions[partition]
 
-    def _position_of(self, partition: TopicPartition) -> int:
-        try:
-            return self._positions[partition]
-        except KeyError:
-            raise ConfigError(f"{partition} is not assigned to this consumer: {self.assignment()} are") from None
+    def _check_held(self, partition: TopicPartition) -> None:
+        if partition not in self._held:
+            raise ConfigError(f"{partition} is not assigned to this consumer: {self.assignment()} are")
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        self._position_of(partition)
+        self._check_held(partition)
         if offset < 0:
             raise ConfigError(
                 f"seek of {partition} to {offset}: offsets are 0 or more (see seek_to_beginning, seek_to_end)"
             )
-        self._positions[partition] = offset
-        self._on_advance(partition)
+        self._set_position(partition, offset)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            self._position_of(partition)
+            self._check_held(partition)
             self._paused.add(partition)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            self._position_of(partition)
+            self._check_held(partition)
             if partition in self._paused:
                 self._paused.discard(partition)
                 self._on_advance(partition)
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        group = self._config.group
-        if group is None:
+        if self._config.group is None:
             raise ConfigError("commit needs a group: open the consumer with group=...")
         if not offsets:
             return
         engine = self._engine
-        stored = engine.broker.groups.commit_offsets(group, dict(offsets), engine.clock())
+        group = self.group_metadata()
+        try:
+            stored = engine.groups.commit_offsets(group, dict(offsets), engine.now_ms())
+        except KafkaError as error:
+            self._commit_refused(group, error)
+            raise
         if engine.waits_for_flush and stored.last_offset >= 0:
             await engine.wait_durable(stored.topic_partition, stored.last_offset)
         for error in stored.errors.values():
+            self._commit_refused(group, error)
             raise error
+
+    def _commit_refused(self, group: GroupMetadata, error: KafkaError) -> None:
+        if self._member is not None:
+            self._member.commit_refused(group, error)
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         if self._config.group is None:
             return {}
-        return self._engine.broker.groups.fetch_offsets(self._config.group, list(partitions))
+        return self._engine.groups.fetch_offsets(self._config.group, list(partitions))
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         broker = self._engine.broker
         return {tp: broker.list_offsets(tp, LATEST, self._config.isolation).offset for tp in partitions}
 
     async def aclose(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._engine.topic_listeners.remove(self._topics_changed)
-            self._leave()
-            if self._event is not None:
-                self._event.set()
-
-    def _leave(self) -> None:
-        for topic_partition in list(self._positions):
+        if self._closed:
+            return
+        self._closed = True
+        self._engine.topic_listeners.remove(self._topics_changed)
+        for topic_partition in list(self._held):
             self._drop(topic_partition)
-        for claim in [claim for claim, holder in self._engine.members.items() if holder is self]:
-            del self._engine.members[claim]
+        self._listen_to_offsets()
+        member, self._member = self._member, None
+        if member is not None:
+            self._engine.remove_member(member)
+            member.leave("the consumer was closed")
+            self._engine.deadline_changed()
+        self._wake()
 
 
 def _nothing(topic_partition: TopicPartition) -> None:
     """Until somebody wants to hear of revoked partitions."""
+
+
+async def _do_nothing(partitions: list[TopicPartition]) -> None:
+    """Until somebody wants to hear of rebalances."""
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

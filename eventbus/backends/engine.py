@@ -72,7 +72,6 @@ class Engine:
         self._listeners: dict[TopicPartition, list[Callable[[TopicPartition], None]]] = {}
         self._members: dict[str, list[Membership]] = {}
         """The members of groups that live in this process."""
-        self.members: dict[tuple[str, str], object] = {}
         self._next_tick_ms = 0
         self._nearer_deadline = anyio.Event()
 
@@ -116,6 +115,9 @@ class Engine:
             broker = self._broker = Broker.open(self._storage, self.config, now_ms=now_ms, new_id=self._new_id)
             broker.on_advance = self._advanced
             broker.groups.on_rebalance = self._rebalancing
+            # Whoever had the log open before lived in another process, or left: nobody of them comes back.
+            broker.groups.drop_clients(now_ms)
+            broker.transactions.abort_all(now_ms)
             self._nearer_deadline = anyio.Event()
             self._thread = threading.get_ident()
             Engine._shared.setdefault(self.name, self)

@@ -103,7 +103,7 @@ class Membership:
         wake: Callable[[], object],
         lose: Callable[[list[TopicPartition]], object],
     ) -> None:
-        """``wake``: there is something to `advance`. ``lose``: these partitions are gone, and nothing can be committed."""
+        """``wake``: there is something to `advance`. ``lose``: these partitions are gone, commit nothing for them."""
         self.group = group
         self.owned: set[TopicPartition] = set()
         self.metadata = GroupMetadata(group, group_instance_id=config.group_instance_id)
@@ -161,6 +161,9 @@ class Membership:
 
     def poll_ends(self) -> None:
         self._in_poll = False
+        self.polled()
+
+    def polled(self) -> None:
         self._last_poll_ms = self._host.now_ms()
 
     @property
@@ -168,9 +171,10 @@ class Membership:
         """The place is taken and nothing asks for another: the one look of a poll that has no group work to do."""
         return self._state == "in" and not self._reason and not self._look_at_topics and self._error is None
 
-    @property
     def is_waited_for(self) -> bool:
         """The group cannot go on before this member's next poll."""
+        if self._state == "in":
+            self._compare_topics()
         return self._state not in ("joining", "syncing") and not self.is_settled
 
     # the machine -----------------------------------------------------------------------------------------------------
@@ -243,10 +247,12 @@ class Membership:
             self._since_ms = self._host.now_ms()
             self._cause = self._reason
         config = self._config
+        cooperative = self._protocol == "cooperative"
         subscription = Subscription(
             topics=self._topics or (),
-            owned_partitions=tuple(sorted(self.owned)) if self._protocol == "cooperative" else (),
-            generation_id=self.metadata.generation_id,
+            owned_partitions=tuple(sorted(self.owned)) if cooperative else (),
+            # An eager member owns nothing now, of no generation: the same bytes as before do not start a rebalance.
+            generation_id=self.metadata.generation_id if cooperative else -1,
         )
         request = JoinGroup(
             group=self.group,
@@ -479,12 +485,16 @@ class Membership:
     def _give_place(self, reason: str) -> None:
         """Leave, as Java's client does; the next poll joins again. A static member's place is kept by its session."""
         if self._config.group_instance_id is None and self._member_id:
-            self._host.groups.leave(self.group, [(self._member_id, None)], self._host.now_ms(), reason)
+            try:
+                self._host.groups.leave(self.group, [(self._member_id, None)], self._host.now_ms(), reason)
+            except KafkaError as error:  # a full disk: then its session ends by itself
+                logger.warning("group %r: %s could not leave: %s", self.group, self._member_id, error)
             self._member_id = ""
         self._out(reason)
 
     def leave(self, reason: str) -> None:
-        """For good."""
+        """For good: a poll still under way does not join again."""
+        self._topics = None
         if self._state != "out" or self._member_id:
             self.owned.clear()  # given back by the consumer already
             self._give_place(reason)

@@ -1,14 +1,27 @@
-"""Topics, offsets and groups of a log."""
+"""Topics, offsets, groups and transactions of a log."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from eventbus.backends.base import Backend
 from eventbus.broker import TopicDescription, TopicSpec
+from eventbus.coordinator.requests import (
+    GroupDescription,
+    GroupListing,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
 from eventbus.errors import KafkaError
-from eventbus.types import IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from eventbus.types import (
+    IsolationLevel,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
 
 
 class Admin:
@@ -73,18 +86,73 @@ class Admin:
         return await self._backend.group_offsets(group)
 
     async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
-        """Set a group's offsets; its consumers must be stopped."""
+        """Set a group's offsets. Raises UnknownMemberId while it has members: stop its consumers first."""
         await self._backend.alter_group_offsets(
             group, {tp: OffsetAndMetadata(o) if isinstance(o, int) else o for tp, o in offsets.items()}
         )
 
-    async def list_groups(self) -> list[str]:
-        """Groups that have committed offsets."""
+    async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget some offsets of a group. Raises GroupSubscribedToTopic while a member reads the topic."""
+        await self._backend.delete_group_offsets(group, [TopicPartition(*one) for one in partitions])
+
+    async def list_groups(self) -> list[GroupListing]:
+        """Every group with members or committed offsets: its name, protocol type and state."""
         return await self._backend.list_groups()
 
+    async def describe_group(self, group: str) -> GroupDescription:
+        """One group's state and members, with what each reads. An unknown group is "Dead" and empty, as in Kafka."""
+        return (await self._backend.describe_groups([group]))[0]
+
+    async def describe_groups(self, groups: Sequence[str]) -> list[GroupDescription]:
+        """Several groups, in the order asked for."""
+        return await self._backend.describe_groups([groups] if isinstance(groups, str) else groups)
+
     async def delete_group(self, group: str) -> None:
-        """Forget a group and its offsets; its consumers must be stopped."""
+        """Forget a group and its offsets. Raises GroupIdNotFound, NonEmptyGroup while it has members."""
         await self._backend.delete_group(group)
+
+    async def remove_group_members(self, group: str, members: Sequence[str] | None = None) -> None:
+        """Make members leave, named by member id or group instance id; all of them when none is named.
+
+        A consumer that runs joins again at its next poll; for static members whose consumer is gone this ends the
+        wait for their session. Raises UnknownMemberId.
+        """
+        await self._backend.remove_group_members(group, [members] if isinstance(members, str) else members)
+
+    # records and transactions ----------------------------------------------------------------------------------------
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records below an offset, -1 being the end; returns where each partition begins then.
+
+        Raises OffsetOutOfRange, PolicyViolation for a topic that is compacted only, UnknownTopicOrPartition.
+        """
+        return await self._backend.delete_records({TopicPartition(*one): offset for one, offset in before.items()})
+
+    async def list_transactions(self) -> list[TransactionListing]:
+        """Every transactional id the log knows, with its state."""
+        return await self._backend.list_transactions()
+
+    async def describe_transactions(self, transactional_ids: Sequence[str]) -> list[TransactionDescription]:
+        """Producer, epoch, state, since when it is open and where. Raises TransactionalIdNotFound."""
+        ids = [transactional_ids] if isinstance(transactional_ids, str) else transactional_ids
+        return await self._backend.describe_transactions(ids)
+
+    async def abort_transaction(self, transactional_id: str) -> None:
+        """Abort what the id's producer has open, and fence that producer: for one that hangs and blocks readers.
+
+        Raises TransactionalIdNotFound, InvalidTxnState when nothing is open.
+        """
+        await self._backend.abort_transaction(transactional_id)
+
+    async def fence_producer(self, transactional_id: str) -> ProducerIdAndEpoch:
+        """Fence the id's producer, and abort what it has open, if anything. Raises TransactionalIdNotFound."""
+        return await self._backend.fence_producer(transactional_id)
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        """What partitions remember of their producers: epoch, last sequence number, open transaction."""
+        return await self._backend.describe_producers([TopicPartition(*one) for one in partitions])
 
 
 def as_text(value: Any) -> str:

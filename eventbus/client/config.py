@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, cast
 
 import msgspec
 
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
 from eventbus.broker import BrokerConfig
 from eventbus.client.partitioner import PartitionFunction, make_partitioner
+from eventbus.coordinator.strategies import make_assignors
 from eventbus.errors import ConfigError, InvalidRequiredAcks
 from eventbus.suggest import nearest
 from eventbus.types import Compression, IsolationLevel
 
 LOG_KEYS = frozenset(BrokerConfig.__struct_fields__)
 PRODUCER_KEYS = frozenset({*ProducerConfig.__struct_fields__, "compression_type", "partitioner"}) - {"compression"}
-CONSUMER_KEYS = frozenset({*ConsumerConfig.__struct_fields__, "auto_offset_reset", "group_id", "isolation_level"})
+CONSUMER_KEYS = frozenset(
+    {
+        *ConsumerConfig.__struct_fields__,
+        "auto_offset_reset",
+        "group_id",
+        "isolation_level",
+        "partition_assignment_strategy",
+    }
+) - {"start_duration_ms"}
 
 _SUCCESSORS = {
     "block_on_buffer_full": "max_block_ms",
     "metadata_fetch_timeout_ms": "max_block_ms",
     "timeout_ms": "delivery timeouts do not apply to the embedded log; see max_block_ms",
-    "auto_commit_offset": "handlers commit what they have finished by themselves; an explicit consumer calls commit()",
-    "enable_auto_commit": "handlers commit what they have finished by themselves; an explicit consumer calls commit()",
+    "auto_commit_offset": "the key is enable_auto_commit",
+    "auto_commit_enable": "the key is enable_auto_commit",
+    "auto_commit": "the key is enable_auto_commit",
+    "auto_commit_interval": "the key is auto_commit_interval_ms",
+    "max_poll_records": "say it per call: poll(max_records=...)",
+    "rebalance_timeout_ms": "the key is max_poll_interval_ms: a rebalance waits for a member as long as that",
 }
 """Keys Kafka removed or renamed, or that people misremember, and what holds their meaning now."""
 
@@ -64,7 +78,12 @@ def producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
 def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:
     """Raises ConfigError for a wrong key or value."""
     values = normalise(config, CONSUMER_KEYS, "consumer")
-    for kafka_name, ours in (("group_id", "group"), ("auto_offset_reset", "start"), ("isolation_level", "isolation")):
+    for kafka_name, ours in (
+        ("group_id", "group"),
+        ("auto_offset_reset", "start"),
+        ("isolation_level", "isolation"),
+        ("partition_assignment_strategy", "assignors"),
+    ):
         if kafka_name in values:
             values[ours] = values.pop(kafka_name)
     if isinstance(values.get("isolation"), str):
@@ -72,7 +91,44 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:
         if name.upper() not in IsolationLevel.__members__:
             raise ConfigError(f"isolation={name!r}: read_committed or read_uncommitted")
         values["isolation"] = IsolationLevel[name.upper()]
-    return _convert(values, ConsumerConfig, "consumer")
+    if "start" in values:
+        values |= _start(values["start"])
+    if "assignors" in values:
+        values["assignors"] = _assignors(values["assignors"])
+    settings = _convert(values, ConsumerConfig, "consumer")
+    if settings.heartbeat_interval_ms >= settings.session_timeout_ms:
+        raise ConfigError(
+            f"heartbeat_interval_ms={settings.heartbeat_interval_ms} must be below "
+            f"session_timeout_ms={settings.session_timeout_ms} (a third of it is usual): a member would be given up "
+            "between two heartbeats"
+        )
+    return settings
+
+
+def _start(start: Any) -> dict[str, Any]:
+    """``by_duration:PT1H``, a timedelta, or a word."""
+    if isinstance(start, str) and start.startswith("by_duration:"):
+        try:
+            start = msgspec.convert(start.removeprefix("by_duration:"), timedelta)
+        except msgspec.ValidationError:
+            raise ConfigError(f"start={start!r}: write the duration as ISO 8601 has it, by_duration:PT1H30M") from None
+    if not isinstance(start, timedelta):
+        if start not in ("earliest", "latest", "none"):
+            raise ConfigError(f'start={start!r}: "earliest", "latest", "none", or "by_duration:PT1H" (or a timedelta)')
+        return {"start": start}
+    if start < timedelta(0):
+        raise ConfigError(f"start={start!r}: how far to go back, so it cannot be negative")
+    return {"start": "by_duration", "start_duration_ms": start // timedelta(milliseconds=1)}
+
+
+def _assignors(chosen: Any) -> tuple[Any, ...]:
+    """One or several, as names (Kafka takes them with commas), classes or objects."""
+    if isinstance(chosen, str):
+        names = tuple(name.strip() for name in chosen.split(","))
+    else:
+        names = tuple(cast("Iterable[Any]", chosen)) if isinstance(chosen, (tuple, list)) else (chosen,)
+    make_assignors(names)  # a wrong one is refused where it was written, not at the first poll
+    return names
 
 
 def _convert(values: dict[str, Any], into: type[Any], what: str) -> Any:

@@ -12,7 +12,6 @@ import pytest
 from eventbus import ConsumerRecord, EventBus, RecordMetadata, TopicPartition, consumer, producer
 from eventbus.errors import (
     ConfigError,
-    GroupInUse,
     HandlerError,
     RecordTooLarge,
     SerializationError,
@@ -139,19 +138,29 @@ async def test_two_groups_each_get_everything(make_bus: Any) -> None:
     assert seen["a"] == seen["b"] == [str(n) for n in range(10)]
 
 
-async def test_two_handlers_of_one_group_and_topic_are_refused_by_name(make_bus: Any) -> None:
+async def test_two_handlers_of_one_group_share_its_partitions(make_bus: Any) -> None:
     bus = make_bus()
-    bus.topic("t")
+    bus.topic("t", partitions=4)
+    seen: dict[str, set[int]] = {"one": set(), "two": set()}
+    values: list[bytes] = []
 
     @bus.consumer("t", group="g")
-    async def one(text: str) -> None: ...
+    async def one(record: ConsumerRecord) -> None:
+        seen["one"].add(record.partition)
+        values.append(record.value)
 
     @bus.consumer("t", group="g")
-    async def two(text: str) -> None: ...
+    async def two(record: ConsumerRecord) -> None:
+        seen["two"].add(record.partition)
+        values.append(record.value)
 
-    with pytest.raises(GroupInUse, match="group 'g' already has a consumer of topic 't'"):
-        async with bus:
-            pass
+    async with bus:
+        await bus.drain()  # both are in
+        for n in range(40):
+            await bus.send("t", b"%d" % n, partition=n % 4)
+        await bus.drain()
+    assert seen["one"] | seen["two"] == {0, 1, 2, 3} and len(seen["one"]) == len(seen["two"]) == 2
+    assert sorted(values) == sorted(b"%d" % n for n in range(40))
 
 
 async def test_a_handler_that_raises_stops_its_partition_and_commits_nothing_past_it(

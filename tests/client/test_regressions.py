@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from eventbus import ConsumerRecord, EventBus, TopicPartition
-from eventbus.errors import ConfigError, GroupInUse, HandlerError, NoCommittedOffset, RecordTooLarge, StorageError
+from eventbus.errors import ConfigError, HandlerError, NoCommittedOffset, RecordTooLarge, StorageError
 from eventbus.log.commit import Flush
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage
@@ -249,21 +249,18 @@ async def test_a_failed_start_can_be_repeated() -> None:
         assert "running" in repr(bus)
 
 
-async def test_a_refused_handler_gives_back_what_it_had_claimed() -> None:
-    async with EventBus("memory://claims") as one, EventBus("memory://claims") as watcher:
-        for topic in ("t1", "t2"):
-            await one.admin.create_topic(topic)
-        async with one.new_consumer("t2", group="g"):
-            two = EventBus("memory://claims")
+async def test_a_handler_that_cannot_start_leaves_its_group() -> None:
+    async with EventBus("memory://claims") as one:
+        await one.admin.create_topic("t1")
+        two = EventBus("memory://claims")
 
-            @two.consumer(["t1", "t2"], group="g")
-            async def handle(record: ConsumerRecord) -> None: ...
+        @two.consumer("t1", group="g", start="none")
+        async def handle(record: ConsumerRecord) -> None: ...
 
-            with pytest.raises(GroupInUse):
-                async with two:
-                    pass
-        async with watcher.new_consumer("t1", group="g"):
-            pass
+        with pytest.raises(NoCommittedOffset):
+            async with two:
+                pass
+        assert (await one.admin.describe_group("g")).members == ()
 
 
 def test_one_bus_may_run_under_one_loop_after_another() -> None:

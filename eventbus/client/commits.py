@@ -1,0 +1,107 @@
+"""Commits nobody waits for: in order, retried, and never moving a group back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+import anyio
+import msgspec
+
+from eventbus.errors import EventBusError
+from eventbus.types import OffsetAndMetadata, TopicPartition
+
+logger = logging.getLogger("eventbus.consumer")
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+OnCommit = Callable[[Offsets, EventBusError | None], object]
+"""Called with the offsets and what kept them from being stored, or None."""
+
+_ATTEMPTS = 10
+_RETRY_SECONDS = 0.1
+"""Kafka's ``retry.backoff.ms``."""
+
+
+class _Commit(msgspec.Struct, frozen=True):
+    number: int
+    offsets: Offsets
+    callback: OnCommit | None
+
+
+class BackgroundCommits:
+    """One commit at a time is under way; what is asked for meanwhile goes with the next, as one.
+
+    Every commit has a number, and per partition the newest counts: a retry that has become stale is dropped.
+    """
+
+    def __init__(
+        self, commit: Callable[[Offsets], Awaitable[None]], spawn: Callable[[Callable[[], Awaitable[None]]], object]
+    ) -> None:
+        """``spawn`` runs a task beside the caller."""
+        self._commit = commit
+        self._spawn = spawn
+        self._waiting: list[_Commit] = []
+        self._count = 0
+        self._newest: dict[TopicPartition, int] = {}
+        self._idle: anyio.Event | None = None
+        """Set when nothing is under way any more; None while nothing is."""
+
+    def number(self, offsets: Offsets) -> int:
+        """A commit begins: those before it are stale for its partitions from here on."""
+        self._count += 1
+        for topic_partition in offsets:
+            self._newest[topic_partition] = self._count
+        return self._count
+
+    def add(self, offsets: Offsets, callback: OnCommit | None) -> None:
+        self._waiting.append(_Commit(self.number(offsets), offsets, callback))
+        if self._idle is None:
+            self._idle = anyio.Event()
+            self._spawn(self._run)
+
+    async def finish(self) -> None:
+        """Return when the outcome of everything added so far is known."""
+        while self._idle is not None:
+            await self._idle.wait()
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                commits, self._waiting = self._waiting, []
+                error = await self._store(commits)
+                for commit in commits:
+                    self._tell(commit, error)
+        finally:
+            idle, self._idle = self._idle, None
+            if idle is not None:
+                idle.set()
+
+    async def _store(self, commits: list[_Commit]) -> EventBusError | None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            offsets = {
+                topic_partition: offset
+                for commit in commits
+                for topic_partition, offset in commit.offsets.items()
+                if self._newest[topic_partition] == commit.number
+            }
+            if not offsets:
+                return None  # newer ones are on their way
+            try:
+                await self._commit(offsets)
+                return None
+            except EventBusError as error:
+                if not error.retriable or attempt == _ATTEMPTS:
+                    return error
+                logger.info("a commit is tried again: %s", error)
+            await anyio.sleep(_RETRY_SECONDS)
+        raise AssertionError("unreachable")
+
+    def _tell(self, commit: _Commit, error: EventBusError | None) -> None:
+        if commit.callback is None:
+            if error is not None:
+                logger.error("offsets were not committed: %s", error)
+            return
+        try:
+            commit.callback(commit.offsets, error)
+        except Exception:  # the user's code: it must not take the commits behind it with it
+            logger.exception("a commit callback raised")
