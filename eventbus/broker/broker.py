@@ -313,9 +313,7 @@ class Broker:
         if producer is not None and producer.in_transaction and producer.producer_epoch == span.producer_epoch:
             return
         if states.check(span) is None:
-            self.transactions.verify(
-                log.topic_partition, ProducerIdAndEpoch(span.producer_id, span.producer_epoch)
-            )
+            self.transactions.verify(log.topic_partition, ProducerIdAndEpoch(span.producer_id, span.producer_epoch))
 
     def append_marker(
         self,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from eventbus.errors import CorruptRecord, LogPoisoned, OffsetOutOfRange, StorageError
@@ -58,8 +58,8 @@ class Unsynced(NamedTuple):
     metadata: File | None
     directories: tuple[str, ...]
     end_offset: int
-    indexes: list[File]
-    """Of aborted transactions."""
+    caches: list[File]
+    """Of producers and aborted transactions."""
 
 
 class Journaled(NamedTuple):
@@ -280,6 +280,7 @@ class PartitionLog:
         """Make an index entry; a segment whose index is full, or soon cannot hold its offsets, is at its end."""
         if self.producers.grown(segment.since_index_bytes):
             self.producers.take_snapshot(self.segments, self.log_end_offset, self.recovery_point)
+            self._unsynced_names = self._unsynced_names or (self.directory,)
         bytes_used = segment.index_batch(last_offset, position)
         if bytes_used + 12 > self.config.segment_index_bytes or last_offset - segment.base_offset > _ROLL_OFFSETS:
             self._roll_bytes = 0
@@ -379,10 +380,10 @@ class PartitionLog:
             files.append(self._active.file)
         if self._metadata is not None:
             files.append(self._metadata)
-        indexes = self.producers.begin_sync(self.segments) if self.producers.has_unsynced else []
-        files += indexes
+        caches = self.producers.begin_sync(self.segments) if self.producers.has_unsynced else []
+        files += caches
         work = Unsynced(
-            self, files, self._sealed_unsynced, self._metadata, self._unsynced_names, self.log_end_offset, indexes
+            self, files, self._sealed_unsynced, self._metadata, self._unsynced_names, self.log_end_offset, caches
         )
         self._unsynced_names = ()
         self._sealed_unsynced = []
@@ -393,6 +394,7 @@ class PartitionLog:
         """What was taken is on disk, each byte in its file: all below the snapshot's end is durable."""
         if not synced:
             return
+        self.producers.synced(work.caches)
         self.recovery_point = max(self.recovery_point, work.end_offset)
         self.high_watermark = max(self.high_watermark, work.end_offset)
 
@@ -402,7 +404,7 @@ class PartitionLog:
             segment for segment in (*work.sealed, *self._sealed_unsynced) if segment in self.segments
         ]
         self._metadata = work.metadata
-        self.producers.take_back(work.indexes)
+        self.producers.take_back(work.caches)
         self._unsynced_names = work.directories or self._unsynced_names
 
     def journal(self, batches: list[bytearray], parts: list[Buffer]) -> Journaled | None:
@@ -579,9 +581,10 @@ class PartitionLog:
 
     # -- compaction ---------------------------------------------------------------------------------------------------
 
-    def replace_segments(self, old: Sequence[Segment], cleaned: Segment) -> None:
+    def replace_segments(self, old: Sequence[Segment], cleaned: Segment, lost_markers: Collection[int] = ()) -> None:
         """Put ``cleaned``, whole and flushed, in the place of neighbours with the same offsets; durable on return.
 
+        ``lost_markers`` are the offsets of the markers it does not have any more.
         A crash at any point leaves the old ones or the new one (`eventbus.log.swap`). An `OSError` leaves the old
         ones, or poisons the log, unless only the last flush of one name failed: then the new one is there to stay.
         """
@@ -589,6 +592,8 @@ class PartitionLog:
         first = self.segments.index(old[0])
         assert self.segments[first : first + len(old)] == list(old), "a log's segments are replaced in order"
         assert old[-1] is not self._active, "the active segment is never replaced"
+        end_offset = self.segments[first + len(old)].base_offset
+        self.producers.before_compaction(end_offset)
         swap.commit_swap(storage, cleaned.stem, stems)
         try:
             if len(old) > 1:
@@ -603,6 +608,7 @@ class PartitionLog:
         self.segments = [*self.segments[:first], new, *self.segments[first + len(old) :]]
         self._hints.clear()
         self._indexed = [segment for segment in self._indexed if segment in self.segments]
+        self.producers.compacted(self.segments, end_offset, lost_markers)
         if len(old) == 1:
             storage.sync_dir(self.directory)
 

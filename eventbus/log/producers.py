@@ -12,7 +12,7 @@ import contextlib
 import logging
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from eventbus.log import snapshot
 from eventbus.log.producer_state import CachedBatch, CompletedTransaction, ProducerBatch, ProducerStates
@@ -56,7 +56,7 @@ class LogProducers:
         self._snapshot_size_bytes = 0
         self._unsnapped_bytes = 0
         self._files: dict[str, File] = {}
-        """Open ``.txnindex`` files by the stem of their segment: of the active one, and those not on disk yet."""
+        """Open by path: the ``.txnindex`` written to last, and files that are not on disk yet."""
         self._unsynced: list[File] = []
         self._unsaved_offset = _NEVER
         """Where the first transaction begins whose entry could not be written."""
@@ -95,11 +95,12 @@ class LogProducers:
 
     def _save(self, entry: AbortedEntry, segment: Segment) -> bool:
         """Write an entry through. A disk that refuses is tried again with the next flush."""
-        file = self._files.get(segment.stem)
+        path = segment.stem + SUFFIX
+        file = self._files.get(path)
         is_new = file is None
         try:
             if file is None:
-                file = self._files[segment.stem] = self._storage.open(segment.stem + SUFFIX, create=True)
+                file = self._files[path] = self._storage.open(path, create=True)
                 size = len(self.aborted.between(segment.base_offset, entry.last_offset)) * ENTRY_BYTES
                 if file.size != size:
                     self._unsaved_offset = min(self._unsaved_offset, entry.first_offset)
@@ -107,7 +108,7 @@ class LogProducers:
             if self._unsaved_offset == _NEVER:
                 file.append(encode_entries((entry,)))
         except OSError as error:
-            _logger.warning("%s%s: not written: %s", segment.stem, SUFFIX, error)
+            _logger.warning("%s: not written: %s", path, error)
             self._unsaved_offset = min(self._unsaved_offset, entry.first_offset)
         if file is not None and file not in self._unsynced:
             self._unsynced.append(file)
@@ -139,13 +140,44 @@ class LogProducers:
         known = self._files.values()
         self._unsynced = [file for file in (*files, *self._unsynced) if file in known]
 
+    def synced(self, files: list[File]) -> None:
+        """These are on disk."""
+        for path in [path for path, file in self._files.items() if file in files and file not in self._unsynced]:
+            self._close_file(path)
+
     def drop_segment(self, segment: Segment, log_start_offset: int) -> None:
         """A segment goes, and with it what it said of aborted transactions."""
-        self._close_file(segment.stem)
+        self._close_file(segment.stem + SUFFIX)
         self.aborted.drop_before(log_start_offset)
 
-    def _close_file(self, stem: str) -> None:
-        file = self._files.pop(stem, None)
+    def before_compaction(self, end_offset: int) -> None:
+        """The log is about to change below ``end_offset``: forget the snapshots from there. Raises `OSError`.
+
+        Who went on from one of them might know of a transaction whose end is not in the log any more.
+        """
+        doomed = [offset for offset in self._snapshots if offset < end_offset]
+        for offset in doomed:
+            path = self._snapshot_path(offset)
+            self._close_file(path)
+            with contextlib.suppress(FileNotFoundError):
+                self._storage.remove(path)
+            self._snapshots.remove(offset)
+        if doomed:
+            self._storage.sync_dir(self._directory)
+
+    def compacted(self, segments: Sequence[Segment], end_offset: int, markers: Collection[int]) -> None:
+        """Below ``end_offset`` segments were compacted; ``markers`` stood at these offsets, and are gone."""
+        if not self.aborted.overlapping(segments[0].base_offset, end_offset):
+            return
+        self.aborted.remove(markers)
+        try:
+            self.settle_files(segments)
+        except OSError as error:
+            _logger.warning("%s: %s files not written: %s", self._directory, SUFFIX, error)
+            self._unsaved_offset = min(self._unsaved_offset, segments[0].base_offset)
+
+    def _close_file(self, path: str) -> None:
+        file = self._files.pop(path, None)
         if file is not None:
             file.close()
             if file in self._unsynced:
@@ -153,8 +185,8 @@ class LogProducers:
 
     def close(self) -> None:
         """Let the files go."""
-        for stem in [*self._files]:
-            self._close_file(stem)
+        for path in [*self._files]:
+            self._close_file(path)
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
@@ -164,7 +196,10 @@ class LogProducers:
         return self._unsnapped_bytes > max(SNAPSHOT_BYTES, _SNAPSHOT_RATIO * self._snapshot_size_bytes)
 
     def take_snapshot(self, segments: Sequence[Segment], log_end_offset: int, recovery_point: int) -> None:
-        """Write down the state at the end of the log. No error comes out of here: it saves work, no more."""
+        """Write down the state at the end of the log; the next flush brings it to the disk, if there is one.
+
+        No error comes out of here: it saves work, no more.
+        """
         self._unsnapped_bytes = 0
         if self._unsaved_offset != _NEVER:
             with contextlib.suppress(OSError):
@@ -172,8 +207,11 @@ class LogProducers:
         if self._snapshots and self._snapshots[-1] >= log_end_offset:
             return
         data = snapshot.encode_snapshot(self.states, self._indexed_segments(segments))
+        path = self._snapshot_path(log_end_offset)
         try:
-            write_atomic(self._storage, self._snapshot_path(log_end_offset), data, sync=False)
+            write_atomic(self._storage, path, data, sync=False)
+            self._files[path] = file = self._storage.open(path)
+            self._unsynced.append(file)
         except OSError as error:
             _logger.debug("%s: no snapshot at %d: %s", self._directory, log_end_offset, error)
             return
@@ -182,12 +220,18 @@ class LogProducers:
         self._prune(recovery_point)
 
     def _prune(self, recovery_point: int) -> None:
-        """Keep the newest two that no crash can cut away, and the newest four of the others."""
-        durable = bisect_right(self._snapshots, recovery_point)
-        doomed = self._snapshots[: max(durable - _KEPT_SNAPSHOTS, 0)] + self._snapshots[durable : -2 * _KEPT_SNAPSHOTS]
-        for offset in doomed:
+        """Keep the newest two that no crash can take, and the newest four of the others."""
+        durable = [
+            offset
+            for offset in self._snapshots
+            if offset <= recovery_point and self._snapshot_path(offset) not in self._files
+        ]
+        others = [offset for offset in self._snapshots if offset not in durable]
+        for offset in durable[:-_KEPT_SNAPSHOTS] + others[: -2 * _KEPT_SNAPSHOTS]:
+            path = self._snapshot_path(offset)
+            self._close_file(path)
             with contextlib.suppress(OSError):
-                self._storage.remove(self._snapshot_path(offset))
+                self._storage.remove(path)
                 self._snapshots.remove(offset)
 
     def _indexed_segments(self, segments: Sequence[Segment]) -> list[IndexedSegment]:
@@ -295,7 +339,7 @@ class LogProducers:
             data = wanted.get(name, b"")
             if data and read_whole(storage, path) == data:
                 continue
-            self._close_file(path.removesuffix(SUFFIX))
+            self._close_file(path)
             if data:
                 write_atomic(storage, path, data, sync=storage.durable)
             else:

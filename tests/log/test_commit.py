@@ -150,7 +150,9 @@ def test_sealed_segments_and_new_names_are_flushed_before_the_ack(disk, logs):
     world.append(0, 0, 0)
     flush = world.commit.begin()
     [work] = flush.direct
-    assert [file.size for file in work.files] == [segment.size_bytes for segment in world.logs[0].segments]
+    *files, snapshot = work.files
+    assert [file.size for file in files] == [segment.size_bytes for segment in world.logs[0].segments]
+    assert snapshot in work.caches, "the producers at the roll"
     assert work.directories == ("t-0",)
     flush.run()
     world.commit.complete(flush)
