@@ -65,6 +65,8 @@ class FakeConsumer:
         self._ordered.set()
 
     def deliver(self, *chunks: FetchedRecords) -> None:
+        self.ends.update({TopicPartition(chunk.topic, chunk.partition): chunk.next_offset for chunk in chunks})
+
         async def order() -> list[FetchedRecords]:
             for chunk in chunks:
                 self.positions[TopicPartition(chunk.topic, chunk.partition)] = chunk.next_offset
@@ -136,7 +138,7 @@ class FakeConsumer:
         return self.positions.get(partition, 0)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {partition: self.ends.get(partition, self.positions.get(partition, 0)) for partition in partitions}
+        return {partition: self.ends.get(partition, 0) for partition in partitions}
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         self.paused |= set(partitions)
@@ -181,7 +183,7 @@ class FakeProducer:
         self.log.call("begin")
         self.is_open, self.values, self.offsets, self.deliveries = True, [], {}, []
 
-    def send_nowait(self, topic: str, value: Any, *, key: Any = None) -> Delivery:
+    def send_nowait(self, topic: str, value: Any, **ignored: Any) -> Delivery:
         assert self.is_open
         self.log.call("send")
         batch = BatchDelivery(topic, 0)
