@@ -22,7 +22,7 @@ from eventbus.broker.topic_admin import TopicAdmin
 from eventbus.broker.transactions import Transactions, TransactionsLog
 from eventbus.broker.validation import check_batch, check_keys, refuse_large
 from eventbus.coordinator import GroupsShard, TopicsShard, TransactionsShard
-from eventbus.coordinator.group import GroupConfig
+from eventbus.coordinator.group_rules import GroupConfig
 from eventbus.coordinator.requests import ProducerDescription
 from eventbus.coordinator.transaction_codec import TransactionMetadata
 from eventbus.errors import (

@@ -10,8 +10,9 @@ from typing import Any
 from eventbus.broker.descriptions import OffsetCommitResult
 from eventbus.broker.shard_log import ShardLog
 from eventbus.coordinator import Decision, partition_for_group
-from eventbus.coordinator.group import JoinReply, SyncReply, Turn
+from eventbus.coordinator.group_rules import Turn
 from eventbus.coordinator.groups import GroupsShard
+from eventbus.coordinator.members import JoinReply, SyncReply
 from eventbus.coordinator.offsets import CommitErrors, check_group
 from eventbus.coordinator.requests import GroupDescription, GroupListing, JoinGroup
 from eventbus.errors import KafkaError

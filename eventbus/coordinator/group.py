@@ -8,24 +8,21 @@ opened again stands where it last was stable or empty.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
-from typing import Any, NamedTuple
 
 from eventbus.coordinator.codec import (
     GroupMetadataValue,
-    StoredMember,
     encode_group_key,
     encode_group_value,
 )
-from eventbus.coordinator.consumer_protocol import decode_subscription
 from eventbus.coordinator.deadlines import Deadlines
+from eventbus.coordinator.group_rules import TRANSITIONS, Event, GroupConfig, State, Timer, TimerKey, Turn
+from eventbus.coordinator.members import JoinReply, Member, Members, SyncReply
 from eventbus.coordinator.requests import (
     CONSUMER_PROTOCOL,
     GroupDescription,
     JoinedMember,
     JoinGroup,
     JoinGroupResult,
-    MemberDescription,
     SyncGroupResult,
 )
 from eventbus.coordinator.shard import CoordinatorRecord
@@ -41,130 +38,10 @@ from eventbus.errors import (
 )
 from eventbus.types import GroupMetadata
 
-JoinReply = Callable[[JoinGroupResult | KafkaError], None]
-SyncReply = Callable[[SyncGroupResult | KafkaError], None]
-
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """How long a join of a member that does not know its id yet may stay parked: nobody can tell whether it still waits."""
 RETRY_MS = 1_000
 """When storing that a group is empty failed, it is tried again so much later."""
-
-
-class State(Enum):
-    """Kafka's names."""
-
-    EMPTY = "Empty"
-    PREPARING_REBALANCE = "PreparingRebalance"
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    STABLE = "Stable"
-    DEAD = "Dead"
-
-
-class Event(Enum):
-    """What moves a group; the value is the rule."""
-
-    REBALANCE = "a member comes, goes, or joins with other metadata; the leader joins again; members failed to sync"
-    JOINED = "every member has joined, or the rebalance timeout dropped those that had not; one of them leads"
-    ASSIGNED = "a generation with members is stored: the leader has assigned, or a static member is back as it was"
-    EMPTIED = "a generation without members is stored: nobody was left when the join phase ended"
-    DELETED = "the group's tombstone is stored: it was deleted, or has expired"
-
-
-TRANSITIONS: dict[tuple[State, Event], State] = {
-    # Nobody reads for the group. Commits without a member are welcome; offsets expire from here on.
-    (State.EMPTY, Event.REBALANCE): State.PREPARING_REBALANCE,
-    (State.EMPTY, Event.ASSIGNED): State.STABLE,  # replay at open, never live
-    (State.EMPTY, Event.EMPTIED): State.EMPTY,  # replay at open, never live
-    (State.EMPTY, Event.DELETED): State.DEAD,
-    # Joins are parked, syncs and heartbeats answered with RebalanceInProgress; commits of the old generation are taken.
-    (State.PREPARING_REBALANCE, Event.JOINED): State.COMPLETING_REBALANCE,
-    (State.PREPARING_REBALANCE, Event.EMPTIED): State.EMPTY,
-    # The new generation is known, its assignment is not: followers' syncs are parked, commits refused.
-    (State.COMPLETING_REBALANCE, Event.REBALANCE): State.PREPARING_REBALANCE,
-    (State.COMPLETING_REBALANCE, Event.ASSIGNED): State.STABLE,
-    # Syncs are answered with the stored assignment.
-    (State.STABLE, Event.REBALANCE): State.PREPARING_REBALANCE,
-    (State.STABLE, Event.ASSIGNED): State.STABLE,
-    (State.STABLE, Event.EMPTIED): State.EMPTY,  # replay at open, never live
-    (State.STABLE, Event.DELETED): State.DEAD,  # replay at open, never live
-}
-
-
-class GroupConfig(NamedTuple):
-    """What the coordinator can be told. Kafka's broker configs, times in milliseconds."""
-
-    group_min_session_timeout_ms: int = 6_000
-    group_max_session_timeout_ms: int = 1_800_000
-    group_max_size: int = 2_147_483_647
-    group_initial_rebalance_delay_ms: int = 0
-    offsets_retention_ms: int = 604_800_000
-
-
-class Timer(Enum):
-    """What a group waits for; the value is part of no format."""
-
-    SESSION = "session"
-    JOIN = "join"
-    SYNC = "sync"
-
-
-TimerKey = tuple[str, Timer, str]
-"""Group, what for, and whose session."""
-
-
-class Turn:
-    """One request or timer at work: what it leads to. Nothing of it is said before its records are stored."""
-
-    __slots__ = ("now_ms", "rebalancing", "records", "replies")
-
-    def __init__(self, now_ms: int) -> None:
-        self.now_ms = now_ms
-        self.records: list[CoordinatorRecord] = []
-        self.replies: list[tuple[Callable[[Any], None], object]] = []
-        """Whom to call, and with what."""
-        self.rebalancing: list[str] = []
-        """Groups that began to prepare a rebalance and wait for their members now."""
-
-    def join(self, reply: JoinReply, answer: JoinGroupResult | KafkaError) -> None:
-        self.replies.append((reply, answer))
-
-    def sync(self, reply: SyncReply, answer: SyncGroupResult | KafkaError) -> None:
-        self.replies.append((reply, answer))
-
-
-class Member:
-    """One member, as it last joined. ``joining`` and ``syncing`` are its parked requests."""
-
-    __slots__ = (
-        "assignment", "client_host", "client_id", "group_instance_id", "is_new", "joining", "member_id", "protocols",
-        "rebalance_timeout_ms", "session_timeout_ms", "syncing",
-    )  # fmt: skip
-
-    def __init__(self, member_id: str, group_instance_id: str | None) -> None:
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.client_id = ""
-        self.client_host = ""
-        self.protocols: tuple[tuple[str, bytes], ...] = ()
-        self.session_timeout_ms = 0
-        self.rebalance_timeout_ms = 0
-        self.assignment = b""
-        self.joining: JoinReply | None = None
-        self.syncing: SyncReply | None = None
-        self.is_new = True
-
-    def __repr__(self) -> str:
-        static = "" if self.group_instance_id is None else f"={self.group_instance_id}"
-        return f"{self.member_id}{static}{'+join' * bool(self.joining)}{'+sync' * bool(self.syncing)}"
-
-    def metadata(self, protocol_name: str | None) -> bytes:
-        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
-
-    def stored(self, protocol_name: str | None, assignment: bytes) -> StoredMember:
-        return StoredMember(
-            self.member_id, self.group_instance_id, self.client_id, self.client_host, self.rebalance_timeout_ms,
-            self.session_timeout_ms, self.metadata(protocol_name), assignment,
-        )  # fmt: skip
 
 
 class Group:
@@ -174,9 +51,9 @@ class Group:
     """
 
     __slots__ = (
-        "_config", "_deadlines", "_delay_until_ms", "_extended", "_joining", "_new_id", "_opening", "_subscribed",
-        "_supported", "generation_id", "leader_id", "members", "name", "pending", "protocol_name", "protocol_type",
-        "state", "state_timestamp_ms", "static", "stored", "unsynced",
+        "_config", "_deadlines", "_delay_until_ms", "_extended", "_new_id", "_opening", "_subscribed", "generation_id",
+        "members", "name", "pending", "protocol_name", "protocol_type", "state", "state_timestamp_ms", "stored",
+        "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -188,11 +65,8 @@ class Group:
         self.generation_id = 0
         self.protocol_type = ""
         self.protocol_name: str | None = None
-        self.leader_id: str | None = None
         self.state_timestamp_ms = -1
-        self.members: dict[str, Member] = {}
-        self.static: dict[str, str] = {}
-        """Group instance id -> member id."""
+        self.members = Members()
         self.pending: set[str] = set()
         """Ids given out by the handshake whose members have not come back yet."""
         self.unsynced: set[str] = set()
@@ -200,9 +74,6 @@ class Group:
         self._config = config
         self._deadlines = deadlines
         self._new_id = new_id
-        self._joining = 0
-        self._supported: dict[str, int] = {}
-        """Protocol name -> how many members support it."""
         self._subscribed: frozenset[str] | None = None
         self._opening = False
         """In the first rebalance after being empty, which waits ``group_initial_rebalance_delay_ms`` for more."""
@@ -210,16 +81,15 @@ class Group:
         self._delay_until_ms = 0
 
     def __repr__(self) -> str:
-        members = " ".join(f"{member!r}{'*' * (id == self.leader_id)}" for id, member in self.members.items())
-        pending = "".join(f" ?{member_id}" for member_id in sorted(self.pending))
-        return f"{self.name}:{self.state.value}@{self.generation_id} {self.protocol_name or '-'} [{members}{pending}]"
+        members = repr(self.members) + "".join(f" ?{member_id}" for member_id in sorted(self.pending))
+        return f"{self.name}:{self.state.value}@{self.generation_id} {self.protocol_name or '-'} [{members}]"
 
     # join ------------------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinGroup, reply: JoinReply, turn: Turn) -> None:
         """Park the join, or answer it. Raises KafkaError when it is refused."""
         member_id, instance_id = request.member_id, request.group_instance_id
-        if not self._has_room(member_id or self.static.get(instance_id or "", "")):
+        if not self._has_room(member_id or self.members.static.get(instance_id or "", "")):
             limit = self._config.group_max_size
             self._remove(member_id, turn)
             turn.join(reply, GroupMaxSizeReached(f"group {self.name!r}: group_max_size allows {limit} members"))
@@ -231,8 +101,9 @@ class Group:
             self._add(member_id, request, reply, turn)
         elif member_id:
             self._rejoin(self.validate(member_id, instance_id), request, reply, turn)
-        elif instance_id is not None and instance_id in self.static:
-            self._replace_static(self.static[instance_id], request, reply, turn)
+        elif instance_id is not None and instance_id in self.members.static:
+            old = self.validate(self.members.static[instance_id], instance_id)
+            self._replace_static(old, request, reply, turn)
         elif instance_id is None and request.require_known_member_id:
             member_id = self._make_id(request)
             self.pending.add(member_id)
@@ -250,7 +121,7 @@ class Group:
         if self.state is State.EMPTY or (member is not None and member.joining is not None):
             return True
         if self.state is State.PREPARING_REBALANCE:
-            return self._joining < self._config.group_max_size
+            return self.members.joining_count < self._config.group_max_size
         return member is not None or len(self.members) < self._config.group_max_size
 
     def _check_protocols(self, request: JoinGroup) -> None:
@@ -265,23 +136,19 @@ class Group:
                 f"group {self.name!r} is of protocol type {self.protocol_type!r}, the joining member of "
                 f"{request.protocol_type!r}: give one of them another group"
             )
-        everybody = len(self.members)
-        if not any(self._supported.get(name) == everybody for name in names):
-            common = sorted(name for name, count in self._supported.items() if count == everybody)
+        if not self.members.have_in_common(names):
+            common = ", ".join(self.members.in_common()) or "nothing"
             raise InconsistentGroupProtocol(
-                f"the members of group {self.name!r} have {', '.join(common) or 'nothing'} in common, the joining one "
-                f"offers {', '.join(names)}: give all of them one assignor in common"
+                f"the members of group {self.name!r} have {common} in common, the joining one offers "
+                f"{', '.join(names)}: give all of them one assignor in common"
             )
 
     def _add(self, member_id: str, request: JoinGroup, reply: JoinReply, turn: Turn) -> None:
         if not self.members:
             self.protocol_type = request.protocol_type
         self.pending.discard(member_id)
-        member = self.members[member_id] = Member(member_id, request.group_instance_id)
-        if request.group_instance_id is not None:
-            self.static[request.group_instance_id] = member_id
-        if self.leader_id is None:
-            self.leader_id = member_id
+        member = Member(member_id, request.group_instance_id)
+        self.members.add(member)
         self._extended = self._opening
         self._update(member, request, reply)
         # A member that does not know its id sends no heartbeats, and a lost connection is not seen here. So a join
@@ -290,82 +157,61 @@ class Group:
         self._rebalance_or_complete(turn)
 
     def _rejoin(self, member: Member, request: JoinGroup, reply: JoinReply, turn: Turn) -> None:
-        leads_stable = self.state is State.STABLE and member.member_id == self.leader_id
+        leads_stable = self.state is State.STABLE and member.member_id == self.members.leader_id
         if self.state is State.PREPARING_REBALANCE or leads_stable or member.protocols != request.protocols:
             # The leader may join again with nothing changed: it has seen new topics or partitions.
             self._update(member, request, reply)
             self._rebalance_or_complete(turn)
             return
         # Nothing changed: its answer was lost, or it was told to rejoin by a rebalance that is over.
-        leads = self.state is State.COMPLETING_REBALANCE and member.member_id == self.leader_id
+        leads = self.state is State.COMPLETING_REBALANCE and member.member_id == self.members.leader_id
+        listed = self.members.listed(self.protocol_name) if leads else ()
         self._renew(member, turn.now_ms)
-        turn.join(reply, self._joined(member.member_id, self._listed() if leads else ()))
+        turn.join(reply, self._joined(member.member_id, listed))
 
-    def _replace_static(self, old_id: str, request: JoinGroup, reply: JoinReply, turn: Turn) -> None:
+    def _replace_static(self, member: Member, request: JoinGroup, reply: JoinReply, turn: Turn) -> None:
         """A static member is back under a new id. The old id is fenced, its place stays (KIP-345)."""
-        old_leader_id = self.leader_id
-        member = self.members.pop(old_id)
-        self._fence(member, turn)
-        member.member_id = new_id = self._make_id(request)
-        self.members[new_id] = member
-        assert member.group_instance_id is not None
-        self.static[member.group_instance_id] = new_id
-        if self.leader_id == old_id:
-            self.leader_id = new_id
+        old_id, old_leader_id = member.member_id, self.members.leader_id
+        error = FencedInstanceId(
+            f"another member of group {self.name!r} joined as group_instance_id {member.group_instance_id!r}: "
+            "each running consumer needs one of its own"
+        )
+        new_id = self._make_id(request)
+        self.members.rename(member, new_id)
+        self._drop_parked(member, error, turn)
+        self._deadlines.cancel((self.name, Timer.SESSION, old_id))
         if old_id in self.unsynced:
             self.unsynced.remove(old_id)
             self.unsynced.add(new_id)
         topics = self._topics_of(member)
         self._update(member, request, reply)
-        member.is_new = False
-        if self.state is not State.STABLE:
+        if (
             # Completing: the leader was told the old id, and would assign to nobody.
+            self.state is not State.STABLE
+            or self.members.vote() != self.protocol_name
+            # Kafka lets a member with other topics wait for the next rebalance; here it has them at once.
+            or self._topics_of(member) != topics
+        ):
             self._rebalance_or_complete(turn)
-        elif self._vote() != self.protocol_name or self._topics_of(member) != topics:
-            self._rebalance_or_complete(turn)
-        else:
-            self._unpark(member)
-            self._renew(member, turn.now_ms)
-            assignments = {id: member.assignment for id, member in self.members.items()}
-            turn.records.append(self._record(self._value(assignments, turn.now_ms)))
-            leads = new_id == self.leader_id
-            if request.supports_skipping_assignment:
-                result = self._joined(new_id, self._listed() if leads else (), skip_assignment=leads)
-            else:  # it must not take itself for the leader: it would assign, and nobody would ask for that
-                result = self._joined(new_id, (), leader_id=old_leader_id)
-            turn.join(reply, result)
-
-    def _fence(self, member: Member, turn: Turn) -> None:
-        error = FencedInstanceId(
-            f"another member of group {self.name!r} joined as group_instance_id {member.group_instance_id!r}: "
-            "each running consumer needs one of its own"
-        )
-        self._drop_parked(member, error, turn)
-        self._deadlines.cancel((self.name, Timer.SESSION, member.member_id))
+            return
+        self.members.park_join(member, None)
+        self._renew(member, turn.now_ms)
+        assignments = {member.member_id: member.assignment for member in self.members}
+        turn.records.append(self._record(self._value(assignments, turn.now_ms)))
+        leads = new_id == self.members.leader_id
+        if request.supports_skipping_assignment:
+            listed = self.members.listed(self.protocol_name) if leads else ()
+            turn.join(reply, self._joined(new_id, listed, skip_assignment=leads))
+        else:  # it must not take itself for the leader: it would assign, and nobody would ask for that
+            turn.join(reply, self._joined(new_id, (), leader_id=old_leader_id))
 
     def _update(self, member: Member, request: JoinGroup, reply: JoinReply) -> None:
         """Take over what the member joins with, and park its join in place of an earlier one."""
-        self._count(member, -1)
-        member.protocols = request.protocols
-        self._count(member, +1)
-        member.client_id, member.client_host = request.client_id, request.client_host
-        member.session_timeout_ms = request.session_timeout_ms
-        member.rebalance_timeout_ms = (
-            request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
-        )
-        self._joining += member.joining is None
-        member.joining = reply
+        self.members.update(member, request)
+        self.members.park_join(member, reply)
         self._subscribed = None
         if not member.is_new:  # who waits for the others is alive
             self._deadlines.cancel((self.name, Timer.SESSION, member.member_id))
-
-    def _count(self, member: Member, change: int) -> None:
-        for name in {name for name, _ in member.protocols}:
-            self._supported[name] = self._supported.get(name, 0) + change
-
-    def _unpark(self, member: Member) -> None:
-        self._joining -= member.joining is not None
-        member.joining = None
 
     # rebalance -------------------------------------------------------------------------------------------------------
 
@@ -386,7 +232,7 @@ class Group:
 
     def _prepare(self, turn: Turn) -> None:
         opening = self.state is State.EMPTY
-        for member in self.members.values():
+        for member in self.members:
             if member.syncing is not None:
                 member.assignment = b""
                 turn.sync(member.syncing, RebalanceInProgress(f"group {self.name!r} began another rebalance: rejoin"))
@@ -396,12 +242,12 @@ class Group:
         self._enter(Event.REBALANCE)
         if opening and self._config.group_initial_rebalance_delay_ms > 0:
             self._opening, self._extended = True, False
-            self._delay_until_ms = turn.now_ms + self._rebalance_timeout_ms()
+            self._delay_until_ms = turn.now_ms + self.members.rebalance_timeout_ms()
             self._delay(turn.now_ms)
         elif opening:
             self._complete_join(turn)
         else:
-            self._deadlines.set((self.name, Timer.JOIN, ""), turn.now_ms + self._rebalance_timeout_ms())
+            self._deadlines.set((self.name, Timer.JOIN, ""), turn.now_ms + self.members.rebalance_timeout_ms())
             self._complete_if_all_joined(turn)
 
     def _delay(self, now_ms: int) -> None:
@@ -409,62 +255,40 @@ class Group:
         self._deadlines.set((self.name, Timer.JOIN, ""), end_ms)
 
     def _complete_if_all_joined(self, turn: Turn) -> None:
-        if self._joining == len(self.members) and not self.pending and not self._opening:
+        if self.members.joining_count == len(self.members) and not self.pending and not self._opening:
             self._complete_join(turn)
 
     def _complete_join(self, turn: Turn) -> None:
         """End the join phase: a new generation of those that joined, led by one of them."""
         self._deadlines.cancel((self.name, Timer.JOIN, ""))
         self._opening = False
-        late = [member for member in self.members.values() if member.joining is None]
-        for member in late:
-            if member.group_instance_id is None:  # a static one keeps its place until its session ends
+        for member in list(self.members):
+            if member.joining is None and member.group_instance_id is None:  # a static one stays until its session ends
                 self._remove(member.member_id, turn)
         if not self.members:
-            self.protocol_name, self.leader_id = None, None
+            self.protocol_name = None
             value = GroupMetadataValue(self.protocol_type, self.generation_id + 1, None, None, turn.now_ms, ())
             turn.records.append(self._record(value))
             self._deadlines.set((self.name, Timer.JOIN, ""), turn.now_ms + RETRY_MS)  # until that is stored
             return
-        if not self._joining:
-            self._deadlines.set((self.name, Timer.JOIN, ""), turn.now_ms + self._rebalance_timeout_ms())
+        if not self.members.joining_count:
+            self._deadlines.set((self.name, Timer.JOIN, ""), turn.now_ms + self.members.rebalance_timeout_ms())
             return
-        leader = None if self.leader_id is None else self.members.get(self.leader_id)
-        if leader is None or leader.joining is None:
-            self.leader_id = next(id for id, member in self.members.items() if member.joining is not None)
+        self.members.elect()
         self.generation_id += 1
-        self.protocol_name = self._vote()
+        self.protocol_name = self.members.vote()
         self._subscribed = None
         self._enter(Event.JOINED)
-        self.unsynced = set(self.members)
-        self._deadlines.set((self.name, Timer.SYNC, ""), turn.now_ms + self._rebalance_timeout_ms())
-        listed = self._listed()
-        for id, member in self.members.items():
+        self.unsynced = {member.member_id for member in self.members}
+        self._deadlines.set((self.name, Timer.SYNC, ""), turn.now_ms + self.members.rebalance_timeout_ms())
+        listed = self.members.listed(self.protocol_name)
+        for member in self.members:
             if member.joining is not None:
-                turn.join(member.joining, self._joined(id, listed if id == self.leader_id else ()))
-                member.joining = None
+                leads = member.member_id == self.members.leader_id
+                turn.join(member.joining, self._joined(member.member_id, listed if leads else ()))
+                self.members.park_join(member, None)
                 member.is_new = False
                 self._renew(member, turn.now_ms)
-        self._joining = 0
-
-    def _vote(self) -> str | None:
-        """Each member votes for the first of its protocols that all support; most votes win, the first among equals."""
-        everybody, votes = len(self.members), dict[str, int]()
-        for member in self.members.values():
-            for name, _ in member.protocols:
-                if self._supported[name] == everybody:
-                    votes[name] = votes.get(name, 0) + 1
-                    break
-        return max(votes, key=votes.__getitem__, default=None)
-
-    def _rebalance_timeout_ms(self) -> int:
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
-
-    def _listed(self) -> tuple[JoinedMember, ...]:
-        return tuple(
-            JoinedMember(id, member.group_instance_id, member.metadata(self.protocol_name))
-            for id, member in self.members.items()
-        )
 
     def _joined(
         self,
@@ -478,7 +302,7 @@ class Group:
             generation_id=self.generation_id,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name or "",
-            leader_id=leader_id or self.leader_id or "",
+            leader_id=leader_id or self.members.leader_id or "",
             member_id=member_id,
             members=members,
             skip_assignment=skip_assignment,
@@ -512,23 +336,25 @@ class Group:
             return
         held.syncing = reply
         self._deadlines.cancel((self.name, Timer.SESSION, held.member_id))
-        if held.member_id != self.leader_id:
+        if held.member_id != self.members.leader_id:
             return
-        given_to = {id: assignments.get(id, b"") for id in self.members}
-        turn.records.append(self._record(self._value(given_to, turn.now_ms)))
-        for id, member_ in self.members.items():
-            if member_.syncing is not None:
-                turn.sync(member_.syncing, self._synced(given_to[id]))
-                member_.syncing = None
-                self._renew(member_, turn.now_ms)
+        turn.records.append(self._record(self._value(assignments, turn.now_ms)))
+        for waiting in self.members:
+            if waiting.syncing is not None:
+                turn.sync(waiting.syncing, self._synced(assignments.get(waiting.member_id, b"")))
+                waiting.syncing = None
+                self._renew(waiting, turn.now_ms)
 
     def _synced(self, assignment: bytes) -> SyncGroupResult:
         return SyncGroupResult(self.protocol_type, self.protocol_name or "", assignment)
 
     def _value(self, assignments: Mapping[str, bytes], now_ms: int) -> GroupMetadataValue:
-        members = tuple(member.stored(self.protocol_name, assignments[id]) for id, member in self.members.items())
+        """A member that is assigned nothing is assigned no bytes."""
+        members = tuple(
+            member.stored(self.protocol_name, assignments.get(member.member_id, b"")) for member in self.members
+        )
         return GroupMetadataValue(
-            self.protocol_type, self.generation_id, self.protocol_name, self.leader_id, now_ms, members
+            self.protocol_type, self.generation_id, self.protocol_name, self.members.leader_id, now_ms, members
         )
 
     def _record(self, value: GroupMetadataValue) -> CoordinatorRecord:
@@ -538,18 +364,7 @@ class Group:
 
     def validate(self, member_id: str, group_instance_id: str | None) -> Member:
         """The member. Raises UnknownMemberId, FencedInstanceId."""
-        if group_instance_id is not None and self.static.get(group_instance_id, member_id) != member_id:
-            raise FencedInstanceId(
-                f"another member of group {self.name!r} joined as group_instance_id {group_instance_id!r}, and "
-                f"{member_id} is fenced: each running consumer needs one of its own"
-            )
-        member = self.members.get(member_id)
-        if member is None or (group_instance_id is not None and group_instance_id not in self.static):
-            raise UnknownMemberId(
-                f"group {self.name!r} has no member {member_id!r}: it left, or its session ended without a heartbeat; "
-                "rejoin"
-            )
-        return member
+        return self.members.validate(self.name, member_id, group_instance_id)
 
     def _check_generation(self, generation_id: int) -> None:
         if generation_id != self.generation_id:
@@ -580,7 +395,7 @@ class Group:
         removed = False
         for member_id, instance_id in members:
             if not member_id and instance_id is not None:
-                member_id = self.static.get(instance_id, "")
+                member_id = self.members.static.get(instance_id, "")
             try:
                 if member_id in self.pending:
                     self._remove(member_id, turn)
@@ -599,24 +414,19 @@ class Group:
         self._deadlines.cancel((self.name, Timer.SESSION, member_id))
         self.pending.discard(member_id)
         self.unsynced.discard(member_id)
-        member = self.members.pop(member_id, None)
-        if member is None:
-            return
-        self._drop_parked(member, UnknownMemberId(f"group {self.name!r} removed {member_id}: rejoin"), turn)
-        self._count(member, -1)
-        self._subscribed = None
-        if member.group_instance_id is not None:
-            self.static.pop(member.group_instance_id, None)
-        if self.leader_id == member_id:
-            self.leader_id = next(iter(self.members), None)
+        member = self.members.remove(member_id)
+        if member is not None:
+            self._subscribed = None
+            self._drop_parked(member, UnknownMemberId(f"group {self.name!r} removed {member_id}: rejoin"), turn)
 
-    def _drop_parked(self, member: Member, error: KafkaError, turn: Turn) -> None:
+    @staticmethod
+    def _drop_parked(member: Member, error: KafkaError, turn: Turn) -> None:
+        """Of a member that is removed, or about to be renamed."""
         if member.joining is not None:
             turn.join(member.joining, error)
-            self._unpark(member)
         if member.syncing is not None:
             turn.sync(member.syncing, error)
-            member.syncing = None
+        member.joining = member.syncing = None
 
     def expire(self, timer: Timer, member_id: str, turn: Turn) -> None:
         """A deadline has passed."""
@@ -639,18 +449,18 @@ class Group:
 
     def start(self, now_ms: int, turn: Turn) -> None:
         """After replay: sessions begin anew; a generation that cannot go on as it is stored is rebalanced."""
-        for member in self.members.values():
+        for member in self.members:
             self._renew(member, now_ms)
         if self.members and (
             self.protocol_name is None
-            or self.leader_id not in self.members
+            or self.members.leader_id not in self.members
             or len(self.members) > self._config.group_max_size
         ):
             self._rebalance_or_complete(turn)
 
     def drop_clients(self, turn: Turn) -> None:
         """Remove every dynamic member: the process they lived in is gone."""
-        gone = [id for id, member in self.members.items() if member.group_instance_id is None]
+        gone = [member.member_id for member in self.members if member.group_instance_id is None]
         for member_id in (*gone, *self.pending):
             self._remove(member_id, turn)
         if gone:
@@ -686,20 +496,17 @@ class Group:
             return False
         if self._subscribed is None:
             try:
-                self._subscribed = frozenset().union(*map(self._decode_topics, self.members.values()))
+                self._subscribed = frozenset().union(*(member.topics(self.protocol_name) for member in self.members))
             except ValueError:
                 return True
         return topic in self._subscribed
-
-    def _decode_topics(self, member: Member) -> frozenset[str]:
-        return frozenset(decode_subscription(member.metadata(self.protocol_name)).topics)
 
     def _topics_of(self, member: Member) -> frozenset[str] | None:
         """None: they cannot be told."""
         if not self.is_consumers:
             return None
         try:
-            return self._decode_topics(member)
+            return member.topics(self.protocol_name)
         except ValueError:
             return None
 
@@ -709,21 +516,16 @@ class Group:
         """The stored generation. Live, the members are there already, and know more than is stored."""
         self.stored = value
         self.generation_id, self.protocol_type = value.generation_id, value.protocol_type
-        self.protocol_name, self.leader_id = value.protocol_name, value.leader_id
-        self.state_timestamp_ms = value.state_timestamp_ms
+        self.protocol_name, self.state_timestamp_ms = value.protocol_name, value.state_timestamp_ms
         self._subscribed = None
-        members: dict[str, Member] = {}
+        members: list[Member] = []
         for stored in value.members:
             member = self.members.get(stored.member_id)
             if member is None or member.stored(value.protocol_name, stored.assignment) != stored:
-                member = self._restore(stored, value.protocol_name)
+                member = Member.restore(stored, value.protocol_name)
             member.assignment = stored.assignment
-            members[stored.member_id] = member
-        self.members = members
-        self.static = {m.group_instance_id: id for id, m in members.items() if m.group_instance_id is not None}
-        self._supported = {}
-        for member in members.values():
-            self._count(member, +1)
+            members.append(member)
+        self.members.replace(members, value.leader_id)
         self._enter(Event.ASSIGNED if members else Event.EMPTIED)
         self._deadlines.cancel((self.name, Timer.JOIN, ""))
 
@@ -731,28 +533,12 @@ class Group:
         """The tombstone."""
         self._enter(Event.DELETED)
 
-    @staticmethod
-    def _restore(stored: StoredMember, protocol_name: str | None) -> Member:
-        member = Member(stored.member_id, stored.group_instance_id)
-        member.client_id, member.client_host = stored.client_id, stored.client_host
-        member.rebalance_timeout_ms = stored.rebalance_timeout_ms
-        member.session_timeout_ms = stored.session_timeout_ms
-        member.protocols = ((protocol_name or "", stored.subscription),)
-        member.is_new = False
-        return member
-
     # look ------------------------------------------------------------------------------------------------------------
 
     def describe(self) -> GroupDescription:
         """Metadata and assignments are told of a stable group only, as in Kafka."""
         stable = self.state is State.STABLE
-        members = tuple(
-            MemberDescription(
-                id, member.group_instance_id, member.client_id, member.client_host,
-                member.metadata(self.protocol_name) if stable else b"", member.assignment if stable else b"",
-            )
-            for id, member in self.members.items()
-        )  # fmt: skip
+        members = self.members.described(self.protocol_name, stable=stable)
         protocol_name = (self.protocol_name or "") if stable else ""
         return GroupDescription(
             self.name, self.state.value, self.protocol_type, protocol_name, self.generation_id, members

@@ -12,7 +12,9 @@ from eventbus.coordinator.codec import (
     encode_group_key,
 )
 from eventbus.coordinator.deadlines import Deadlines
-from eventbus.coordinator.group import Group, GroupConfig, JoinReply, State, SyncReply, TimerKey, Turn
+from eventbus.coordinator.group import Group
+from eventbus.coordinator.group_rules import GroupConfig, State, TimerKey, Turn
+from eventbus.coordinator.members import JoinReply, SyncReply
 from eventbus.coordinator.offsets import CommitErrors, Offsets, check_group, is_text
 from eventbus.coordinator.requests import GroupDescription, GroupListing, JoinGroup
 from eventbus.coordinator.shard import CoordinatorRecord, Decision

@@ -97,7 +97,7 @@ class Offsets:
         names = {*self.groups, *(group for pending in self.pending.values() for group in pending)}
         return [
             _tombstone(group, topic_partition)
-            for group in names
+            for group in sorted(names)
             for topic_partition in self.held(group)
             if topic_partition.topic in topics
         ]

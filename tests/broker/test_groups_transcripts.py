@@ -28,7 +28,7 @@ from eventbus.coordinator import Decision, GroupsShard, decode_offset_key, decod
 from eventbus.coordinator.assignors import Subscription
 from eventbus.coordinator.codec import decode_group_key, decode_group_value
 from eventbus.coordinator.consumer_protocol import decode_subscription, encode_subscription
-from eventbus.coordinator.group import GroupConfig, Turn
+from eventbus.coordinator.group_rules import GroupConfig, Turn
 from eventbus.coordinator.requests import JoinGroup, JoinGroupResult, SyncGroupResult
 from eventbus.errors import KafkaError, MemberIdRequired, StorageFull
 from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventbus.coordinator import Decision, GroupsShard, Shard, TopicsShard
-from eventbus.coordinator.group import GroupConfig
+from eventbus.coordinator.group_rules import GroupConfig
 from eventbus.errors import (
     GroupIdNotFound,
     InvalidGroupId,

@@ -1,0 +1,94 @@
+"""What a group of the classic protocol can be, what moves it, and what one step of it leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple
+
+from eventbus.coordinator.members import JoinReply, SyncReply
+from eventbus.coordinator.requests import JoinGroupResult, SyncGroupResult
+from eventbus.coordinator.shard import CoordinatorRecord
+from eventbus.errors import KafkaError
+
+
+class State(Enum):
+    """Kafka's names."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Event(Enum):
+    """What moves a group; the value is the rule."""
+
+    REBALANCE = "a member comes, goes, or joins with other metadata; the leader joins again; members failed to sync"
+    JOINED = "every member has joined, or the rebalance timeout dropped those that had not; one of them leads"
+    ASSIGNED = "a generation with members is stored: the leader has assigned, or a static member is back as it was"
+    EMPTIED = "a generation without members is stored: nobody was left when the join phase ended"
+    DELETED = "the group's tombstone is stored: it was deleted, or has expired"
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    # Nobody reads for the group. Commits without a member are welcome; offsets expire from here on.
+    (State.EMPTY, Event.REBALANCE): State.PREPARING_REBALANCE,
+    (State.EMPTY, Event.ASSIGNED): State.STABLE,  # replay at open, never live
+    (State.EMPTY, Event.EMPTIED): State.EMPTY,  # replay at open, never live
+    (State.EMPTY, Event.DELETED): State.DEAD,
+    # Joins are parked, syncs and heartbeats answered with RebalanceInProgress; commits of the old generation are taken.
+    (State.PREPARING_REBALANCE, Event.JOINED): State.COMPLETING_REBALANCE,
+    (State.PREPARING_REBALANCE, Event.EMPTIED): State.EMPTY,
+    # The new generation is known, its assignment is not: followers' syncs are parked, commits refused.
+    (State.COMPLETING_REBALANCE, Event.REBALANCE): State.PREPARING_REBALANCE,
+    (State.COMPLETING_REBALANCE, Event.ASSIGNED): State.STABLE,
+    # Syncs are answered with the stored assignment.
+    (State.STABLE, Event.REBALANCE): State.PREPARING_REBALANCE,
+    (State.STABLE, Event.ASSIGNED): State.STABLE,
+    (State.STABLE, Event.EMPTIED): State.EMPTY,  # replay at open, never live
+    (State.STABLE, Event.DELETED): State.DEAD,  # replay at open, never live
+}
+
+
+class GroupConfig(NamedTuple):
+    """What the coordinator can be told. Kafka's broker configs, times in milliseconds."""
+
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = 2_147_483_647
+    group_initial_rebalance_delay_ms: int = 0
+    offsets_retention_ms: int = 604_800_000
+
+
+class Timer(Enum):
+    """What a group waits for; the value is part of no format."""
+
+    SESSION = "session"
+    JOIN = "join"
+    SYNC = "sync"
+
+
+TimerKey = tuple[str, Timer, str]
+"""Group, what for, and whose session."""
+
+
+class Turn:
+    """One request or timer at work: what it leads to. Nothing of it is said before its records are stored."""
+
+    __slots__ = ("now_ms", "rebalancing", "records", "replies")
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.records: list[CoordinatorRecord] = []
+        self.replies: list[tuple[Callable[[Any], None], object]] = []
+        """Whom to call, and with what."""
+        self.rebalancing: list[str] = []
+        """Groups that began to prepare a rebalance and wait for their members now."""
+
+    def join(self, reply: JoinReply, answer: JoinGroupResult | KafkaError) -> None:
+        self.replies.append((reply, answer))
+
+    def sync(self, reply: SyncReply, answer: SyncGroupResult | KafkaError) -> None:
+        self.replies.append((reply, answer))
