@@ -15,6 +15,7 @@ from eventbus.log.partition_log import PartitionLog
 from eventbus.log.recovery import corrupt_record
 from eventbus.log.segment import Damage
 from eventbus.log.storage import storage_error
+from eventbus.records.sequence import decrement_sequence
 
 __all__ = ["Cleaning", "LogCleaner", "Pause"]
 
@@ -120,4 +121,11 @@ class LogCleaner:
 
 def _last_batches(log: PartitionLog) -> dict[int, LastBatch]:
     """What must stay of each producer that is still known."""
-    return {}
+    last: dict[int, LastBatch] = {}
+    for producer_id, producer in log.producers.states.producers.items():
+        last_offset = -1
+        if producer.batches:
+            base_sequence, last_sequence, base_offset, _ = producer.batches[-1]
+            last_offset = base_offset + decrement_sequence(last_sequence, base_sequence)
+        last[producer_id] = LastBatch(last_offset, producer.producer_epoch)
+    return last

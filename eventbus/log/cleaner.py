@@ -178,7 +178,7 @@ class Cleaning:
                     announced = True
                 self.bytes_before += sum(segment.size_bytes for segment in group)
                 self.bytes_after += writer.segment.size_bytes
-                self.log.replace_segments(group, writer.segment)
+                self.log.replace_segments(group, writer.segment, writer.lost_markers)
             finally:
                 writer.discard()
 
@@ -444,6 +444,7 @@ class _Writer:
         self._next_offset = base_offset
         self._dropped_ms = NO_TIMESTAMP
         self._is_rewritten = False
+        self.lost_markers: set[int] = set()
         stem = stem_of(log.directory, base_offset) + CLEANED
         remove_files(storage, stem)
         interval = log.config.index_interval_bytes
@@ -468,10 +469,14 @@ class _Writer:
     def rewrite(self, header: BatchHeader, batch: bytearray) -> None:
         """``batch`` in the place of the one with this header."""
         self._is_rewritten = True
+        if header.is_control and not read_header(batch).records_count:
+            self.lost_markers.add(header.base_offset)
         self._add(header, batch)
 
     def drop(self, header: BatchHeader) -> None:
         """Nothing of a batch; its offsets are filled up later."""
+        if header.is_control:
+            self.lost_markers.add(header.base_offset)
         self._dropped_ms = max(self._dropped_ms, header.max_timestamp_ms)
 
     def finish(self, end_offset: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -87,6 +87,11 @@ class TransactionIndex:
         keep = bisect_left(self._last_offsets, offset)
         for column in (self._producer_ids, self._first_offsets, self._last_offsets, self._stable_offsets):
             del column[:keep]
+
+    def remove(self, last_offsets: Collection[int]) -> None:
+        """Forget the transactions with these markers: compaction took them, and everything they aborted before."""
+        kept = [entry for entry in self if entry.last_offset not in last_offsets]
+        self.__init__(kept)
 
     def _entries(self, start: int, end: int) -> Iterator[AbortedEntry]:
         columns = (self._producer_ids, self._first_offsets, self._last_offsets, self._stable_offsets)
