@@ -1,0 +1,205 @@
+"""Groups: what they commit, who may commit, and what an admin may do to them."""
+
+from __future__ import annotations
+
+from eventbus.errors import (
+    ConfigError,
+    EventBusError,
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    NonEmptyGroup,
+    OffsetMetadataTooLarge,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
+from eventbus.testing.conformance.errors import refused
+from eventbus.testing.conformance.target import promise
+from eventbus.testing.conformance.world import World, partitions_of
+from eventbus.types import OffsetAndMetadata, TopicPartition
+
+IN_USE = (NonEmptyGroup, UnknownMemberId)
+"""What an admin hears who would change the offsets of a group that is at work."""
+DAY_MS = 86_400_000
+
+
+@promise()
+async def a_group_goes_on_where_it_committed(world: World) -> None:
+    topic, group = await world.topic(), world.name("group")
+    await world.send(topic, *(b"%d" % number for number in range(10)))
+    for start in (0, 3, 6):
+        async with world.bus.new_consumer(topic, group=group) as consumer:
+            records = await world.take(consumer, 3)
+            assert [record.offset for record in records] == [start, start + 1, start + 2]
+            await consumer.commit()
+    async with world.bus.new_consumer(topic, group=group) as consumer:
+        assert [record.offset for record in await world.take(consumer, 1)] == [9]
+
+
+@promise()
+async def nothing_is_committed_by_itself(world: World) -> None:
+    topic, group = await world.topic(), world.name("group")
+    await world.send(topic, b"1", b"2")
+    for _ in range(2):
+        async with world.bus.new_consumer(topic, group=group) as consumer:
+            assert [record.offset for record in await world.take(consumer, 2)] == [0, 1]
+            assert await consumer.committed() == {}
+    assert await world.admin.group_offsets(group) == {}
+
+
+@promise()
+async def groups_do_not_see_each_other(world: World) -> None:
+    topic = await world.topic()
+    await world.send(topic, b"1", b"2")
+    for _ in range(3):
+        async with world.bus.new_consumer(topic, group=world.name("group")) as consumer:
+            assert len(await world.take(consumer, 2)) == 2
+            await consumer.commit()
+
+
+@promise()
+async def metadata_is_kept_beside_an_offset(world: World) -> None:
+    topic, group = await world.topic(2), world.name("group")
+    first, second = partitions_of(topic, 2)
+    async with world.bus.new_consumer(topic, group=group) as consumer:
+        await world.settled([consumer], [first, second])
+        await consumer.commit({first: OffsetAndMetadata(3, "état ✓"), second: 4})
+        assert await consumer.committed() == {
+            first: OffsetAndMetadata(3, "état ✓"),
+            second: OffsetAndMetadata(4, ""),
+        }
+        await refused(OffsetMetadataTooLarge, consumer.commit({first: OffsetAndMetadata(5, "x" * 5_000)}))
+        assert await consumer.committed(first) == {first: OffsetAndMetadata(3, "état ✓")}
+
+
+@promise()
+async def a_commit_for_no_partition_is_refused_and_the_others_are_stored(world: World) -> None:
+    topic, group = await world.topic(), world.name("group")
+    where, nowhere = TopicPartition(topic, 0), TopicPartition(topic, 9)
+    async with world.bus.new_consumer(topic, group=group) as consumer:
+        await world.settled([consumer], [where])
+        await refused(UnknownTopicOrPartition, consumer.commit({where: 1, nowhere: 1}))
+    assert await world.admin.group_offsets(group) == {where: OffsetAndMetadata(1)}
+
+
+@promise("restart")
+async def committed_offsets_survive_a_restart(world: World) -> None:
+    topic, groups = await world.topic(3), [world.name("group") for _ in range(3)]
+    expected: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+    for number, group in enumerate(groups):
+        offsets = {where: OffsetAndMetadata(number + where.partition, group) for where in partitions_of(topic, 3)}
+        await world.admin.alter_group_offsets(group, offsets)
+        expected[group] = offsets
+    for _ in range(2):
+        await world.restart()
+        assert {group: await world.admin.group_offsets(group) for group in groups} == expected
+    await world.admin.alter_group_offsets(groups[0], {TopicPartition(topic, 0): 99})
+    assert (await world.admin.group_offsets(groups[0]))[TopicPartition(topic, 0)].offset == 99
+
+
+@promise("kill")
+async def committed_offsets_survive_a_kill(world: World) -> None:
+    topic, group = await world.topic(), world.name("group")
+    where = TopicPartition(topic, 0)
+    consumer = await world.doomed(world.bus.new_consumer(topic, group=group))
+    await world.settled([consumer], [where])
+    await consumer.commit({where: 7})
+    await world.kill()
+    assert await world.admin.group_offsets(group) == {where: OffsetAndMetadata(7)}
+    await world.send(topic, *(b"%d" % number for number in range(9)))
+    async with world.bus.new_consumer(topic, group=group) as consumer:
+        assert [record.offset for record in await world.take(consumer, 2)] == [7, 8]
+
+
+@promise()
+async def a_deleted_topic_takes_its_offsets_along(world: World) -> None:
+    topic, other, group = await world.topic(), await world.topic(), world.name("group")
+    kept = TopicPartition(other, 0)
+    await world.admin.alter_group_offsets(group, {TopicPartition(topic, 0): 5, kept: 6})
+    await world.admin.delete_topics(topic)
+    await world.admin.create_topic(topic)
+    assert await world.admin.group_offsets(group) == {kept: OffsetAndMetadata(6)}
+
+
+@promise()
+async def groups_are_listed_and_described(world: World) -> None:
+    topic, group = await world.topic(2), world.name("group")
+    (unknown,) = await world.admin.describe_groups([group])
+    assert (unknown.state, unknown.members) == ("Dead", ())
+    async with world.bus.new_consumer(topic, group=group, client_id="who") as consumer:
+        await world.settled([consumer], partitions_of(topic, 2))
+        (described,) = await world.admin.describe_groups([group])
+        assert (described.state, described.protocol_type) == ("Stable", "consumer")
+        (member,) = described.members
+        assert member.client_id == "who"
+        assert member.member_id == consumer.group_metadata().member_id
+        assert described.generation_id == consumer.group_metadata().generation_id
+        await consumer.commit({TopicPartition(topic, 0): 1})
+    (described,) = await world.admin.describe_groups([group])
+    assert (described.state, described.members) == ("Empty", ())
+    assert [one.state for one in await world.admin.list_groups() if one.group == group] == ["Empty"]
+
+
+@promise()
+async def a_group_at_work_is_left_alone(world: World) -> None:
+    topic, group = await world.topic(), world.name("group")
+    where = TopicPartition(topic, 0)
+    async with world.bus.new_consumer(topic, group=group) as consumer:
+        await world.settled([consumer], [where])
+        await consumer.commit({where: 1})
+        await refused(NonEmptyGroup, world.admin.delete_group(group))
+        await refused(IN_USE, world.admin.alter_group_offsets(group, {where: 0}))
+        await refused(GroupSubscribedToTopic, world.admin.delete_group_offsets(group, [where]))
+        assert await world.admin.group_offsets(group) == {where: OffsetAndMetadata(1)}
+
+
+@promise()
+async def an_idle_groups_offsets_are_reset_and_deleted(world: World) -> None:
+    topic, group = await world.topic(2), world.name("group")
+    first, second = partitions_of(topic, 2)
+    await world.send(topic, b"0", b"1", b"2")
+    await world.admin.alter_group_offsets(group, {first: 3, second: 0})
+    await world.admin.alter_group_offsets(group, {first: OffsetAndMetadata(1, "reset")})
+    assert await world.admin.group_offsets(group) == {
+        first: OffsetAndMetadata(1, "reset"),
+        second: OffsetAndMetadata(0),
+    }
+    async with world.bus.new_consumer(topic, group=group) as consumer:
+        assert [record.offset for record in await world.take(consumer, 2)] == [1, 2]
+    await world.admin.delete_group_offsets(group, [first])
+    assert await world.admin.group_offsets(group) == {second: OffsetAndMetadata(0)}
+    await world.admin.delete_group(group)
+    assert await world.admin.group_offsets(group) == {}
+    assert group not in [one.group for one in await world.admin.list_groups()]
+    await refused(GroupIdNotFound, world.admin.delete_group(group))
+
+
+@promise("clock")
+async def offsets_of_a_forgotten_group_expire(world: World) -> None:
+    topic, group, busy = await world.topic(), world.name("group"), world.name("group")
+    where = TopicPartition(topic, 0)
+    async with (
+        world.bus.new_consumer(topic, group=busy, max_poll_interval_ms=20 * DAY_MS) as at_work,
+        world.bus.new_consumer(topic, group=group) as consumer,
+    ):
+        await world.settled([at_work], [where])
+        await world.settled([consumer], [where])
+        await at_work.commit({where: 1})
+        await consumer.commit({where: 2})
+        await consumer.aclose()
+        world.target.advance(6 * DAY_MS)
+        await at_work.poll(timeout_ms=20)
+        assert await world.admin.group_offsets(group) == {where: OffsetAndMetadata(2)}
+        world.target.advance(2 * DAY_MS)
+
+        async def is_gone() -> bool:
+            return await world.admin.group_offsets(group) == {}
+
+        await world.eventually(is_gone, "seven days after its last member left, a group's offsets expire")
+        assert await world.admin.group_offsets(busy) == {where: OffsetAndMetadata(1)}
+
+
+@promise()
+async def a_commit_without_a_group_is_refused(world: World) -> None:
+    topic = await world.topic()
+    async with world.bus.new_consumer(topic) as consumer:
+        await refused((ConfigError, EventBusError), consumer.commit({TopicPartition(topic, 0): 1}))

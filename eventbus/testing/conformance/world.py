@@ -1,0 +1,180 @@
+"""What every promise uses: a started bus, names nobody else uses, and ways to read all there is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, TypeVar
+
+import anyio
+
+from eventbus.client.admin import Admin
+from eventbus.client.bus import EventBus
+from eventbus.client.consumer import Consumer
+from eventbus.client.producer import Producer
+from eventbus.testing.conformance.target import Target
+from eventbus.types import ConsumerRecord, IsolationLevel, RecordMetadata, TopicPartition
+
+C = TypeVar("C", Producer, Consumer)
+
+COMMITTED = IsolationLevel.READ_COMMITTED
+UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
+
+
+class World:
+    """``world.bus`` on the target, and short words for what promises do all the time."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._numbers = itertools.count(1)
+        self._buses: list[EventBus] = []
+        self._doomed: list[Producer | Consumer] = []
+        self._stack = AsyncExitStack()
+        self.bus: EventBus
+
+    async def __aenter__(self) -> World:
+        self.bus = await self.another_bus()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._close_buses()
+
+    async def another_bus(self) -> EventBus:
+        """One more bus on the same log."""
+        bus = self.target.open()
+        await bus.start()
+        self._buses.append(bus)
+        return bus
+
+    async def _close_buses(self) -> None:
+        while self._buses:
+            await self._buses.pop().close()
+
+    async def restart(self) -> None:
+        """Close every bus, restart the log, and open one bus."""
+        await self._close_buses()
+        await self.target.restart()
+        self.bus = await self.another_bus()
+
+    async def kill(self) -> None:
+        """The log dies where it stands, and with it its clients; then it is opened again."""
+        await self.target.kill()
+        while self._buses:
+            with suppress(Exception):
+                await self._buses.pop().close()
+        self.bus = await self.another_bus()
+
+    async def doomed(self, client: C) -> C:
+        """A client that is in use when the log is killed: opened, and never closed by itself."""
+        await client.__aenter__()
+        self._doomed.append(client)
+        return client
+
+    @property
+    def admin(self) -> Admin:
+        return self.bus.admin
+
+    # names -----------------------------------------------------------------------------------------------------------
+
+    def name(self, what: str) -> str:
+        """A name that nobody else uses: of a topic, a group, a transactional id."""
+        return f"{self.target.prefix}{what}-{next(self._numbers)}"
+
+    async def topic(self, partitions: int = 1, **configs: object) -> str:
+        """A new topic; configs with underscores."""
+        name = self.name("topic")
+        await self.admin.create_topic(name, partitions, configs={k.replace("_", "."): v for k, v in configs.items()})
+        return name
+
+    # writing ---------------------------------------------------------------------------------------------------------
+
+    async def send(self, topic: str, *values: bytes | None, partition: int = 0, key: bytes | None = None) -> None:
+        """Records in their order, all acknowledged."""
+        for value in values:
+            await self.bus.send(topic, value, key=key, partition=partition)
+
+    @asynccontextmanager
+    async def producer(
+        self, transactional_id: str | None = None, bus: EventBus | None = None, **config: Any
+    ) -> AsyncGenerator[Producer, None]:
+        """A producer, for a transactional id if given: that is taken over when it first begins."""
+        if transactional_id is not None:
+            config["transactional_id"] = transactional_id
+        async with (bus or self.bus).new_producer(**config) as producer:
+            yield producer
+
+    # reading ---------------------------------------------------------------------------------------------------------
+
+    async def records(
+        self, topic: str, partition: int = 0, isolation: IsolationLevel = COMMITTED
+    ) -> list[ConsumerRecord]:
+        """All of a partition that a reader of that isolation may see now."""
+        where = TopicPartition(topic, partition)
+        end = (await self.admin.list_offsets({where: -1}, isolation))[where].offset
+        found: list[ConsumerRecord] = []
+        async with self.bus.new_consumer(isolation=isolation) as consumer:
+            await consumer.assign([where])
+            await consumer.seek_to_beginning()
+            while await consumer.position(where) < end:
+                found += await consumer.poll(timeout_ms=100)
+        return [record for record in found if record.offset < end]
+
+    async def values(self, topic: str, partition: int = 0, isolation: IsolationLevel = COMMITTED) -> list[bytes | None]:
+        """The values of `records`."""
+        return [record.value for record in await self.records(topic, partition, isolation)]
+
+    async def first_offset(self, topic: str, partition: int = 0) -> int:
+        return await self._offset(TopicPartition(topic, partition), -2, COMMITTED)
+
+    async def end_offset(self, topic: str, partition: int = 0, isolation: IsolationLevel = COMMITTED) -> int:
+        return await self._offset(TopicPartition(topic, partition), -1, isolation)
+
+    async def _offset(self, where: TopicPartition, at: int, isolation: IsolationLevel) -> int:
+        return (await self.admin.list_offsets({where: at}, isolation))[where].offset
+
+    # waiting ---------------------------------------------------------------------------------------------------------
+
+    async def eventually(self, true: Callable[[], Awaitable[bool]], what: str) -> None:
+        """Return when ``true`` is; the promise's own time limit says when that is too late."""
+        try:
+            while not await true():  # noqa: ASYNC110 - nobody tells when something is due
+                await anyio.sleep(0.002)
+        except anyio.get_cancelled_exc_class() as cancelled:
+            cancelled.add_note(f"still waiting: {what}")
+            raise
+
+    async def settled(
+        self, consumers: Sequence[Consumer], partitions: Iterable[TopicPartition]
+    ) -> list[ConsumerRecord]:
+        """Poll the members in turn until each partition has one owner among them; what they returned meanwhile.
+
+        A rebalance is known to be over when all agree for a few rounds.
+        """
+        wanted = sorted(partitions)
+        records: list[ConsumerRecord] = []
+        calm = 0
+        while calm < 3:
+            for consumer in consumers:
+                records += await consumer.poll(timeout_ms=1)
+            owned = sorted(where for consumer in consumers for where in consumer.assignment())
+            calm = calm + 1 if owned == wanted else 0
+        return records
+
+    async def take(self, consumer: Consumer, count: int) -> list[ConsumerRecord]:
+        """The next ``count`` records of a consumer."""
+        records: list[ConsumerRecord] = []
+        while len(records) < count:
+            records += await consumer.poll(timeout_ms=100, max_records=count - len(records))
+        return records
+
+
+def partitions_of(topic: str, count: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in range(count)]
+
+
+def offset_of(metadata: RecordMetadata) -> int:
+    return metadata.offset

@@ -1,0 +1,447 @@
+"""Power cuts at any call of random transactions: several producers, partitions, offsets, flushes, restarts.
+
+After each: a transaction is visible as a whole or not at all, in every partition and in its offsets; one whose commit
+was acknowledged, or of which a reader has seen a record, is visible; one that was aborted, or not ended, is not; none
+hangs; a second recovery changes nothing. The last tests plant bugs to show that each of these would be found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from eventbus.broker import Broker, BrokerConfig, TopicSpec
+from eventbus.coordinator.requests import TransactionEnd
+from eventbus.errors import ConcurrentTransactions
+from eventbus.records import BatchBuilder, fetched_records
+from eventbus.testing.storage import CrashStorage, SimulatedCrash
+from eventbus.types import (
+    GroupMetadata,
+    IsolationLevel,
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
+
+START_MS = 1_700_000_000_000
+TIMEOUT_MS = 60_000
+PARTITIONS = (TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0))
+IDS = ("t0", "t1", "t2")
+GROUP = "g"
+CONFIG = BrokerConfig(
+    offsets_topic_num_partitions=1,
+    offsets_topic_segment_bytes=900,
+    transaction_state_log_num_partitions=2,
+    transaction_state_log_segment_bytes=900,
+    log_defaults={"internal.segment.bytes": 500, "index.interval.bytes": 200, "retention.ms": -1},
+)
+
+
+class Transaction:
+    """What one transaction wrote, and what is known of its end."""
+
+    __slots__ = ("committed", "end", "ended", "name", "offsets", "records")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.records: list[tuple[TopicPartition, bytes]] = []
+        self.offsets: dict[TopicPartition, int] = {}
+        self.committed: bool | None = False
+        """True: it must be visible. False: it must not. None: its commit was asked for and not answered."""
+        self.end: TransactionEnd | None = None
+        self.ended = False
+        """The client is done with it."""
+
+    def __repr__(self) -> str:
+        return f"{self.name}(committed={self.committed}, {len(self.records)} records, offsets {self.offsets})"
+
+
+class Client:
+    """A transactional producer, as far as a client remembers anything."""
+
+    def __init__(self, transactional_id: str, number: int) -> None:
+        self.transactional_id = transactional_id
+        self.commits_in = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)][number]
+        """Its part of the group's offsets: nobody else commits there, so their order is the order of its commits."""
+        self.forget()
+
+    def forget(self) -> None:
+        self.producer: ProducerIdAndEpoch | None = None
+        self.sequences: dict[TopicPartition, int] = defaultdict(int)
+        self.transaction: Transaction | None = None
+
+    def use(self, producer: ProducerIdAndEpoch) -> None:
+        if producer != self.producer:
+            self.sequences.clear()
+        self.producer = producer
+
+
+class Machine:
+    """A broker on a storage that can lose power, its clients, and what must be true afterwards."""
+
+    waits_for_data = True
+    """A producer flushes its records before it asks for a commit."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.storage = CrashStorage()
+        self.now_ms = START_MS
+        self.ids = 0
+        self.number = 0
+        self.clients = [Client(name, number) for number, name in enumerate(IDS)]
+        self.history: dict[TopicPartition, list[tuple[bytes, Transaction | None]]] = {tp: [] for tp in PARTITIONS}
+        """Every record in the order of its append, and the transaction it belongs to."""
+        self.acked = dict.fromkeys(PARTITIONS, 0)
+        """How many of them are stored for certain."""
+        self.offsets: dict[TopicPartition, list[Transaction]] = {tp: [] for tp in PARTITIONS}
+        """Transactions with an offset there, in order."""
+        self.pending: list[Transaction] = []
+        self.open()
+        self.broker.create_topics([TopicSpec("a", 2), TopicSpec("b", 1)], self.now_ms)
+
+    def open(self) -> None:
+        """As the embedded engine does: whoever was a client is gone."""
+        for client in self.clients:
+            client.forget()
+        self.pending = []
+        self.broker = Broker.open(self.storage, CONFIG, now_ms=self.now_ms, new_id=self.new_id)
+        self.broker.groups.drop_clients(self.now_ms)
+        self.broker.transactions.abort_all(self.now_ms)
+        self.flush_all()
+
+    def new_id(self) -> bytes:
+        self.ids += 1
+        return self.ids.to_bytes(16, "big")
+
+    # work ------------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        weights: dict[Callable[[], None], int] = {
+            self.send: 12,
+            self.send_offsets: 3,
+            self.commit: 5,
+            self.abort: 2,
+            self.flush: 7,
+            self.plain: 2,
+            self.take_over: 1,
+            self.time_out: 1,
+            self.look: 1,
+            self.restart: 1,
+        }
+        self.random.choices(list(weights), list(weights.values()))[0]()
+
+    def ready(self) -> Client | None:
+        """A client with a transaction to write to, begun if need be; None while its last one is being ended."""
+        client = self.random.choice(self.clients)
+        if client.producer is None:
+            self.init(client)
+        if client.transaction is not None and client.transaction.end is not None:
+            markers = client.transaction.end.markers
+            if markers is None or not all(self.broker.is_durable(tp, offset) for tp, offset in markers):
+                return None
+            client.transaction = None
+        if client.transaction is None:
+            self.number += 1
+            client.transaction = Transaction(f"{client.transactional_id}#{self.number}")
+        return client
+
+    def init(self, client: Client) -> None:
+        for _ in range(4):
+            try:
+                client.forget()
+                client.use(self.broker.transactions.init_producer_id(client.transactional_id, TIMEOUT_MS, self.now_ms))
+                return
+            except ConcurrentTransactions:
+                self.flush()
+        raise AssertionError(f"{client.transactional_id} is never free again: {self.broker!r}")
+
+    def send(self) -> None:
+        client = self.ready()
+        if client is None:
+            return
+        assert client.producer is not None
+        assert client.transaction is not None
+        tp = self.random.choice(PARTITIONS)
+        self.broker.transactions.add_partitions(client.transactional_id, client.producer, [tp], self.now_ms)
+        builder = BatchBuilder()
+        for _ in range(self.random.randint(1, 3)):
+            builder.append(b"k", self.record(tp, client.transaction), (), self.now_ms)
+        batch = builder.build(
+            producer_id=client.producer.producer_id,
+            producer_epoch=client.producer.producer_epoch,
+            base_sequence=client.sequences[tp],
+            is_transactional=True,
+        )
+        client.sequences[tp] += builder.count
+        self.broker.produce(tp, batch, self.now_ms, trusted=True)
+
+    def record(self, tp: TopicPartition, transaction: Transaction | None) -> bytes:
+        self.number += 1
+        value = b"%d." % self.number * self.random.randint(1, 6)
+        self.history[tp].append((value, transaction))
+        if transaction is not None:
+            transaction.records.append((tp, value))
+        return value
+
+    def plain(self) -> None:
+        """Somebody else's records, in the midst of transactions."""
+        tp = self.random.choice(PARTITIONS)
+        builder = BatchBuilder()
+        builder.append(b"k", self.record(tp, None), (), self.now_ms)
+        self.broker.produce(tp, builder.build(), self.now_ms, trusted=True)
+
+    def send_offsets(self) -> None:
+        client = self.ready()
+        if client is None:
+            return
+        assert client.producer is not None
+        assert client.transaction is not None
+        self.number += 1
+        tp = client.commits_in
+        if tp not in client.transaction.offsets:
+            self.offsets[tp].append(client.transaction)
+        client.transaction.offsets[tp] = self.number
+        self.broker.transactions.commit_offsets(
+            client.transactional_id,
+            client.producer,
+            GroupMetadata(GROUP),
+            {tp: OffsetAndMetadata(self.number)},
+            self.now_ms,
+        )
+
+    def commit(self) -> None:
+        self.end(committed=True)
+
+    def abort(self) -> None:
+        self.end(committed=False)
+
+    def end(self, *, committed: bool) -> None:
+        client = self.ready()
+        if client is None:
+            return
+        transaction = client.transaction
+        assert client.producer is not None
+        assert transaction is not None
+        if committed and self.waits_for_data:
+            self.flush_all()
+        if committed:
+            transaction.committed = None
+        end = self.broker.transactions.end(
+            client.transactional_id, client.producer, committed=committed, now_ms=self.now_ms
+        )
+        assert end.committed == committed or end.offset < 0
+        transaction.end = end
+        client.use(end.next)
+        if end.offset < 0:
+            assert not transaction.records
+            assert not transaction.offsets
+            transaction.committed = committed
+            client.transaction = None
+        elif committed:
+            self.pending.append(transaction)
+
+    def flush(self) -> None:
+        if not self.broker.needs_sync:
+            return
+        covered = {tp: len(history) for tp, history in self.history.items()}
+        flush = self.broker.begin_sync()
+        if self.random.random() < 0.3:
+            self.plain()
+        flush.run()
+        if self.random.random() < 0.2:
+            self.plain()
+        self.broker.complete_sync(flush)
+        for tp, count in covered.items():
+            self.acked[tp] = max(self.acked[tp], count)
+        self.settle()
+        if self.random.random() < 0.2:
+            self.broker.publish_checkpoints(self.now_ms)
+
+    def flush_all(self) -> None:
+        for _ in range(20):
+            if not self.broker.needs_sync:
+                return
+            self.flush()
+        raise AssertionError("there is always something left to flush")
+
+    def settle(self) -> None:
+        """A commit is acknowledged when its markers are stored."""
+        for transaction in list(self.pending):
+            assert transaction.end is not None
+            markers = transaction.end.markers
+            if markers is not None and all(self.broker.is_durable(tp, offset) for tp, offset in markers):
+                transaction.committed = True
+                self.pending.remove(transaction)
+
+    def take_over(self) -> None:
+        """Another process opens a producer of the same id; the one before never says another word."""
+        self.init(self.random.choice(self.clients))
+
+    def time_out(self) -> None:
+        """Nobody ends what is open; the log does."""
+        self.now_ms += TIMEOUT_MS + 1
+        self.broker.tick(self.now_ms)
+        for client in self.clients:
+            if client.transaction is not None and client.transaction.end is None:
+                client.forget()
+
+    def look(self) -> None:
+        """What a reader has seen was committed, for ever."""
+        self.mark_seen()
+
+    def mark_seen(self) -> dict[TopicPartition, list[bytes]]:
+        visible: dict[TopicPartition, list[bytes]] = {}
+        for tp in PARTITIONS:
+            visible[tp] = read_all(self.broker, tp, IsolationLevel.READ_COMMITTED)
+            found = set(visible[tp])
+            for value, transaction in self.history[tp]:
+                if transaction is not None and value in found:
+                    assert transaction.committed is not False, f"{tp} shows {value!r} of {transaction}"
+                    transaction.committed = True
+        return visible
+
+    def restart(self) -> None:
+        """In order, or killed: then all that was written is there."""
+        if self.random.random() < 0.5:
+            self.broker.check()
+            self.broker.close(self.now_ms)
+        else:
+            self.storage.kill()
+        self.open()
+        self.check()
+
+    # the end of the world --------------------------------------------------------------------------------------------
+
+    def power_cut(self) -> None:
+        self.storage = self.storage.crash(self.random)
+        if self.random.random() < 0.25:  # and once more while it recovers from it
+            self.storage.crash_at_call = self.random.randint(1, 60)
+            with contextlib.suppress(SimulatedCrash):
+                self.open()
+            self.storage = self.storage.crash(self.random)
+        self.open()
+        self.check()
+        before = self.seen()
+        self.storage.kill()
+        self.open()
+        assert self.seen() == before, "a second recovery changed something"
+
+    def seen(self) -> tuple[str, dict[str, bytes]]:
+        """The state, and the files but for the caches, which may know more the second time."""
+        files = self.storage.tree()
+        caches = ("-checkpoint", ".snapshot")
+        return repr(self.broker), {path: files[path] for path in files if not path.endswith(caches)}
+
+    def check(self) -> None:
+        self.broker.check()
+        stored = {tp: self.check_stored(tp) for tp in PARTITIONS}
+        visible = self.mark_seen()
+        committed = self.broker.groups.fetch_offsets(GROUP, PARTITIONS)
+        self.decide(committed)
+        for tp in PARTITIONS:
+            expected = [v for v, t in stored[tp] if t is None or t.committed]
+            assert visible[tp] == expected, f"{tp}: {self.explain(tp, visible[tp], expected)}"
+            self.check_offset(tp, committed.get(tp))
+        self.check_nothing_hangs()
+
+    def check_stored(self, tp: TopicPartition) -> list[tuple[bytes, Transaction | None]]:
+        """The log is the beginning of what was appended, with all that was acknowledged; returns what is there."""
+        found = read_all(self.broker, tp, IsolationLevel.READ_UNCOMMITTED)
+        history = self.history[tp]
+        start = 0
+        if not self.acked[tp] and found:  # before its first flush, a log may lose its first file and keep its second
+            start = [value for value, _ in history].index(found[0])
+        kept = history[start : start + len(found)]
+        assert found == [value for value, _ in kept], f"{tp}: not what was appended"
+        assert len(found) >= self.acked[tp], f"{tp}: acknowledged records are gone"
+        self.history[tp] = kept
+        self.acked[tp] = len(found)
+        lost = {id(t): t for _, t in history[start + len(found) :] if t is not None}
+        for transaction in lost.values():
+            assert not transaction.committed, f"{tp}: a part of {transaction} is gone"
+            transaction.committed = False
+        return kept
+
+    def decide(self, committed: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """The outcome of a commit that was not answered is known now: as seen, or not seen."""
+        for tp, transactions in self.offsets.items():
+            found = committed[tp].offset if tp in committed else -1
+            for transaction in transactions:
+                if transaction.committed is None and transaction.offsets[tp] == found:
+                    transaction.committed = True
+        for history in self.history.values():
+            for _, transaction in history:
+                if transaction is not None and transaction.committed is None:
+                    transaction.committed = False
+        for transactions in self.offsets.values():
+            for transaction in transactions:
+                transaction.committed = bool(transaction.committed)
+
+    def check_offset(self, tp: TopicPartition, found: OffsetAndMetadata | None) -> None:
+        visible = [transaction.offsets[tp] for transaction in self.offsets[tp] if transaction.committed]
+        expected = visible[-1] if visible else None
+        assert (found.offset if found else None) == expected, f"offset in {tp}: {self.offsets[tp][-3:]}"
+
+    def check_nothing_hangs(self) -> None:
+        for tp in PARTITIONS:
+            data = self.broker.fetch(tp, self.acked_end(tp), 1, IsolationLevel.READ_COMMITTED)
+            assert data.last_stable_offset == data.high_watermark, f"{tp} hangs at {data.last_stable_offset}"
+        states = {listing.state for listing in self.broker.transactions.list()}
+        assert states <= {"Empty", "CompleteCommit", "CompleteAbort"}, states
+        # A group whose offsets a transaction holds back answers so.
+        self.broker.groups.fetch_offsets(GROUP, PARTITIONS, require_stable=True)
+
+    def acked_end(self, tp: TopicPartition) -> int:
+        return self.broker.list_offsets(tp, -1, IsolationLevel.READ_UNCOMMITTED).offset
+
+    def explain(self, tp: TopicPartition, found: list[bytes], expected: list[bytes]) -> str:
+        owner = dict(self.history[tp])
+        extra = [(value, owner.get(value)) for value in found if value not in expected]
+        missing = [(value, owner.get(value)) for value in expected if value not in found]
+        return f"visible though not committed: {extra}; committed but not visible: {missing}"
+
+
+def read_all(broker: Broker, tp: TopicPartition, isolation: IsolationLevel) -> list[bytes]:
+    values: list[bytes] = []
+    offset = broker.list_offsets(tp, -2).offset
+    while (data := broker.fetch(tp, offset, 1 << 20, isolation)).records:
+        records = fetched_records(data.records, *tp, offset, aborted=data.aborted)
+        values += [value for value in records.values if value is not None]
+        offset = records.next_offset
+    return values
+
+
+def run(seed: int, machine: type[Machine] = Machine, steps: int = 45) -> None:
+    random = Random(seed)
+    world = machine(random)
+    for _ in range(random.choice((1, 1, 2))):
+        world.storage.crash_at_call = world.storage.calls_count + random.randint(1, 300)
+        with contextlib.suppress(SimulatedCrash):
+            for _ in range(steps):
+                world.step()
+        world.power_cut()
+
+
+def run_seeds(seeds: range) -> None:
+    for seed in seeds:
+        try:
+            run(seed)
+        except Exception as error:
+            error.add_note(f"seed {seed}: tests.broker.test_crash_transactions.run({seed})")
+            raise
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_power_cuts(block: int) -> None:
+    run_seeds(range(block * 200, (block + 1) * 200))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("block", range(50))
+def test_many_power_cuts(block: int) -> None:
+    run_seeds(range(10_000 + block * 2_000, 10_000 + (block + 1) * 2_000))

@@ -1,0 +1,100 @@
+"""Every promise on both embedded storages, none left out; and the kit finds a backend that breaks one."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.register_assert_rewrite("eventbus.testing.conformance")
+
+from eventbus import EventBus  # noqa: E402  (the kit's asserts say more when pytest has rewritten them)
+from eventbus.backends.embedded import EmbeddedBackend  # noqa: E402
+from eventbus.backends.engine import Engine  # noqa: E402
+from eventbus.backends.urls import broker_config, new_id  # noqa: E402
+from eventbus.log.storage import MemoryStorage  # noqa: E402
+from eventbus.testing.conformance import PROMISES, Promise, Target, promises_for  # noqa: E402
+
+START_MS = 1_700_000_000_000
+SETTINGS: dict[str, Any] = {
+    # The housekeeping looks at the clock that often, so that what is due after a jump happens soon.
+    "checkpoint_interval_ms": 10,
+    "log_retention_check_interval_ms": 10,
+    "log_cleaner_backoff_ms": 10,
+}
+_names = itertools.count()
+
+
+class EmbeddedTarget(Target):
+    can = frozenset({"restart", "kill", "clock"})
+
+    def __init__(self) -> None:
+        self._now_ms = START_MS
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def advance(self, milliseconds: int) -> None:
+        self._now_ms += milliseconds
+
+
+class Memory(EmbeddedTarget):
+    """The storage is the test's own, so that it outlives the engine on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._move(MemoryStorage())
+
+    def _move(self, storage: MemoryStorage) -> None:
+        self._storage = storage
+        self._name = f"memory://conformance-{next(_names)}"
+
+    def open(self) -> EventBus:
+        settings, storage, name = broker_config(SETTINGS), self._storage, self._name
+
+        def make() -> Engine:
+            return Engine(name, storage, settings, self.now_ms, new_id)
+
+        backend = EmbeddedBackend(name, lambda: Engine.shared(name, settings, make))
+        return EventBus(name, backend=backend, clock=self.now_ms)
+
+    async def kill(self) -> None:
+        self._move(copy.deepcopy(self._storage))
+
+
+class File(EmbeddedTarget):
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+        self._life = 0
+
+    def open(self) -> EventBus:
+        return EventBus(f"file://{self._path()}", clock=self.now_ms, **SETTINGS)
+
+    def _path(self) -> Path:
+        return self._directory / f"life-{self._life}"
+
+    async def kill(self) -> None:
+        """What a killed process has written is there; the one that goes on does so elsewhere."""
+        before = self._path()
+        self._life += 1
+        shutil.copytree(before, self._path())
+
+
+@pytest.mark.parametrize("promise", promises_for(Memory), ids=repr)
+def test_memory(promise: Promise) -> None:
+    promise.check(Memory())
+
+
+@pytest.mark.parametrize("promise", promises_for(File), ids=repr)
+def test_file(promise: Promise, tmp_path: Path) -> None:
+    promise.check(File(tmp_path))
+
+
+def test_no_promise_is_left_out() -> None:
+    assert promises_for(Memory) == promises_for(File) == PROMISES
+    assert len({repr(promise) for promise in PROMISES}) == len(PROMISES) > 100
