@@ -127,6 +127,8 @@ class Transactions:
         self._endings: dict[str, _Ending] = {}
         self._answers: dict[str, TransactionEnd] = {}
         """The last end of each id, for its retry."""
+        self._unsettled: dict[str, int] = {}
+        """By id: where Complete* of a transaction without a bumped epoch stands; the next waits until it is durable."""
         self._next_timeout_ms = _NEVER_MS
         self._next_retry_ms = _NEVER_MS
         self._next_expiry_ms = now_ms + _EXPIRE_EVERY_MS
@@ -242,10 +244,19 @@ class Transactions:
             if error is not None:
                 raise error
         shard_log = self._home(transactional_id, producer)
+        if self._unsettled:
+            self._check_settled(transactional_id, shard_log)
         decision = shard_log.shard.add(transactional_id, producer, wanted, now_ms)
         known = shard_log.execute(decision, now_ms)
         if known.state is _ONGOING and transactional_id not in self._deadlines:
             self._set_deadline(transactional_id, now_ms + known.timeout_ms)
+
+    def _check_settled(self, transactional_id: str, shard_log: TransactionsLog) -> None:
+        if self._unsettled.get(transactional_id, -1) >= shard_log.log.high_watermark:
+            raise ConcurrentTransactions(
+                f"the last transaction of {transactional_id!r} is not on the disk as complete yet: try again in a moment"
+            )
+        self._unsettled.pop(transactional_id, None)
 
     def add_offsets(self, transactional_id: str, producer: ProducerIdAndEpoch, group: str, now_ms: int) -> None:
         """Make the group's offsets part of the producer's transaction. Raises as `add_partitions`."""
@@ -353,35 +364,37 @@ class Transactions:
             return
         known = shard_log.shard.transactions[transactional_id]
         while ending.remaining:
-            offset = self._mark(ending.remaining[-1], known.producer, known.state is _PREPARE_COMMIT, now_ms)
-            topic_partition = ending.remaining.pop()
+            topic_partition = ending.remaining[-1]
+            offset = None
+            if self._open_epoch(topic_partition, known.producer_id) in _epochs_of(known):
+                offset = self._mark(topic_partition, known.producer, known.state is _PREPARE_COMMIT, now_ms)
+            ending.remaining.pop()
             if offset is not None:
                 ending.markers.append((self._partitions[topic_partition].log, offset))
         if ending.answer is not None and ending.answer.markers is None:
             ending.answer.markers = tuple([(log.topic_partition, offset) for log, offset in ending.markers])
         if all(offset < log.high_watermark or log.closed for log, offset in ending.markers):
-            shard_log.execute(shard_log.shard.complete(transactional_id, now_ms), now_ms, self._store_lazily)
+            # The next transaction has another epoch, so this record may come to the disk when it likes; without a
+            # bumped epoch, the next transaction's records must not be there before it.
+            append = self._store_lazily if known.is_bumped else None
+            shard_log.execute(shard_log.shard.complete(transactional_id, now_ms), now_ms, append)
             del self._endings[transactional_id]
+            if not known.is_bumped:
+                self._unsettled[transactional_id] = shard_log.log.log_end_offset - 1
+
+    def _open_epoch(self, topic_partition: TopicPartition, producer_id: int) -> int | None:
+        """The epoch of the transaction that the producer has open in a partition.
+
+        What is there now counts: a topic that was deleted gets no marker, nor does one that was made anew since.
+        """
+        partition = self._partitions.get(topic_partition)
+        state = None if partition is None else producer_states(partition.log).get(producer_id)
+        return state.producer_epoch if state is not None and state.in_transaction else None
 
     def _mark(
         self, topic_partition: TopicPartition, producer: ProducerIdAndEpoch, committed: bool, now_ms: int
     ) -> int | None:
-        """End the producer's transaction on one partition, if one is open there; returns the marker's offset.
-
-        By what is open there now: a topic that was deleted gets no marker, nor does one that was made anew since.
-        """
-        partition = self._partitions.get(topic_partition)
-        if partition is None:
-            return None
-        state = producer_states(partition.log).get(producer.producer_id)
-        if state is None or not state.in_transaction:
-            return None
-        if state.producer_epoch > producer.producer_epoch:
-            _logger.error(
-                "%s: no marker of producer %d, epoch %d: epoch %d has a transaction open there",
-                topic_partition, *producer, state.producer_epoch,
-            )  # fmt: skip
-            return None
+        """End the producer's transaction on one partition; returns the marker's offset."""
         append = self._groups.end_transaction if topic_partition.topic == CONSUMER_OFFSETS else self._append_marker
         info = append(topic_partition, producer, committed, COORDINATOR_EPOCH, now_ms)
         return None if info is None else info.last_offset
@@ -599,11 +612,22 @@ def producer_states(log: PartitionLog) -> dict[int, ProducerState]:
     return log.producers.states.producers
 
 
+def _epochs_of(known: TransactionMetadata) -> range:
+    """The epochs that the records of the open or prepared transaction may have.
+
+    An end moves the epoch by one, a fence by two: at that epoch, the producer's next transaction is open.
+    """
+    epoch = known.producer_epoch
+    if known.state is _ONGOING or not known.is_bumped:
+        return range(epoch, epoch + 1)
+    return range(epoch)
+
+
 def _is_known(topic_partition: TopicPartition, producer_id: int, epoch: int, known: TransactionMetadata | None) -> bool:
     """Whether the coordinator will end what is open in the partition."""
     if known is None or known.producer_id != producer_id or topic_partition not in known.partitions:
         return False
-    return epoch == known.producer_epoch or (known.state in _PREPARED and epoch < known.producer_epoch)
+    return epoch in _epochs_of(known)
 
 
 def _was_committed(producer_id: int, epoch: int, known: TransactionMetadata) -> bool:
@@ -612,5 +636,5 @@ def _was_committed(producer_id: int, epoch: int, known: TransactionMetadata) -> 
     if known.state is not _COMPLETE_COMMIT:
         return False
     if producer_id == known.producer_id:
-        return epoch + 1 == known.producer_epoch
+        return known.is_bumped and epoch + 1 == known.producer_epoch
     return epoch == LAST_EPOCH and known.producer_epoch == 0

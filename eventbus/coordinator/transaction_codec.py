@@ -1,12 +1,13 @@
 """Kafka's record format of ``__transaction_state``: what a coordinator knows of a transactional id.
 
 Schemas: TransactionLogKey.json and TransactionLogValue.json of Apache Kafka's transaction coordinator. Keys are version
-0. Values are written as version 0 and, where they carry what only version 1 can (a producer id that follows or came
-before), as version 1; both are read, with fields of later versions skipped::
+0. Values are written as version 0 and, where they carry what only version 1 can (producer ids that follow or came
+before, a bumped epoch), as version 1; both are read, with fields of later versions skipped::
 
     v0   producer_id int64, producer_epoch int16, timeout_ms int32, status int8,
          [topic string, [partition int32]] (null while there are none), last_update_ms int64, start_ms int64
-    v1   the same in compact form, and tagged: 0 previous_producer_id int64, 1 next_producer_id int64
+    v1   the same in compact form, and tagged: 0 previous_producer_id int64, 1 next_producer_id int64,
+         2 client_transaction_version int16
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _INT32 = struct.Struct(">i")
 _HEAD = struct.Struct(">hqhib")
 _TIMES = struct.Struct(">qq")
 _TAGGED_INT64 = struct.Struct(">BBq")
-_PREVIOUS_TAG, _NEXT_TAG = 0, 1
+_PREVIOUS_TAG, _NEXT_TAG, _VERSION_TAG = 0, 1, 2
+_BUMPING_VERSION = b"\x02\x02\x00\x02"
+"""Tag, size and value: transactions V2."""
 _SHORT = 32_767
 
 
@@ -65,6 +68,9 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
     """The id whose epochs ran out: a retry may still carry it."""
     next_producer_id: int = NO_PRODUCER_ID
     """While a transaction is prepared: the id that follows, because the epochs of this one have run out."""
+    is_bumped: bool = False
+    """The last end moved the epoch (KIP-890), so its markers' epoch is above that of the records: stored as Kafka's
+    ``ClientTransactionVersion`` 2."""
 
     @property
     def producer(self) -> ProducerIdAndEpoch:
@@ -78,7 +84,7 @@ def encode_transaction_key(transactional_id: str) -> bytes:
 
 def encode_transaction_value(value: TransactionMetadata) -> bytes:
     """Version 0, or 1 where version 0 would lose something."""
-    if value.previous_producer_id != NO_PRODUCER_ID or value.next_producer_id != NO_PRODUCER_ID:
+    if value.is_bumped or value.previous_producer_id != NO_PRODUCER_ID or value.next_producer_id != NO_PRODUCER_ID:
         return _encode_value_1(value)
     parts = [_HEAD.pack(0, value.producer_id, value.producer_epoch, value.timeout_ms, value.state)]
     if value.partitions:
@@ -106,6 +112,8 @@ def _encode_value_1(value: TransactionMetadata) -> bytes:
     parts.append(_TIMES.pack(value.last_update_ms, value.start_ms))
     ids = ((_PREVIOUS_TAG, value.previous_producer_id), (_NEXT_TAG, value.next_producer_id))
     tagged = [_TAGGED_INT64.pack(tag, 8, producer_id) for tag, producer_id in ids if producer_id != NO_PRODUCER_ID]
+    if value.is_bumped:
+        tagged.append(_BUMPING_VERSION)
     return b"".join((*parts, _varint(len(tagged)), *tagged))
 
 
@@ -140,8 +148,9 @@ def decode_transaction_value(data: bytes) -> TransactionMetadata:
         partitions,
         last_update_ms,
         start_ms,
-        _int64(tagged.get(_PREVIOUS_TAG)),
-        _int64(tagged.get(_NEXT_TAG)),
+        _integer(tagged.get(_PREVIOUS_TAG), 8, NO_PRODUCER_ID),
+        _integer(tagged.get(_NEXT_TAG), 8, NO_PRODUCER_ID),
+        _integer(tagged.get(_VERSION_TAG), 2, 0) >= 2,
     )
 
 
@@ -168,11 +177,11 @@ def _varint(number: int) -> bytes:
     return bytes(parts)
 
 
-def _int64(data: bytes | None) -> int:
+def _integer(data: bytes | None, size_bytes: int, default: int) -> int:
     if data is None:
-        return NO_PRODUCER_ID
-    if len(data) != 8:
-        raise ValueError(f"a producer id of {len(data)} bytes; 8 belong there")
+        return default
+    if len(data) != size_bytes:
+        raise ValueError(f"a tagged field of {len(data)} bytes; {size_bytes} belong there")
     return int.from_bytes(data, "big", signed=True)
 
 

@@ -2,15 +2,14 @@
 
 A producer that ends a transaction goes on with the next epoch (KIP-890, "transactions V2"), so the epoch tells a retry
 of that end (one below) from the next transaction's. A *fence* (timeout, takeover, admin) moves the epoch by two: the
-fenced producer then never looks like one that retries. `TRANSITIONS` is the whole machine; the epochs decide which
-event a request is.
+fenced producer then never looks like one that retries. Which event of `transaction_states` a request is, is decided by
+its epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -24,12 +23,18 @@ from eventbus.coordinator.transaction_codec import (
     encode_transaction_key,
     encode_transaction_value,
 )
+from eventbus.coordinator.transaction_states import (
+    COMPLETE_ABORT,
+    DEAD,
+    EMPTY,
+    ONGOING,
+    PREPARE_ABORT,
+    TRANSITIONS,
+    TransactionEvent,
+)
 from eventbus.errors import (
-    ConcurrentTransactions,
     InvalidProducerIdMapping,
     InvalidRequest,
-    InvalidTxnState,
-    KafkaError,
     ProducerFenced,
     TransactionalIdNotFound,
 )
@@ -43,161 +48,6 @@ LAST_EPOCH = 32_766
 MAX_EPOCH = 32_767
 """The highest a marker carries."""
 MAX_ID_BYTES = 32_767
-
-EMPTY = TransactionState.EMPTY
-ONGOING = TransactionState.ONGOING
-PREPARE_COMMIT = TransactionState.PREPARE_COMMIT
-PREPARE_ABORT = TransactionState.PREPARE_ABORT
-COMPLETE_COMMIT = TransactionState.COMPLETE_COMMIT
-COMPLETE_ABORT = TransactionState.COMPLETE_ABORT
-DEAD = TransactionState.DEAD
-
-STORED_STATES = (EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT)
-"""Dead is a tombstone, and PrepareEpochFence, which Kafka needs while an append is on its way, is never met here."""
-
-
-class TransactionEvent(Enum):
-    """What happens to a transactional id. The requests are those of a producer whose epoch was found right for them."""
-
-    INIT = "init"
-    ADD = "add partitions or offsets"
-    COMMIT = "commit"
-    ABORT = "abort"
-    RETRY_COMMIT = "commit, of the epoch before"
-    RETRY_ABORT = "abort, of the epoch before"
-    COMMIT_V1 = "commit, V1"
-    ABORT_V1 = "abort, V1"
-    FENCE = "timeout, takeover, admin abort"
-    MARKED = "markers durable"
-    EXPIRE = "idle for too long"
-
-
-class Transition(NamedTuple):
-    """What an event does in a state: the next state, or the error; and Kafka's rule for it."""
-
-    outcome: TransactionState | type[KafkaError]
-    rule: str
-
-
-_Row = dict[TransactionState, Transition]
-
-_BUSY = Transition(
-    ConcurrentTransactions, "Answer CONCURRENT_TRANSACTIONS until the markers are written and the state is complete."
-)
-_OTHER_END = Transition(InvalidTxnState, "The outcome is decided; the opposite end is INVALID_TXN_STATE (KIP-98).")
-_NOT_NOW = Transition(InvalidTxnState, "Cannot come here.")
-_STALE = Transition(ProducerFenced, "Strict epoch equality for an open or new transaction (KIP-890): PRODUCER_FENCED.")
-_NEXT_EPOCH = Transition(EMPTY, "Bump the epoch: whoever had the id before is fenced. At 32766 rotate the producer id.")
-_BEGIN = Transition(ONGOING, "The first partition begins the transaction.")
-_SAME = "A retry of the end that was carried out: answer it again, store nothing."
-_NOTHING = "Nothing was added: nothing to end. (Kafka's client does not send this, KAFKA-18401.)"
-_EMPTY_ABORT = Transition(
-    PREPARE_ABORT, "Legal since the client may not know whether anything was added (KIP-890); the epoch is bumped."
-)
-_NONE_OPEN = Transition(InvalidTxnState, "There is no transaction to abort.")
-_EXPIRED = Transition(DEAD, "transactional.id.expiration.ms after the last update the id is forgotten (tombstone).")
-_KEPT = Transition(InvalidTxnState, "An id never expires while its transaction is open or prepared (KIP-98).")
-_V1_EMPTY = Transition(InvalidTxnState, "No transaction was begun: INVALID_TXN_STATE.")
-
-
-def _row(
-    empty: Transition,
-    ongoing: Transition,
-    prepare_commit: Transition,
-    prepare_abort: Transition,
-    complete_commit: Transition,
-    complete_abort: Transition,
-) -> _Row:
-    outcomes = (empty, ongoing, prepare_commit, prepare_abort, complete_commit, complete_abort)
-    return dict(zip(STORED_STATES, outcomes, strict=True))
-
-
-TRANSITIONS: dict[TransactionEvent, _Row] = {
-    TransactionEvent.INIT: _row(
-        _NEXT_EPOCH,
-        Transition(PREPARE_ABORT, "Fence and abort what a dead producer left open, then the caller tries again."),
-        _BUSY,
-        _BUSY,
-        _NEXT_EPOCH,
-        _NEXT_EPOCH,
-    ),
-    TransactionEvent.ADD: _row(
-        _BEGIN,
-        Transition(ONGOING, "Added to the open transaction; stored only when something is new."),
-        _BUSY,
-        _BUSY,
-        _BEGIN,
-        _BEGIN,
-    ),
-    TransactionEvent.COMMIT: _row(
-        Transition(EMPTY, _NOTHING),
-        Transition(PREPARE_COMMIT, "Decided once this is durable: markers follow, whatever happens (KIP-98)."),
-        _BUSY,
-        _BUSY,
-        Transition(COMPLETE_COMMIT, _NOTHING),
-        Transition(COMPLETE_ABORT, _NOTHING),
-    ),
-    TransactionEvent.ABORT: _row(
-        _EMPTY_ABORT,
-        Transition(PREPARE_ABORT, "Decided once this is durable: markers follow, whatever happens (KIP-98)."),
-        _BUSY,
-        _BUSY,
-        _EMPTY_ABORT,
-        _EMPTY_ABORT,
-    ),
-    TransactionEvent.RETRY_COMMIT: _row(
-        _STALE, _STALE, _BUSY, _OTHER_END, Transition(COMPLETE_COMMIT, _SAME), _OTHER_END
-    ),
-    TransactionEvent.RETRY_ABORT: _row(
-        _STALE, _STALE, _OTHER_END, _BUSY, _OTHER_END, Transition(COMPLETE_ABORT, _SAME)
-    ),
-    TransactionEvent.COMMIT_V1: _row(
-        _V1_EMPTY,
-        Transition(PREPARE_COMMIT, "Decided once this is durable; the epoch stays."),
-        _BUSY,
-        _OTHER_END,
-        Transition(COMPLETE_COMMIT, _SAME),
-        _OTHER_END,
-    ),
-    TransactionEvent.ABORT_V1: _row(
-        _V1_EMPTY,
-        Transition(PREPARE_ABORT, "Decided once this is durable; the epoch stays."),
-        _OTHER_END,
-        _BUSY,
-        _OTHER_END,
-        Transition(COMPLETE_ABORT, _SAME),
-    ),
-    TransactionEvent.FENCE: _row(
-        _NONE_OPEN,
-        Transition(PREPARE_ABORT, "Abort, and bump the epoch: the producer cannot go on with it (KIP-98, KIP-588)."),
-        _BUSY,
-        _BUSY,
-        _NONE_OPEN,
-        _NONE_OPEN,
-    ),
-    TransactionEvent.MARKED: _row(
-        _NOT_NOW,
-        _NOT_NOW,
-        Transition(COMPLETE_COMMIT, "Every partition has its marker."),
-        Transition(COMPLETE_ABORT, "Every partition has its marker."),
-        _NOT_NOW,
-        _NOT_NOW,
-    ),
-    TransactionEvent.EXPIRE: _row(_EXPIRED, _KEPT, _KEPT, _KEPT, _EXPIRED, _EXPIRED),
-}
-"""By event, then by state: what happens, and Kafka's rule for it."""
-
-_END_EVENTS = {
-    # (committed, bump_epoch, is a retry)
-    (True, True, False): TransactionEvent.COMMIT,
-    (False, True, False): TransactionEvent.ABORT,
-    (True, True, True): TransactionEvent.RETRY_COMMIT,
-    (False, True, True): TransactionEvent.RETRY_ABORT,
-    (True, False, False): TransactionEvent.COMMIT_V1,
-    (False, False, False): TransactionEvent.ABORT_V1,
-    (True, False, True): TransactionEvent.RETRY_COMMIT,
-    (False, False, True): TransactionEvent.RETRY_ABORT,
-}
 
 
 class TransactionsShard:
@@ -239,10 +89,7 @@ class TransactionsShard:
         if known is None:
             fresh = TransactionMetadata(new_producer_id(), 0, timeout_ms, EMPTY, last_update_ms=now_ms)
             return _stored(transactional_id, fresh, fresh.producer)
-        retried = False
-        if expected is not None:
-            retried = self._check_expected(transactional_id, known, expected)
-        if retried:
+        if expected is not None and self._is_answered(transactional_id, known, expected):
             return Decision((), known.producer)
         if _next(transactional_id, known, TransactionEvent.INIT) is PREPARE_ABORT:
             return Decision(self.fence(transactional_id, now_ms).records, None)
@@ -267,8 +114,8 @@ class TransactionsShard:
             self._continued[transactional_id] = (expected, producer)
         return _stored(transactional_id, value, producer)
 
-    def _check_expected(self, transactional_id: str, known: TransactionMetadata, expected: ProducerIdAndEpoch) -> bool:
-        """True when this producer has had its answer already. Raises ProducerFenced when another one came after it."""
+    def _is_answered(self, transactional_id: str, known: TransactionMetadata, expected: ProducerIdAndEpoch) -> bool:
+        """Whether this producer has had its answer before. Raises ProducerFenced when another one came after it."""
         if expected == known.producer:
             return False
         if self._continued.get(transactional_id) == (expected, known.producer):
@@ -320,17 +167,22 @@ class TransactionsShard:
         InvalidProducerIdMapping, ProducerFenced, InvalidTxnState, ConcurrentTransactions.
         """
         known = self.known(transactional_id, producer)
-        retried = _is_retry(known, producer)
-        if not retried:
+        if bump_epoch and _is_retry(known, producer):
+            event = TransactionEvent.RETRY_COMMIT if committed else TransactionEvent.RETRY_ABORT
+        else:
             _check_current(transactional_id, known, producer)
-        state = _next(transactional_id, known, _END_EVENTS[committed, bump_epoch, retried])
+            if bump_epoch:
+                event = TransactionEvent.COMMIT if committed else TransactionEvent.ABORT
+            else:
+                event = TransactionEvent.COMMIT_V1 if committed else TransactionEvent.ABORT_V1
+        state = _next(transactional_id, known, event)
         if state is known.state:
             return Decision((), known.producer)
         if not bump_epoch:
-            value = _prepared(known, state, known.producer_epoch, now_ms)
+            value = _prepared(known, state, known.producer_epoch, now_ms, is_bumped=False)
             return _stored(transactional_id, value, value.producer)
         if known.producer_epoch >= LAST_EPOCH:
-            value = _prepared(known, state, MAX_EPOCH, now_ms, new_producer_id())
+            value = _prepared(known, state, MAX_EPOCH, now_ms, next_producer_id=new_producer_id())
             return _stored(transactional_id, value, ProducerIdAndEpoch(value.next_producer_id, 0))
         value = _prepared(known, state, known.producer_epoch + 1, now_ms)
         return _stored(transactional_id, value, value.producer)
@@ -357,6 +209,7 @@ class TransactionsShard:
             now_ms,
             known.start_ms,
             known.producer_id if rotates else NO_PRODUCER_ID,
+            is_bumped=known.is_bumped,
         )
         return _stored(transactional_id, value, value)
 
@@ -451,12 +304,15 @@ def _next(transactional_id: str, known: TransactionMetadata, event: TransactionE
     outcome, rule = TRANSITIONS[event][known.state]
     if isinstance(outcome, TransactionState):
         return outcome
-    raise outcome(f"transactional id {transactional_id!r} is {known.state.title}; {event.value}: {rule}")
+    asked = event.name.lower().replace("_", " ")
+    raise outcome(f"transactional id {transactional_id!r}, {asked}, in state {known.state.title}: {rule}")
 
 
 def _is_retry(known: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
     """Whether the producer asks with the epoch that the end it asks for has left behind."""
     producer_id, epoch = producer
+    if not (known.is_bumped or known.state in (EMPTY, ONGOING)):
+        return False  # by a client that leaves the epoch: the one before was fenced
     if producer_id == known.previous_producer_id:
         return epoch == LAST_EPOCH and known.producer_epoch == 0
     if producer_id != known.producer_id or epoch + 1 != known.producer_epoch:
@@ -486,7 +342,9 @@ def _prepared(
     state: TransactionState,
     epoch: int,
     now_ms: int,
+    *,
     next_producer_id: int = NO_PRODUCER_ID,
+    is_bumped: bool = True,
 ) -> TransactionMetadata:
     is_open = known.state is ONGOING
     return TransactionMetadata(
@@ -499,6 +357,7 @@ def _prepared(
         known.start_ms if is_open else now_ms,
         NO_PRODUCER_ID,
         next_producer_id,
+        is_bumped,
     )
 
 
@@ -515,4 +374,6 @@ def _line(transactional_id: str, known: TransactionMetadata) -> str:
         parts.append(f"previous={known.previous_producer_id}")
     if known.next_producer_id != NO_PRODUCER_ID:
         parts.append(f"next={known.next_producer_id}")
+    if known.is_bumped:
+        parts.append("bumped")
     return f"{' '.join(parts)} timeout={known.timeout_ms} start={known.start_ms} updated={known.last_update_ms};"
