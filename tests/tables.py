@@ -32,9 +32,9 @@ def _name(member: Enum) -> str:
 def check(name: str, transitions: Mapping[tuple[Enum, Enum], Enum], rewrite: bool) -> None:
     """AssertionError unless DESIGN.md has the table between ``<!-- table: name -->`` and ``<!-- end -->``."""
     text = DESIGN.read_text(encoding="utf-8")
-    pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+    pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
     assert len(pattern.findall(text)) == 1, f"DESIGN.md has no place for the table of {name}"
-    drawn = pattern.sub(lambda match: match[1] + render(transitions) + match[2], text)
+    drawn = pattern.sub(lambda match: f"{match[1]}{render(transitions)}\n{match[2]}", text)
     if rewrite:
         DESIGN.write_text(drawn, encoding="utf-8")
     assert drawn == DESIGN.read_text(encoding="utf-8"), (
