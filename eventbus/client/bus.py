@@ -25,7 +25,7 @@ from eventbus.client.config import (
     normalise,
     producer_settings,
 )
-from eventbus.client.consumer import Consumer
+from eventbus.client.consumer import Consumer, Listener, RebalanceListener
 from eventbus.client.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, producer
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.client.producer import Producer
@@ -433,14 +433,19 @@ class EventBus(Sending):
         pattern: str | None = None,
         key: Any = bytes,
         value: Any = bytes,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
         **config: Any,
     ) -> Consumer:
         """A consumer for a loop of one's own: ``async with bus.new_consumer("orders", group="audit") as consumer:``.
 
-        ``key`` and ``value`` are the types to read them as. Further keywords: ``start``, ``isolation``,
-        ``fetch_min_bytes``, ``fetch_max_wait_ms``, ``max_partition_fetch_bytes``, ``check_crcs``.
+        ``key`` and ``value`` are the types to read them as. ``on_assigned``, ``on_revoked`` and ``on_lost`` are called
+        when the group moves partitions, see `RebalanceListener`. Further keywords are Kafka's keys with underscores:
+        ``start``, ``isolation``, ``fetch_min_bytes``, ``group_instance_id``, ``session_timeout_ms``,
+        ``partition_assignment_strategy``, ...; see `ConsumerConfig`.
         """
-        self._running("new_consumer")
+        tasks = self._running("new_consumer")
         settings = consumer_settings({"client_id": self.client_id, "group": group, **config})
 
         def open_consumer() -> BackendConsumer:
@@ -448,7 +453,16 @@ class EventBus(Sending):
 
         wanted = (*names, *((topics,) if isinstance(topics, str) else topics))
         return Consumer(
-            self._backend, open_consumer, settings, wanted, pattern=pattern, key=key, value=value, serdes=self._serdes
+            self._backend,
+            open_consumer,
+            settings,
+            wanted,
+            spawn=tasks.start_soon,
+            listener=RebalanceListener(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost),
+            pattern=pattern,
+            key=key,
+            value=value,
+            serdes=self._serdes,
         )
 
     def _running(self, what: str) -> anyio.abc.TaskGroup:

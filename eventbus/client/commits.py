@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
 
 import anyio
 import msgspec
@@ -16,6 +17,8 @@ logger = logging.getLogger("eventbus.consumer")
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 OnCommit = Callable[[Offsets, EventBusError | None], object]
 """Called with the offsets and what kept them from being stored, or None."""
+Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
+"""Runs a task beside the caller."""
 
 _ATTEMPTS = 10
 _RETRY_SECONDS = 0.1
@@ -34,10 +37,7 @@ class BackgroundCommits:
     Every commit has a number, and per partition the newest counts: a retry that has become stale is dropped.
     """
 
-    def __init__(
-        self, commit: Callable[[Offsets], Awaitable[None]], spawn: Callable[[Callable[[], Awaitable[None]]], object]
-    ) -> None:
-        """``spawn`` runs a task beside the caller."""
+    def __init__(self, commit: Callable[[Offsets], Awaitable[None]], spawn: Spawn) -> None:
         self._commit = commit
         self._spawn = spawn
         self._waiting: list[_Commit] = []

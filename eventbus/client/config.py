@@ -96,6 +96,8 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:
     if "assignors" in values:
         values["assignors"] = _assignors(values["assignors"])
     settings = _convert(values, ConsumerConfig, "consumer")
+    if settings.enable_auto_commit and settings.group is None:
+        raise ConfigError("enable_auto_commit=True commits for a group: open the consumer with group=...")
     if settings.heartbeat_interval_ms >= settings.session_timeout_ms:
         raise ConfigError(
             f"heartbeat_interval_ms={settings.heartbeat_interval_ms} must be below "

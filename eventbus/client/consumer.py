@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 import anyio
+import msgspec
 
 from eventbus.backends.base import EARLIEST, LATEST, Backend, BackendConsumer, ConsumerConfig
-from eventbus.errors import ConfigError, SerializationError
+from eventbus.client.commits import BackgroundCommits, OnCommit, Spawn
+from eventbus.errors import ConfigError, EventBusError, SerializationError
 from eventbus.types import (
     ConsumerRecord,
     FetchedRecords,
+    GroupMetadata,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
 )
 from serdes import Decode, Serde, bind_decoder, serde_for
+
+logger = logging.getLogger("eventbus.consumer")
+
+_CLOSE_SECONDS = 30
+"""How long closing waits for commits and the listener; Kafka's ``close()`` has the same limit."""
+
+Listener = Callable[[list[TopicPartition]], object]
+"""Told of partitions by a rebalance: a plain function, or an ``async def``, which is awaited."""
+
+
+class RebalanceListener(msgspec.Struct, frozen=True, kw_only=True):
+    """What to call when the group moves partitions; all from inside `Consumer.poll`, which waits for it.
+
+    ``on_revoked`` is called before they are given up: the place for a last commit. ``on_assigned`` is called before
+    their first record is returned: the place for a seek. ``on_lost`` is called when they are gone already (the group
+    gave this member up), so that nothing can be committed; without it ``on_revoked`` is called, as Java's client does.
+    """
+
+    on_assigned: Listener | None = None
+    on_revoked: Listener | None = None
+    on_lost: Listener | None = None
 
 
 class _Ahead:
@@ -44,8 +71,8 @@ class _Ahead:
 class Consumer:
     """Reads records in a loop of the caller's.
 
-    Offsets are committed by `commit` alone: what is not committed is read again after a restart. Not for several
-    tasks at once; a second `poll` while one waits is refused.
+    Offsets are committed by `commit` alone (unless ``enable_auto_commit`` is set): what is not committed is read again
+    after a restart. Not for several tasks at once: a `poll` or a change of what to read beside another is refused.
     """
 
     def __init__(
@@ -55,6 +82,8 @@ class Consumer:
         config: ConsumerConfig,
         topics: Sequence[str],
         *,
+        spawn: Spawn,
+        listener: RebalanceListener,
         pattern: str | None = None,
         key: Any = bytes,
         value: Any = bytes,
@@ -73,7 +102,15 @@ class Consumer:
         """Never holds a chunk that is used up, so that its first one has a record to return."""
         self._polled: dict[TopicPartition, int] = {}
         """Next offset per partition after what `poll` has returned: what `commit` stores, and nothing else."""
-        self._polling = False
+        self._is_used = False
+        self._listener = listener
+        self._hears_of_rebalances = False
+        self._revoking: set[TopicPartition] = set()
+        """Being given up in good order: what else goes is lost."""
+        self._lost: list[TopicPartition] = []
+        """Lost, and the listener has not been told."""
+        self._background = BackgroundCommits(self._commit_one_after_another, spawn)
+        self._next_auto_commit = 0.0
 
     @property
     def _consumer(self) -> BackendConsumer:
@@ -83,10 +120,13 @@ class Consumer:
 
     async def __aenter__(self) -> Consumer:
         self._opened = self._open_consumer()
-        self._opened.on_revoked = self._forget
+        self._opened.on_revoked = self._gone
+        self._opened.on_revoking = self._revoke
+        self._opened.on_assigned = self._assign
+        self._next_auto_commit = anyio.current_time() + self._config.auto_commit_interval_ms / 1000
         try:
             if self._topics or self._pattern is not None:
-                await self._opened.subscribe(self._topics, self._pattern)
+                await self.subscribe(*self._topics, pattern=self._pattern)
         except BaseException:
             await self.aclose()
             raise
@@ -98,20 +138,53 @@ class Consumer:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Give up the partitions. Commits nothing."""
-        opened, self._opened = self._opened, None
-        self._ahead.clear()
-        self._polled.clear()
-        if opened is not None:
+        """Leave the group at once; its partitions go to the others. A static member's place is kept for its session.
+
+        Commits nothing but what `commit_nowait` has begun, and, with ``enable_auto_commit``, what was polled. The
+        listener is told that the partitions go.
+        """
+        opened = self._opened
+        if opened is None:
+            return
+        try:
+            with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+                await self._before_leaving()
+        finally:
+            self._opened = None
+            self._hears_of_rebalances = False
+            self._ahead.clear()
+            self._polled.clear()
+            self._lost.clear()
             await opened.aclose()
+
+    async def _before_leaving(self) -> None:
+        await self._background.finish()
+        partitions = self.assignment() if self._hears_of_rebalances else []
+        if partitions:
+            await self._revoke(partitions)
+        elif self._config.enable_auto_commit:
+            await self._commit_automatically()
 
     # what to read ----------------------------------------------------------------------------------------------------
 
-    async def subscribe(self, *topics: str, pattern: str | None = None) -> None:
-        """Read all partitions of ``topics``, or of every topic whose whole name matches ``pattern``; new ones too.
+    async def subscribe(
+        self,
+        *topics: str,
+        pattern: str | None = None,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Read ``topics``, or every topic whose whole name matches ``pattern``, new ones too; with a group, its share.
 
-        Partitions that were being read already go on where they are.
+        The listeners replace those given before, see `RebalanceListener`. Partitions that were being read already and
+        stay go on where they are. A sole member has its partitions on return; beside others the next polls get them.
+        Raises UnknownTopicOrPartition, InvalidSessionTimeout, InconsistentGroupProtocol (the members have no assignor
+        in common), FencedInstanceId, GroupMaxSizeReached.
         """
+        if on_assigned is not None or on_revoked is not None or on_lost is not None:
+            self._listener = RebalanceListener(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
+        self._hears_of_rebalances = self._config.group is not None
         await self._change(lambda: self._consumer.subscribe(topics, pattern))
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -124,15 +197,16 @@ class Consumer:
 
     async def _change(self, change: Callable[[], Awaitable[None]]) -> None:
         """Carry positions over a change of partitions: a backend may give up all of them and start anew."""
-        assigned = self.assignment()
-        self._give_back(assigned)
-        positions = {partition: await self._consumer.position(partition) for partition in assigned}
-        polled = self._polled.copy()
-        await change()
-        kept = positions.keys() & set(self.assignment())
-        self._polled = {partition: polled[partition] for partition in polled.keys() & kept}
-        for partition in kept:
-            self._consumer.seek(partition, positions[partition])
+        with self._used_alone():
+            assigned = self.assignment()
+            self._give_back(assigned)
+            positions = {partition: await self._consumer.position(partition) for partition in assigned}
+            polled = self._polled.copy()
+            await change()
+            kept = positions.keys() & set(self.assignment())
+            self._polled = {partition: polled[partition] for partition in polled.keys() & kept}
+            for partition in kept:
+                self._consumer.seek(partition, positions[partition])
 
     def _give_back(self, partitions: Collection[TopicPartition]) -> None:
         """Have what was fetched ahead of these partitions fetched again: dropping it alone would lose it."""
@@ -145,38 +219,96 @@ class Consumer:
         self._polled.pop(partition, None)
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions being read."""
+        """The partitions being read. In a group with other members the first ones come with a poll: see `assigned`."""
         return self._consumer.assignment()
+
+    async def assigned(self) -> list[TopicPartition]:
+        """Return when there are partitions to read, and which. The first records of them wait for `poll`.
+
+        A group with more members than partitions leaves some without any: bound the wait with a timeout.
+        """
+        while not (partitions := self.assignment()):
+            with self._used_alone():
+                await self._fetch(1_000)
+        return partitions
+
+    # rebalances: called by the backend's consumer, all but the first from within its `fetch` --------------------------
+
+    def _gone(self, partition: TopicPartition) -> None:
+        if partition in self._revoking:
+            self._revoking.discard(partition)
+        elif self._hears_of_rebalances:
+            self._lost.append(partition)
+        self._forget(partition)
+
+    async def _revoke(self, partitions: list[TopicPartition]) -> None:
+        self._revoking.update(partitions)
+        try:
+            await self._background.finish()
+            if self._config.enable_auto_commit:
+                await self._commit_automatically(partitions)
+            await _tell(self._listener.on_revoked, partitions)
+        except anyio.get_cancelled_exc_class():
+            self._revoking.difference_update(partitions)  # still ours; the next poll asks again
+            raise
+
+    async def _assign(self, partitions: list[TopicPartition]) -> None:
+        await _tell(self._listener.on_assigned, partitions)
+
+    async def _tell_of_losses(self) -> None:
+        lost, self._lost = self._lost, []
+        if lost:
+            await _tell(self._listener.on_lost or self._listener.on_revoked, sorted(lost))
 
     # reading ---------------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int = 1_000, max_records: int = 500) -> list[ConsumerRecord]:
         """Up to ``max_records`` records; an empty list when none came within ``timeout_ms``.
 
-        Raises CorruptRecord, OffsetOutOfRange (``start="none"``) and SerializationError. The last one comes alone:
-        readable records before it are returned first, the next `poll` raises it and the position is past the record.
+        Call it at least every ``max_poll_interval_ms``, or the group gives this member up. Rebalances happen in here,
+        and their listeners are called.
+
+        Raises CorruptRecord, OffsetOutOfRange and NoCommittedOffset (``start="none"``), FencedInstanceId, and
+        SerializationError. The last one comes alone: readable records before it are returned first, the next `poll`
+        raises it and the position is past the record.
         """
-        if not self._ahead:
-            await self._fetch(timeout_ms)
+        with self._used_alone():
+            if self._config.enable_auto_commit and anyio.current_time() >= self._next_auto_commit:
+                await self._commit_automatically()
+            if not self._ahead:
+                await self._fetch(timeout_ms)
+            elif self._consumer.polled():
+                await self._fetch(0)  # the group waits; of what is here some may go
         return self._take(max_records)
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        while not self._ahead:
-            await self._fetch(1_000)
+        if not self._ahead or self._config.enable_auto_commit or self._consumer.polled():
+            while not (records := await self.poll(1_000, 1)):
+                pass
+            return records[0]
         return self._take(1)[0]
 
-    async def _fetch(self, timeout_ms: int) -> None:
-        if self._polling:
-            raise ConfigError("this consumer is already being polled by another task: one consumer, one task")
-        self._polling = True
+    @contextmanager
+    def _used_alone(self) -> Generator[None]:
+        if self._is_used:
+            raise ConfigError(
+                "this consumer is already being polled by another task (or by its own rebalance listener): "
+                "one consumer, one task"
+            )
+        self._is_used = True
         try:
-            await anyio.lowlevel.checkpoint()
-            fetched = await self._consumer.fetch(timeout_ms)
+            yield
         finally:
-            self._polling = False
+            self._is_used = False
+
+    async def _fetch(self, timeout_ms: int) -> None:
+        await self._tell_of_losses()
+        await anyio.lowlevel.checkpoint()
+        fetched = await self._consumer.fetch(timeout_ms)
+        await self._tell_of_losses()
         for ahead in map(_Ahead, fetched):
             # The backend went back by itself (a reset, a topic created anew): the old offset means nothing here.
             if ahead.position < self._polled.get(ahead.topic_partition, 0):
@@ -261,6 +393,16 @@ class Consumer:
         found = await self._backend.list_offsets(times_ms)
         return {partition: at if at.offset >= 0 else None for partition, at in found.items()}
 
+    async def seek_to_time(self, time_ms: int, *partitions: TopicPartition) -> None:
+        """Read on from the first record at or after a time, or from the end; all partitions when none is named."""
+        wanted = [TopicPartition(*partition) for partition in partitions] or self.assignment()
+        found = await self.offsets_for_times(dict.fromkeys(wanted, time_ms))
+        for partition, at in found.items():
+            if at is None:
+                await self._seek_to([partition], LATEST)
+            else:
+                self.seek(partition, at.offset)
+
     def pause(self, *partitions: TopicPartition) -> None:
         """Return nothing of these partitions until `resume`."""
         self._consumer.pause(partitions)
@@ -270,31 +412,93 @@ class Consumer:
         """Take up paused partitions again."""
         self._consumer.resume(partitions)
 
+    async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """Where each partition ends: the offset its next record gets, or, read committed, the first open one."""
+        return await self._consumer.end_offsets(
+            [TopicPartition(*partition) for partition in partitions] or self.assignment()
+        )
+
     async def lag(self, partition: TopicPartition) -> int:
-        """Records between the position and the end of the partition."""
+        """Records between the position and the end of the partition: what is still to be polled."""
+        partition = TopicPartition(*partition)
         end = await self._consumer.end_offsets([partition])
         return max(end[partition] - await self.position(partition), 0)
+
+    async def uncommitted(self, partition: TopicPartition) -> int:
+        """Records between the group's committed offset and the position: what is read again if this one dies now."""
+        partition = TopicPartition(*partition)
+        committed = (await self.committed(partition)).get(partition)
+        if committed is None:
+            begin = (await self._backend.list_offsets({partition: EARLIEST}))[partition].offset
+        else:
+            begin = committed.offset
+        return max(await self.position(partition) - begin, 0)
 
     # commits ---------------------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Store the next offset to read per partition; without ``offsets``, of everything `poll` has returned.
+        """Store the *next* offset to read per partition; without ``offsets``, of everything `poll` has returned.
 
-        Partitions given up since, or whose topic was deleted, are left out.
+        Partitions given up since, or whose topic was deleted, are left out. On disk on return. Raises
+        RebalanceInProgress (poll, then go on from the committed offsets), IllegalGeneration, UnknownMemberId and
+        FencedInstanceId: the group went on without this member, and what it handled others handle again.
         """
+        chosen = self._chosen(offsets)
+        self._background.number(chosen)
+        await self._consumer.commit(chosen)
+
+    def commit_nowait(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        callback: OnCommit | None = None,
+    ) -> None:
+        """Commit without waiting. Errors that may pass are tried again, unless a newer commit has been made since.
+
+        ``callback(offsets, error)`` is called with the outcome; without one an error is logged. `aclose` waits for it.
+        """
+        self._background.add(self._chosen(offsets), callback)
+
+    def _chosen(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         chosen: Mapping[TopicPartition, OffsetAndMetadata | int]
         if offsets is None:
             assigned = self.assignment()
             chosen = {partition: self._polled[partition] for partition in assigned if partition in self._polled}
         else:
             chosen = offsets
-        await self._consumer.commit(
-            {
-                TopicPartition(*partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-                for partition, offset in chosen.items()
-            }
-        )
+        return {
+            TopicPartition(*partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+            for partition, offset in chosen.items()
+        }
+
+    async def _commit_one_after_another(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        await self._consumer.commit(offsets)
+
+    async def _commit_automatically(self, partitions: Collection[TopicPartition] | None = None) -> None:
+        """What `poll` has returned, whether it was handled or not: that is what ``enable_auto_commit`` means."""
+        self._next_auto_commit = anyio.current_time() + self._config.auto_commit_interval_ms / 1000
+        polled = self._chosen(None)
+        if partitions is not None:
+            polled = {partition: offset for partition, offset in polled.items() if partition in partitions}
+        try:
+            await self.commit(polled)
+        except EventBusError as error:
+            logger.warning("the automatic commit failed, the next one tries again: %s", error)
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed, of all assigned partitions when none is named; absent means never."""
-        return await self._consumer.committed(partitions or self.assignment())
+        return await self._consumer.committed(
+            [TopicPartition(*partition) for partition in partitions] or self.assignment()
+        )
+
+    def group_metadata(self) -> GroupMetadata:
+        """Which member of which generation this consumer is: what a transaction that commits its offsets is given."""
+        return self._consumer.group_metadata()
+
+
+async def _tell(listener: Listener | None, partitions: list[TopicPartition]) -> None:
+    if listener is not None:
+        told = listener(partitions)
+        if inspect.isawaitable(told):
+            await told

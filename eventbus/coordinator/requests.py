@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from eventbus.coordinator.consumer_protocol import decode_assignment, decode_subscription
 from eventbus.types import ProducerIdAndEpoch, TopicPartition
 
 CONSUMER_PROTOCOL = "consumer"
@@ -75,6 +76,22 @@ class MemberDescription(NamedTuple):
     client_host: str
     metadata: bytes
     assignment: bytes
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """What a consumer subscribes to; empty for other kinds of members, and while the group rebalances."""
+        try:
+            return decode_subscription(self.metadata).topics
+        except ValueError:
+            return ()
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """What a consumer reads; empty for an idle one, for other kinds of members, and while the group rebalances."""
+        try:
+            return tuple(decode_assignment(self.assignment))
+        except ValueError:
+            return ()
 
 
 class GroupListing(NamedTuple):
