@@ -10,12 +10,11 @@ from collections.abc import Generator
 
 from eventbus.broker.logs import Logs
 from eventbus.errors import CorruptRecord, EventBusError
-from eventbus.log.cleaner import Cleanable, Cleaning, LastBatch, Pause, carry_out, cleanable
+from eventbus.log.cleaner import Cleanable, Cleaning, Pause, carry_out, cleanable, last_batches
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.recovery import corrupt_record
 from eventbus.log.segment import Damage
 from eventbus.log.storage import storage_error
-from eventbus.records.sequence import decrement_sequence
 
 __all__ = ["Cleaning", "LogCleaner", "Pause"]
 
@@ -90,7 +89,7 @@ class LogCleaner:
             _logger.debug("compaction of %s stopped: %r", log.topic_partition, error)
 
     def _begin(self, log: PartitionLog, plan: Cleanable, now_ms: int) -> Cleaning:
-        self._under_way = Cleaning(self._logs.storage, log, plan, now_ms, _last_batches(log))
+        self._under_way = Cleaning(self._logs.storage, log, plan, now_ms, last_batches(log))
         return self._under_way
 
     def _compacted(self) -> list[PartitionLog]:
@@ -117,15 +116,3 @@ class LogCleaner:
         if isinstance(error, OSError):
             return storage_error(error, f"compacting {log.topic_partition}")
         return error
-
-
-def _last_batches(log: PartitionLog) -> dict[int, LastBatch]:
-    """What must stay of each producer that is still known."""
-    last: dict[int, LastBatch] = {}
-    for producer_id, producer in log.producers.states.producers.items():
-        last_offset = -1
-        if producer.batches:
-            base_sequence, last_sequence, base_offset, _ = producer.batches[-1]
-            last_offset = base_offset + decrement_sequence(last_sequence, base_sequence)
-        last[producer_id] = LastBatch(last_offset, producer.producer_epoch)
-    return last

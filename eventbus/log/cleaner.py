@@ -42,6 +42,7 @@ from eventbus.records.batch import HEADER_BYTES, BatchHeader, RecordBatch, iter_
 from eventbus.records.control import ControlType, read_control_type
 from eventbus.records.record import Columns
 from eventbus.records.rewrite import empty_batch, keep_header, keep_records, open_batch
+from eventbus.records.sequence import decrement_sequence
 from eventbus.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -65,6 +66,18 @@ class LastBatch(NamedTuple):
     last_offset: int
     """Of its last batch of records; -1 when only its markers are left."""
     producer_epoch: int
+
+
+def last_batches(log: PartitionLog) -> dict[int, LastBatch]:
+    """What must stay of each producer that is still known."""
+    last: dict[int, LastBatch] = {}
+    for producer_id, producer in log.producers.states.producers.items():
+        last_offset = -1
+        if producer.batches:
+            base_sequence, last_sequence, base_offset, _ = producer.batches[-1]
+            last_offset = base_offset + decrement_sequence(last_sequence, base_sequence)
+        last[producer_id] = LastBatch(last_offset, producer.producer_epoch)
+    return last
 
 
 class Cleanable(NamedTuple):

@@ -9,14 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventbus.errors import CorruptRecord, StorageError
-from eventbus.log.cleaner import Cleaning, LastBatch, Stale, carry_out, cleanable
+from eventbus.errors import CorruptRecord, OutOfOrderSequence, StorageError
+from eventbus.log.cleaner import Cleaning, LastBatch, Stale, carry_out, cleanable, last_batches
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.reader import LogReader
 from eventbus.log.segment import Segment
 from eventbus.log.storage import FileStorage, MemoryStorage, Storage
-from eventbus.records import BatchBuilder, fetched_records, iter_batches, read_header
+from eventbus.records import (
+    BatchBuilder,
+    ControlType,
+    EndTransactionMarker,
+    build_marker,
+    fetched_records,
+    iter_batches,
+    read_header,
+)
 from eventbus.testing.storage import CrashStorage, FaultyStorage, SimulatedCrash, disk_full, io_error
 from eventbus.types import Compression, OffsetAndTimestamp, TopicPartition
 
@@ -108,13 +116,15 @@ class Table:
 
     def check(self) -> None:
         """Every offset reads what the model holds from there on, and the log is one chain of offsets."""
-        self.log.check()
-        assert rows(self.log, self.log.log_start_offset) == self.rows
-        for offset in range(self.log.log_start_offset, self.log.log_end_offset):
-            data = self.log.read(offset, 200, max_offset=self.log.high_watermark)
-            found = list(rows_in(data, offset))
-            assert found == [row for row in self.rows if row[0] >= offset][: len(found)], offset
-            assert next(iter_batches(data)).header.next_offset > offset
+        log = self.log
+        log.check()
+        assert committed_rows(log) == [row for row in self.rows if row[0] < log.last_stable_offset]
+        for offset in range(log.log_start_offset, log.last_stable_offset):
+            data = log.read(offset, 200, max_offset=log.last_stable_offset)
+            fetched = fetched_records(data, *TABLE, offset, aborted=log.aborted_in(data, offset))
+            found = list(zip(fetched.offsets, fetched.keys, fetched.values, strict=True))
+            assert found == [row for row in self.rows if offset <= row[0] < fetched.next_offset], offset
+            assert fetched.next_offset > offset
 
 
 def rows_in(data: bytes, offset: int) -> Iterable[Row]:
@@ -674,6 +684,223 @@ def test_a_damaged_swap_is_an_error_and_changes_nothing(tmp_path):
     assert sorted(path.name for path in directory.iterdir()) == names
 
 
+# -- transactions and producers ----------------------------------------------------------------------------------------
+
+P1, P2 = 7, 8
+
+
+def produce(
+    table: Table, producer_id: int, *records, sequence: int, transactional: bool = False, epoch: int = 0
+) -> int:
+    return table.put(
+        *records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, is_transactional=transactional
+    )
+
+
+def end(table: Table, producer_id: int, *, committed: bool, epoch: int = 0) -> int:
+    """Write a marker; returns its offset. What was aborted never was, for the model."""
+    log = table.log
+    first = log.producers.states.producers[producer_id].transaction_start_offset
+    kind = ControlType.COMMIT if committed else ControlType.ABORT
+    marker = build_marker(
+        EndTransactionMarker(kind, 0), producer_id=producer_id, producer_epoch=epoch, timestamp_ms=table.now_ms
+    )
+    offset = log.append(marker, read_header(marker), table.now_ms).base_offset
+    if not committed:
+        gone = {
+            number
+            for header in batches(log)
+            if header.producer_id == producer_id and header.is_transactional and header.base_offset >= first
+            for number in range(header.base_offset, header.next_offset)
+        }
+        table.rows = [row for row in table.rows if row[0] not in gone]
+    return offset
+
+
+def committed_rows(log: PartitionLog) -> list[Row]:
+    """What a read-committed reader gets."""
+    found: list[Row] = []
+    offset = log.log_start_offset
+    while offset < log.last_stable_offset:
+        data = log.read(offset, 1000, max_offset=log.last_stable_offset)
+        fetched = fetched_records(data, *TABLE, offset, aborted=log.aborted_in(data, offset))
+        found += zip(fetched.offsets, fetched.keys, fetched.values, strict=True)
+        offset = fetched.next_offset
+    return found
+
+
+def test_records_of_an_aborted_transaction_go_and_replace_nothing(storage):
+    table = Table(storage)
+    table.put((b"a", b"1"))
+    produce(table, P1, (b"a", b"never"), (b"b", b"never"), sequence=0, transactional=True)
+    end(table, P1, committed=False)
+    produce(table, P1, (b"b", b"2"), sequence=2, transactional=True)
+    end(table, P1, committed=True)
+    table.roll()
+    table.clean()
+    assert rows(table.log, 0) == committed_rows(table.log) == [(0, b"a", b"1"), (4, b"b", b"2")]
+    table.log.check()
+
+
+def test_a_marker_stays_as_long_as_records_of_its_transaction():
+    table = Table()
+    produce(table, P1, (b"a", b"1"), (b"b", b"1"), sequence=0, transactional=True)
+    marker = end(table, P1, committed=True)
+    table.roll()
+    for _ in range(3):
+        table.now_ms += 100_000
+        table.clean()
+        (header,) = [header for header in batches(table.log) if header.is_control]
+        assert (header.base_offset, header.delete_horizon_ms) == (marker, None)
+    table.put((b"a", b"2"), (b"b", b"2"))
+    table.roll()
+    table.clean()  # the records go; the marker was theirs until now
+    assert [header.delete_horizon_ms for header in batches(table.log) if header.is_control] == [None]
+    table.clean()
+    assert [h.delete_horizon_ms for h in batches(table.log) if h.is_control] == [table.now_ms + 1_000]
+    table.now_ms += 1_000
+    table.clean()
+    assert [header for header in batches(table.log) if header.is_control] == []
+    assert rows(table.log, 0) == committed_rows(table.log) == [(3, b"a", b"2"), (4, b"b", b"2")]
+
+
+def test_an_abort_marker_goes_with_its_entry_in_the_index(storage):
+    """A reader that goes by entries and markers would wait for the end of that transaction for ever."""
+    table = Table(storage)
+    produce(table, P1, (b"a", b"never"), sequence=0, transactional=True)
+    marker = end(table, P1, committed=False)
+    table.fill(20)
+    table.roll()
+    table.clean()
+    assert [entry.last_offset for entry in table.log.producers.aborted] == [marker]
+    table.clean()
+    table.now_ms += 1_000
+    table.clean()
+    assert not [header for header in batches(table.log) if header.is_control]
+    assert len(table.log.producers.aborted) == 0
+    assert not [name for name in storage.listdir(str(TABLE)) if name.endswith(".txnindex")]
+    table.log.close()
+    again = table.open(recovery_point=table.log.log_end_offset)
+    assert len(again.producers.aborted) == 0
+    assert committed_rows(again) == table.rows
+
+
+def test_entries_move_with_their_markers_into_a_merged_segment(storage):
+    table = Table(storage)
+    for number in range(12):
+        produce(table, P1, (b"k", b"x" * 60), sequence=number, transactional=True)
+        end(table, P1, committed=number % 2 == 0)
+    table.roll()
+    before = [(entry.first_offset, entry.last_offset) for entry in table.log.producers.aborted]
+    table.log.update_config(LogConfig(segment_bytes=4_000, cleanup_policy=("compact",)))
+    table.clean()
+    assert len(table.log.segments) == 2
+    assert [(entry.first_offset, entry.last_offset) for entry in table.log.producers.aborted] == before
+    names = {name for name in storage.listdir(str(TABLE)) if name.endswith(".txnindex")}
+    assert names <= {f"{segment.base_offset:020d}.txnindex" for segment in table.log.segments}
+    table.log.close()
+    again = table.open(recovery_point=table.log.log_end_offset)
+    found = [(entry.first_offset, entry.last_offset) for entry in again.producers.aborted]
+    assert set(found) <= set(before), "an entry is of use only while records of its transaction are there"
+    assert committed_rows(again) == table.rows
+
+
+def test_nothing_at_or_beyond_an_open_transaction_is_cleaned():
+    table = Table()
+    table.fill(20, keys=1)
+    first = produce(table, P1, (b"k0", b"open"), sequence=0, transactional=True)
+    table.fill(20, keys=1)
+    table.roll()
+    plan = cleanable(table.log, 0, NOW_MS)
+    assert 0 < plan.end_offset <= first
+    end(table, P1, committed=True)
+    table.roll()
+    assert cleanable(table.log, 0, NOW_MS).end_offset == table.log.segments[-1].base_offset
+
+
+def test_a_transaction_whose_marker_lies_beyond_the_cleaned_part():
+    """It is decided; only another one, begun later, keeps the part with its marker from being cleaned."""
+    for committed in (True, False):
+        table = Table()
+        table.put((b"a", b"old"))
+        produce(table, P1, (b"a", b"new"), sequence=0, transactional=True)
+        table.roll()
+        produce(table, P2, (b"z", b"open"), sequence=0, transactional=True)
+        end(table, P1, committed=committed)
+        table.roll()
+        cleaning = table.clean()
+        assert cleaning.end_offset == 2
+        expected = (1, b"a", b"new") if committed else (0, b"a", b"old")
+        assert committed_rows(table.log) == [expected]
+
+
+def test_an_idempotent_producer_goes_on_after_everything_it_wrote_was_compacted(storage):
+    table = Table(storage)
+    for number in range(30):
+        produce(table, P1, (b"a", b"1"), sequence=number)
+    table.put((b"a", b"2"))
+    table.roll()
+    table.clean(last_batches(table.log))
+    assert rows(table.log, 0) == [(30, b"a", b"2")]
+    (last,) = [header for header in batches(table.log) if header.producer_id == P1]
+    assert (last.records_count, last.base_sequence, last.last_sequence, last.base_offset) == (0, 29, 29, 29)
+    for name in [name for name in storage.listdir(str(TABLE)) if name.endswith(".snapshot")]:
+        storage.remove(f"{TABLE}/{name}")
+    table.open(recovery_point=31)
+    duplicate = BatchBuilder()
+    duplicate.append(b"a", b"1", (), NOW_MS)
+    batch = duplicate.build(producer_id=P1, producer_epoch=0, base_sequence=29)
+    assert table.log.append(batch, read_header(batch), NOW_MS)[:2] == (29, 29), "stored before"
+    assert produce(table, P1, (b"a", b"3"), sequence=30) == 31
+    with pytest.raises(OutOfOrderSequence):
+        produce(table, P1, (b"a", b"4"), sequence=32)
+
+
+def test_of_a_forgotten_producer_nothing_is_kept():
+    table = Table()
+    produce(table, P1, (b"a", b"1"), sequence=0)
+    table.put((b"a", b"2"))
+    table.roll()
+    table.clean({})
+    assert [header.producer_id for header in batches(table.log)] == [-1, -1]
+
+
+def test_the_last_marker_of_a_live_producer_stays_for_its_epoch():
+    table = Table()
+    produce(table, P1, (b"a", b"never"), sequence=0, transactional=True)
+    marker = end(table, P1, committed=False, epoch=1)
+    table.put((b"a", b"1"))
+    table.roll()
+    for _ in range(4):
+        table.clean(last_batches(table.log))
+        table.now_ms += 1_000
+    (header,) = [header for header in batches(table.log) if header.producer_id == P1]
+    assert (header.base_offset, header.is_control, header.records_count, header.producer_epoch) == (marker, True, 0, 1)
+    assert committed_rows(table.log) == [(2, b"a", b"1")]
+    assert len(table.log.producers.aborted) == 0
+
+
+def test_a_snapshot_of_what_was_compacted_is_not_gone_back_to(storage):
+    """It knows of an open transaction, and its marker is not in the log any more."""
+    table = Table(storage)
+    produce(table, P1, (b"a", b"never"), sequence=0, transactional=True)
+    table.roll()
+    end(table, P1, committed=False)
+    table.put((b"a", b"1"))
+    table.roll()
+    table.put((b"a", b"2"))
+    table.roll()
+    for _ in range(3):
+        table.clean({})
+        table.now_ms += 1_000
+    assert not [header for header in batches(table.log) if header.is_control]
+    names = sorted(name for name in storage.listdir(str(TABLE)) if name.endswith(".snapshot"))
+    storage.remove(f"{TABLE}/{names[-1]}")  # as if a crash had taken it
+    again = table.open(recovery_point=table.log.log_end_offset)
+    assert not again.producers.states.has_open
+    assert again.last_stable_offset == again.log_end_offset
+
+
 # -- the model ---------------------------------------------------------------------------------------------------------
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"a long key, of which a digest is remembered", b""])
@@ -682,6 +909,9 @@ RECORDS = st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=5)
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), RECORDS, st.sampled_from(Compression)),
+        st.tuples(st.just("produce"), st.sampled_from([P1, P2]), RECORDS),
+        st.tuples(st.just("send"), st.sampled_from([P1, P2]), RECORDS),
+        st.tuples(st.just("end"), st.sampled_from([P1, P2]), st.booleans()),
         st.tuples(st.just("roll")),
         st.tuples(st.just("clean"), st.sampled_from([1, 3, 1_000])),
         st.tuples(st.just("wait"), st.integers(1, 1_500)),
@@ -692,12 +922,24 @@ STEPS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(steps=STEPS)
 def test_any_history_reads_as_the_model(steps):
     table = Table()
+    sequences = {P1: 0, P2: 0}
     for step in steps:
+        producers = table.log.producers.states.producers
         match step:
+            case ("produce" | "send", producer_id, records):
+                transactional = step[0] == "send"
+                known = producers.get(producer_id)
+                if transactional or known is None or not known.in_transaction:
+                    sequence = sequences[producer_id]
+                    produce(table, producer_id, *records, sequence=sequence, transactional=transactional)
+                    sequences[producer_id] += len(records)
+            case ("end", producer_id, committed):
+                if producer_id in producers and producers[producer_id].in_transaction:
+                    end(table, producer_id, committed=committed)
             case ("put", records, codec):
                 table.put(*records, codec=codec)
             case ("roll",):
@@ -706,7 +948,7 @@ def test_any_history_reads_as_the_model(steps):
             case ("clean", max_keys):
                 table.flush()
                 if cleanable(table.log, table.cleaned_offset, table.now_ms).segments:
-                    table.clean(max_keys=max_keys)
+                    table.clean(last_batches(table.log), max_keys=max_keys)
             case ("wait", milliseconds):
                 table.now_ms += milliseconds
             case ("reopen",):
