@@ -14,6 +14,14 @@ from eventbus.coordinator import (
     java_string_hash,
     partition_for_group,
 )
+from eventbus.coordinator.codec import (
+    GroupMetadataValue,
+    StoredMember,
+    decode_group_key,
+    decode_group_value,
+    encode_group_key,
+    encode_group_value,
+)
 from eventbus.types import TopicPartition
 
 # Made by Apache Kafka 4.1.0 itself (kafka-group-coordinator-4.1.0.jar and kafka-clients-4.1.0.jar from Maven Central,
@@ -102,3 +110,89 @@ HASHES = [
 def test_groups_live_where_kafka_puts_them(group: str, value: int, partition: int) -> None:
     assert java_string_hash(group) == value
     assert partition_for_group(group, 50) == partition
+
+
+# groups --------------------------------------------------------------------------------------------------------------
+
+# Made in the same way by the same jars, from GroupMetadataKey and GroupMetadataValue.
+GROUP_KEY = bytes.fromhex("0002000762696c6c696e67")
+EMPTY_GROUP = bytes.fromhex("00030008636f6e73756d657200000008ffffffff0000018bcfe5687b00000000")
+GROUPS = {
+    0: (
+        "00000008636f6e73756d657200000007000572616e67650003612d31000000020003612d31000161000a2f3132372e302e30"
+        "2e310000afc800000003000102000000010900096772c3b6c39f652d32000000042f3a3a31000017700000000000000000"
+    ),
+    1: (
+        "00010008636f6e73756d657200000007000572616e67650003612d31000000020003612d31000161000a2f3132372e302e30"
+        "2e31000493e00000afc800000003000102000000010900096772c3b6c39f652d32000000042f3a3a310000ea600000177000"
+        "00000000000000"
+    ),
+    2: (
+        "00020008636f6e73756d657200000007000572616e67650003612d310000018bcfe5687b000000020003612d31000161000a"
+        "2f3132372e302e302e31000493e00000afc800000003000102000000010900096772c3b6c39f652d32000000042f3a3a3100"
+        "00ea60000017700000000000000000"
+    ),
+    3: (
+        "00030008636f6e73756d657200000007000572616e67650003612d310000018bcfe5687b000000020003612d31ffff000161"
+        "000a2f3132372e302e302e31000493e00000afc800000003000102000000010900096772c3b6c39f652d3200076772c3b6c3"
+        "9f65000000042f3a3a310000ea60000017700000000000000000"
+    ),
+    4: (
+        "000409636f6e73756d6572000000070672616e676504612d310000018bcfe5687b0304612d310002610b2f3132372e302e30"
+        "2e31000493e00000afc8040001020209000a6772c3b6c39f652d32086772c3b6c39f6501052f3a3a310000ea600000177001"
+        "010000"
+    ),
+}
+
+
+def group_of_version(version: int) -> GroupMetadataValue:
+    """What the bytes say; older versions leave things out."""
+    first = StoredMember("a-1", None, "a", "/127.0.0.1", 300_000, 45_000, b"\0\1\2", b"\x09")
+    second = StoredMember("gr\u00f6\u00dfe-2", "gr\u00f6\u00dfe", "", "/::1", 60_000, 6_000, b"", b"")
+    members = [first, second]
+    if version < 3:
+        members = [member._replace(group_instance_id=None) for member in members]
+    if version < 1:
+        members = [member._replace(rebalance_timeout_ms=member.session_timeout_ms) for member in members]
+    return GroupMetadataValue("consumer", 7, "range", "a-1", 1700000000123 if version >= 2 else -1, tuple(members))
+
+
+def test_groups_are_written_as_kafka_does() -> None:
+    assert encode_group_key("billing") == GROUP_KEY
+    assert decode_group_key(GROUP_KEY) == "billing"
+    assert decode_group_key(KEY) is None
+    assert encode_group_value(group_of_version(3)) == bytes.fromhex(GROUPS[3])
+    empty = GroupMetadataValue("consumer", 8, None, None, 1700000000123, ())
+    assert encode_group_value(empty) == EMPTY_GROUP
+    assert decode_group_value(EMPTY_GROUP) == empty
+
+
+@pytest.mark.parametrize("version", GROUPS)
+def test_groups_of_all_versions_are_read(version: int) -> None:
+    assert decode_group_value(bytes.fromhex(GROUPS[version])) == group_of_version(version)
+
+
+@pytest.mark.parametrize("version", GROUPS)
+def test_short_groups(version: int) -> None:
+    data = bytes.fromhex(GROUPS[version])
+    for length in range(len(data)):
+        with pytest.raises(ValueError, match=r"end early|do(es)? not fit|no varint"):
+            decode_group_value(data[:length])
+
+
+def test_groups_with_bytes_too_many_too_new_or_too_large() -> None:
+    with pytest.raises(ValueError, match="1 bytes after the last field"):
+        decode_group_value(EMPTY_GROUP + b"\0")
+    with pytest.raises(ValueError, match="1 bytes after the last field"):
+        decode_group_key(GROUP_KEY + b"\0")
+    with pytest.raises(ValueError, match="a group value of version 5"):
+        decode_group_value(b"\0\5" + bytes(40))
+    with pytest.raises(ValueError, match="2130706432 elements do not fit"):
+        decode_group_value(EMPTY_GROUP[:-4] + b"\x7f\0\0\0")
+    with pytest.raises(ValueError, match="longer than"):
+        encode_group_key("g" * 32768)
+
+
+def test_tagged_fields_of_a_later_kafka_are_passed_over() -> None:
+    data = bytes.fromhex(GROUPS[4])
+    assert decode_group_value(data[:-1] + b"\x01\x05\x03abc") == group_of_version(4)
