@@ -659,6 +659,8 @@ class PartitionLog:
         """Every invariant, or AssertionError."""
         assert 0 <= self.log_start_offset <= self.high_watermark <= self.log_end_offset, self._bounds()
         assert self.recovery_point <= self.log_end_offset, self._bounds()
+        assert self.log_start_offset <= self.last_stable_offset <= self.high_watermark, self._bounds()
+        self.producers.states.check_consistency()
         assert (self._active is None) == (not self.segments), "an active segment there is, if any"
         if not self.segments:
             return
