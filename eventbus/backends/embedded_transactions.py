@@ -121,6 +121,7 @@ class ProducerTransactions:
                 f"max_block_ms={self._producer.config.max_block_ms:,}: is there room on the disk?"
             ) from error
         engine = self._engine
+        engine.broker.check_healthy()
         if engine.waits_for_flush:
             await engine.flush_all()
         engine.broker.transactions.finish_prepared(self._now_ms())
@@ -144,8 +145,12 @@ class ProducerTransactions:
         if self._identity is None or self._owner is None:
             raise self._refusal("send")
         topic_partition = accumulator.topic_partition
-        transactions = self._engine.broker.transactions
-        transactions.add_partitions(self._id, self._owner, (topic_partition,), self._now_ms())
+        transactions, now_ms = self._engine.broker.transactions, self._now_ms()
+        try:
+            transactions.add_partitions(self._id, self._owner, (topic_partition,), now_ms)
+        except ConcurrentTransactions:  # the last one is marked, but there was no room to write down that it is
+            transactions.finish_prepared(now_ms)
+            transactions.add_partitions(self._id, self._owner, (topic_partition,), now_ms)
         if not self._touched:
             self._engine.deadline_changed()
         self._touched[topic_partition] = accumulator
