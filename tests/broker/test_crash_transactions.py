@@ -11,12 +11,17 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
 from eventbus.broker import Broker, BrokerConfig, TopicSpec
+from eventbus.broker.transactions import Transactions
+from eventbus.coordinator.codec import OffsetCommitKey
+from eventbus.coordinator.offsets import Offsets
 from eventbus.coordinator.requests import TransactionEnd
 from eventbus.errors import ConcurrentTransactions
+from eventbus.log.partition_log import PartitionLog
 from eventbus.records import BatchBuilder, fetched_records
 from eventbus.testing.storage import CrashStorage, SimulatedCrash
 from eventbus.types import (
@@ -30,6 +35,9 @@ from eventbus.types import (
 START_MS = 1_700_000_000_000
 TIMEOUT_MS = 60_000
 PARTITIONS = (TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0))
+KEYED = TopicPartition("k", 0)
+"""A compacted one."""
+KEYS = (b"x", b"y", b"z")
 IDS = ("t0", "t1", "t2")
 GROUP = "g"
 CONFIG = BrokerConfig(
@@ -95,13 +103,16 @@ class Machine:
         self.clients = [Client(name, number) for number, name in enumerate(IDS)]
         self.history: dict[TopicPartition, list[tuple[bytes, Transaction | None]]] = {tp: [] for tp in PARTITIONS}
         """Every record in the order of its append, and the transaction it belongs to."""
-        self.acked = dict.fromkeys(PARTITIONS, 0)
-        """How many of them are stored for certain."""
+        self.acked = dict.fromkeys((*PARTITIONS, KEYED), 0)
+        """How many of them are stored for certain; of the keyed partition, up to which offset."""
+        self.keyed: dict[int, tuple[bytes, bytes, Transaction | None]] = {}
+        """Of the compacted partition: (key, value, transaction) by offset."""
         self.offsets: dict[TopicPartition, list[Transaction]] = {tp: [] for tp in PARTITIONS}
         """Transactions with an offset there, in order."""
         self.pending: list[Transaction] = []
         self.open()
-        self.broker.create_topics([TopicSpec("a", 2), TopicSpec("b", 1)], self.now_ms)
+        compacted = TopicSpec("k", 1, configs={"cleanup.policy": "compact"})
+        self.broker.create_topics([TopicSpec("a", 2), TopicSpec("b", 1), compacted], self.now_ms)
 
     def open(self) -> None:
         """As the embedded engine does: whoever was a client is gone."""
@@ -130,6 +141,7 @@ class Machine:
             self.take_over: 1,
             self.time_out: 1,
             self.look: 1,
+            self.compact: 1,
             self.restart: 1,
         }
         self.random.choices(list(weights), list(weights.values()))[0]()
@@ -165,11 +177,12 @@ class Machine:
             return
         assert client.producer is not None
         assert client.transaction is not None
-        tp = self.random.choice(PARTITIONS)
+        tp = self.random.choice((*PARTITIONS, KEYED))
         self.broker.transactions.add_partitions(client.transactional_id, client.producer, [tp], self.now_ms)
         builder = BatchBuilder()
-        for _ in range(self.random.randint(1, 3)):
-            builder.append(b"k", self.record(tp, client.transaction), (), self.now_ms)
+        for number in range(self.random.randint(1, 3)):
+            key = self.random.choice(KEYS)
+            builder.append(key, self.record(tp, client.transaction, key, number), (), self.now_ms)
         batch = builder.build(
             producer_id=client.producer.producer_id,
             producer_epoch=client.producer.producer_epoch,
@@ -179,19 +192,24 @@ class Machine:
         client.sequences[tp] += builder.count
         self.broker.produce(tp, batch, self.now_ms, trusted=True)
 
-    def record(self, tp: TopicPartition, transaction: Transaction | None) -> bytes:
+    def record(self, tp: TopicPartition, transaction: Transaction | None, key: bytes, number: int) -> bytes:
+        """A value like no other, as the ``number``-th record of a batch, written down before it is sent."""
         self.number += 1
         value = b"%d." % self.number * self.random.randint(1, 6)
-        self.history[tp].append((value, transaction))
+        if tp == KEYED:
+            self.keyed[log_end_offset(self.broker, tp) + number] = (key, value, transaction)
+        else:
+            self.history[tp].append((value, transaction))
         if transaction is not None:
             transaction.records.append((tp, value))
         return value
 
     def plain(self) -> None:
         """Somebody else's records, in the midst of transactions."""
-        tp = self.random.choice(PARTITIONS)
+        tp = self.random.choice((*PARTITIONS, KEYED))
         builder = BatchBuilder()
-        builder.append(b"k", self.record(tp, None), (), self.now_ms)
+        key = self.random.choice(KEYS)
+        builder.append(key, self.record(tp, None, key, 0), (), self.now_ms)
         self.broker.produce(tp, builder.build(), self.now_ms, trusted=True)
 
     def send_offsets(self) -> None:
@@ -248,6 +266,7 @@ class Machine:
         if not self.broker.needs_sync:
             return
         covered = {tp: len(history) for tp, history in self.history.items()}
+        covered[KEYED] = log_end_offset(self.broker, KEYED)
         flush = self.broker.begin_sync()
         if self.random.random() < 0.3:
             self.plain()
@@ -289,6 +308,11 @@ class Machine:
             if client.transaction is not None and client.transaction.end is None:
                 client.forget()
 
+    def compact(self) -> None:
+        """The keyed partition, and the logs of groups and transactions."""
+        self.broker.clean_now(self.now_ms)
+        self.acked[KEYED] = max(self.acked[KEYED], self.broker.list_offsets(KEYED, -1).offset)
+
     def look(self) -> None:
         """What a reader has seen was committed, for ever."""
         self.mark_seen()
@@ -302,6 +326,11 @@ class Machine:
                 if transaction is not None and value in found:
                     assert transaction.committed is not False, f"{tp} shows {value!r} of {transaction}"
                     transaction.committed = True
+        for offset, value in read_keyed(self.broker).items():
+            transaction = self.keyed[offset][2]
+            if transaction is not None:
+                assert transaction.committed is not False, f"{KEYED} shows {value!r} of {transaction}"
+                transaction.committed = True
         return visible
 
     def restart(self) -> None:
@@ -331,14 +360,15 @@ class Machine:
         assert self.seen() == before, "a second recovery changed something"
 
     def seen(self) -> tuple[str, dict[str, bytes]]:
-        """The state, and the files but for the caches, which may know more the second time."""
+        """The state, and the files but for what every opening renews: checkpoints, caches, the journal."""
         files = self.storage.tree()
-        caches = ("-checkpoint", ".snapshot")
+        caches = ("-checkpoint", ".snapshot", ".journal")
         return repr(self.broker), {path: files[path] for path in files if not path.endswith(caches)}
 
     def check(self) -> None:
         self.broker.check()
         stored = {tp: self.check_stored(tp) for tp in PARTITIONS}
+        self.check_keyed_stored()
         visible = self.mark_seen()
         committed = self.broker.groups.fetch_offsets(GROUP, PARTITIONS)
         self.decide(committed)
@@ -346,6 +376,7 @@ class Machine:
             expected = [v for v, t in stored[tp] if t is None or t.committed]
             assert visible[tp] == expected, f"{tp}: {self.explain(tp, visible[tp], expected)}"
             self.check_offset(tp, committed.get(tp))
+        self.check_keyed()
         self.check_nothing_hangs()
 
     def check_stored(self, tp: TopicPartition) -> list[tuple[bytes, Transaction | None]]:
@@ -360,11 +391,30 @@ class Machine:
         assert len(found) >= self.acked[tp], f"{tp}: acknowledged records are gone"
         self.history[tp] = kept
         self.acked[tp] = len(found)
-        lost = {id(t): t for _, t in history[start + len(found) :] if t is not None}
-        for transaction in lost.values():
-            assert not transaction.committed, f"{tp}: a part of {transaction} is gone"
-            transaction.committed = False
+        self.lose(tp, [transaction for _, transaction in history[start + len(found) :]])
         return kept
+
+    def lose(self, tp: TopicPartition, transactions: list[Transaction | None]) -> None:
+        """What lost a record can only have been aborted."""
+        for transaction in transactions:
+            if transaction is not None:
+                assert not transaction.committed, f"{tp}: a part of {transaction} is gone"
+                transaction.committed = False
+
+    def check_keyed_stored(self) -> None:
+        """What no flush had covered was not compacted either: it is there or lost. A marker may stand in its place."""
+        found = read_keyed(self.broker, IsolationLevel.READ_UNCOMMITTED)
+        for offset, (_, value, _) in self.keyed.items():
+            assert found.get(offset, value) == value, f"{KEYED} at {offset}: {found[offset]!r}, written was {value!r}"
+        gone = [offset for offset in self.keyed if offset >= self.acked[KEYED] and offset not in found]
+        self.lose(KEYED, [self.keyed.pop(offset)[2] for offset in gone])
+        self.acked[KEYED] = log_end_offset(self.broker, KEYED)
+
+    def check_keyed(self) -> None:
+        """Of each key at least the last committed value is there, and what is there was committed."""
+        last = {key: offset for offset, (key, _, t) in sorted(self.keyed.items()) if t is None or t.committed}
+        found = read_keyed(self.broker)
+        assert set(last.values()) <= found.keys(), f"{KEYED}: last offsets {last}, there are {sorted(found)}"
 
     def decide(self, committed: dict[TopicPartition, OffsetAndMetadata]) -> None:
         """The outcome of a commit that was not answered is known now: as seen, or not seen."""
@@ -373,12 +423,11 @@ class Machine:
             for transaction in transactions:
                 if transaction.committed is None and transaction.offsets[tp] == found:
                     transaction.committed = True
-        for history in self.history.values():
-            for _, transaction in history:
-                if transaction is not None and transaction.committed is None:
-                    transaction.committed = False
-        for transactions in self.offsets.values():
-            for transaction in transactions:
+        mentioned = [transaction for history in self.history.values() for _, transaction in history]
+        mentioned += [transaction for _, _, transaction in self.keyed.values()]
+        mentioned += [transaction for transactions in self.offsets.values() for transaction in transactions]
+        for transaction in mentioned:
+            if transaction is not None:
                 transaction.committed = bool(transaction.committed)
 
     def check_offset(self, tp: TopicPartition, found: OffsetAndMetadata | None) -> None:
@@ -387,16 +436,13 @@ class Machine:
         assert (found.offset if found else None) == expected, f"offset in {tp}: {self.offsets[tp][-3:]}"
 
     def check_nothing_hangs(self) -> None:
-        for tp in PARTITIONS:
-            data = self.broker.fetch(tp, self.acked_end(tp), 1, IsolationLevel.READ_COMMITTED)
+        for tp in (*PARTITIONS, KEYED):
+            data = self.broker.fetch(tp, self.broker.list_offsets(tp, -1).offset, 1, IsolationLevel.READ_COMMITTED)
             assert data.last_stable_offset == data.high_watermark, f"{tp} hangs at {data.last_stable_offset}"
         states = {listing.state for listing in self.broker.transactions.list()}
         assert states <= {"Empty", "CompleteCommit", "CompleteAbort"}, states
         # A group whose offsets a transaction holds back answers so.
         self.broker.groups.fetch_offsets(GROUP, PARTITIONS, require_stable=True)
-
-    def acked_end(self, tp: TopicPartition) -> int:
-        return self.broker.list_offsets(tp, -1, IsolationLevel.READ_UNCOMMITTED).offset
 
     def explain(self, tp: TopicPartition, found: list[bytes], expected: list[bytes]) -> str:
         owner = dict(self.history[tp])
@@ -413,6 +459,23 @@ def read_all(broker: Broker, tp: TopicPartition, isolation: IsolationLevel) -> l
         values += [value for value in records.values if value is not None]
         offset = records.next_offset
     return values
+
+
+def read_keyed(broker: Broker, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> dict[int, bytes]:
+    """What a reader sees of the compacted partition, by offset."""
+    values: dict[int, bytes] = {}
+    offset = broker.list_offsets(KEYED, -2).offset
+    while (data := broker.fetch(KEYED, offset, 1 << 20, isolation)).records:
+        records = fetched_records(data.records, *KEYED, offset, aborted=data.aborted)
+        for at, value in zip(records.offsets, records.values, strict=True):
+            assert value is not None
+            values[at] = value
+        offset = records.next_offset
+    return values
+
+
+def log_end_offset(broker: Broker, tp: TopicPartition) -> int:
+    return broker._log(tp).log_end_offset
 
 
 def run(seed: int, machine: type[Machine] = Machine, steps: int = 45) -> None:
@@ -445,3 +508,66 @@ def test_power_cuts(block: int) -> None:
 @pytest.mark.parametrize("block", range(50))
 def test_many_power_cuts(block: int) -> None:
     run_seeds(range(10_000 + block * 2_000, 10_000 + (block + 1) * 2_000))
+
+
+# planted bugs ---------------------------------------------------------------------------------------------------------
+
+
+def found_by(seeds: range, machine: type[Machine] = Machine) -> str:
+    """What the checker says of a planted bug."""
+    for seed in seeds:
+        try:
+            run(seed, machine)
+        except AssertionError as error:
+            return str(error)
+    raise LookupError(f"not found by {len(seeds)} seeds")
+
+
+def test_nothing_is_found_without_a_bug() -> None:
+    with pytest.raises(LookupError):
+        found_by(range(30))
+
+
+def test_markers_before_the_decision_is_durable_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    advance = Transactions._advance
+
+    def too_early(self: Transactions, transactional_id: str, ending: Any, now_ms: int) -> None:
+        ending.offset = -1
+        advance(self, transactional_id, ending, now_ms)
+
+    monkeypatch.setattr(Transactions, "_advance", too_early)
+    found_by(range(150))
+
+
+def test_a_commit_before_its_records_are_durable_would_be_found() -> None:
+    found_by(range(150), type("Hasty", (Machine,), {"waits_for_data": False}))
+
+
+def test_readers_past_open_transactions_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark))
+    assert "shows" in found_by(range(30))
+
+
+def test_a_lost_index_of_aborted_transactions_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionLog, "aborted_in", lambda *_: ())
+    assert "shows" in found_by(range(30))
+
+
+def test_offsets_that_do_not_wait_for_the_commit_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_once(self: Offsets, producer_id: int, key: OffsetCommitKey, value: bytes | None) -> None:
+        pending(self, producer_id, key, value)
+        self.complete_transaction(producer_id, True)
+
+    pending = Offsets.replay_pending
+    monkeypatch.setattr(Offsets, "replay_pending", at_once)
+    assert "offset in" in found_by(range(60))
+
+
+def test_transactions_nobody_remembers_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Transactions, "reconcile", lambda *_: None)
+    found_by(range(150))
+
+
+def test_transactions_nobody_ends_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Transactions, "abort_all", lambda *_: None)
+    assert "hangs" in found_by(range(60))

@@ -25,6 +25,7 @@ SETTINGS: dict[str, Any] = {
     "checkpoint_interval_ms": 10,
     "log_retention_check_interval_ms": 10,
     "log_cleaner_backoff_ms": 10,
+    "log_cleaner_backoff_ms": 10,
 }
 _names = itertools.count()
 
