@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,10 @@ class GroupsMachine:
         leader = "" if stored.leader_id is None else f", {stored.protocol_name} by {stored.leader_id}"
         return f"group {group} generation {stored.generation_id} of {stored.protocol_type}{leader} [{members}]"
 
+    def hear(self, reply: Callable[[object], None]) -> Callable[[object], None]:
+        """A reply on its way to the coordinator."""
+        return reply
+
     # members ---------------------------------------------------------------------------------------------------------
 
     def do_join(self, group: str, name: str, *words: str) -> None:
@@ -168,6 +173,7 @@ class GroupsMachine:
             joined = f"joined generation {answer.generation_id} by {answer.protocol_name} as {answer.member_id}"
             self.say(name, f"{joined}, {led}{skip}")
 
+        reply = self.hear(reply)
         try:
             decision = self.shard.join(request, reply, self.now_ms)
         except KafkaError as error:
@@ -188,6 +194,7 @@ class GroupsMachine:
                 name, answer if isinstance(answer, KafkaError) else f"assigned {answer.assignment.decode() or '-'}"
             )
 
+        reply = self.hear(reply)
         try:
             decision = self.shard.sync(
                 self._metadata(group, name, options), assignments, reply, self.now_ms,
