@@ -8,8 +8,22 @@ from typing import Any
 import anyio
 import pytest
 
-from eventbus import EventBus
-from eventbus.errors import BufferExhausted, ConfigError, ProducerClosed, RecordTooLarge, SerializationError
+from eventbus import EventBus, TopicPartition
+from eventbus.backends.accumulator import Accumulator, Identity
+from eventbus.errors import (
+    BufferExhausted,
+    ConfigError,
+    ProducerClosed,
+    RecordTooLarge,
+    SerializationError,
+    StorageFull,
+    UnknownTopicOrPartition,
+)
+from eventbus.log.memory import MemoryStorage
+from eventbus.records.sequence import MAX_SEQUENCE
+from eventbus.testing.bus import bus_on
+from eventbus.testing.storage import FaultyStorage, disk_full
+from tests.client.reading import batches
 
 
 async def values_of(bus: EventBus, topic: str, count: int) -> list[bytes]:
@@ -186,3 +200,134 @@ async def test_send_many_raises_what_kept_a_record_out(make_bus: Any) -> None:
         assert topic.partitions[0].high_watermark == 2
         with pytest.raises(SerializationError):
             await bus.send_many("t", [object()])
+
+
+# -- idempotence -------------------------------------------------------------------------------------------------------
+
+
+def sequences(bus: EventBus, topic: str, partition: int = 0) -> list[tuple[int, int]]:
+    """First sequence and number of records of each batch in a partition."""
+    headers = [batch.header for batch in batches(bus, TopicPartition(topic, partition))]
+    return [(header.base_sequence, header.records_count) for header in headers]
+
+
+def producer_ids(bus: EventBus, topic: str) -> set[int]:
+    return {batch.header.producer_id for batch in batches(bus, TopicPartition(topic, 0))}
+
+
+async def test_batches_are_stamped_and_count_on(make_bus: Any) -> None:
+    async with make_bus() as bus:
+        await bus.admin.create_topic("t", partitions=2)
+        await bus.send("t", b"1", partition=0)
+        for _ in range(10):
+            bus.send_nowait("t", b"2", partition=0)
+        await bus.flush()
+        await bus.send("t", b"3", partition=0, headers={"h": "x"})
+        await bus.send("t", b"other", partition=1)
+        await bus.send_many("t", [b"4"] * 5)
+        assert sequences(bus, "t", 0)[:3] == [(0, 1), (1, 10), (11, 1)]
+        assert sequences(bus, "t", 1)[0] == (0, 1)
+        for partition in range(2):
+            expected = 0
+            for first, count in sequences(bus, "t", partition):
+                assert first == expected
+                expected += count
+        async with bus.new_producer() as another:
+            await another.send("t", b"5", partition=0)
+        assert len(producer_ids(bus, "t")) == 2 and -1 not in producer_ids(bus, "t")
+
+
+async def test_idempotence_is_on_unless_acks_say_otherwise(make_bus: Any) -> None:
+    async with make_bus() as bus:
+        await bus.admin.create_topic("t")
+        for config in ({"acks": 0}, {"acks": 1}, {"enable_idempotence": False}, {"enable_idempotence": "false"}):
+            async with bus.new_producer(**config) as producer:
+                await producer.send("t", b"x")
+                producer.send_nowait("t", b"x")
+                await producer.flush()
+        assert set(sequences(bus, "t")) == {(-1, 1)} and producer_ids(bus, "t") == {-1}
+        async with bus.new_producer(acks="all", enable_idempotence=True) as producer:
+            await producer.send("t", b"x")
+        assert producer_ids(bus, "t") > {-1}
+        for acks in (0, 1, "1"):
+            with pytest.raises(ConfigError, match='enable_idempotence=True needs acks="all"'):
+                bus.new_producer(acks=acks, enable_idempotence=True)
+    with pytest.raises(ConfigError, match='needs acks="all"'):
+        make_bus(acks=1, enable_idempotence="true")
+
+
+async def test_what_was_not_stored_uses_up_no_sequence() -> None:
+    storage = FaultyStorage(MemoryStorage(), error=disk_full, only=("append",))
+    async with bus_on(storage) as bus:
+        await bus.admin.create_topic("t", configs={"max.message.bytes": 1000})
+        await bus.send("t", b"0")
+        for _ in range(3):
+            storage.calls_count, storage.fail_at = 0, 1
+            with pytest.raises(StorageFull):
+                await bus.send("t", b"lost")
+            await bus.send("t", b"kept")
+            storage.calls_count, storage.fail_at = 0, 1
+            lost = [bus.send_nowait("t", b"lost") for _ in range(4)]
+            await bus.flush()
+            assert all(isinstance(delivery.exception(), StorageFull) for delivery in lost)
+            with pytest.raises(RecordTooLarge):
+                await bus.send("t", b"x" * 5000)
+            await bus.send_many("t", [b"kept"] * 2)
+        assert sequences(bus, "t") == [(0, 1), (1, 1), (2, 2), (4, 1), (5, 2), (7, 1), (8, 2)]
+
+
+async def test_sequences_outlive_changes_of_other_topics(make_bus: Any) -> None:
+    async with make_bus() as bus:
+        await bus.admin.create_topic("t")
+        for n in range(3):
+            await bus.send("t", b"x")
+            await bus.admin.create_topic(f"other-{n}")
+            bus.send_nowait("t", b"x")
+            await bus.admin.add_partitions("t", n + 2)
+            await bus.flush()
+            await bus.admin.delete_topics(f"other-{n}")
+        assert sequences(bus, "t") == [(n, 1) for n in range(6)]
+
+
+async def test_a_topic_made_anew_is_counted_anew(make_bus: Any) -> None:
+    async with make_bus() as bus:
+        await bus.admin.create_topic("t")
+        async with bus.new_producer() as late:
+            for n in range(3):
+                await bus.send_many("t", [b"old"] * 7)
+                coroutine = late.send("t", b"given before the topic went")
+                gathered = late.send_nowait("t", b"gathered before the topic went")
+                await bus.admin.delete_topics("t")
+                await bus.admin.create_topic("t")
+                with pytest.raises(UnknownTopicOrPartition, match="send it again"):
+                    await coroutine
+                with pytest.raises(UnknownTopicOrPartition):
+                    await gathered
+                await late.send("t", b"new")
+                await bus.send("t", b"new")
+                await late.send("t", b"new")
+                await bus.send("t", b"new")
+                assert sequences(bus, "t") == [(0, 1), (0, 1), (1, 1), (1, 1)], n
+
+
+async def test_sequences_wrap(make_bus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    identify = Accumulator._identify
+
+    def near_the_end(accumulator: Accumulator) -> Identity:
+        identity = identify(accumulator)
+        accumulator._sequence = MAX_SEQUENCE - 3
+        return identity
+
+    monkeypatch.setattr(Accumulator, "_identify", near_the_end)
+    async with make_bus() as bus:
+        await bus.admin.create_topic("t", partitions=2)
+        for n in range(6):
+            await bus.send("t", b"%d" % n, partition=0)
+        first = [bus.send_nowait("t", b"%d" % n, partition=1) for n in range(10)]
+        await bus.flush()
+        second = [bus.send_nowait("t", b"%d" % n, partition=1) for n in range(10, 20)]
+        await bus.flush()
+        assert all(delivery.exception() is None for delivery in first + second)
+        assert sequences(bus, "t", 0) == [(MAX_SEQUENCE - 3 + n, 1) for n in range(4)] + [(0, 1), (1, 1)]
+        assert sequences(bus, "t", 1) == [(MAX_SEQUENCE - 3, 10), (6, 10)]
+        assert len(await values_of(bus, "t", 26)) == 26
