@@ -296,5 +296,6 @@ class Engine:
             with anyio.move_on_after(wait_ms / 1000):
                 await self._nearer_deadline.wait()
             self.tick()
-            if self.config.fsync == "interval" and self.broker.needs_sync:
+            # In commit mode: what the tick decided, say that a transaction timed out, which goes on after a flush.
+            if self.config.fsync != "os" and self.broker.needs_sync:
                 self.flush_soon()
