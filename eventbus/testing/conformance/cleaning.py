@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from eventbus.errors import InvalidRecord, KafkaError, OffsetOutOfRange, PolicyViolation
 from eventbus.testing.conformance.errors import refused
@@ -10,12 +11,12 @@ from eventbus.testing.conformance.target import promise
 from eventbus.testing.conformance.world import UNCOMMITTED, World
 from eventbus.types import TopicPartition
 
-ROLLING = {"segment_ms": 1_000, "min_cleanable_dirty_ratio": 0.01}
+ROLLING: dict[str, Any] = {"segment_ms": 1_000, "min_cleanable_dirty_ratio": 0.01}
 """A new segment every second of the log's clock, so that cleaning has something to work on."""
 DAY_MS = 86_400_000
 
 
-async def compacted(world: World, **configs: object) -> str:
+async def compacted(world: World, **configs: Any) -> str:
     return await world.topic(cleanup_policy="compact", **{**ROLLING, **configs})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from typing import Any
 
 from eventbus.client.consumer import Consumer
 from eventbus.errors import (
@@ -24,7 +25,7 @@ OUT = (UnknownMemberId, IllegalGeneration, RebalanceInProgress, FencedInstanceId
 """What a member hears that is none any more."""
 
 
-def member(world: World, topic: str, group: str, assignor: str = "range", **config: object) -> Consumer:
+def member(world: World, topic: str, group: str, assignor: str = "range", **config: Any) -> Consumer:
     return world.bus.new_consumer(topic, group=group, assignors=(assignor,), **config)
 
 

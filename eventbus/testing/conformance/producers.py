@@ -17,7 +17,13 @@ async def acks_say_where_a_record_landed(world: World, acks: str) -> None:
         assert (metadata.topic, metadata.partition) == (topic, 1)
         assert metadata.offset == (-1 if acks == "0" else 0)
         await producer.flush()
-    assert await world.values(topic, 1) == [b"x"]
+
+    async def is_there() -> bool:
+        return await world.values(topic, 1) == [b"x"]
+
+    if acks == "all":
+        assert await is_there()
+    await world.eventually(is_there, "what was acknowledged early is stored later")
 
 
 @promise()
