@@ -15,9 +15,16 @@ from eventbus.log import checkpoints
 from eventbus.log.config import LogConfig
 from eventbus.log.recovery import corrupt_record
 from eventbus.log.segment import Damage, Segment
-from eventbus.log.storage import FileStorage, storage_error
+from eventbus.log.snapshot import SUFFIX as SNAPSHOT_SUFFIX
+from eventbus.log.snapshot import IndexedSegment, decode_snapshot
+from eventbus.log.storage import FileStorage, read_whole, storage_error
 from eventbus.log.swap import SWAP, stem_of
-from eventbus.types import OffsetAndTimestamp, TopicPartition
+from eventbus.log.transaction_index import ENTRY_BYTES, AbortedEntry, TransactionIndex, decode_entries
+from eventbus.log.transaction_index import SUFFIX as INDEX_SUFFIX
+from eventbus.records import ControlType, RecordBatch, marker_of
+from eventbus.records.aborted import AbortedRanges, committed_batches
+from eventbus.records.crc import crc32c
+from eventbus.types import AbortedTransaction, OffsetAndTimestamp, TopicPartition
 
 _ATTEMPTS = 5
 _INDEX_INTERVAL_BYTES = LogConfig().index_interval_bytes
@@ -49,21 +56,27 @@ class LogReader:
         }
 
     def read(self, topic: str, partition: int, start: int, end: int, max_bytes: int = 1 << 20) -> Iterator[bytes]:
-        """Whole batches with the offsets from ``start`` to before ``end``, about ``max_bytes`` at a time.
+        """Whole committed batches with the offsets from ``start`` to before ``end``, about ``max_bytes`` at a time.
 
-        The first and the last batch may reach over the range. Every CRC is checked. Never goes beyond the last stable
-        offset. Raises `OffsetOutOfRange` when retention was faster, `CorruptRecord` for damage.
+        The first and the last batch may reach over the range, and batches of markers may be among them: decoding
+        leaves those out. Every CRC is checked. Never goes beyond the last stable offset, and leaves out what was
+        aborted. Raises `OffsetOutOfRange` when retention was faster, `CorruptRecord` for damage.
         """
         where = TopicPartition(topic, partition)
         first, stable = self._bounds_of(where)
         if start < first:
             raise self._deleted(where, start, first)
         offset, end = start, min(end, stable)
+        aborted = self._aborted(where, start, end) if start < end else ()
+        ranges = AbortedRanges(aborted)
         while offset < end:
             with contextlib.closing(self._open(where, offset)) as segment:
                 for data, next_offset in self._read_segment(where, segment, offset, end, max_bytes):
                     offset = next_offset
-                    yield data
+                    if aborted:
+                        data = committed_batches(data, ranges)
+                    if data:
+                        yield data
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """The first stable record at or after a time; None when all are older."""
@@ -98,6 +111,84 @@ class LogReader:
             raise corrupt_record(self._storage, where, damage) from None
         except OSError as error:
             raise storage_error(error, f"reading {where} at offset {offset}") from error
+
+    # -- aborted transactions -----------------------------------------------------------------------------------------
+
+    def _aborted(self, where: TopicPartition, start: int, end: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions with offsets from ``start`` to before ``end``, told by the ``.txnindex`` files.
+
+        They have no checksum: what the newest snapshot knows of them is checked by its own, what came later by the
+        marker in the log.
+        """
+        index = TransactionIndex()
+        known = {segment.base_offset: segment for segment in self._indexed_segments(where)}
+        base_offsets = self._base_offsets(where)
+        for base_offset in base_offsets[max(bisect_right(base_offsets, start) - 1, 0) :]:
+            path = stem_of(str(where), base_offset) + INDEX_SUFFIX
+            data = self._read(path) or b""
+            _, count, crc = known.get(base_offset, IndexedSegment(base_offset, 0, 0))
+            entries = decode_entries(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES])
+            if count and crc32c(data[: count * ENTRY_BYTES]) != crc:
+                entries = None
+            for number, entry in enumerate(entries or ()):
+                if number >= count:
+                    if entry.last_offset >= start and entry.first_offset < end and not self._agrees(where, entry):
+                        entries = None
+                        break
+                    entry = entry._replace(last_stable_offset=0)  # nothing in the log tells it: search on
+                index.add(entry)
+            if entries is None and base_offset in self._base_offsets(where):
+                raise CorruptRecord(
+                    f"{where}: {self._storage.root}/{path} does not say what the log says, so nobody can tell which "
+                    "transactions were aborted. Open the log once, which makes the file anew (any eventbus command "
+                    "with its file:// URL), then read again"
+                )
+            if index.is_complete(end):
+                break
+        return index.overlapping(start, end)
+
+    def _indexed_segments(self, where: TopicPartition) -> list[IndexedSegment]:
+        """What the newest good snapshot says of the ``.txnindex`` files."""
+        try:
+            names = self._storage.listdir(str(where))
+        except FileNotFoundError:
+            return []
+        for name in reversed([name for name in names if name.endswith(SNAPSHOT_SUFFIX)]):
+            told = decode_snapshot(self._read(f"{where}/{name}") or b"")
+            if told is not None:
+                return told.segments
+        return []
+
+    def _agrees(self, where: TopicPartition, entry: AbortedEntry) -> bool:
+        """Whether the log has the first batch and the marker of an aborted transaction where an entry says."""
+        end = self._batch_at(where, entry.last_offset)
+        if end is None or not end.header.is_control or end.header.producer_id != entry.producer_id:
+            return False
+        marker = marker_of(end)
+        if marker is None or marker.control_type is not ControlType.ABORT:
+            return False
+        if entry.first_offset < self._bounds_of(where)[0]:
+            return True
+        first = self._batch_at(where, entry.first_offset)
+        return first is not None and first.header.producer_id == entry.producer_id and first.header.is_transactional
+
+    def _batch_at(self, where: TopicPartition, offset: int) -> RecordBatch | None:
+        """The batch that begins at an offset."""
+        with contextlib.closing(self._open(where, offset)) as segment:
+            try:
+                position, base_offset = segment.locate(offset)
+                data, _ = segment.read(position, base_offset, 0, offset + 1, one=True, check_crcs=True, gaps=False)
+            except Damage:
+                return None
+        return RecordBatch(data) if data and base_offset == offset else None
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return read_whole(self._storage, path)
+        except OSError as error:
+            raise storage_error(error, f"reading {self._storage.root}/{path}") from error
+
+    # -- segments -----------------------------------------------------------------------------------------------------
 
     def _first_at(
         self, where: TopicPartition, segment: Segment, timestamp_ms: int, first: int, stable: int

@@ -77,6 +77,10 @@ class TransactionIndex:
             number += 1
         return tuple(found)
 
+    def is_complete(self, end_offset: int) -> bool:
+        """Whether no transaction that is not in yet can begin before ``end_offset``."""
+        return bool(self._stable_offsets) and self._stable_offsets[-1] >= end_offset
+
     def between(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
         """The entries whose marker stands from ``start_offset`` to before ``end_offset``: those of one segment."""
         start, end = (bisect_left(self._last_offsets, offset) for offset in (start_offset, end_offset))
@@ -110,7 +114,7 @@ def decode_entries(data: bytes) -> list[AbortedEntry] | None:
     entries: list[AbortedEntry] = []
     previous = -1
     for version, producer_id, first_offset, last_offset, last_stable_offset in _ENTRY.iter_unpack(data):
-        if version < 0 or producer_id < 0 or not 0 <= first_offset < last_offset or last_offset <= previous:
+        if version or producer_id < 0 or not 0 <= first_offset < last_offset or last_offset <= previous:
             return None
         if not 0 <= last_stable_offset <= last_offset + 1:
             return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
+from eventbus.records.batch import iter_batches
 from eventbus.types import AbortedTransaction
 
 
@@ -32,3 +33,15 @@ class AbortedRanges:
             return False
         number = bisect_right(ranges[0], base_offset) - 1
         return number >= 0 and base_offset <= ranges[1][number]
+
+
+def committed_batches(data: bytes, ranges: AbortedRanges) -> bytes:
+    """Whole batches without those of aborted transactions and without markers, which nobody needs then."""
+    kept: list[bytes] = []
+    for batch in iter_batches(data, verify=False):
+        header = batch.header
+        if not header.is_control and not (
+            header.is_transactional and ranges.covers(header.producer_id, header.base_offset)
+        ):
+            kept.append(data[batch.position : batch.position + header.size_bytes])
+    return b"".join(kept)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from random import Random
 
 import pytest
 
@@ -14,8 +15,10 @@ from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.reader import LogReader
 from eventbus.log.storage import FileStorage
-from eventbus.records import BatchBuilder, iter_batches, read_header
+from eventbus.records import BatchBuilder, fetched_records, iter_batches, read_header
 from eventbus.types import OffsetAndTimestamp, TopicPartition
+
+from .test_producers import SMALL, Writer, flip
 
 ORDERS = TopicPartition("orders", 0)
 NOW_MS = 1_700_000_000_000
@@ -291,3 +294,71 @@ def test_a_thread_that_deletes_never_yields_wrong_records(owner, logs):
         thread.join()
     assert read > 0
     log.close()
+
+
+# -- transactions ------------------------------------------------------------------------------------------------------
+
+
+def values(chunks, start: int, end: int) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    for chunk in chunks:
+        records = fetched_records(chunk, *ORDERS, start)
+        found += [
+            (offset, value) for offset, value in zip(records.offsets, records.values, strict=True) if offset < end
+        ]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_neither_aborted_nor_open_transactions_are_read(owner, logs, seed):
+    writer = Writer(logs.open(owner, **SMALL))
+    random = Random(seed)
+    for _ in range(6):
+        writer.work(random, 15)
+        publish(owner, writer.log)
+        reader = LogReader(owner.root)
+        stable = writer.log.last_stable_offset
+        assert reader.offsets("orders") == {0: (0, stable)}
+        for _ in range(5):
+            start = random.randint(0, stable)
+            end = random.randint(start, stable + 5)
+            expected = sorted(each for each in writer.committed if start <= each[0] < min(end, stable))
+            assert values(reader.read("orders", 0, start, end, 300), start, end) == expected
+
+
+def test_a_merged_index_serves_the_segments_that_are_gone(owner, logs, tmp_path):
+    """As compaction leaves it for a moment."""
+    writer = Writer(logs.open(owner, **SMALL))
+    writer.work(Random(1), 60)
+    publish(owner, writer.log)
+    paths = sorted((tmp_path / "orders-0").glob("*.txnindex"))
+    expected = sorted(each for each in writer.committed if each[0] < writer.log.last_stable_offset)
+    paths[0].write_bytes(paths[0].read_bytes() + paths[1].read_bytes())
+    reader = LogReader(owner.root)
+    assert values(reader.read("orders", 0, 0, 1000), 0, 1000) == expected
+
+
+@pytest.mark.parametrize("name", ["first", "last"])
+@pytest.mark.parametrize("position", [None, 1, 2, 9, 17, 25, 33])
+def test_an_index_that_lies_is_not_believed(owner, logs, tmp_path, name, position):
+    writer = Writer(logs.open(owner, **SMALL))
+    writer.work(Random(1), 60)
+    for producer_id in (1, 2, 3):
+        writer.send(producer_id)
+        writer.end(producer_id, committed=False)
+    writer.flush()
+    publish(owner, writer.log)
+    path = sorted((tmp_path / "orders-0").glob("*.txnindex"))[0 if name == "first" else -1]
+    if position is None:
+        path.unlink()
+    else:
+        flip(position)(path)
+    expected = sorted(writer.committed)
+    reader = LogReader(owner.root)
+    try:
+        found = values(reader.read("orders", 0, 0, 1000), 0, 1000)
+    except CorruptRecord as error:
+        assert "Open the log once" in str(error)
+        return
+    assert (name, position) in (("last", None), ("last", 33)), "what a snapshot covers is checked in full"
+    assert position is None or found == expected
