@@ -51,8 +51,8 @@ _Row = dict[TransactionState, Transition]
 _BUSY = Transition(
     ConcurrentTransactions, "Answer CONCURRENT_TRANSACTIONS until the markers are written and the state is complete."
 )
-_OTHER_END = Transition(InvalidTxnState, "The outcome is decided; the opposite end is INVALID_TXN_STATE (KIP-98).")
-_NOT_NOW = Transition(InvalidTxnState, "Cannot come here.")
+_OTHER_END = Transition(InvalidTxnState, "The transaction was ended the other way (KIP-98: INVALID_TXN_STATE).")
+_NOT_NOW = Transition(InvalidTxnState, "No transaction is prepared.")
 _STALE = Transition(ProducerFenced, "Strict epoch equality for an open or new transaction (KIP-890): PRODUCER_FENCED.")
 _NEXT_EPOCH = Transition(EMPTY, "Bump the epoch: whoever had the id before is fenced. At 32766 rotate the producer id.")
 _BEGIN = Transition(ONGOING, "The first partition begins the transaction.")
@@ -61,10 +61,10 @@ _NOTHING = "Nothing was added: nothing to end. (Kafka's client does not send thi
 _EMPTY_ABORT = Transition(
     PREPARE_ABORT, "Legal since the client may not know whether anything was added (KIP-890); the epoch is bumped."
 )
-_NONE_OPEN = Transition(InvalidTxnState, "There is no transaction to abort.")
+_NONE_OPEN = Transition(InvalidTxnState, "No transaction is open.")
 _EXPIRED = Transition(DEAD, "transactional.id.expiration.ms after the last update the id is forgotten (tombstone).")
 _KEPT = Transition(InvalidTxnState, "An id never expires while its transaction is open or prepared (KIP-98).")
-_V1_EMPTY = Transition(InvalidTxnState, "No transaction was begun: INVALID_TXN_STATE.")
+_V1_EMPTY = Transition(InvalidTxnState, "No transaction was begun (KIP-98: INVALID_TXN_STATE).")
 
 
 def _row(

@@ -33,6 +33,7 @@ from eventbus.coordinator.transaction_states import (
     TransactionEvent,
 )
 from eventbus.errors import (
+    ConcurrentTransactions,
     InvalidProducerIdMapping,
     InvalidRequest,
     ProducerFenced,
@@ -175,7 +176,7 @@ class TransactionsShard:
                 event = TransactionEvent.COMMIT if committed else TransactionEvent.ABORT
             else:
                 event = TransactionEvent.COMMIT_V1 if committed else TransactionEvent.ABORT_V1
-        state = _next(transactional_id, known, event)
+        state = _next(transactional_id, known, event, producer)
         if state is known.state:
             return Decision((), known.producer)
         if not bump_epoch:
@@ -300,12 +301,25 @@ def check_transactional_id(transactional_id: str) -> None:
         )
 
 
-def _next(transactional_id: str, known: TransactionMetadata, event: TransactionEvent) -> TransactionState:
+def _next(
+    transactional_id: str,
+    known: TransactionMetadata,
+    event: TransactionEvent,
+    producer: ProducerIdAndEpoch | None = None,
+) -> TransactionState:
+    """The state that follows, or the error for whoever asked (``producer``)."""
     outcome, rule = TRANSITIONS[event][known.state]
     if isinstance(outcome, TransactionState):
         return outcome
-    asked = event.name.lower().replace("_", " ")
-    raise outcome(f"transactional id {transactional_id!r}, {asked}, in state {known.state.title}: {rule}")
+    if outcome is ProducerFenced and producer is not None:
+        raise _fenced(transactional_id, known, producer)
+    if outcome is ConcurrentTransactions:
+        raise outcome(
+            f"transactional id {transactional_id!r} is {known.state.title}: its last transaction is being ended, try "
+            "again in a moment"
+        )
+    what = event.name.removesuffix("_V1").removeprefix("RETRY_").lower()
+    raise outcome(f"transactional id {transactional_id!r} is {known.state.title}, so it cannot {what}: {rule}")
 
 
 def _is_retry(known: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:

@@ -240,7 +240,7 @@ def test_an_end_is_answered_again_and_nothing_stored(log: Log, committed: bool) 
     assert log.end(producer, committed) == (1000, 1)
     assert log.end(producer, committed) == (1000, 1)
     assert len(log.records) == stored
-    with pytest.raises(InvalidTxnState, match="outcome is decided"):
+    with pytest.raises(InvalidTxnState, match=r"so it cannot .*: The transaction was ended the other way"):
         log.end(producer, not committed)
 
 
