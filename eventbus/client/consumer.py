@@ -111,6 +111,7 @@ class Consumer:
         """Lost, and the listener has not been told."""
         self._background = BackgroundCommits(self._commit_one_after_another, spawn)
         self._next_auto_commit = 0.0
+        self._until_assigned = anyio.CancelScope()
 
     @property
     def _consumer(self) -> BackendConsumer:
@@ -228,7 +229,7 @@ class Consumer:
         A group with more members than partitions leaves some without any: bound the wait with a timeout.
         """
         while not (partitions := self.assignment()):
-            with self._used_alone():
+            with self._used_alone(), anyio.CancelScope() as self._until_assigned:
                 await self._fetch(1_000)
         return partitions
 
@@ -254,6 +255,7 @@ class Consumer:
 
     async def _assign(self, partitions: list[TopicPartition]) -> None:
         await _tell(self._listener.on_assigned, partitions)
+        self._until_assigned.cancel()  # `assigned` need not wait for records
 
     async def _tell_of_losses(self) -> None:
         lost, self._lost = self._lost, []
