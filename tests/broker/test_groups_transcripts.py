@@ -51,7 +51,7 @@ class GroupsMachine:
         self.member_ids: dict[str, str] = {}
         self.instances: dict[str, str] = {}
         self.generations: dict[str, int] = {}
-        self.fails = False
+        self.fails = self.has_failed = False
         self.shard = self._new_shard()
 
     def _new_shard(self) -> GroupsShard:
@@ -81,7 +81,7 @@ class GroupsMachine:
 
     def execute(self, decision: Decision, producer_id: int | None = None):
         if self.fails and decision.records:
-            self.fails = False
+            self.fails, self.has_failed = False, True
             raise StorageFull("no space left")
         for key, value in decision.records:
             self.lines.append(f"stored {self._show(key, value)}")
