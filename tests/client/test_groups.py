@@ -248,7 +248,7 @@ async def test_a_cooperative_rebalance_stops_only_what_moves(log: Log) -> None:
             assert heard.take() == [("revoked", [4, 5, 6, 7])]
             assert heard_too.take() == [("assigned", [4, 5, 6, 7])]
             assert await one.position(T[0]) == 2  # it kept its place: nothing was committed, nothing is read again
-        await settle(one)
+        await settle_reading(one)
         assert heard.take() == [("assigned", [4, 5, 6, 7])]
 
 
