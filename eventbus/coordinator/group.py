@@ -449,13 +449,13 @@ class Group:
 
     def start(self, now_ms: int, turn: Turn) -> None:
         """After replay: sessions begin anew; a generation that cannot go on as it is stored is rebalanced."""
-        for member in self.members:
-            self._renew(member, now_ms)
-        if self.members and (
-            self.protocol_name is None
-            or self.members.leader_id not in self.members
-            or len(self.members) > self._config.group_max_size
-        ):
+        for member in list(self.members):
+            if self.protocol_name is None:  # no assignment can have come of it, and nothing says what it supports
+                self._remove(member.member_id, turn)
+            else:
+                self._renew(member, now_ms)
+        leads = self.members.leader_id in self.members
+        if self.state is State.STABLE and (not leads or len(self.members) > self._config.group_max_size):
             self._rebalance_or_complete(turn)
 
     def drop_clients(self, turn: Turn) -> None:
