@@ -154,6 +154,9 @@ class Engine:
         """
         broker = self.broker
         flushes = 0
+        if self._running is None and not broker.is_durable(topic_partition, offset):
+            # Whom the last flush has woken are about to append: one turn for all of them, then one flush.
+            await anyio.lowlevel.checkpoint()
         while not broker.is_durable(topic_partition, offset):
             assert flushes < _TOO_LATE, f"{flushes} flushes have not made {topic_partition} durable at {offset}"
             # The flush under way began before this record, perhaps; the one after it covers it for certain.
