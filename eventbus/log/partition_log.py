@@ -593,7 +593,7 @@ class PartitionLog:
         assert self.segments[first : first + len(old)] == list(old), "a log's segments are replaced in order"
         assert old[-1] is not self._active, "the active segment is never replaced"
         end_offset = self.segments[first + len(old)].base_offset
-        self.producers.before_compaction(end_offset)
+        self.producers.before_compaction(old, end_offset, lost_markers)
         swap.commit_swap(storage, cleaned.stem, stems)
         try:
             if len(old) > 1:
@@ -608,7 +608,7 @@ class PartitionLog:
         self.segments = [*self.segments[:first], new, *self.segments[first + len(old) :]]
         self._hints.clear()
         self._indexed = [segment for segment in self._indexed if segment in self.segments]
-        self.producers.compacted(self.segments, end_offset, lost_markers)
+        self.producers.compacted(old, self.segments, self.log_end_offset, self.recovery_point)
         if len(old) == 1:
             storage.sync_dir(self.directory)
 

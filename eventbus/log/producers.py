@@ -36,7 +36,6 @@ SNAPSHOT_BYTES = 4 << 20
 _SNAPSHOT_RATIO = 16
 """And after so many times its own size."""
 _KEPT_SNAPSHOTS = 2
-_WINDOW_BYTES = 1 << 20
 _NEVER = 1 << 62
 _PRODUCER = struct.Struct(">8xi31xq").unpack_from
 """batch_length, producer_id."""
@@ -150,31 +149,44 @@ class LogProducers:
         self._close_file(segment.stem + SUFFIX)
         self.aborted.drop_before(log_start_offset)
 
-    def before_compaction(self, end_offset: int) -> None:
-        """The log is about to change below ``end_offset``: forget the snapshots from there. Raises `OSError`.
+    def before_compaction(self, old: Sequence[Segment], end_offset: int, lost_markers: Collection[int]) -> None:
+        """The ``old`` segments, up to ``end_offset``, are about to become one, without the markers at these offsets.
 
-        Who went on from one of them might know of a transaction whose end is not in the log any more.
+        Snapshots from below go: who went on from one of them might know of a transaction whose end is not in the log
+        any more. What the one segment will say of aborted transactions is written before it is there, so that nobody
+        ever reads it without. Raises `OSError`.
         """
-        doomed = [offset for offset in self._snapshots if offset < end_offset]
-        for offset in doomed:
+        first_offset = old[0].base_offset
+        has_aborted = bool(self.aborted.overlapping(first_offset, end_offset))
+        removed = [offset for offset in self._snapshots if has_aborted or offset < end_offset]
+        for offset in removed:
             path = self._snapshot_path(offset)
             self._close_file(path)
             with contextlib.suppress(FileNotFoundError):
                 self._storage.remove(path)
             self._snapshots.remove(offset)
-        if doomed:
+        if has_aborted:
+            self.aborted.remove(lost_markers)
+            data = encode_entries(self.aborted.between(first_offset, end_offset))
+            path = old[0].stem + SUFFIX
+            self._close_file(path)
+            if data:
+                write_atomic(self._storage, path, data, sync=self._storage.durable)
+            elif self._storage.exists(path):
+                self._storage.remove(path)
+        if removed or has_aborted:
             self._storage.sync_dir(self._directory)
 
-    def compacted(self, segments: Sequence[Segment], end_offset: int, markers: Collection[int]) -> None:
-        """Below ``end_offset`` segments were compacted; ``markers`` stood at these offsets, and are gone."""
-        if not self.aborted.overlapping(segments[0].base_offset, end_offset):
-            return
-        self.aborted.remove(markers)
-        try:
-            self.settle_files(segments)
-        except OSError as error:
-            _logger.warning("%s: %s files not written: %s", self._directory, SUFFIX, error)
-            self._unsaved_offset = min(self._unsaved_offset, segments[0].base_offset)
+    def compacted(
+        self, old: Sequence[Segment], segments: Sequence[Segment], log_end_offset: int, recovery_point: int
+    ) -> None:
+        """The ``old`` segments are one now: what they said of aborted transactions is said there."""
+        for segment in old[1:]:
+            self._close_file(segment.stem + SUFFIX)
+            with contextlib.suppress(OSError):  # else the next start removes it
+                self._storage.remove(segment.stem + SUFFIX)
+        if not self._snapshots:
+            self.take_snapshot(segments, log_end_offset, recovery_point)
 
     def _close_file(self, path: str) -> None:
         file = self._files.pop(path, None)
@@ -378,9 +390,7 @@ def _scan(segments: Sequence[Segment], start_offset: int, states: ProducerStates
         position, offset = 0, segment.base_offset
         if offset < start_offset:
             position, offset = segment.locate(start_offset, gaps=True)
-        while position < segment.size_bytes:
-            data, offset = segment.read(position, offset, _WINDOW_BYTES, _NEVER, one=True, check_crcs=True, gaps=True)
-            position += len(data)
+        for data in segment.windows(position, offset):
             scanned_bytes += len(data)
             replay(data, states, aborted)
     return scanned_bytes

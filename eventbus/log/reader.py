@@ -115,6 +115,13 @@ class LogReader:
     # -- aborted transactions -----------------------------------------------------------------------------------------
 
     def _aborted(self, where: TopicPartition, start: int, end: int) -> tuple[AbortedTransaction, ...]:
+        """As `_read_aborted`. Its owner may be compacting meanwhile: then looking again helps."""
+        for _ in range(_ATTEMPTS - 1):
+            with contextlib.suppress(CorruptRecord):
+                return self._read_aborted(where, start, end)
+        return self._read_aborted(where, start, end)
+
+    def _read_aborted(self, where: TopicPartition, start: int, end: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions with offsets from ``start`` to before ``end``, told by the ``.txnindex`` files.
 
         They have no checksum: what the newest snapshot knows of them is checked by its own, what came later by the
@@ -136,7 +143,8 @@ class LogReader:
                         entries = None
                         break
                     entry = entry._replace(last_stable_offset=0)  # nothing in the log tells it: search on
-                index.add(entry)
+                if entry.last_offset > index.last_offset:  # not those of a segment that is being merged into another
+                    index.add(entry)
             if entries is None and base_offset in self._base_offsets(where):
                 raise CorruptRecord(
                     f"{where}: {self._storage.root}/{path} does not say what the log says, so nobody can tell which "
@@ -162,7 +170,9 @@ class LogReader:
     def _agrees(self, where: TopicPartition, entry: AbortedEntry) -> bool:
         """Whether the log has the first batch and the marker of an aborted transaction where an entry says."""
         end = self._batch_at(where, entry.last_offset)
-        if end is None or not end.header.is_control or end.header.producer_id != entry.producer_id:
+        if end is None or end.header.base_offset != entry.last_offset:
+            return False
+        if not end.header.is_control or end.header.producer_id != entry.producer_id:
             return False
         marker = marker_of(end)
         if marker is None or marker.control_type is not ControlType.ABORT:
@@ -170,17 +180,23 @@ class LogReader:
         if entry.first_offset < self._bounds_of(where)[0]:
             return True
         first = self._batch_at(where, entry.first_offset)
-        return first is not None and first.header.producer_id == entry.producer_id and first.header.is_transactional
+        if first is None or not first.header.records_count:
+            return first is not None  # compaction took the records
+        return (
+            first.header.base_offset == entry.first_offset
+            and first.header.producer_id == entry.producer_id
+            and first.header.is_transactional
+        )
 
     def _batch_at(self, where: TopicPartition, offset: int) -> RecordBatch | None:
-        """The batch that begins at an offset."""
+        """The batch that holds an offset."""
         with contextlib.closing(self._open(where, offset)) as segment:
             try:
                 position, base_offset = segment.locate(offset)
                 data, _ = segment.read(position, base_offset, 0, offset + 1, one=True, check_crcs=True, gaps=False)
             except Damage:
                 return None
-        return RecordBatch(data) if data and base_offset == offset else None
+        return RecordBatch(data) if data else None
 
     def _read(self, path: str) -> bytes | None:
         try:

@@ -805,6 +805,48 @@ def test_entries_move_with_their_markers_into_a_merged_segment(storage):
     assert committed_rows(again) == table.rows
 
 
+def test_a_reader_of_another_process_beside_a_compaction_of_transactions(tmp_path):
+    """At every change of a name in the directory it meets no aborted record, and every committed one that counts."""
+    table = Table(FileStorage(str(tmp_path)))
+    for number in range(40):
+        produce(table, P1, (b"k%d" % (number % 3), b"x" * 20), sequence=number, transactional=True)
+        end(table, P1, committed=number % 3 != 1)
+    table.roll()
+    stop = table.log.last_stable_offset
+    (tmp_path / "last-stable-offset-checkpoint").write_text(f"0\n1\ntable 0 {stop}\n")
+    committed = set(table.rows)
+    newest = {offset for offset in {key: offset for offset, key, _ in table.rows}.values()}
+    looks = 0
+
+    class Watched(FileStorage):
+        def rename(self, source: str, target: str) -> None:
+            super().rename(source, target)
+            look()
+
+        def remove(self, path: str) -> None:
+            super().remove(path)
+            look()
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        reader = LogReader(str(tmp_path))
+        for start in (0, 11, 50):
+            found = {row for data in reader.read("table", 0, start, stop) for row in rows_in(data, start)}
+            assert found <= committed
+            assert {row[0] for row in found} >= {offset for offset in newest if offset >= start}
+
+    look()
+    table.log._storage = table.storage = Watched(str(tmp_path))
+    table.log.producers._storage = table.storage
+    for _ in range(3):
+        table.clean(last_batches(table.log))
+        table.now_ms += 1_000
+        look()
+    assert looks > 30
+    table.check()
+
+
 def test_nothing_at_or_beyond_an_open_transaction_is_cleaned():
     table = Table()
     table.fill(20, keys=1)
