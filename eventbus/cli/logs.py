@@ -14,7 +14,15 @@ from eventbus.records import BatchHeader
 from eventbus.types import ConsumerRecord, TimestampType
 
 if TYPE_CHECKING:
-    from eventbus.log.inspect import BatchLine, PartitionReport, Report
+    from eventbus.log.inspect import (
+        BatchLine,
+        OffsetIndexLine,
+        PartitionReport,
+        ProducerLine,
+        Report,
+        TimeIndexLine,
+        TransactionIndexLine,
+    )
 
 
 def register(subcommands: Subcommands) -> None:
@@ -23,9 +31,9 @@ def register(subcommands: Subcommands) -> None:
 
     dump = actions.add_parser(
         "dump",
-        help="the batches of a segment, the entries of an index",
-        description="Print a .log, .index or .timeindex file in the words of Kafka's dump tool. Damage ends the dump\n"
-        "with exit code 1. The log may be in use.",
+        help="the batches of a segment, the entries of an index or a snapshot",
+        description="Print a .log, .index, .timeindex, .txnindex or .snapshot file in the words of Kafka's dump tool.\n"
+        "Damage ends the dump with exit code 1. The log may be in use.",
     )
     dump.add_argument("files", nargs="*", metavar="FILE", help="as data/orders-0/00000000000000000000.log")
     dump.add_argument("--files", dest="file_list", metavar="FILE,FILE", help=argparse.SUPPRESS)
@@ -46,7 +54,7 @@ def register(subcommands: Subcommands) -> None:
 
 
 def dump_files(args: argparse.Namespace) -> int:
-    from eventbus.log.inspect import BatchLine, DamageLine, OffsetIndexLine, dump_segment
+    from eventbus.log.inspect import BatchLine, DamageLine, dump_segment
 
     files: list[str] = [*args.files, *(args.file_list.split(",") if args.file_list else [])]
     if not files:
@@ -62,13 +70,35 @@ def dump_files(args: argparse.Namespace) -> int:
             elif isinstance(line, BatchLine):
                 damaged |= not line.crc_is_valid
                 _show_batch(out, file, line)
-            elif isinstance(line, OffsetIndexLine):
-                fields = {"offset": line.offset, "position": line.position}
-                out.answer({"file": file, **fields}, _words(fields))
             else:
-                fields = {"timestamp": line.timestamp_ms, "offset": line.offset}
+                fields = _entry_fields(line)
                 out.answer({"file": file, **fields}, _words(fields))
     return 1 if damaged else 0
+
+
+def _entry_fields(line: OffsetIndexLine | TimeIndexLine | TransactionIndexLine | ProducerLine) -> dict[str, Any]:
+    """An entry of an index or a snapshot."""
+    from eventbus.log.inspect import OffsetIndexLine, TimeIndexLine, TransactionIndexLine
+
+    if isinstance(line, OffsetIndexLine):
+        return {"offset": line.offset, "position": line.position}
+    if isinstance(line, TimeIndexLine):
+        return {"timestamp": line.timestamp_ms, "offset": line.offset}
+    if isinstance(line, TransactionIndexLine):
+        return {
+            "producerId": line.producer_id,
+            "firstOffset": line.first_offset,
+            "lastOffset": line.last_offset,
+            "lastStableOffset": line.last_stable_offset,
+        }
+    return {
+        "producerId": line.producer_id,
+        "producerEpoch": line.producer_epoch,
+        "coordinatorEpoch": line.coordinator_epoch,
+        "currentTxnFirstOffset": line.transaction_start_offset,
+        "lastTimestamp": line.last_timestamp_ms,
+        "batches": " ".join(f"{first}..{last}@{offset}" for first, last, offset in line.batches),
+    }
 
 
 def _show_batch(out: Output, file: str, line: BatchLine) -> None:

@@ -14,10 +14,14 @@ import msgspec
 from eventbus.errors import ConfigError, CorruptRecord
 from eventbus.log import checkpoints
 from eventbus.log.config import LogConfig
+from eventbus.log.producer_state import ProducerStates
+from eventbus.log.producers import replay
 from eventbus.log.reader import parse_directory
 from eventbus.log.recovery import remove_segment
 from eventbus.log.segment import Segment
-from eventbus.log.storage import FileStorage, Storage
+from eventbus.log.snapshot import decode_snapshot
+from eventbus.log.storage import FileStorage, Storage, read_whole
+from eventbus.log.transaction_index import ENTRY_BYTES, TransactionIndex, decode_entries
 from eventbus.records.batch import CRC_START, HEADER_BYTES, BatchHeader, RecordBatch, read_header
 from eventbus.records.crc import crc32c
 from eventbus.types import ConsumerRecord, TopicPartition
@@ -25,6 +29,7 @@ from eventbus.types import ConsumerRecord, TopicPartition
 _OFFSET_ENTRY = struct.Struct(">II")
 _TIME_ENTRY = struct.Struct(">qI")
 _INTERVAL_BYTES = LogConfig().index_interval_bytes
+_NEVER = 1 << 62
 
 
 class BatchLine(NamedTuple):
@@ -58,7 +63,28 @@ class DamageLine(NamedTuple):
     what: str
 
 
-Line = BatchLine | OffsetIndexLine | TimeIndexLine | DamageLine
+class TransactionIndexLine(NamedTuple):
+    """One aborted transaction in a ``.txnindex`` file."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class ProducerLine(NamedTuple):
+    """One producer in a ``.snapshot`` file."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    transaction_start_offset: int
+    last_timestamp_ms: int
+    batches: tuple[tuple[int, int, int], ...]
+    """The last five, oldest first: first sequence, last sequence, first offset."""
+
+
+Line = BatchLine | OffsetIndexLine | TimeIndexLine | TransactionIndexLine | ProducerLine | DamageLine
 
 
 class PartitionReport(msgspec.Struct):
@@ -95,21 +121,26 @@ class Report(msgspec.Struct):
 
 
 def dump_segment(path: str, *, records: bool = False) -> Iterator[Line]:
-    """The entries of a ``.log``, ``.index`` or ``.timeindex`` file, in order; `DamageLine` comes last, if at all.
+    """The entries of a ``.log``, of an index or a snapshot, in order; `DamageLine` comes last, if at all.
 
     ``records`` decodes the records of each batch too.
     """
     directory, _, name = path.replace("\\", "/").rpartition("/")
     stem, _, suffix = name.rpartition(".")
-    if suffix not in ("log", "index", "timeindex") or not stem.isdecimal():
-        raise ConfigError(f"{path} is no segment: name a file like 00000000000000000000.log, .index or .timeindex")
+    if suffix not in ("log", "index", "timeindex", "txnindex", "snapshot") or not stem.isdecimal():
+        raise ConfigError(
+            f"{path} is no segment: name a file like 00000000000000000000.log, .index, .timeindex, .txnindex or "
+            ".snapshot"
+        )
     storage = FileStorage(directory or ".", read_only=True)
     if not storage.exists(name):
         raise ConfigError(f"there is no file {path}")
     if suffix == "log":
         where = parse_directory(storage.root.replace("\\", "/").rpartition("/")[2]) or TopicPartition("", -1)
         return _dump_log(storage, name, where, records)
-    return _dump_index(storage, name, int(stem), suffix)
+    if suffix == "txnindex":
+        return _dump_transactions(storage, name)
+    return _dump_snapshot(storage, name) if suffix == "snapshot" else _dump_index(storage, name, int(stem), suffix)
 
 
 def _dump_log(storage: Storage, name: str, where: TopicPartition, records: bool) -> Iterator[Line]:
@@ -162,6 +193,29 @@ def _dump_index(storage: Storage, name: str, base_offset: int, suffix: str) -> I
         yield DamageLine(whole, "the file ends inside an entry")
 
 
+def _dump_transactions(storage: Storage, name: str) -> Iterator[Line]:
+    data = read_whole(storage, name) or b""
+    whole = len(data) // ENTRY_BYTES * ENTRY_BYTES
+    entries = decode_entries(data[:whole])
+    yield from [TransactionIndexLine(*entry) for entry in entries or ()]
+    if entries is None:
+        yield DamageLine(0, "no aborted transactions in the order of their markers")
+    elif whole < len(data):
+        yield DamageLine(whole, "the file ends inside an entry")
+
+
+def _dump_snapshot(storage: Storage, name: str) -> Iterator[Line]:
+    told = decode_snapshot(read_whole(storage, name) or b"")
+    if told is None:
+        yield DamageLine(0, "the CRC does not match, or another program wrote the snapshot")
+        return
+    for producer_id, producer in sorted(told.producers.items()):
+        yield ProducerLine(
+            producer_id, producer.producer_epoch, producer.coordinator_epoch, producer.transaction_start_offset,
+            producer.last_timestamp_ms, tuple(batch[:3] for batch in producer.batches),
+        )  # fmt: skip
+
+
 def verify(directory: str) -> Report:
     """Read every byte of every partition: headers, chain of offsets, CRCs, and whether the indexes agree."""
     storage = FileStorage(directory, read_only=True)
@@ -191,6 +245,7 @@ def _verify_partition(storage: Storage, report: PartitionReport) -> None:
     if segments:
         report.log_start_offset = max(report.log_start_offset, segments[0].base_offset)
         report.log_end_offset = segments[0].base_offset
+    states = ProducerStates(str(report.topic_partition))
     for segment in segments:
         if segment.base_offset != report.log_end_offset:
             what = f"this segment does not join the one before it, which ends at offset {report.log_end_offset}"
@@ -204,6 +259,8 @@ def _verify_partition(storage: Storage, report: PartitionReport) -> None:
             _note(report, segment, scan.position, scan.next_offset, scan.damage)
             break
         report.index_damage += segment.index_faults()
+        _verify_transactions(storage, segment, report, states)
+    report.index_damage += _unreadable_snapshots(storage, report.topic_partition)
     if not report.damage and report.log_end_offset < report.recovery_point:
         report.damage = (
             f"{report.topic_partition} ends at offset {report.log_end_offset}, but was on disk up to offset "
@@ -211,6 +268,26 @@ def _verify_partition(storage: Storage, report: PartitionReport) -> None:
         )
     for segment in segments:
         segment.close()
+
+
+def _verify_transactions(storage: Storage, segment: Segment, report: PartitionReport, states: ProducerStates) -> None:
+    """Whether the ``.txnindex`` of a segment has every transaction that the log says was aborted.
+
+    It may have more: compaction takes aborted records before it takes their markers.
+    """
+    aborted = TransactionIndex()
+    for data in segment.windows(0, segment.base_offset):
+        replay(data, states, aborted)
+    path = f"{segment.stem}.txnindex"
+    told = decode_entries(read_whole(storage, path) or b"")
+    ended = {(entry.producer_id, entry.last_offset): entry.first_offset for entry in told or ()}
+    if told is None or any(ended.get((entry[0], entry[2]), _NEVER) > entry.first_offset for entry in aborted):
+        report.index_damage.append(path)
+
+
+def _unreadable_snapshots(storage: Storage, where: TopicPartition) -> list[str]:
+    names = [f"{where}/{name}" for name in storage.listdir(str(where)) if name.endswith(".snapshot")]
+    return [name for name in names if decode_snapshot(read_whole(storage, name) or b"") is None]
 
 
 def _note(report: PartitionReport, segment: Segment, position: int, offset: int, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from eventbus.log.index import LARGEST_RELATIVE_OFFSET, IndexFile, OffsetIndex, TimeIndex
@@ -251,6 +252,13 @@ class Segment:
         if walked.damage and not walked.position:
             raise Damage(self.path, position, offset, walked.damage)
         return data if walked.position == len(data) else data[: walked.position], walked.next_offset
+
+    def windows(self, position: int, offset: int) -> Iterator[bytes]:
+        """All batches from ``position`` on, where the one at ``offset`` starts, a MiB at a time; CRCs are checked."""
+        while position < self.file.size:
+            data, offset = self.read(position, offset, _WINDOW_BYTES, _NEVER, one=True, check_crcs=True, gaps=True)
+            position += len(data)
+            yield data
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def test_dump_in_the_words_of_kafkas_tool(one: Cli) -> None:
     assert first == f"Dumping {file}"
     assert len(batches) == 2
     assert re.fullmatch(
-        r"baseOffset: 0 lastOffset: 1 count: 2 baseSequence: -1 lastSequence: -1 producerId: -1 producerEpoch: -1 "
+        r"baseOffset: 0 lastOffset: 1 count: 2 baseSequence: 0 lastSequence: 1 producerId: \d+ producerEpoch: 0 "
         r"partitionLeaderEpoch: 0 isTransactional: false isControl: false position: 0 CreateTime: \d+ size: (\d+) "
         r"magic: 2 compresscodec: none crc: \d+ isvalid: true",
         batches[0],
@@ -167,3 +168,18 @@ def test_looking_changes_nothing_and_needs_no_lock(one: Cli, spawn: Callable[...
     assert holder.stdout.readline()
     assert one("log", "verify", "data").code == 0
     assert one("log", "dump", f"data/orders-0/{SEGMENT}.log").code == 0
+
+
+def test_dump_of_aborted_transactions_and_of_producers(one: Cli) -> None:
+    path = Path(f"data/orders-0/{SEGMENT}.txnindex")
+    path.write_bytes(struct.pack(">hqqqq", 0, 7, 10, 12, 11))
+    assert (
+        one("log", "dump", str(path)).lines[-1] == "producerId: 7 firstOffset: 10 lastOffset: 12 lastStableOffset: 11"
+    )
+    snapshot = max(Path("data/orders-0").glob("*.snapshot"))
+    words = (
+        r"producerId: \d+ producerEpoch: 0 coordinatorEpoch: -1 currentTxnFirstOffset: -1 lastTimestamp: \d+ batches: "
+    )
+    _, first, second = one("log", "dump", str(snapshot)).lines
+    assert re.fullmatch(words + r"0\.\.1@0", first)
+    assert re.fullmatch(words + r"0\.\.0@2", second)

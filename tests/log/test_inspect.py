@@ -6,10 +6,21 @@ import pytest
 
 from eventbus.errors import ConfigError
 from eventbus.log import checkpoints
-from eventbus.log.inspect import BatchLine, DamageLine, OffsetIndexLine, TimeIndexLine, dump_segment, verify
+from eventbus.log.inspect import (
+    BatchLine,
+    DamageLine,
+    OffsetIndexLine,
+    ProducerLine,
+    TimeIndexLine,
+    TransactionIndexLine,
+    dump_segment,
+    verify,
+)
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.storage import FileStorage
 from eventbus.types import TopicPartition
+
+from .test_producers import Writer
 
 NOW_MS = 1_700_000_000_000
 STEM = "00000000000000000000"
@@ -130,3 +141,41 @@ def test_verify_names_indexes_that_lie(log, tmp_path, suffix):
 def test_verify_warns_of_a_damaged_checkpoint(log, tmp_path):
     (tmp_path / checkpoints.RECOVERY_POINTS).write_bytes(b"?")
     assert checkpoints.RECOVERY_POINTS in verify(str(tmp_path)).warnings[0]
+
+
+@pytest.fixture
+def transactions(tmp_path, logs) -> Writer:
+    writer = Writer(logs.open(FileStorage(str(tmp_path))))
+    writer.send(7, 2)
+    writer.send(8)
+    writer.end(7, committed=False)
+    writer.send(9, transactional=False)
+    writer.send(9, 2, transactional=False)
+    writer.log.close()
+    return writer
+
+
+def test_aborted_transactions_and_producers_are_dumped(transactions, tmp_path):
+    directory = tmp_path / "orders-0"
+    assert list(dump_segment(str(directory / f"{STEM}.txnindex"))) == [TransactionIndexLine(7, 0, 3, 2)]
+    end = f"{transactions.log.log_end_offset:020d}"
+    assert list(dump_segment(str(directory / f"{end}.snapshot"))) == [
+        ProducerLine(7, 1, 0, -1, NOW_MS, ()),
+        ProducerLine(8, 0, -1, 2, NOW_MS, ((0, 0, 2),)),
+        ProducerLine(9, 0, -1, -1, NOW_MS, ((0, 0, 4), (1, 2, 5))),
+    ]
+    (directory / f"{STEM}.txnindex").write_bytes(bytes(3))
+    assert list(dump_segment(str(directory / f"{STEM}.txnindex"))) == [DamageLine(0, "the file ends inside an entry")]
+    (directory / f"{end}.snapshot").write_bytes(bytes(30))
+    [line] = dump_segment(str(directory / f"{end}.snapshot"))
+    assert isinstance(line, DamageLine)
+
+
+def test_verify_misses_an_aborted_transaction_and_a_snapshot(transactions, tmp_path):
+    assert verify(str(tmp_path)).partitions[0].index_damage == []
+    (tmp_path / "orders-0" / f"{STEM}.txnindex").unlink()
+    end = f"{transactions.log.log_end_offset:020d}"
+    (tmp_path / "orders-0" / f"{end}.snapshot").write_bytes(b"")
+    report = verify(str(tmp_path))
+    assert report.ok
+    assert report.partitions[0].index_damage == [f"orders-0/{STEM}.txnindex", f"orders-0/{end}.snapshot"]

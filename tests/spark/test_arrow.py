@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -10,11 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventbus.errors import CorruptRecord
+from eventbus.log import checkpoints
+from eventbus.log.config import LogConfig
+from eventbus.log.partition_log import PartitionLog
+from eventbus.log.reader import LogReader
+from eventbus.log.storage import FileStorage
 from eventbus.records import BatchBuilder, build_marker, fetched_records, patch_offsets
 from eventbus.records.control import ControlType, EndTransactionMarker
 from eventbus.types import Compression, Record, TopicPartition
-from spark_sinks.arrow import record_batch, source_schema
+from spark_sinks.arrow import read_range, record_batch, source_schema
 from spark_sinks.offsets import OffsetRange
+
+from ..log.test_producers import SMALL, Writer
 
 WHERE = TopicPartition("orders", 3)
 
@@ -117,3 +125,19 @@ def test_damage_names_the_partition() -> None:
     buffer[-3] ^= 1
     with pytest.raises(CorruptRecord, match="orders-3, between offset 7 and 8"):
         record_batch(bytes(buffer), OffsetRange(WHERE, 7, 8), verify=True)
+
+
+def test_a_range_holds_only_what_was_committed(tmp_path) -> None:
+    storage = FileStorage(str(tmp_path))
+    where = TopicPartition("orders", 0)
+    writer = Writer(PartitionLog.open(storage, where, LogConfig(**SMALL), now_ms=0))
+    random = Random(5)
+    for _ in range(5):
+        writer.work(random, 20)
+        stable = writer.log.last_stable_offset
+        checkpoints.write_offsets(storage, checkpoints.LAST_STABLE_OFFSETS, {where: stable}, sync=False)
+        for start in (0, stable // 3):
+            batches = [*read_range(LogReader(str(tmp_path)), OffsetRange(where, start, stable))]
+            rows = [row for batch in batches for row in batch.to_pylist()]
+            expected = sorted(each for each in writer.committed if start <= each[0] < stable)
+            assert [(row["offset"], row["value"]) for row in rows] == expected
