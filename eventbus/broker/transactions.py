@@ -181,6 +181,8 @@ class Transactions:
         shard_log = self._homes.get(transactional_id)
         if shard_log is None:
             shard_log = self.load(self._number(transactional_id), now_ms)
+        elif transactional_id in self._endings:
+            self.finish_prepared(now_ms)
         for _ in range(2):
             decision = shard_log.shard.init(
                 transactional_id, transaction_timeout_ms, now_ms, lambda: self._new_producer_id(now_ms), producer
@@ -243,7 +245,7 @@ class Transactions:
             error = self._refuse(topic_partition)
             if error is not None:
                 raise error
-        shard_log = self._home(transactional_id, producer)
+        shard_log = self._home(transactional_id, producer, now_ms)
         if self._unsettled:
             self._check_settled(transactional_id, shard_log)
         decision = shard_log.shard.add(transactional_id, producer, wanted, now_ms)
@@ -254,7 +256,7 @@ class Transactions:
     def _check_settled(self, transactional_id: str, shard_log: TransactionsLog) -> None:
         if self._unsettled.get(transactional_id, -1) >= shard_log.log.high_watermark:
             raise ConcurrentTransactions(
-                f"the last transaction of {transactional_id!r} is not on the disk as complete yet: try again in a moment"
+                f"the last transaction of {transactional_id!r} is not on the disk as complete yet: try again soon"
             )
         self._unsettled.pop(transactional_id, None)
 
@@ -294,7 +296,7 @@ class Transactions:
         ConcurrentTransactions, StorageError; nothing happened then.
         """
         self._check_open()
-        shard_log = self._home(transactional_id, producer)
+        shard_log = self._home(transactional_id, producer, now_ms)
         decision = shard_log.shard.end(
             transactional_id, producer, committed, now_ms, lambda: self._new_producer_id(now_ms), bump_epoch
         )
@@ -309,7 +311,8 @@ class Transactions:
         answer = self._answer(transactional_id, committed, shard_log, offset, following)
         self._answers[transactional_id] = answer
         self._prepared(transactional_id, shard_log, answer)
-        self.finish_prepared(now_ms)
+        if offset < shard_log.log.high_watermark:  # else the flush that covers it does so, for all that wait for it
+            self.finish_prepared(now_ms)
         return answer
 
     @staticmethod
@@ -567,11 +570,13 @@ class Transactions:
         check_transactional_id(transactional_id)
         return partition_for_group(transactional_id, self._partition_count)
 
-    def _home(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionsLog:
+    def _home(self, transactional_id: str, producer: ProducerIdAndEpoch, now_ms: int) -> TransactionsLog:
         shard_log = self._homes.get(transactional_id)
         if shard_log is None:
             TransactionsShard().known(transactional_id, producer)  # it raises
             raise AssertionError(transactional_id)
+        if transactional_id in self._endings:  # perhaps only for want of room, and there is some by now
+            self.finish_prepared(now_ms)
         return shard_log
 
     def _look(self, transactional_id: str) -> TransactionMetadata:
