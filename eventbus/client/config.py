@@ -92,7 +92,7 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:
             raise ConfigError(f"isolation={name!r}: read_committed or read_uncommitted")
         values["isolation"] = IsolationLevel[name.upper()]
     if "start" in values:
-        values |= _start(values["start"])
+        values |= read_start(values["start"])
     if "assignors" in values:
         values["assignors"] = _assignors(values["assignors"])
     settings = _convert(values, ConsumerConfig, "consumer")
@@ -107,8 +107,8 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:
     return settings
 
 
-def _start(start: Any) -> dict[str, Any]:
-    """``by_duration:PT1H``, a timedelta, or a word."""
+def read_start(start: Any) -> dict[str, Any]:
+    """Where a group without an offset begins: a word, ``by_duration:PT1H``, or a timedelta. Raises ConfigError."""
     if isinstance(start, str) and start.startswith("by_duration:"):
         try:
             start = msgspec.convert(start.removeprefix("by_duration:"), timedelta)

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast
 
 import msgspec
 
-from eventbus.backends.base import Start
+from eventbus.client.config import read_start
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError
@@ -43,7 +43,8 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[str, ...]
     pattern: str | None = None
     group: str | None = None
-    start: Start = "earliest"
+    start: Any = "earliest"
+    """"earliest", "latest", "none", "by_duration:PT1H" or a timedelta."""
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     batch: bool | int = False
     on_error: OnError = "stop"
@@ -247,6 +248,7 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
         options = {**options, "assignors": (options["assignors"],)}
     if isinstance(options.get("isolation"), str) and options["isolation"].upper() in IsolationLevel.__members__:
         options = {**options, "isolation": IsolationLevel[options["isolation"].upper()]}
+    read_start(options.get("start", "earliest"))
     try:
         spec = msgspec.convert({"topics": names, **options}, ConsumerSpec)
     except msgspec.ValidationError as error:
