@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import lru_cache
 
 import msgspec
 
@@ -30,7 +31,10 @@ _TAGGED_INT64 = struct.Struct(">BBq")
 _PREVIOUS_TAG, _NEXT_TAG, _VERSION_TAG = 0, 1, 2
 _BUMPING_VERSION = b"\x02\x02\x00\x02"
 """Tag, size and value: transactions V2."""
+_ONLY_BUMPED = b"\x01" + _BUMPING_VERSION
 _SHORT = 32_767
+_REMEMBERED = 4_096
+"""Transactional ids whose key is not taken apart, or put together, again and again."""
 
 
 class TransactionState(IntEnum):
@@ -77,6 +81,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
         return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
 
 
+@lru_cache(_REMEMBERED)
 def encode_transaction_key(transactional_id: str) -> bytes:
     """Version 0. Raises ValueError for an id that does not fit Kafka's int16 length."""
     return b"\x00\x00" + _string(transactional_id)
@@ -117,6 +122,7 @@ def _encode_value_1(value: TransactionMetadata) -> bytes:
     return b"".join((*parts, _varint(len(tagged)), *tagged))
 
 
+@lru_cache(_REMEMBERED)
 def decode_transaction_key(data: bytes) -> str:
     """The transactional id. Raises ValueError when the bytes are of another version, end early or go on."""
     reader = _Reader(data)
@@ -215,6 +221,9 @@ class _Reader:
         return self.take(length).decode()  # UnicodeDecodeError is a ValueError
 
     def varint(self) -> int:
+        if self._position < len(self._data) and (byte := self._data[self._position]) < 0x80:
+            self._position += 1
+            return byte
         value = shift = 0
         while shift < 35:
             byte = self.take(1)[0]
@@ -245,6 +254,9 @@ class _Reader:
 
     def tagged(self) -> dict[int, bytes]:
         """The tagged fields behind a structure, by tag."""
+        if self._data.startswith(_ONLY_BUMPED, self._position):
+            self._position += len(_ONLY_BUMPED)
+            return {_VERSION_TAG: b"\x00\x02"}
         fields: dict[int, bytes] = {}
         for _ in range(self.varint()):
             tag = self.varint()
