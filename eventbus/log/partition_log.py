@@ -499,13 +499,23 @@ class PartitionLog:
 
     def offset_of_max_timestamp(self) -> OffsetAndTimestamp | None:
         """The first record with the largest timestamp in the log, or None when it is empty."""
+        gaps = self.allows_gaps
+        best: OffsetAndTimestamp | None = None
         try:
-            largest = max(
-                (segment.largest_timestamp_ms(gaps=self.allows_gaps) for segment in self.segments), default=NO_TIMESTAMP
-            )
+            largest = [(segment.largest_timestamp_ms(gaps=gaps), segment) for segment in self.segments]
+            for timestamp_ms, segment in sorted(largest, key=lambda entry: -entry[0]):
+                if timestamp_ms == NO_TIMESTAMP or (best is not None and timestamp_ms < best.timestamp_ms):
+                    break
+                found = segment.newest_record(self.log_start_offset, gaps=gaps)
+                if segment is not self._active:
+                    segment.unload_indexes()
+                if found is not None and (best is None or (-found.timestamp_ms, found.offset) < (-best[1], best[0])):
+                    best = found
         except Damage as damage:
             raise self._corrupt(damage) from None
-        return None if largest == NO_TIMESTAMP else self.offset_for_timestamp(largest)
+        except OSError as error:
+            raise storage_error(error, f"searching {self.topic_partition} by time") from error
+        return best
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(

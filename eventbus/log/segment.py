@@ -9,7 +9,7 @@ from typing import NamedTuple
 from eventbus.log.index import LARGEST_RELATIVE_OFFSET, IndexFile, OffsetIndex, TimeIndex
 from eventbus.log.storage import Storage
 from eventbus.log.walk import batch_bounds, skip_to, walk
-from eventbus.records.batch import HEADER_BYTES, iter_batches
+from eventbus.records.batch import HEADER_BYTES, BatchHeader, iter_batches
 from eventbus.records.crc import crc32c
 from eventbus.types import NO_TIMESTAMP, OffsetAndTimestamp
 
@@ -308,6 +308,28 @@ class Segment:
                             return OffsetAndTimestamp(found, when)
             position += len(data)
         return None
+
+    def newest_record(self, start_offset: int, *, gaps: bool = False) -> OffsetAndTimestamp | None:
+        """The first record with the largest timestamp, from ``start_offset`` on.
+
+        The largest timestamp of the segment may be that of a marker, or of records that compaction took.
+        """
+        found = self.first_at(self.largest_timestamp_ms(gaps=gaps), start_offset, gaps=gaps)
+        if found is not None:
+            return found
+        newest_ms = NO_TIMESTAMP
+        for header in self._headers(gaps):
+            if header.records_count and not header.is_control and header.next_offset > start_offset:
+                newest_ms = max(newest_ms, header.max_timestamp_ms)
+        return None if newest_ms == NO_TIMESTAMP else self.first_at(newest_ms, start_offset, gaps=gaps)
+
+    def _headers(self, gaps: bool) -> Iterator[BatchHeader]:
+        position, offset = 0, self.base_offset
+        while position < self.file.size:
+            data, offset = self.read(position, offset, _WINDOW_BYTES, _NEVER, one=True, check_crcs=False, gaps=gaps)
+            for batch in iter_batches(data, verify=False):
+                yield batch.header
+            position += len(data)
 
     def _points_at_batch(self, entry: tuple[int, int]) -> bool:
         """Whether a time entry speaks of a batch that is there."""

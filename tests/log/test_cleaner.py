@@ -560,6 +560,29 @@ def test_search_by_time_finds_what_is_left(storage):
     assert table.log.offset_of_max_timestamp() == OffsetAndTimestamp(59, NOW_MS + 590)
 
 
+@pytest.mark.parametrize("last", [b"k0", b"k1"])
+def test_the_newest_record_is_one_that_is_there(storage, last):
+    """The newest of all was replaced by one with an older timestamp; a marker is no record."""
+    table = Table(storage)
+    table.now_ms = NOW_MS + 9_000
+    table.put((b"k0", b"newest"))
+    table.now_ms = NOW_MS + 10
+    table.put((b"k0", b"older"), (b"k1", b"older"))
+    table.put((last, b"as old"))
+    table.now_ms = NOW_MS + 99_000
+    produce(table, P1, (b"k2", b"never"), sequence=0, transactional=True)
+    end(table, P1, committed=False)
+    table.roll()
+    table.clean()
+    table.clean()
+    first = min(offset for offset, _, _ in table.rows)
+    assert table.log.offset_of_max_timestamp() == OffsetAndTimestamp(first, NOW_MS + 10)
+    table.roll()
+    table.log.close()
+    again = table.open(recovery_point=table.log.log_end_offset)
+    assert again.offset_of_max_timestamp() == OffsetAndTimestamp(first, NOW_MS + 10)
+
+
 # -- faults and crashes ------------------------------------------------------------------------------------------------
 
 
