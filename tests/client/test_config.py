@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from eventbus import EventBus
-from eventbus.client.config import producer_settings
+from eventbus.backends.base import ConsumerConfig
+from eventbus.client.config import consumer_settings, producer_settings
+from eventbus.coordinator.assignors import RangeAssignor
 from eventbus.errors import ConfigError, InvalidRequiredAcks
-from eventbus.types import Compression
+from eventbus.types import Compression, IsolationLevel
 
 
 @pytest.mark.parametrize(
@@ -91,3 +94,81 @@ async def test_buses_of_one_process_share_a_directory(tmp_path: Any) -> None:
         await one.send("t", b"from one")
         async with one.new_consumer("t") as reader:
             assert [r.value for r in await reader.poll(max_records=5)] == [b"from two", b"from one"]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("auto.commit.offset", "the key is enable_auto_commit"),
+        ("auto_commit.enable", "the key is enable_auto_commit"),
+        ("auto.commit.interval", "the key is auto_commit_interval_ms"),
+        ("max.poll.records", r"poll\(max_records=...\)"),
+        ("rebalance.timeout.ms", "the key is max_poll_interval_ms"),
+        ("session.timeout", "did you mean 'session_timeout_ms'"),
+        ("group_instanceid", "did you mean 'group_instance_id'"),
+        ("partition.assignment.stratgy", "did you mean 'partition_assignment_strategy'"),
+        ("start_duration_ms", "unknown consumer setting"),
+    ],
+)
+def test_misspelt_and_foreign_consumer_keys_name_the_real_one(key: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        consumer_settings({key: 1})
+
+
+def test_kafkas_consumer_keys() -> None:
+    settings = consumer_settings(
+        {
+            "group.id": "g",
+            "group.instance.id": "a",
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": "2000",
+            "max.poll.interval.ms": 60_000,
+            "auto.offset.reset": "latest",
+            "isolation.level": "read_uncommitted",
+            "enable.auto.commit": "true",
+            "auto.commit.interval.ms": 100,
+            "partition.assignment.strategy": "roundrobin, sticky",
+        }
+    )
+    assert settings == ConsumerConfig(
+        group="g",
+        group_instance_id="a",
+        session_timeout_ms=10_000,
+        heartbeat_interval_ms=2_000,
+        max_poll_interval_ms=60_000,
+        start="latest",
+        isolation=IsolationLevel.READ_UNCOMMITTED,
+        enable_auto_commit=True,
+        auto_commit_interval_ms=100,
+        assignors=("roundrobin", "sticky"),
+    )
+    assert consumer_settings({"assignors": RangeAssignor}).assignors == (RangeAssignor,)
+    assert ConsumerConfig().assignors == ("range", "cooperative-sticky")  # Java's
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"start": "erliest"}, 'start=\'erliest\': "earliest", "latest", "none"'),
+        ({"start": "by_duration"}, "by_duration:PT1H"),
+        ({"start": "by_duration:1h"}, "write the duration as ISO 8601 has it"),
+        ({"start": timedelta(hours=-1)}, "cannot be negative"),
+        ({"start": "by_duration:-PT1H"}, "cannot be negative"),
+        ({"assignors": "stiky"}, "unknown assignor 'stiky'.*did you mean 'sticky'"),
+        ({"assignors": []}, "a group needs one"),
+        ({"session_timeout_ms": 3_000}, "heartbeat_interval_ms=3000 must be below session_timeout_ms=3000"),
+        ({"isolation": "serializable"}, "read_committed or read_uncommitted"),
+    ],
+)
+def test_wrong_consumer_settings(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        consumer_settings(config)
+
+
+@pytest.mark.parametrize(
+    ("start", "expected_ms"),
+    [("by_duration:PT1H30M", 5_400_000), ("by_duration:P1D", 86_400_000), (timedelta(seconds=1.5), 1_500)],
+)
+def test_durations(start: Any, expected_ms: int) -> None:
+    settings = consumer_settings({"start": start})
+    assert (settings.start, settings.start_duration_ms) == ("by_duration", expected_ms)

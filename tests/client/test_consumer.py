@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import anyio
 import pytest
 
-from eventbus import OffsetAndMetadata, TopicPartition
+from eventbus import GroupMetadata, OffsetAndMetadata, TopicPartition
 from eventbus.errors import (
     ConfigError,
     NoCommittedOffset,
@@ -408,3 +409,158 @@ async def test_offsets_of_a_topic_that_is_not_there_are_refused(filled: Any) -> 
         await fill(bus)
         with pytest.raises(UnknownTopicOrPartition):
             await bus.admin.alter_group_offsets("g", {TopicPartition("nope", 0): 5})
+
+
+@pytest.mark.parametrize("start", ["by_duration:PT0.06S", timedelta(milliseconds=60)])
+async def test_start_by_duration(make_bus: Any, start: Any) -> None:
+    async with make_bus(clock=lambda: 1100) as bus:
+        await bus.admin.create_topic("t")
+        for n in range(10):
+            await bus.send("t", b"%d" % n, timestamp_ms=1000 + 10 * n)
+        async with bus.new_consumer("t", group="g", auto_offset_reset=start) as consumer:
+            assert [r.timestamp_ms for r in await consumer.poll()] == [1040, 1050, 1060, 1070, 1080, 1090]
+        async with bus.new_consumer("t", start=timedelta(milliseconds=5)) as consumer:
+            assert await consumer.poll(timeout_ms=0) == []  # nothing is that new: from the end
+            await bus.send("t", b"now")
+            assert [r.value for r in await consumer.poll()] == [b"now"]
+
+
+async def test_seek_by_time(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t", group="g") as consumer:
+            await consumer.seek_to_time(1055)
+            assert await consumer.position(T0) == await consumer.position(T1) == 6
+            await consumer.seek_to_time(9_000_000_000_000, T0)
+            assert (await consumer.position(T0), await consumer.position(T1)) == (10, 6)
+
+
+async def test_reading_begins_where_an_open_transaction_will_have_committed(filled: Any) -> None:
+    """KIP-447: the offset before it would be read twice, once it commits."""
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        await bus.admin.alter_group_offsets("g", {T0: 2, T1: 3})
+        async with anyio.create_task_group() as tasks:
+            async with bus.transaction("id") as tx:
+                await tx.send_offsets({T0: 8}, GroupMetadata("g"))
+                consumer = bus.new_consumer("t", group="g")
+                await consumer.__aenter__()
+                assert {r.partition for r in await consumer.poll(timeout_ms=0)} == {1}
+                assert await consumer.poll(timeout_ms=0) == []
+                found: list[Any] = []
+
+                async def wait() -> None:
+                    found.extend(await consumer.poll(timeout_ms=60_000))
+
+                tasks.start_soon(wait)
+                await anyio.wait_all_tasks_blocked()
+                assert found == []
+            with anyio.fail_after(5):
+                while not found:
+                    await anyio.lowlevel.checkpoint()
+        assert [r.offset for r in found] == [8, 9] and found[0].partition == 0
+        assert await consumer.position(T0) == 10
+        await consumer.aclose()
+        async with bus.transaction("id") as tx:
+            await tx.send_offsets({T0: 9}, GroupMetadata("g"))
+            async with bus.new_consumer("t", group="g", isolation="read_uncommitted") as uncommitted:
+                assert await uncommitted.position(T0) == 8  # it does not wait
+
+
+async def test_a_position_that_an_open_transaction_holds_is_waited_for(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        positions: list[int] = []
+        async with anyio.create_task_group() as tasks, bus.transaction("id") as tx:
+            await tx.send_offsets({T0: 8}, GroupMetadata("g"))
+            async with bus.new_consumer(group="g") as consumer:
+                await consumer.assign([T0])
+
+                async def wait() -> None:
+                    positions.append(await consumer.position(T0))
+
+                tasks.start_soon(wait)
+                await anyio.wait_all_tasks_blocked()
+                assert positions == []
+                consumer.seek(T0, 4)  # the user knows better
+                await anyio.wait_all_tasks_blocked()
+                assert positions == [4]
+                assert [r.offset for r in await consumer.poll(max_records=2)] == [4, 5]
+
+
+async def test_bytes_of_open_transactions_do_not_end_a_long_poll(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        config = {"start": "latest", "fetch_min_bytes": 1_000}
+        async with bus.new_consumer("t", **config) as reader, anyio.create_task_group() as tasks:
+            found: list[Any] = []
+
+            async def wait() -> None:
+                found.extend(await reader.poll(timeout_ms=60_000))
+
+            tasks.start_soon(wait)
+            async with bus.transaction("id") as tx:
+                await tx.send("t", b"x" * 2_000, partition=0)
+                await bus.flush()
+                await anyio.wait_all_tasks_blocked()
+                assert found == []
+            with anyio.fail_after(5):
+                while not found:
+                    await anyio.lowlevel.checkpoint()
+            assert [len(r.value) for r in found] == [2_000]
+
+
+async def test_fetch_min_bytes_gathers_and_max_wait_ends_it(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t", start="latest", fetch_min_bytes=500) as reader:
+            found: list[list[Any]] = []
+            async with anyio.create_task_group() as tasks:
+
+                async def wait() -> None:
+                    found.append(await reader.poll(timeout_ms=60_000))
+
+                tasks.start_soon(wait)
+                for partition in (0, 1, 0):
+                    await anyio.wait_all_tasks_blocked()
+                    assert found == []
+                    await bus.send("t", b"x" * 100, partition=partition)  # a batch of about 170 bytes
+            assert len(found[0]) == 3  # of both partitions, together
+            await bus.send("t", b"x" * 100, partition=1)
+            assert len(await reader.poll(timeout_ms=1)) == 1  # too little, but the wait is over
+
+
+async def test_a_closed_consumer_does_not_join_again(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        consumer = bus.new_consumer("t", group="g", start="latest")
+        async with anyio.create_task_group() as tasks:
+            await consumer.__aenter__()
+            tasks.start_soon(consumer.poll, 50)
+            await anyio.wait_all_tasks_blocked()
+            await consumer.aclose()
+        assert (await bus.admin.describe_group("g")).members == ()
+
+
+async def test_a_consumer_without_a_group_hears_of_no_rebalance(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+
+        def refuse(partitions: Any) -> None:
+            raise AssertionError(partitions)
+
+        async with bus.new_consumer("t", on_assigned=refuse, on_revoked=refuse, on_lost=refuse) as consumer:
+            await consumer.subscribe("t")
+            await bus.admin.delete_topics("t")
+            assert await consumer.poll(timeout_ms=0) == []
+            with pytest.raises(ConfigError, match="no group"):
+                consumer.group_metadata()
+        async with bus.new_consumer(group="g") as consumer:
+            assert consumer.group_metadata() == GroupMetadata("g")
