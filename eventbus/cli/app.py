@@ -30,6 +30,8 @@ COMMANDS = {
     "produce": "eventbus.cli.produce",
     "consume": "eventbus.cli.consume",
     "offsets": "eventbus.cli.offsets",
+    "groups": "eventbus.cli.groups",
+    "transactions": "eventbus.cli.transactions",
     "log": "eventbus.cli.logs",
 }
 """The commands of this package and the module whose ``register`` adds each."""
