@@ -196,6 +196,20 @@ def test_sessions_begin_anew_at_open_and_end_by_tick(orders) -> None:
         client.commit(1)
 
 
+def test_what_is_said_at_a_tick_may_open_another_group(orders) -> None:
+    first, second = Client(orders, session_timeout_ms=6_000).join(), Client(orders)
+    orders.broker.groups.join(JoinGroup(**second.request), orders.now_ms, second.heard.append)
+    orders.broker.groups.join(JoinGroup(**first.request, member_id=first.member_id), orders.now_ms, first.heard.append)
+    (joined,) = second.heard
+    metadata = GroupMetadata("g", joined.generation_id, joined.member_id)
+    others = [Client(orders, group=f"h{number}") for number in range(9)]
+    orders.broker.groups.sync(metadata, {}, orders.now_ms, lambda answer: [other.join() for other in others])
+    assert not others[0].heard
+    orders.now_ms += 6_000
+    orders.broker.tick(orders.now_ms)  # the leader is gone, and the follower told
+    assert all(other.assignment for other in others)
+
+
 def test_clients_of_a_dead_process_are_dropped_but_for_static_ones(orders) -> None:
     Client(orders, "dynamic").join()
     static = Client(orders, "static", group_instance_id="i1").join()
