@@ -311,8 +311,7 @@ class Transactions:
         answer = self._answer(transactional_id, committed, shard_log, offset, following)
         self._answers[transactional_id] = answer
         self._prepared(transactional_id, shard_log, answer)
-        if offset < shard_log.log.high_watermark:  # else the flush that covers it does so, for all that wait for it
-            self.finish_prepared(now_ms)
+        self.finish_prepared(now_ms)
         return answer
 
     @staticmethod
