@@ -19,8 +19,11 @@ from eventbus.log import checkpoints, commit, journal, recovery
 from eventbus.log.commit import Flush, GroupCommit
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import PartitionLog
+from eventbus.log.producer_state import ANY_SEQUENCE, ProducerStates
+from eventbus.log.producers import replay
 from eventbus.log.reader import parse_directory
-from eventbus.records import BatchBuilder, iter_batches, read_header
+from eventbus.log.transaction_index import TransactionIndex
+from eventbus.records import BatchBuilder, ControlType, EndTransactionMarker, build_marker, iter_batches, read_header
 from eventbus.testing.storage import CrashFile, CrashStorage, SimulatedCrash
 from eventbus.types import TopicPartition
 
@@ -107,6 +110,7 @@ class Machine:
             start = log.segments[0].base_offset if log.segments else log.log_start_offset
             expected = [batch for batch in topic.batches if start <= batch[0] and batch[1] <= log.log_end_offset]
             assert read_all(log, start) == [data for _, _, data in expected], f"{name}: not what was appended"
+            check_producers(log, [data for _, _, data in expected], from_the_first=start == 0)
 
     # work
 
@@ -133,7 +137,7 @@ class Machine:
         builder = BatchBuilder()
         for _ in range(self.random.randint(1, 3)):
             builder.append(b"k", b"%d." % next(self.numbers) * self.random.randint(1, 12), (), NOW_MS)
-        batch = builder.build()
+        batch = self.stamped(log, builder)
         header = read_header(batch)
         entry = [log.log_end_offset, log.log_end_offset + header.last_offset_delta + 1, b""]
         topic = self.topics[name]
@@ -146,6 +150,20 @@ class Machine:
         entry[2] = bytes(batch)
         topic.batches.append(tuple(entry))
         self.commit.appended(log, batch)
+
+    def stamped(self, log: PartitionLog, builder: BatchBuilder) -> bytearray:
+        """The batch of some producer, in its sequence; now and then the marker of its transaction instead."""
+        producer_id = self.random.choice((-1, 1, 2, 3))
+        producer = log.producers.states.producers.get(producer_id)
+        if producer_id < 0:
+            return builder.build()
+        epoch, sequence = (producer.producer_epoch, max(producer.next_sequence, 0)) if producer else (0, 0)
+        if producer is not None and producer.in_transaction and self.random.random() < 0.4:
+            marker = EndTransactionMarker(self.random.choice([*ControlType]), 0)
+            return build_marker(marker, producer_id=producer_id, producer_epoch=epoch + 1, timestamp_ms=NOW_MS)
+        return builder.build(
+            producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, is_transactional=producer_id > 1
+        )
 
     def flush(self) -> None:
         flush = self.commit.begin()
@@ -210,6 +228,23 @@ def read_all(log: PartitionLog, start: int) -> list[bytes]:
             offset = batch.header.next_offset
     log.log_start_offset = log_start_offset
     return found
+
+
+def check_producers(log: PartitionLog, batches: list[bytes], *, from_the_first: bool) -> None:
+    """The producers are those of the batches; of what retention took, more may be known."""
+    states, aborted = ProducerStates(log.directory), TransactionIndex()
+    replay(b"".join(batches), states, aborted)
+    if from_the_first:
+        assert repr(log.producers.states) == repr(states)
+        assert list(log.producers.aborted) == list(aborted)
+        return
+    for producer_id, producer in states.producers.items():
+        known = log.producers.states.producers[producer_id]
+        assert known.producer_epoch == producer.producer_epoch
+        assert known.next_sequence == producer.next_sequence or producer.next_sequence == ANY_SEQUENCE
+        assert known.in_transaction or not producer.in_transaction
+    told = {(entry.producer_id, entry.last_offset) for entry in log.producers.aborted}
+    assert told >= {(entry.producer_id, entry.last_offset) for entry in aborted}
 
 
 def live_and_die(seed: int) -> None:
