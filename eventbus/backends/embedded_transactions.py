@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 import anyio.lowlevel
@@ -29,6 +29,7 @@ from eventbus.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTxnState,
+    KafkaError,
     ProducerFenced,
     RequestTimedOut,
     TransactionAborted,
@@ -203,8 +204,7 @@ class ProducerTransactions:
                 self._close_door()
                 await self._make_durable()
                 if self._error is None:
-                    with anyio.CancelScope(shield=True):
-                        await self._see_through(await self._decide(committed=True))
+                    await self._end_it(committed=True)
                     return
             finally:
                 if self._state is _State.COMMITTING and self._end is None:  # cancelled, or it failed: still open
@@ -229,17 +229,19 @@ class ProducerTransactions:
         self._state = _State.ABORTING
         self._close_door()
         self._producer.discard_open(aborted)
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._see_through(await self._decide(committed=False))
-            except TransactionAborted:
-                return  # by its timeout: as was wished
-            finally:
-                if self._state is _State.ABORTING and self._end is None:
-                    self._state = _State.SPOILED
+        try:
+            await self._end_it(committed=False)
+        except TransactionAborted:
+            return  # by its timeout: as was wished
+        finally:
+            if self._state is _State.ABORTING and self._end is None:
+                self._state = _State.SPOILED
 
     async def _make_durable(self) -> None:
         """All records and offsets of the transaction are on disk; an error spoils it."""
+        if not self._engine.waits_for_flush:
+            await anyio.lowlevel.checkpoint()
+            return
         await self._producer.settle()
         ends = {topic_partition: touched.last_offset for topic_partition, touched in self._touched.items()}
         ends.update(self._offsets)
@@ -251,25 +253,41 @@ class ProducerTransactions:
             except EventBusError as error:
                 self.spoil(error)
                 return
-        await anyio.lowlevel.checkpoint()
 
-    async def _decide(self, *, committed: bool) -> TransactionEnd:
-        """Have the coordinator write down the outcome. When it cannot, nothing has happened and this raises."""
-        transactions = self._engine.broker.transactions
+    async def _end_it(self, *, committed: bool) -> None:
+        """Have the coordinator write down the outcome, and see it through. When it cannot, nothing has happened."""
+        try:
+            end = self._decide(committed)
+        except (ConcurrentTransactions, *_FENCED) as error:
+            with anyio.CancelScope(shield=True):
+                await self._decide_later(committed, error)
+            end = self._end
+        assert end is not None
+        if end.markers is not None and not self._engine.waits_for_flush:
+            self._go_on_after(end)
+            return
+        with anyio.CancelScope(shield=True):
+            await self._see_through(end)
+
+    def _decide(self, committed: bool) -> TransactionEnd:
         assert self._owner is not None
-        deadline = self._deadline()
-        while True:
-            try:
-                end = transactions.end(self._id, self._owner, committed=committed, now_ms=self._now_ms())
-            except ConcurrentTransactions as error:
-                await self._let_end(deadline, error)
-            except _FENCED as error:
-                await self._recover(error)
-            else:
-                self._end = end
-                return end
+        transactions = self._engine.broker.transactions
+        end = self._end = transactions.end(self._id, self._owner, committed=committed, now_ms=self._now_ms())
+        return end
 
-    async def _recover(self, error: EventBusError) -> None:
+    async def _decide_later(self, committed: bool, error: KafkaError) -> None:
+        """Something else is being ended, or was."""
+        deadline = self._deadline()
+        while self._end is None:
+            if not isinstance(error, ConcurrentTransactions):
+                await self._recover(error)
+            await self._let_end(deadline, error)
+            try:
+                self._decide(committed)
+            except (ConcurrentTransactions, *_FENCED) as again:
+                error = again
+
+    async def _recover(self, error: EventBusError) -> NoReturn:
         """The log has ended the transaction itself. By its timeout: go on with a new epoch. Else this one is fenced."""
         try:
             self._owner = await self._take_over(self._owner)
@@ -280,7 +298,7 @@ class ProducerTransactions:
                     "was aborted, and it may write no more; stop it"
                 )
             )
-            self._check_not_lost(error)
+            raise self._refusal("") from error
         self._become_ready()
         raise TransactionAborted(
             f"the log has aborted the transaction of {self._id!r}, which was open for longer than "
@@ -314,6 +332,9 @@ class ProducerTransactions:
                 )
             )
             self._check_not_lost(error)
+        self._go_on_after(end)
+
+    def _go_on_after(self, end: TransactionEnd) -> None:
         if self._end is end:
             self._owner = end.next
             self._become_ready()
