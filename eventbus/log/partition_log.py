@@ -618,6 +618,8 @@ class PartitionLog:
         self.segments = [*self.segments[:first], new, *self.segments[first + len(old) :]]
         self._hints.clear()
         self._indexed = [segment for segment in self._indexed if segment in self.segments]
+        # Rolled by an append that waits for no flush: what the flush would have covered is in the flushed copy.
+        self._sealed_unsynced = [segment for segment in self._sealed_unsynced if segment in self.segments]
         self.producers.compacted(old, self.segments, self.log_end_offset, self.recovery_point)
         if len(old) == 1:
             storage.sync_dir(self.directory)
