@@ -1,4 +1,4 @@
-"""State machines over internal topics: topics and their configs, committed offsets. Synchronous and pure."""
+"""State machines over internal topics: topics and configs, groups and offsets, transactions. Synchronous and pure."""
 
 from eventbus.coordinator.codec import (
     OffsetCommitKey,
