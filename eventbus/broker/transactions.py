@@ -18,18 +18,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from eventbus.broker.descriptions import OffsetCommitResult
 from eventbus.broker.groups import Groups
 from eventbus.broker.logs import Partition
-from eventbus.broker.names import CONSUMER_OFFSETS
 from eventbus.broker.settings import BrokerConfig
-from eventbus.broker.shard_log import Append, AppendMarker, ShardLog
+from eventbus.broker.shard_log import Append, AppendMarker
+from eventbus.broker.transaction_ends import (
+    NEVER_MS,
+    RETRY_MS,
+    Endings,
+    TransactionsLog,
+    find_unknown,
+    producer_states,
+)
 from eventbus.coordinator import TransactionsShard, partition_for_group
 from eventbus.coordinator.requests import TransactionDescription, TransactionEnd, TransactionListing
-from eventbus.coordinator.transaction_codec import TransactionMetadata, TransactionState
-from eventbus.coordinator.transactions import (
-    LAST_EPOCH,
-    MAX_EPOCH,
-    check_transactional_id,
-    unknown_transactional_id,
-)
+from eventbus.coordinator.transaction_codec import TransactionMetadata
+from eventbus.coordinator.transaction_states import ONGOING, PREPARE_ABORT, PREPARE_COMMIT
+from eventbus.coordinator.transactions import check_transactional_id, unknown_transactional_id
 from eventbus.errors import (
     ConcurrentTransactions,
     InvalidProducerEpoch,
@@ -38,49 +41,13 @@ from eventbus.errors import (
     KafkaError,
     StorageError,
 )
-from eventbus.log.partition_log import PartitionLog
-from eventbus.log.producer_state import ProducerState
 from eventbus.types import GroupMetadata, OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
 
 _logger = logging.getLogger("eventbus.transactions")
 
-TransactionsLog = ShardLog[TransactionsShard]
-
-COORDINATOR_EPOCH = 0
-"""One writer, one term, as in `eventbus.log.partition_log`."""
-_RETRY_MS = 1_000
-"""After an abort or a marker found no room on the disk."""
 _EXPIRE_EVERY_MS = 3_600_000
 """Kafka's ``transaction.remove.expired.transaction.cleanup.interval.ms``."""
-_NEVER_MS = 1 << 62
-
-_ONGOING = TransactionState.ONGOING
-_PREPARE_COMMIT = TransactionState.PREPARE_COMMIT
-_PREPARED = (_PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
-_COMPLETE_COMMIT = TransactionState.COMPLETE_COMMIT
-
-
-class _Ending:
-    """A prepared transaction on its way to its end."""
-
-    __slots__ = ("answer", "markers", "offset", "remaining", "reported", "shard_log")
-
-    def __init__(
-        self,
-        shard_log: TransactionsLog,
-        offset: int,
-        partitions: Iterable[TopicPartition],
-        answer: TransactionEnd | None = None,
-    ) -> None:
-        self.shard_log = shard_log
-        self.offset = offset
-        """Of the Prepare* record."""
-        self.remaining = sorted(partitions)
-        """Where no marker stands yet."""
-        self.markers: list[tuple[PartitionLog, int]] = []
-        self.answer = answer
-        self.reported = False
-        """It was logged that a marker could not be written."""
+_PREPARED = (PREPARE_COMMIT, PREPARE_ABORT)
 
 
 class Transactions:
@@ -112,9 +79,7 @@ class Transactions:
         self._partitions = partitions
         self._open_shard = open_shard
         self._allocate_producer_ids = allocate_producer_ids
-        self._append_marker = append_marker
         self._refuse = refuse
-        self._store_lazily = store_lazily
         self._flush_now = flush_now
         self._check_open = check_open
         self._shards: dict[int, TransactionsLog] = {}
@@ -124,13 +89,12 @@ class Transactions:
         self._producer_ids = iter(range(0))
         self._deadlines: dict[str, int] = {}
         """When each open transaction times out. Not from what is stored: time spent closed does not count."""
-        self._endings: dict[str, _Ending] = {}
+        self._endings = Endings(partitions, groups, append_marker, store_lazily)
         self._answers: dict[str, TransactionEnd] = {}
         """The last end of each id, for its retry."""
-        self._unsettled: dict[str, int] = {}
-        """By id: where Complete* of a transaction without a bumped epoch stands; the next waits until it is durable."""
-        self._next_timeout_ms = _NEVER_MS
-        self._next_retry_ms = _NEVER_MS
+        self._next_timeout_ms = NEVER_MS
+        self._reconcile_at_ms = NEVER_MS
+        """When to `reconcile` again, for want of room the last time."""
         self._next_expiry_ms = now_ms + _EXPIRE_EVERY_MS
         self._ticked_ms = now_ms
 
@@ -145,11 +109,11 @@ class Transactions:
         shard_log = self._shards[number] = self._open_shard(number, self._producers, now_ms)
         for transactional_id, known in shard_log.shard.transactions.items():
             self._homes[transactional_id] = shard_log
-            if known.state is _ONGOING:
+            if known.state is ONGOING:
                 self._set_deadline(transactional_id, now_ms + known.timeout_ms)
             elif known.state in _PREPARED:
                 offset = shard_log.log.log_end_offset - 1  # at most: all of a recovered log is durable
-                self._endings[transactional_id] = _Ending(shard_log, offset, known.partitions)
+                self._endings.add(transactional_id, shard_log, offset)
         return shard_log
 
     # producers -------------------------------------------------------------------------------------------------------
@@ -214,7 +178,7 @@ class Transactions:
         producer_id, epoch = producer
         known = self._producers.get(producer_id)
         if known is not None and known.producer_epoch == epoch:
-            if known.state is _ONGOING and topic_partition in known.partitions:
+            if known.state is ONGOING and topic_partition in known.partitions:
                 return
         elif known is not None and epoch < known.producer_epoch:
             raise InvalidProducerEpoch(
@@ -246,19 +210,14 @@ class Transactions:
             if error is not None:
                 raise error
         shard_log = self._home(transactional_id, producer, now_ms)
-        if self._unsettled:
-            self._check_settled(transactional_id, shard_log)
-        decision = shard_log.shard.add(transactional_id, producer, wanted, now_ms)
-        known = shard_log.execute(decision, now_ms)
-        if known.state is _ONGOING and transactional_id not in self._deadlines:
-            self._set_deadline(transactional_id, now_ms + known.timeout_ms)
-
-    def _check_settled(self, transactional_id: str, shard_log: TransactionsLog) -> None:
-        if self._unsettled.get(transactional_id, -1) >= shard_log.log.high_watermark:
+        if not self._endings.is_settled(transactional_id, shard_log):
             raise ConcurrentTransactions(
                 f"the last transaction of {transactional_id!r} is not on the disk as complete yet: try again soon"
             )
-        self._unsettled.pop(transactional_id, None)
+        decision = shard_log.shard.add(transactional_id, producer, wanted, now_ms)
+        known = shard_log.execute(decision, now_ms)
+        if known.state is ONGOING and transactional_id not in self._deadlines:
+            self._set_deadline(transactional_id, now_ms + known.timeout_ms)
 
     def add_offsets(self, transactional_id: str, producer: ProducerIdAndEpoch, group: str, now_ms: int) -> None:
         """Make the group's offsets part of the producer's transaction. Raises as `add_partitions`."""
@@ -334,72 +293,20 @@ class Transactions:
 
     # ending ----------------------------------------------------------------------------------------------------------
 
-    def _prepared(
-        self, transactional_id: str, shard_log: TransactionsLog, answer: TransactionEnd | None = None
-    ) -> None:
-        """The last record of the shard decided the transaction."""
-        self._deadlines.pop(transactional_id, None)
-        known = shard_log.shard.transactions[transactional_id]
-        offset = shard_log.log.log_end_offset - 1
-        self._endings[transactional_id] = _Ending(shard_log, offset, known.partitions, answer)
-
     def finish_prepared(self, now_ms: int) -> None:
         """Take every prepared transaction as far as the disk allows: its markers, then that it is complete.
 
         To be called after every flush; where nothing waits for flushes `end` has done it already. What fails is tried
         again at the next call and by `tick`.
         """
-        if not self._endings:
-            return
-        for transactional_id, ending in list(self._endings.items()):
-            try:
-                self._advance(transactional_id, ending, now_ms)
-            except StorageError as error:
-                self._next_retry_ms = min(self._next_retry_ms, now_ms + _RETRY_MS)
-                if not ending.reported:
-                    ending.reported = True
-                    _logger.warning("transaction %r is decided, but not finished yet: %s", transactional_id, error)
+        self._endings.finish(now_ms)
 
-    def _advance(self, transactional_id: str, ending: _Ending, now_ms: int) -> None:
-        shard_log = ending.shard_log
-        if ending.offset >= shard_log.log.high_watermark:
-            return
-        known = shard_log.shard.transactions[transactional_id]
-        while ending.remaining:
-            topic_partition = ending.remaining[-1]
-            offset = None
-            if self._open_epoch(topic_partition, known.producer_id) in _epochs_of(known):
-                offset = self._mark(topic_partition, known.producer, known.state is _PREPARE_COMMIT, now_ms)
-            ending.remaining.pop()
-            if offset is not None:
-                ending.markers.append((self._partitions[topic_partition].log, offset))
-        if ending.answer is not None and ending.answer.markers is None:
-            ending.answer.markers = tuple([(log.topic_partition, offset) for log, offset in ending.markers])
-        if all(offset < log.high_watermark or log.closed for log, offset in ending.markers):
-            # The next transaction has another epoch, so this record may come to the disk when it likes; without a
-            # bumped epoch, the next transaction's records must not be there before it.
-            append = self._store_lazily if known.is_bumped else None
-            shard_log.execute(shard_log.shard.complete(transactional_id, now_ms), now_ms, append)
-            del self._endings[transactional_id]
-            if not known.is_bumped:
-                self._unsettled[transactional_id] = shard_log.log.log_end_offset - 1
-
-    def _open_epoch(self, topic_partition: TopicPartition, producer_id: int) -> int | None:
-        """The epoch of the transaction that the producer has open in a partition.
-
-        What is there now counts: a topic that was deleted gets no marker, nor does one that was made anew since.
-        """
-        partition = self._partitions.get(topic_partition)
-        state = None if partition is None else producer_states(partition.log).get(producer_id)
-        return state.producer_epoch if state is not None and state.in_transaction else None
-
-    def _mark(
-        self, topic_partition: TopicPartition, producer: ProducerIdAndEpoch, committed: bool, now_ms: int
-    ) -> int | None:
-        """End the producer's transaction on one partition; returns the marker's offset."""
-        append = self._groups.end_transaction if topic_partition.topic == CONSUMER_OFFSETS else self._append_marker
-        info = append(topic_partition, producer, committed, COORDINATOR_EPOCH, now_ms)
-        return None if info is None else info.last_offset
+    def _prepared(
+        self, transactional_id: str, shard_log: TransactionsLog, answer: TransactionEnd | None = None
+    ) -> None:
+        """The last record of the shard decided the transaction."""
+        self._deadlines.pop(transactional_id, None)
+        self._endings.add(transactional_id, shard_log, shard_log.log.log_end_offset - 1, answer)
 
     def _fence(self, transactional_id: str, now_ms: int) -> None:
         """Abort the open transaction in its producer's stead, and fence that producer."""
@@ -421,7 +328,7 @@ class Transactions:
     def describe(self, transactional_id: str) -> TransactionDescription:
         """Raises TransactionalIdNotFound."""
         known = self._look(transactional_id)
-        is_open = known.state is _ONGOING or known.state in _PREPARED
+        is_open = known.state is ONGOING or known.state in _PREPARED
         return TransactionDescription(
             transactional_id,
             known.state.title,
@@ -448,7 +355,7 @@ class Transactions:
         """Every client is gone: abort each open transaction. For an engine that has just been opened; it flushes."""
         self._check_open()
         for transactional_id, known in self._all():
-            if known.state is _ONGOING:
+            if known.state is ONGOING:
                 try:
                     self._fence(transactional_id, now_ms)
                 except StorageError as error:
@@ -459,6 +366,7 @@ class Transactions:
         """At opening, once all logs and groups are loaded: finish what is prepared, then `reconcile`."""
         self._settle(now_ms)
         self.reconcile(now_ms)
+        self._settle(now_ms)
 
     def reconcile(self, now_ms: int) -> None:
         """Abort what is open in a partition and not known as open there, and pass every epoch a partition has seen.
@@ -466,15 +374,23 @@ class Transactions:
         Such a transaction's record in ``__transaction_state`` was lost in a crash, so nothing of it was acknowledged
         (or less than a flush was asked for).
         """
+        try:
+            for unknown in find_unknown(self._partitions, dict(self._all())):
+                self._endings.end_unknown(unknown, now_ms)
+            self._pass_epochs(now_ms)
+        except StorageError as error:
+            _logger.warning("transactions that a crash left open stay open until there is room: %s", error)
+            self._reconcile_at_ms = now_ms + RETRY_MS
+        else:
+            self._reconcile_at_ms = NEVER_MS
+        self.finish_prepared(now_ms)
+
+    def _pass_epochs(self, now_ms: int) -> None:
+        """Move every id beyond the epochs that partitions have seen: none of them may be given out again."""
         ids = {known.producer_id: transactional_id for transactional_id, known in self._all()}
-        previous = {known.previous_producer_id: known for _, known in self._all()}
         seen: dict[int, int] = {}
-        for topic_partition, partition in list(self._partitions.items()):
-            for producer_id, state in list(producer_states(partition.log).items()):
-                known = self._producers.get(producer_id) or previous.get(producer_id)
-                if state.in_transaction and not _is_known(topic_partition, producer_id, state.producer_epoch, known):
-                    self._end_unknown(topic_partition, producer_id, state, known, now_ms)
-                seen[producer_id] = max(seen.get(producer_id, -1), state.producer_epoch)
+        for _, producer_id, state in producer_states(self._partitions):
+            seen[producer_id] = max(seen.get(producer_id, -1), state.producer_epoch)
         for producer_id, epoch in seen.items():
             known = self._producers.get(producer_id)
             if known is None or known.state in _PREPARED or epoch <= known.producer_epoch:
@@ -482,28 +398,8 @@ class Transactions:
             transactional_id = ids[producer_id]
             shard_log = self._homes[transactional_id]
             shard_log.execute(shard_log.shard.raise_epoch(transactional_id, epoch + 1, now_ms), now_ms)
-            if known.state is _ONGOING:
+            if known.state is ONGOING:
                 self._fence(transactional_id, now_ms)
-        self._settle(now_ms)
-
-    def _end_unknown(
-        self,
-        topic_partition: TopicPartition,
-        producer_id: int,
-        state: ProducerState,
-        known: TransactionMetadata | None,
-        now_ms: int,
-    ) -> None:
-        committed = known is not None and _was_committed(producer_id, state.producer_epoch, known)
-        _logger.warning(
-            "%s: %s what producer %d has open there since offset %d: a crash took what was known of it",
-            topic_partition,
-            "committing" if committed else "aborting",
-            producer_id,
-            state.transaction_start_offset,
-        )
-        producer = ProducerIdAndEpoch(producer_id, min(state.producer_epoch + 1, MAX_EPOCH))
-        self._mark(topic_partition, producer, committed, now_ms)
 
     def _settle(self, now_ms: int) -> None:
         """Finish what is prepared, with the flushes it needs."""
@@ -521,8 +417,9 @@ class Transactions:
         if now_ms >= self._next_timeout_ms or now_ms < self._ticked_ms:
             self._time_out(now_ms)
         self._ticked_ms = now_ms
-        if now_ms >= self._next_retry_ms:
-            self._next_retry_ms = _NEVER_MS
+        if now_ms >= self._reconcile_at_ms:
+            self.reconcile(now_ms)
+        if now_ms >= self._endings.next_retry_ms:
             self.finish_prepared(now_ms)
         if now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = now_ms + _EXPIRE_EVERY_MS
@@ -539,11 +436,11 @@ class Transactions:
                 self._fence(transactional_id, now_ms)
             except StorageError as error:
                 _logger.warning("transaction %r has timed out, and cannot be aborted: %s", transactional_id, error)
-                self._deadlines[transactional_id] = now_ms + _RETRY_MS
+                self._deadlines[transactional_id] = now_ms + RETRY_MS
             else:
                 fenced = True
                 _logger.info("transaction %r timed out after %d ms: aborted", transactional_id, timeout_ms)
-        self._next_timeout_ms = min(self._deadlines.values(), default=_NEVER_MS)
+        self._next_timeout_ms = min(self._deadlines.values(), default=NEVER_MS)
         if fenced:
             self.finish_prepared(now_ms)
 
@@ -561,7 +458,7 @@ class Transactions:
 
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""
-        return min(self._next_timeout_ms, self._next_retry_ms, self._next_expiry_ms)
+        return min(self._next_timeout_ms, self._endings.next_retry_ms, self._reconcile_at_ms, self._next_expiry_ms)
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -604,41 +501,8 @@ class Transactions:
         assert producers == self._producers
         assert homes == self._homes
         states = {transactional_id: known.state for transactional_id, known in self._all()}
-        ongoing = {transactional_id for transactional_id, state in states.items() if state is _ONGOING}
+        ongoing = {transactional_id for transactional_id, state in states.items() if state is ONGOING}
         assert ongoing == self._deadlines.keys(), f"open {sorted(ongoing)}, timed {sorted(self._deadlines)}"
-        assert min(self._deadlines.values(), default=_NEVER_MS) >= self._next_timeout_ms
+        assert min(self._deadlines.values(), default=NEVER_MS) >= self._next_timeout_ms
         prepared = {transactional_id for transactional_id, state in states.items() if state in _PREPARED}
-        assert prepared == self._endings.keys(), f"prepared {sorted(prepared)}, ending {sorted(self._endings)}"
-
-
-def producer_states(log: PartitionLog) -> dict[int, ProducerState]:
-    """What a partition knows of the producers that wrote to it."""
-    return log.producers.states.producers
-
-
-def _epochs_of(known: TransactionMetadata) -> range:
-    """The epochs that the records of the open or prepared transaction may have.
-
-    An end moves the epoch by one, a fence by two: at that epoch, the producer's next transaction is open.
-    """
-    epoch = known.producer_epoch
-    if known.state is _ONGOING or not known.is_bumped:
-        return range(epoch, epoch + 1)
-    return range(epoch)
-
-
-def _is_known(topic_partition: TopicPartition, producer_id: int, epoch: int, known: TransactionMetadata | None) -> bool:
-    """Whether the coordinator will end what is open in the partition."""
-    if known is None or known.producer_id != producer_id or topic_partition not in known.partitions:
-        return False
-    return epoch in _epochs_of(known)
-
-
-def _was_committed(producer_id: int, epoch: int, known: TransactionMetadata) -> bool:
-    """Whether the last transaction of the id was this one, and a commit; where nothing waits for flushes the crash may
-    have kept Complete* and lost a marker."""
-    if known.state is not _COMPLETE_COMMIT:
-        return False
-    if producer_id == known.producer_id:
-        return known.is_bumped and epoch + 1 == known.producer_epoch
-    return epoch == LAST_EPOCH and known.producer_epoch == 0
+        assert prepared == self._endings.names(), f"prepared {prepared}, ending {self._endings.names()}"

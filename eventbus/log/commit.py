@@ -245,6 +245,7 @@ class GroupCommit:
 
     def _fail(self, flush: Flush, error: BaseException) -> None:
         """Poison what was being flushed; give back what was not reached."""
+        self._lazy.clear()
         unreached = flush.direct[max(flush.reached, 0) :]
         failed: list[PartitionLog] = []
         if flush.reached < 0:

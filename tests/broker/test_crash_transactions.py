@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from eventbus.broker import Broker, BrokerConfig, TopicSpec
+from eventbus.broker.transaction_ends import Endings
 from eventbus.broker.transactions import Transactions
 from eventbus.coordinator.codec import OffsetCommitKey
 from eventbus.coordinator.offsets import Offsets
@@ -529,13 +530,13 @@ def test_nothing_is_found_without_a_bug() -> None:
 
 
 def test_markers_before_the_decision_is_durable_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    advance = Transactions._advance
+    advance = Endings._advance
 
-    def too_early(self: Transactions, transactional_id: str, ending: Any, now_ms: int) -> None:
+    def too_early(self: Endings, transactional_id: str, ending: Any, now_ms: int) -> None:
         ending.offset = -1
         advance(self, transactional_id, ending, now_ms)
 
-    monkeypatch.setattr(Transactions, "_advance", too_early)
+    monkeypatch.setattr(Endings, "_advance", too_early)
     found_by(range(150))
 
 

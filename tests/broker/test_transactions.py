@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from eventbus.broker import Broker, BrokerConfig, TopicSpec
+from eventbus.broker.logs import Logs
 from eventbus.broker.names import TRANSACTION_STATE
 from eventbus.coordinator import java_string_hash
 from eventbus.coordinator.requests import TransactionEnd
@@ -603,6 +604,49 @@ def test_a_producer_is_not_held_up_by_a_disk_that_was_full() -> None:
     world.send(following, A, b"two")
     world.commit(following)
     assert world.values(A) == [b"one", b"two"]
+    world.check_nothing_hangs()
+
+
+@pytest.mark.parametrize("open_in", ["prepared", "unknown"])
+def test_a_log_opens_on_a_full_disk_and_finishes_its_transactions_later(
+    open_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.create()
+    producer = world.init()
+    world.flush()
+    world.send(producer, A, b"one")
+    world.send(producer, B, b"one")
+    if open_in == "prepared":
+        world.flush()
+        world.end(producer, committed=True)
+        flush = world.broker.begin_sync()
+        flush.run()  # the decision; no marker
+    else:
+        for tp in (A, B):
+            for segment in world.broker._partitions[tp].log.segments:
+                segment.file.sync()
+            for directory in (str(tp), ""):
+                world.storage.sync_dir(directory)
+    disk = FaultyStorage(world.storage.crash(Keep("nothing")), error=disk_full, persistent=True, only=("append",))
+    forget_recovery = Logs.forget_recovery
+
+    def full_from_here(logs: Logs) -> None:
+        forget_recovery(logs)
+        disk.fail_at = disk.calls_count + 1
+
+    monkeypatch.setattr(Logs, "forget_recovery", full_from_here)  # what recovery keeps, it writes anew
+    world.storage = disk
+    world.open()
+    world.transactions.abort_all(world.now_ms)
+    assert world.values(A) == []
+    data = world.broker.fetch(A, 0, 1 << 20)
+    assert data.last_stable_offset == 0, "open for now"
+    assert world.broker.next_deadline_ms() <= world.now_ms + 1_000
+    disk.fail_at = 0
+    world.tick(1_000)
+    expected = [b"one"] if open_in == "prepared" else []
+    assert world.values(A) == world.values(B) == expected
     world.check_nothing_hangs()
 
 

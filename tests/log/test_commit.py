@@ -35,6 +35,11 @@ class World:
             self.logs[number].append(batch, read_header(batch), NOW_MS)
             self.commit.appended(self.logs[number], batch)
 
+    def append_lazily(self, number: int) -> None:
+        batch = self.make.batch()
+        self.logs[number].append(batch, read_header(batch), NOW_MS)
+        self.commit.appended_lazily(self.logs[number], batch)
+
     def flush(self) -> list[PartitionLog]:
         flush = self.commit.begin()
         try:
@@ -100,6 +105,41 @@ def test_many_appends_share_one_flush(disk, logs):
     syncs = disk.syncs_count
     world.flush()
     assert disk.syncs_count == syncs + 1
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_nobody_waits_for_asks_for_no_flush_and_is_taken_along(disk, logs, count):
+    world = World(disk, logs, count)
+    world.settle()
+    world.append_lazily(0)
+    assert not world.commit.needs_sync
+    world.append(*range(1, count), 0)
+    assert world.commit.needs_sync
+    world.append_lazily(0)
+    assert world.commit.needs_sync, "what is waited for before it is not forgotten"
+    world.flush()
+    assert world.high_watermarks == [4, *[2] * (count - 1)]
+    assert not world.commit.needs_sync
+    world.append_lazily(0)
+    world.commit.close()
+    assert world.recovery_points[0] == 5
+
+
+def test_what_a_failed_flush_did_not_reach_is_waited_for_again(logs):
+    storage = FaultyStorage(CrashStorage(), only=("sync",))
+    world = World(storage, logs, 2)
+    world.append(0, 1)
+    flush = world.commit.begin()
+    world.append_lazily(1)
+    assert not world.commit.needs_sync
+    storage.fail_at = storage.calls_count + 1
+    with pytest.raises(OSError, match="Input/output error") as failed:
+        flush.run()
+    world.commit.complete(flush, failed.value)
+    assert world.logs[0].poisoned
+    assert world.commit.needs_sync
+    world.flush()
+    assert world.high_watermarks == [0, 2]
 
 
 @pytest.mark.parametrize("mode", ["interval", "os"])
