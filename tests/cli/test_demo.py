@@ -17,7 +17,9 @@ import msgspec
 import pytest
 
 from eventbus.broker import Broker
+from eventbus.cli.demo import bank as bank_module
 from eventbus.cli.demo import command, flights
+from eventbus.cli.demo.bank import COUNT, KILLED_AT, Bank, Entry, differences
 from eventbus.cli.demo.command import check, remove_earlier_run
 from eventbus.cli.demo.flights import QUICK_FLIGHTS, Delay, Departures, Flight, Group, csv_path, read_rows
 from eventbus.cli.demo.report import Places, Run, Step, next_commands, print_report
@@ -31,8 +33,16 @@ from eventbus.types import TopicPartition
 Cli = Callable[..., Any]
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 
+BOTH = ("checking", "savings")
 LOG_BYTES = 6_000_000
 """About what the quick demo writes to ``flights``."""
+
+
+@pytest.fixture(autouse=True)
+def without_the_bank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process takes a second to start: here only where a test is about it (and in demos that are a process)."""
+    if "bank" not in request.node.name and "try_next" not in request.node.name:
+        monkeypatch.setattr(command, "run_bank", lambda *_: _bank())
 
 
 def quick(cli: Cli, *args: str) -> dict[str, Any]:
@@ -65,12 +75,36 @@ def test_quick_twice_and_what_it_says(cli: Cli) -> None:
     assert sum(row["flights"] for row in second["table"]) == 20_000
 
 
+def test_the_bank_is_killed_in_the_middle_of_a_transfer_and_nothing_is_lost_or_doubled(cli: Cli) -> None:
+    first = cli("demo", "--quick")
+    assert f"CONSERVED  {COUNT:,} transfers between two topics; the service was killed" in first.out
+    assert f"in the middle of number {KILLED_AT:,}." in first.out
+    assert f"After its restart: {COUNT:,} debits, {COUNT:,} credits, together 0." in first.out
+    told = quick(cli)["exactly_once"]
+    assert told["conserved"] is True and told["balance"] == 0
+    assert 0 < told["done_before"] < COUNT
+    assert told["cut_off"] >= 1, "half a transfer was on disk when the service was killed"
+    url = ("--url", "file://./demo-data/bank")
+    read = [len(cli("consume", topic, "--from-beginning", "--timeout-ms", "50", *url).lines) for topic in BOTH]
+    assert read == [COUNT, COUNT]
+    rows = cli("groups", "describe", "bank", "--offsets", "--json", *url).json[0]["offsets"]
+    assert sum(row["current_offset"] for row in rows) == COUNT
+
+
+def test_a_bank_that_does_not_start_says_why(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "QUICK_FLIGHTS", 100)
+    monkeypatch.setattr(bank_module.sys, "executable", "false")
+    result = cli("demo", "--quick")
+    assert result.code == 1
+    assert result.err.splitlines()[-1].startswith(f"error: the demo's bank did not come as far as transfer {KILLED_AT}")
+
+
 def test_what_it_tells_to_try_next_works(cli: Cli, tmp_path: Path) -> None:
     directory = "a demo's directory"
     quick(cli, "--dir", directory)
     environ = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     commands = next_commands(Places(Path(directory)), landed=False)
-    assert len(commands) == 7
+    assert len(commands) == 8
     for text in commands:
         done = subprocess.run(text, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=30)
         assert done.returncode == 0, f"{text}: {done.stderr}"
@@ -284,11 +318,28 @@ def test_the_running_table_passes_over_what_it_has_seen() -> None:
     assert (table.flights, table.doubled) == (4, 3)
 
 
+def _bank() -> Bank:
+    return Bank(
+        transfers=3, killed_at=2, done_before=1, debits=3, credits=3, balance=0, cut_off=1, problems=[], seconds=0.5
+    )
+
+
 @pytest.fixture
 def a_run() -> Iterator[Run]:
     table = {Group("AA", 1): Departures(3, 2, 9), Group("UA", 2): Departures(1, 0, 0)}
     landed = Landed(4, 1, 10, 1.0, 1.0, table, {Group("AA", 1): 4.5, Group("UA", 2): None})
-    yield Run(Places(Path("d")), table, Outcome(table=table, held=4), landed, [Step("nothing", 0, 0.0)], [])
+    yield Run(Places(Path("d")), table, Outcome(table=table, held=4), _bank(), landed, [Step("nothing", 0, 0.0)], [])
+
+
+def test_accounts_that_do_not_add_up_are_named() -> None:
+    debits = [Entry(number, -(1 + number % 97)) for number in range(COUNT)]
+    credits = [Entry(number, 1 + number % 97) for number in range(COUNT)]
+    assert differences(debits, credits) == []
+    [missing, total] = differences(debits, credits[1:])
+    assert "2,999 credits, 1 of the transfers missing, 0 there twice" in missing
+    assert "together hold -1, not 0" in total
+    [twice, total] = differences([*debits, debits[5]], credits)
+    assert "3,001 debits, 0 of the transfers missing, 1 there twice" in twice
 
 
 def test_equal_tables_have_no_problems(a_run: Run) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from eventbus.cli.demo.bank import remove_log, run_bank
 from eventbus.cli.demo.display import Display, open_display
 from eventbus.cli.demo.flights import FLIGHTS, QUICK_FLIGHTS, Table, csv_path, differences, table_from_csv
 from eventbus.cli.demo.report import Places, Run, Step, print_report
@@ -17,8 +18,8 @@ from eventbus.cli.demo.service import Outcome, Story
 from eventbus.cli.demo.warehouse import Landed, land_flights
 from eventbus.cli.output import Output
 from eventbus.cli.shell import run_async
-from eventbus.errors import ConfigError
 
+_BANK_STOPPED = "the log of flights is complete; the transfers begin anew"
 _LANDING_STOPPED = "the log is complete; landing goes on after the last whole batch"
 
 
@@ -35,12 +36,17 @@ def demo(args: argparse.Namespace) -> int:
         if outcome.interrupted:
             published = f"{outcome.held:,} of {story.limit:,} flights are published"
             return _interrupted(out, f"{published}, what was handled is committed")
+        try:
+            bank = run_bank(places.bank, places.bank_url, display)
+        except KeyboardInterrupt:
+            return _interrupted(out, _BANK_STOPPED)
         started = time.monotonic()
         expected = table_from_csv(csv, story.limit)
         steps = [
             Step("publish flights", outcome.published, outcome.publish_seconds),
             Step("validate, publish delays", outcome.delays_made, outcome.handle_seconds),
             Step("count per carrier and month", outcome.counted, outcome.count_seconds),
+            Step("transfers, killed and restarted", bank.transfers, bank.seconds),
             Step("the same by a loop over the CSV", story.limit, time.monotonic() - started),
         ]
         landed = None
@@ -50,7 +56,8 @@ def demo(args: argparse.Namespace) -> int:
                 return _interrupted(out, _LANDING_STOPPED)
             steps.append(Step("Spark: start, land as Parquet", landed.rows, landed.land_seconds))
             steps.append(Step("Spark: query", outcome.held, landed.query_seconds))
-    run = Run(places, expected, outcome, landed, steps, check(expected, outcome, landed))
+    problems = check(expected, outcome, landed) + bank.problems
+    run = Run(places, expected, outcome, bank, landed, steps, problems)
     print_report(out, run)
     return 1 if run.problems else 0
 
@@ -106,22 +113,13 @@ def check(expected: Table, outcome: Outcome, landed: Landed | None) -> list[str]
 
 
 def remove_earlier_run(places: Places) -> None:
-    """Delete the log and the table, and nothing else.
+    """Delete the logs and the table, and nothing else.
 
     Raises:
         LogLocked: another process works there.
-        ConfigError: the directory ``log`` is none of ours.
+        ConfigError: one of the directories is none of ours.
     """
-    from eventbus.log.storage import FileStorage
-
-    if places.log.exists():
-        if not (places.log / "meta.properties").is_file() and any(places.log.iterdir()):
-            raise ConfigError(f"{places.log} does not look like a log (no meta.properties): --fresh leaves it alone")
-        storage = FileStorage(str(places.log))
-        storage.lock()
-        try:
-            shutil.rmtree(places.log)
-        finally:
-            storage.unlock()
+    for directory in (places.log, places.bank):
+        remove_log(directory)
     if places.table.exists():
         shutil.rmtree(places.table)

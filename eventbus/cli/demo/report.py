@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from eventbus.cli.demo.bank import BANK, Bank
 from eventbus.cli.demo.flights import Table, by_carrier, csv_path, read_airlines
 from eventbus.cli.demo.publish import TOPIC
 from eventbus.cli.demo.service import DELAYS, GROUP, Outcome
@@ -34,9 +35,21 @@ class Places(msgspec.Struct, frozen=True):
         return self.root / "warehouse" / TOPIC
 
     @property
+    def bank(self) -> Path:
+        return self.root / "bank"
+
+    @property
     def url(self) -> str:
-        path = quote(str(self.log), safe="/~")
-        return f"file://{path}" if self.log.is_absolute() else f"file://./{path}"
+        return _url(self.log)
+
+    @property
+    def bank_url(self) -> str:
+        return _url(self.bank)
+
+
+def _url(directory: Path) -> str:
+    path = quote(str(directory), safe="/~")
+    return f"file://{path}" if directory.is_absolute() else f"file://./{path}"
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -58,6 +71,7 @@ class Run(msgspec.Struct, frozen=True):
     places: Places
     expected: Table
     outcome: Outcome
+    bank: Bank
     landed: Landed | None
     """None for ``--quick``."""
     steps: list[Step]
@@ -85,9 +99,10 @@ def print_report(out: Output, run: Run) -> None:
     if run.problems:
         for line in run.problems[:_SHOWN_PROBLEMS]:
             out.note(f"NOT EQUAL  {line}")
-        out.note(f"error: {len(run.problems)} differences to plain Python over the CSV: start over with --fresh")
+        out.note(f"error: {len(run.problems)} differences to what plain Python finds: start over with --fresh")
         return
     sides = "running table" if run.landed is None else "running table = Spark's query"
+    out.line(f"CONSERVED  {run.bank}")
     out.line(f"EQUAL      {sides} = plain Python over the CSV, all {len(run.expected)} groups of carrier and month")
     out.line()
     # `make demo` runs the command of a virtual environment that nobody has activated.
@@ -149,6 +164,7 @@ def next_commands(places: Places, *, landed: bool) -> list[str]:
         f"eventbus consume {TOPIC} --partition 0 --offset 1000 --max-messages 1 --json --url {url}",
         f"eventbus offsets {TOPIC} --group {GROUP} --url {url}",
         f"eventbus offsets {TOPIC} --time 2013-01-02 --url {url}",
+        f"eventbus groups describe {BANK} --url {shlex.quote(places.bank_url)}",
         f"eventbus log verify {shlex.quote(str(log))}",
         f"eventbus log dump {segment} | head",
     ]
@@ -176,6 +192,16 @@ def _as_json(run: Run) -> dict[str, Any]:
         "warehouse": None if landed is None else str(run.places.table),
         "landed": None if landed is None else landed.rows,
         "parquet_files": None if landed is None else landed.files,
+        "exactly_once": {
+            "transfers": run.bank.transfers,
+            "killed_at": run.bank.killed_at,
+            "done_before": run.bank.done_before,
+            "debits": run.bank.debits,
+            "credits": run.bank.credits,
+            "balance": run.bank.balance,
+            "cut_off": run.bank.cut_off,
+            "conserved": not run.bank.problems,
+        },
         "equal": not run.problems,
         "groups": len(run.expected),
         "differences": run.problems[:_SHOWN_PROBLEMS],
