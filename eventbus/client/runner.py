@@ -136,6 +136,7 @@ class Runner:
             if lane is not None and lane.error is not None:
                 continue
             if await self._consumer.position(topic_partition) < end:
+                self._is_watched = True  # what follows may be aborted: then no lane has anything to say when it is read
                 return False
         return all(lane.is_idle for lane in self.lanes.values())
 

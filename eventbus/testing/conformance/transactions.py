@@ -375,6 +375,27 @@ async def many_producers_at_once_keep_a_total(world: World) -> None:
 
 
 @promise()
+async def handlers_are_done_with_what_was_aborted(world: World) -> None:
+    topic = await world.topic()
+    handled: list[bytes] = []
+    bus = world.target.open()
+
+    @bus.consumer(topic, group=world.name("group"))
+    async def handle(value: bytes) -> None:
+        handled.append(value)
+
+    async with world.producer(world.name("id")) as producer:
+        for commits in (False, True, False):
+            await producer.begin()
+            await sent(producer, topic, b"yes" if commits else b"no")
+            await (producer.commit() if commits else producer.abort())
+            async with bus:
+                await bus.drain()
+    assert handle is not None
+    assert handled == [b"yes"]
+
+
+@promise()
 async def a_timeout_above_the_maximum_is_refused(world: World) -> None:
     async def begin() -> None:
         async with world.producer(world.name("id"), transaction_timeout_ms=2_000_000_000) as producer:
