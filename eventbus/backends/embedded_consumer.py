@@ -474,8 +474,9 @@ class EmbeddedConsumer:
         member, self._member = self._member, None
         if member is not None:
             self._engine.remove_member(member)
-            member.leave("the consumer was closed")
-            self._engine.deadline_changed()
+            if self._engine.is_open:  # else everybody is gone: who opens the log next is told so
+                member.leave("the consumer was closed")
+                self._engine.deadline_changed()
         self._wake()
 
 

@@ -94,6 +94,10 @@ class Engine:
         return engine
 
     @property
+    def is_open(self) -> bool:
+        return self._broker is not None
+
+    @property
     def broker(self) -> Broker:
         if self._broker is None:
             raise ConfigError(f"{self.name} is not open: use `async with bus:` or `await bus.start()` first")

@@ -564,3 +564,15 @@ async def test_a_consumer_without_a_group_hears_of_no_rebalance(filled: Any) -> 
                 consumer.group_metadata()
         async with bus.new_consumer(group="g") as consumer:
             assert consumer.group_metadata() == GroupMetadata("g")
+
+
+async def test_a_consumer_may_be_closed_after_its_bus(make_bus: Any) -> None:
+    async with make_bus() as bus:
+        await bus.admin.create_topic("t")
+        consumer = bus.new_consumer("t", group="g", enable_auto_commit=True)
+        await consumer.__aenter__()
+        await bus.send("t", b"x")
+        await consumer.poll()
+    await consumer.aclose()
+    with pytest.raises(ConfigError, match="not open"):
+        await consumer.poll()
