@@ -49,10 +49,13 @@ if TYPE_CHECKING:
     from eventbus.log.partition_log import PartitionLog
 
 MAX_KEYS = 500_000
-"""Keys a cleaning remembers at once, some 70 MB; with more, the rest of the dirty part waits for the next cleaning."""
+"""Keys a cleaning remembers at once, some 60 MB; with more, the rest of the dirty part waits for the next cleaning."""
 
-_WINDOW_BYTES = 128 << 10
-_WRITE_BYTES = 256 << 10
+_SLICE_WORK = 1_000
+_BATCH_WORK = 6
+"""A slice ends after so much work, in records; a batch costs about as much as so many. That is some 3 ms."""
+_WINDOW_BYTES = 64 << 10
+_WRITE_BYTES = 128 << 10
 _DIGEST_BYTES = 16
 _NEVER = 1 << 62
 
@@ -159,6 +162,7 @@ class Cleaning:
         self._horizon_ms = now_ms + log.config.delete_retention_ms
         self._live_producers = live_producers
         self._keys = _NewestOffsets(max_keys)
+        self._work = 0
         self._with_records: set[int] = set()
         """Producers of whose current transaction a batch is still there, where the writing has come to."""
 
@@ -192,6 +196,7 @@ class Cleaning:
                 self.bytes_before += sum(segment.size_bytes for segment in group)
                 self.bytes_after += writer.segment.size_bytes
                 self.log.replace_segments(group, writer.segment, writer.lost_markers)
+                yield from _close(group)
             finally:
                 writer.discard()
 
@@ -225,15 +230,13 @@ class Cleaning:
         for segment, end in zip(self._segments, self._ends, strict=True):
             if end <= self._first_dirty_offset:
                 continue
-            for data in self._windows(segment, end):
-                for batch in iter_batches(data, verify=False):
-                    if keys.is_full:
-                        self.end_offset = batch.header.base_offset
-                        break
-                    keys.add(batch, self._first_dirty_offset)
-                yield None
-                if self.end_offset < end:
+            for batch in self._batches(segment, end):
+                if keys.is_full:
+                    self.end_offset = batch.header.base_offset
                     break
+                keys.add(batch, self._first_dirty_offset)
+                if self._is_slice_over(batch):
+                    yield None
             if self.end_offset < end:
                 break
         yield from self._decide_open()
@@ -250,8 +253,8 @@ class Cleaning:
                 offset = batch.header.next_offset
             yield None
 
-    def _windows(self, segment: Segment, end_offset: int) -> Iterator[bytes]:
-        """The batches of a segment, a piece at a time, every CRC checked."""
+    def _batches(self, segment: Segment, end_offset: int) -> Iterator[RecordBatch]:
+        """The batches of a segment, every CRC checked."""
         position, offset = 0, segment.base_offset
         while offset < end_offset:
             self._raise_if_stale()
@@ -259,7 +262,17 @@ class Cleaning:
                 position, offset, _WINDOW_BYTES, _NEVER, one=True, check_crcs=True, gaps=self.log.allows_gaps
             )
             position += len(data)
-            yield data
+            for batch in iter_batches(data, verify=False):
+                self._raise_if_stale()
+                yield batch
+
+    def _is_slice_over(self, batch: RecordBatch) -> bool:
+        """Count the work a batch made; whether it is time to let others run."""
+        self._work += batch.header.records_count + _BATCH_WORK
+        if self._work < _SLICE_WORK:
+            return False
+        self._work = 0
+        return True
 
     def _raise_if_stale(self) -> None:
         log = self.log
@@ -272,16 +285,16 @@ class Cleaning:
     # -- what stays ---------------------------------------------------------------------------------------------------
 
     def _filter(self, segment: Segment, end_offset: int, writer: _Writer) -> Iterator[Pause]:
-        for data in self._windows(segment, end_offset):
-            for batch in iter_batches(data, verify=False):
-                header = batch.header
-                if header.base_offset >= self.end_offset:
-                    writer.keep(batch)
-                elif header.is_control:
-                    self._filter_marker(batch, writer)
-                else:
-                    self._filter_batch(batch, writer)
-            yield None
+        for batch in self._batches(segment, end_offset):
+            header = batch.header
+            if header.base_offset >= self.end_offset:
+                writer.keep(batch)
+            elif header.is_control:
+                self._filter_marker(batch, writer)
+            else:
+                self._filter_batch(batch, writer)
+            if self._is_slice_over(batch):
+                yield None
 
     def _filter_batch(self, batch: RecordBatch, writer: _Writer) -> None:
         header = batch.header
@@ -345,6 +358,18 @@ class Cleaning:
             writer.rewrite(header, keep_header(header))
         else:
             writer.keep(batch)
+
+
+def _close(segments: Sequence[Segment]) -> Iterator[Pause]:
+    """Let go of segments that were replaced, one a slice."""
+    left = list(segments)
+    try:
+        while left:
+            left.pop().close()
+            yield None
+    finally:
+        for segment in left:
+            segment.close()
 
 
 def carry_out(run: Generator[Pause, None, None]) -> None:

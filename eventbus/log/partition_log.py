@@ -594,7 +594,9 @@ class PartitionLog:
     def replace_segments(self, old: Sequence[Segment], cleaned: Segment, lost_markers: Collection[int] = ()) -> None:
         """Put ``cleaned``, whole and flushed, in the place of neighbours with the same offsets; durable on return.
 
-        ``lost_markers`` are the offsets of the markers it does not have any more.
+        ``lost_markers`` are the offsets of the markers it does not have any more. Closing the old ones is left to the
+        caller: it gives their blocks back to the file system, which takes a while.
+
         A crash at any point leaves the old ones or the new one (`eventbus.log.swap`). An `OSError` leaves the old
         ones, or poisons the log, unless only the last flush of one name failed: then the new one is there to stay.
         """
@@ -613,8 +615,6 @@ class PartitionLog:
         except OSError as error:
             self.poison(f"replacing {old[0].path} with its cleaned copy failed ({error.strerror or error})")
             raise
-        for segment in old:
-            segment.close()
         self.segments = [*self.segments[:first], new, *self.segments[first + len(old) :]]
         self._hints.clear()
         self._indexed = [segment for segment in self._indexed if segment in self.segments]

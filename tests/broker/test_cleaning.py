@@ -35,6 +35,12 @@ TABLE = TopicPartition("table", 0)
 OTHER = TopicPartition("other", 0)
 
 
+@pytest.fixture(autouse=True)
+def every_batch_is_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that something can happen in between, small as the logs are."""
+    monkeypatch.setattr("eventbus.log.cleaner._SLICE_WORK", 1)
+
+
 def create(world: World, name: str = "table", **configs) -> None:
     world.create(name, **{"cleanup_policy": "compact", "internal_segment_bytes": 500, **configs})
 
