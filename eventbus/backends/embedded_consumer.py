@@ -150,6 +150,8 @@ class EmbeddedConsumer:
         self._wake()
 
     def _take(self, topic_partition: TopicPartition) -> None:
+        if topic_partition in self._held:
+            return  # taken already, by a poll that was cancelled before it was done
         self._held[topic_partition] = self._engine.broker.topic_id(topic_partition.topic)
         self._unplaced[topic_partition] = None
         self._engine.listen(topic_partition, self._on_advance)

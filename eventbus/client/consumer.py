@@ -102,6 +102,8 @@ class Consumer:
         """Never holds a chunk that is used up, so that its first one has a record to return."""
         self._polled: dict[TopicPartition, int] = {}
         """Next offset per partition after what `poll` has returned: what `commit` stores, and nothing else."""
+        self._sought: set[TopicPartition] = set()
+        """Where the user sought to, since the last change of what to read: a listener's word goes before ours."""
         self._is_used = False
         self._listener = listener
         self._hears_of_rebalances = False
@@ -203,8 +205,9 @@ class Consumer:
             self._give_back(assigned)
             positions = {partition: await self._consumer.position(partition) for partition in assigned}
             polled = self._polled.copy()
+            self._sought.clear()
             await change()
-            kept = positions.keys() & set(self.assignment())
+            kept = positions.keys() & set(self.assignment()) - self._sought
             self._polled = {partition: polled[partition] for partition in polled.keys() & kept}
             for partition in kept:
                 self._consumer.seek(partition, positions[partition])
@@ -373,6 +376,7 @@ class Consumer:
         """Read on from ``offset``. `commit` then covers what `poll` returns from here on, not what it did before."""
         partition = TopicPartition(*partition)
         self._consumer.seek(partition, offset)
+        self._sought.add(partition)
         self._forget(partition)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:

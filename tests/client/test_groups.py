@@ -389,6 +389,36 @@ async def test_a_listener_that_is_cancelled_is_asked_again(log: Log) -> None:
         assert asked == [8, 8] and len(numbers(two)) == 4
 
 
+async def test_a_listener_of_new_partitions_that_is_cancelled_is_called_again(log: Log) -> None:
+    gate, called = anyio.Event(), []
+
+    async def slow(partitions: list[TopicPartition]) -> None:
+        called.append(len(partitions))
+        await gate.wait()
+
+    async with opened(log) as bus:
+        async with bus.new_consumer(group="g", on_assigned=slow) as one:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(one.subscribe, "t")
+                await anyio.wait_all_tasks_blocked()
+                tasks.cancel_scope.cancel()
+            gate.set()
+            await bus.send("t", b"x", partition=3)
+            assert [r.value for r in await one.poll()] == [b"x"]
+            assert called == [8, 8] and len(numbers(one)) == 8
+        assert engine(bus)._listeners == {}  # and taking them twice has left nothing behind
+
+
+async def test_a_seek_of_the_listener_goes_before_the_place_a_consumer_was_at(log: Log) -> None:
+    async with opened(log, partitions=1) as bus:
+        await bus.admin.create_topic("u")
+        await bus.send_many("t", [b"0", b"1", b"2", b"3"])
+        async with bus.new_consumer("t", group="g") as one:
+            assert len(await one.poll(max_records=3)) == 3
+            await one.subscribe("t", "u", on_assigned=lambda partitions: one.seek(T[0], 1))
+            assert await one.position(T[0]) == 1
+
+
 async def test_a_member_that_leaves_while_its_join_is_parked_is_not_waited_for(log: Log) -> None:
     async with opened(log) as bus, bus.new_consumer("t", group="g") as one:
         async with bus.new_consumer("t", group="g"):
