@@ -25,10 +25,11 @@ from eventbus.client.config import (
     normalise,
     producer_settings,
 )
-from eventbus.client.consumer import Consumer, Listener, RebalanceListener
+from eventbus.client.consumer import Consumer
 from eventbus.client.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, producer
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.client.producer import Producer
+from eventbus.client.rebalance import Listener, RebalanceListener
 from eventbus.client.runner import Runner, inside_handler
 from eventbus.client.sending import Sending
 from eventbus.client.transaction import Transaction, Transactions

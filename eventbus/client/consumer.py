@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -11,10 +10,10 @@ from types import TracebackType
 from typing import Any
 
 import anyio
-import msgspec
 
 from eventbus.backends.base import EARLIEST, LATEST, Backend, BackendConsumer, ConsumerConfig
 from eventbus.client.commits import BackgroundCommits, OnCommit, Spawn
+from eventbus.client.rebalance import Listener, RebalanceListener, tell
 from eventbus.errors import ConfigError, EventBusError, SerializationError
 from eventbus.types import (
     ConsumerRecord,
@@ -30,22 +29,6 @@ logger = logging.getLogger("eventbus.consumer")
 
 _CLOSE_SECONDS = 30
 """How long closing waits for commits and the listener; Kafka's ``close()`` has the same limit."""
-
-Listener = Callable[[list[TopicPartition]], object]
-"""Told of partitions by a rebalance: a plain function, or an ``async def``, which is awaited."""
-
-
-class RebalanceListener(msgspec.Struct, frozen=True, kw_only=True):
-    """What to call when the group moves partitions; all from inside `Consumer.poll`, which waits for it.
-
-    ``on_revoked`` is called before they are given up: the place for a last commit. ``on_assigned`` is called before
-    their first record is returned: the place for a seek. ``on_lost`` is called when they are gone already (the group
-    gave this member up), so that nothing can be committed; without it ``on_revoked`` is called, as Java's client does.
-    """
-
-    on_assigned: Listener | None = None
-    on_revoked: Listener | None = None
-    on_lost: Listener | None = None
 
 
 class _Ahead:
@@ -251,19 +234,19 @@ class Consumer:
             await self._background.finish()
             if self._config.enable_auto_commit:
                 await self._commit_automatically(partitions)
-            await _tell(self._listener.on_revoked, partitions)
+            await tell(self._listener.on_revoked, partitions)
         except anyio.get_cancelled_exc_class():
             self._revoking.difference_update(partitions)  # still ours; the next poll asks again
             raise
 
     async def _assign(self, partitions: list[TopicPartition]) -> None:
-        await _tell(self._listener.on_assigned, partitions)
+        await tell(self._listener.on_assigned, partitions)
         self._until_assigned.cancel()  # `assigned` need not wait for records
 
     async def _tell_of_losses(self) -> None:
         lost, self._lost = self._lost, []
         if lost:
-            await _tell(self._listener.on_lost or self._listener.on_revoked, sorted(lost))
+            await tell(self._listener.on_lost or self._listener.on_revoked, sorted(lost))
 
     # reading ---------------------------------------------------------------------------------------------------------
 
@@ -501,10 +484,3 @@ class Consumer:
     def group_metadata(self) -> GroupMetadata:
         """Which member of which generation this consumer is: what a transaction that commits its offsets is given."""
         return self._consumer.group_metadata()
-
-
-async def _tell(listener: Listener | None, partitions: list[TopicPartition]) -> None:
-    if listener is not None:
-        told = listener(partitions)
-        if inspect.isawaitable(told):
-            await told
