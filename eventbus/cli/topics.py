@@ -1,4 +1,4 @@
-"""``eventbus topics list | create | describe | alter | delete``: flags and columns as Kafka's kafka-topics tool."""
+"""``eventbus topics``: flags and columns as Kafka's kafka-topics and kafka-delete-records tools."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from eventbus.cli.parser import (
     UsageError,
     add_topic,
     key_values,
+    natural,
     positive,
     required_topic,
     topic_of,
@@ -62,6 +63,12 @@ def register(subcommands: Subcommands) -> None:
     add_topic(delete)
     delete.add_argument("--if-exists", action="store_true", help="no error when there is no such topic")
     delete.set_defaults(run=delete_topic)
+
+    records = actions.add_parser("delete-records", help="delete the oldest records of a topic, for good")
+    add_topic(records)
+    records.add_argument("--before", type=int, metavar="OFFSET", help="the first offset to keep; -1: keep none")
+    records.add_argument("--partition", type=natural, metavar="N", help="default: every partition")
+    records.set_defaults(run=delete_records)
 
 
 def list_topics(args: argparse.Namespace) -> int:
@@ -247,5 +254,23 @@ def delete_topic(args: argparse.Namespace) -> int:
         out.answer(
             {"topic": name, "deleted": deleted}, f"Deleted topic {name}." if deleted else f"There is no topic {name}."
         )
+
+    return run_async(main)
+
+
+def delete_records(args: argparse.Namespace) -> int:
+    name, out = required_topic(args), Output.of(args)
+    if args.before is None:
+        raise UsageError("eventbus topics delete-records: say up to where: --before OFFSET, or --before -1 for all")
+
+    async def main() -> None:
+        from eventbus import TopicPartition
+
+        async with open_bus(args) as bus:
+            [topic] = await bus.admin.describe_topics([name])
+            partitions = range(len(topic.partitions)) if args.partition is None else [args.partition]
+            before = {TopicPartition(name, number): args.before for number in partitions}
+            starts = await bus.admin.delete_records(before)
+        out.table(["partition", "begins at"], [(number, starts[TopicPartition(name, number)]) for number in partitions])
 
     return run_async(main)

@@ -128,3 +128,19 @@ def test_a_locked_directory_names_its_holder(orders: Cli, spawn: Callable[..., A
     holder.kill()
     holder.communicate(timeout=20)
     assert orders("topics", "list").code == 0
+
+
+def test_delete_records(cli: Cli) -> None:
+    cli("topics", "create", "orders")
+    cli("produce", "orders", stdin=b"a\nb\nc\n")
+    assert cli("topics", "delete-records", "orders", "--before", "2", "--json").json == [
+        {"partition": 0, "begins_at": 2}
+    ]
+    assert cli("consume", "orders", "--from-beginning", "--max-messages", "1").lines == ["c"]
+    refused = cli("topics", "delete-records", "orders", "--before", "4", "--partition", "0")
+    assert refused.code == 1
+    assert "the high watermark is 3" in refused.err
+    assert cli("topics", "delete-records", "orders", "--before", "-1").code == 0
+    [topic] = cli("topics", "describe", "orders", "--json").json
+    assert topic["partitions"][0]["log_start_offset"] == 3
+    assert cli("topics", "delete-records", "orders").code == 2
