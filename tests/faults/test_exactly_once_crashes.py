@@ -17,11 +17,13 @@ import anyio
 import pytest
 
 from eventbus import EventBus, TopicPartition
+from eventbus.client.producer import Producer
 from eventbus.client.transaction import Transaction
 from eventbus.errors import EventBusError
+from eventbus.log.partition_log import PartitionLog
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage, SimulatedCrash
-from eventbus.types import ConsumerRecord, IsolationLevel
+from eventbus.types import ConsumerRecord, GroupMetadata, IsolationLevel, OffsetAndMetadata
 
 INPUTS = [TopicPartition("in", number) for number in range(3)]
 OUTPUTS = [TopicPartition("out", 0), TopicPartition("out", 1), TopicPartition("log", 0)]
@@ -213,7 +215,7 @@ async def run(seed: int) -> None:
 
 @pytest.mark.parametrize("block", range(4))
 async def test_crashes(block: int) -> None:
-    for seed in range(block * 15, (block + 1) * 15):
+    for seed in range(block * 10, (block + 1) * 10):
         await run(seed)
 
 
@@ -223,3 +225,40 @@ async def test_crashes(block: int) -> None:
 async def test_many_crashes(block: int) -> None:
     for seed in range(1_000 + block * 100, 1_000 + (block + 1) * 100):
         await run(seed)
+
+
+# planted bugs ---------------------------------------------------------------------------------------------------------
+
+
+async def found_by(seeds: range) -> str:
+    """What the checker says of a planted bug."""
+    for seed in seeds:
+        try:
+            await run(seed)
+        except AssertionError as error:
+            return str(error)
+        except ExceptionGroup as group:
+            errors, _ = group.split(AssertionError)
+            assert errors is not None, group
+            return str(errors.exceptions[0])
+    raise LookupError(f"not found by {len(seeds)} seeds")
+
+
+async def test_readers_of_open_transactions_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark))
+    assert await found_by(range(20))
+
+
+async def test_readers_of_aborted_records_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionLog, "aborted_in", lambda *_: ())
+    assert await found_by(range(20))
+
+
+async def test_offsets_beside_the_transaction_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def beside(self: Producer, offsets: dict[TopicPartition, int], group: GroupMetadata) -> None:
+        engine = self._backend.engine  # type: ignore[attr-defined]
+        plain = {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
+        engine.broker.groups.commit_offsets(group, plain, engine.now_ms())
+
+    monkeypatch.setattr(Producer, "send_offsets", beside)
+    assert "not answered" in await found_by(range(40))
