@@ -105,22 +105,25 @@ class Endings:
 
     def finish(self, now_ms: int) -> None:
         """Take every one as far as the disk allows: its markers, then that it is complete."""
-        if not self._endings:
-            return
         self.next_retry_ms = NEVER_MS
-        for transactional_id, ending in list(self._endings.items()):
-            try:
-                self._advance(transactional_id, ending, now_ms)
-            except StorageError as error:
-                self.next_retry_ms = now_ms + RETRY_MS
-                if not ending.reported:
-                    ending.reported = True
-                    _logger.warning("transaction %r is decided, but not finished yet: %s", transactional_id, error)
+        for transactional_id in list(self._endings):
+            self.advance(transactional_id, now_ms)
+
+    def advance(self, transactional_id: str, now_ms: int) -> None:
+        """As `finish`, for one of them."""
+        ending = self._endings[transactional_id]
+        if ending.offset >= ending.shard_log.log.high_watermark:
+            return
+        try:
+            self._advance(transactional_id, ending, now_ms)
+        except StorageError as error:
+            self.next_retry_ms = min(self.next_retry_ms, now_ms + RETRY_MS)
+            if not ending.reported:
+                ending.reported = True
+                _logger.warning("transaction %r is decided, but not finished yet: %s", transactional_id, error)
 
     def _advance(self, transactional_id: str, ending: _Ending, now_ms: int) -> None:
         shard_log = ending.shard_log
-        if ending.offset >= shard_log.log.high_watermark:
-            return
         known = shard_log.shard.transactions[transactional_id]
         while ending.remaining:
             topic_partition = ending.remaining[-1]

@@ -146,7 +146,7 @@ class Transactions:
         if shard_log is None:
             shard_log = self.load(self._number(transactional_id), now_ms)
         elif transactional_id in self._endings:
-            self.finish_prepared(now_ms)
+            self._endings.advance(transactional_id, now_ms)
         for _ in range(2):
             decision = shard_log.shard.init(
                 transactional_id, transaction_timeout_ms, now_ms, lambda: self._new_producer_id(now_ms), producer
@@ -157,7 +157,7 @@ class Transactions:
                 self._answers.pop(transactional_id, None)
                 return answer
             self._prepared(transactional_id, shard_log)
-            self.finish_prepared(now_ms)
+            self._endings.advance(transactional_id, now_ms)
             if transactional_id in self._endings:
                 break
         raise ConcurrentTransactions(
@@ -270,7 +270,7 @@ class Transactions:
         answer = self._answer(transactional_id, committed, shard_log, offset, following)
         self._answers[transactional_id] = answer
         self._prepared(transactional_id, shard_log, answer)
-        self.finish_prepared(now_ms)
+        self._endings.advance(transactional_id, now_ms)
         return answer
 
     @staticmethod
@@ -347,7 +347,7 @@ class Transactions:
         self._check_open()
         self._look(transactional_id)
         self._fence(transactional_id, now_ms)
-        self.finish_prepared(now_ms)
+        self._endings.advance(transactional_id, now_ms)
 
     # opening ---------------------------------------------------------------------------------------------------------
 
@@ -472,7 +472,7 @@ class Transactions:
             TransactionsShard().known(transactional_id, producer)  # it raises
             raise AssertionError(transactional_id)
         if transactional_id in self._endings:  # perhaps only for want of room, and there is some by now
-            self.finish_prepared(now_ms)
+            self._endings.advance(transactional_id, now_ms)
         return shard_log
 
     def _look(self, transactional_id: str) -> TransactionMetadata:

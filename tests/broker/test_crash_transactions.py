@@ -11,7 +11,6 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -530,13 +529,13 @@ def test_nothing_is_found_without_a_bug() -> None:
 
 
 def test_markers_before_the_decision_is_durable_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    advance = Endings._advance
+    advance = Endings.advance
 
-    def too_early(self: Endings, transactional_id: str, ending: Any, now_ms: int) -> None:
-        ending.offset = -1
-        advance(self, transactional_id, ending, now_ms)
+    def too_early(self: Endings, transactional_id: str, now_ms: int) -> None:
+        self._endings[transactional_id].offset = -1
+        advance(self, transactional_id, now_ms)
 
-    monkeypatch.setattr(Endings, "_advance", too_early)
+    monkeypatch.setattr(Endings, "advance", too_early)
     found_by(range(150))
 
 
