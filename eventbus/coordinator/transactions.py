@@ -245,7 +245,7 @@ class TransactionsShard:
             self._continued.pop(transactional_id, None)
             self._fenced.pop(transactional_id, None)
             return
-        metadata = decode_transaction_value(value)
+        metadata = _decided.get(value) or decode_transaction_value(value)
         self.transactions[transactional_id] = self.producers[metadata.producer_id] = metadata
 
     # look ------------------------------------------------------------------------------------------------------------
@@ -375,10 +375,15 @@ def _prepared(
     )
 
 
+_decided: dict[bytes, TransactionMetadata] = {}
+"""What was decided last, by the bytes it is stored as: it is replayed next, and need not be taken apart for that."""
+
+
 def _stored(transactional_id: str, value: TransactionMetadata, reply: ReplyT) -> Decision[ReplyT]:
-    return Decision(
-        (CoordinatorRecord(encode_transaction_key(transactional_id), encode_transaction_value(value)),), reply
-    )
+    data = encode_transaction_value(value)
+    _decided.clear()
+    _decided[data] = value
+    return Decision((CoordinatorRecord(encode_transaction_key(transactional_id), data),), reply)
 
 
 def _line(transactional_id: str, known: TransactionMetadata) -> str:
