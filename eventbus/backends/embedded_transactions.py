@@ -384,9 +384,11 @@ class ProducerTransactions:
             assert self._error is not None
             return type(self._error)(str(self._error))
         if self._state is _State.SPOILED:
-            return TransactionAborted(
+            refusal = TransactionAborted(
                 f"cannot {what}: the transaction of {self._id!r} has failed and can only be aborted: {self._error}"
             )
+            refusal.__cause__ = self._error  # callers tell a timeout from a record the log refused
+            return refusal
         return InvalidTxnState(f"cannot {what} with the producer of {self._id!r}: {self._state.value}")
 
     def _now_ms(self) -> int:

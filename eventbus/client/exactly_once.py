@@ -283,8 +283,9 @@ class ExactlyOnce:
         failure = None if self._failure is None else work.place(self._failure, piece)
         if lane.reached == work.next_offset or lane.abandoned or not (failure is None or failure.is_clean):
             raise _NothingToCommit(failure)
-        await self._check_stored()
+        # The offsets first: then one flush makes them durable together with what the handler published.
         await transaction.send_offsets({lane.topic_partition: lane.reached}, self._consumer.group_metadata())
+        await self._check_stored()
         return failure
 
     async def _check_stored(self) -> None:

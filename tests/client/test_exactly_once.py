@@ -192,6 +192,44 @@ async def test_a_timeout_above_the_logs_maximum_is_refused(url: str) -> None:
         assert isinstance(caught.value.__cause__, (InvalidTransactionTimeout, ConfigError))
 
 
+@pytest.mark.parametrize("size_bytes", [5_000, 2_000_000], ids=["the topic's limit", "the producer's limit"])
+@pytest.mark.parametrize("more", [False, True], ids=["last in its batch", "more behind it"])
+async def test_an_output_that_is_too_large_is_left_out_with_its_record_alone(
+    url: str, size_bytes: int, more: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    bus = EventBus(url)
+    bus.topic("in")
+    bus.topic("small", configs={"max.message.bytes": 2_000})
+    bus.topic("other")
+
+    @bus.consumer("in", group="g", exactly_once=True, on_error="skip")
+    async def handle(number: int, tx: Transaction) -> None:
+        tx.send_nowait("other", number)
+        tx.send_nowait("small", b"x" * (size_bytes if number == 5 else 10))
+        if more:
+            tx.send_nowait("small", b"y")
+
+    async with bus:
+        await bus.send_many("in", range(10))
+        with anyio.fail_after(20):
+            await bus.drain()
+        assert await read(bus, "other", int) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+        assert len(await read(bus, "small", bytes)) == (18 if more else 9)
+
+
+def test_under_trio_too() -> None:
+    wanted = transfers(Random(9))
+
+    async def main() -> None:
+        async with bank(EventBus("memory://"), lambda transfer: None) as bus:
+            await bus.send_many("transfers", wanted, key=lambda transfer: transfer.source)
+            await bus.drain()
+            await check(bus, wanted)
+
+    anyio.run(main, backend="trio")
+
+
 # several buses --------------------------------------------------------------------------------------------------------
 
 
