@@ -16,6 +16,7 @@ from eventbus import EventBus  # noqa: E402  (the kit's asserts say more when py
 from eventbus.backends.embedded import EmbeddedBackend  # noqa: E402
 from eventbus.backends.engine import Engine  # noqa: E402
 from eventbus.backends.urls import broker_config, new_id  # noqa: E402
+from eventbus.log.partition_log import PartitionLog  # noqa: E402
 from eventbus.log.storage import MemoryStorage  # noqa: E402
 from eventbus.testing.conformance import PROMISES, Promise, Target, promises_for  # noqa: E402
 
@@ -24,7 +25,6 @@ SETTINGS: dict[str, Any] = {
     # The housekeeping looks at the clock that often, so that what is due after a jump happens soon.
     "checkpoint_interval_ms": 10,
     "log_retention_check_interval_ms": 10,
-    "log_cleaner_backoff_ms": 10,
     "log_cleaner_backoff_ms": 10,
 }
 _names = itertools.count()
@@ -86,9 +86,10 @@ class File(EmbeddedTarget):
         shutil.copytree(before, self._path())
 
 
+@pytest.mark.parametrize("event_loop", ["asyncio", "trio"])
 @pytest.mark.parametrize("promise", promises_for(Memory), ids=repr)
-def test_memory(promise: Promise) -> None:
-    promise.check(Memory())
+def test_memory(promise: Promise, event_loop: str) -> None:
+    promise.check(Memory(), event_loop)
 
 
 @pytest.mark.parametrize("promise", promises_for(File), ids=repr)
@@ -99,3 +100,43 @@ def test_file(promise: Promise, tmp_path: Path) -> None:
 def test_no_promise_is_left_out() -> None:
     assert promises_for(Memory) == promises_for(File) == PROMISES
     assert len({repr(promise) for promise in PROMISES}) == len(PROMISES) > 100
+
+
+# backends that break a promise ----------------------------------------------------------------------------------------
+
+
+def broken() -> set[str]:
+    """The promises that do not hold, of those that are quick to tell."""
+    found: set[str] = set()
+    for promise in promises_for(Memory):
+        if promise.area in ("records", "transactions", "groups"):
+            try:
+                promise.check(Memory(), patience_seconds=3)
+            except Exception:
+                found.add(promise.name)
+    return found
+
+
+def test_a_backend_that_keeps_its_promises_breaks_none() -> None:
+    assert broken() == set()
+
+
+def test_a_backend_that_shows_open_transactions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark))
+    found = broken()
+    assert {"a_commit_shows_all_partitions_and_topics", "readers_stop_at_the_oldest_open_transaction"} <= found
+    assert "a_partition_keeps_the_order_of_sends" not in found
+
+
+def test_a_backend_that_shows_aborted_records_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionLog, "aborted_in", lambda *_: ())
+    assert {
+        "nothing_of_an_aborted_transaction_is_ever_committed",
+        "interleaved_transactions_end_each_in_its_own_way",
+        "a_second_producer_fences_the_first_and_aborts_what_it_left",
+    } <= broken()
+
+
+def test_a_backend_that_lets_anybody_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventbus.coordinator.groups.GroupsShard._check_commit", lambda *_, **__: None)
+    assert {"an_offset_outside_the_group_spoils_the_transaction", "a_group_at_work_is_left_alone"} <= broken()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from eventbus.client.consumer import Consumer
+from eventbus.coordinator.assignors import Assignment, RebalanceProtocol, Subscription
 from eventbus.errors import (
     EventBusError,
     FencedInstanceId,
@@ -109,6 +112,117 @@ async def a_cooperative_member_keeps_what_stays(world: World) -> None:
             assert len(kept) == 2, "a member that stays gave up more than what moved"
             assert kept == set(first.assignment())
             assert {where: await first.position(where) for where in kept} == {where: before[where] for where in kept}
+
+
+class Told:
+    """What a member's listeners were told, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[TopicPartition]]] = []
+
+    def listeners(self) -> dict[str, Any]:
+        def note(what: str, partitions: list[TopicPartition]) -> None:
+            self.calls.append((what, sorted(partitions)))
+
+        return {f"on_{what}": partial(note, what) for what in ("assigned", "revoked", "lost")}
+
+    def of(self, what: str) -> list[TopicPartition]:
+        return sorted(partition for kind, partitions in self.calls if kind == what for partition in partitions)
+
+
+@promise(each=("range", "cooperative-sticky"))
+async def listeners_hear_what_moves_as_the_assignor_moves_it(world: World, assignor: str) -> None:
+    topic, group = await world.topic(4), world.name("group")
+    everything = partitions_of(topic, 4)
+    told = Told()
+    async with member(world, topic, group, assignor, **told.listeners()) as first:
+        await world.settled([first], everything)
+        assert told.of("assigned") == everything
+        assert told.of("revoked") == []
+        told.calls.clear()
+        async with member(world, topic, group, assignor) as second:
+            await world.settled([first, second], everything)
+            moved = sorted(second.assignment())
+            eager = assignor == "range"
+            assert told.of("revoked") == (everything if eager else moved)
+            assert told.of("assigned") == (sorted(first.assignment()) if eager else [])
+            assert [kind for kind, partitions in told.calls if partitions][:1] == ["revoked"]
+        told.calls.clear()
+        await world.settled([first], everything)
+        assert told.of("assigned") == (everything if eager else moved)
+        assert told.of("lost") == []
+
+
+@promise()
+async def a_commit_while_partitions_are_given_up_still_counts(world: World) -> None:
+    topic, group = await world.topic(2), world.name("group")
+    everything = partitions_of(topic, 2)
+    for where in everything:
+        await world.send(topic, b"1", b"2", partition=where.partition)
+
+    async def commit_all(partitions: list[TopicPartition]) -> None:
+        await first.commit(dict.fromkeys(partitions, 2))
+
+    async with member(world, topic, group, on_revoked=commit_all) as first:
+        await world.settled([first], everything)
+        async with member(world, topic, group) as second:
+            await world.settled([first, second], everything)
+            assert await second.position(second.assignment()[0]) == 2
+
+
+@promise("clock")
+async def listeners_hear_of_what_is_lost(world: World) -> None:
+    topic, group = await world.topic(2), world.name("group")
+    told = Told()
+    async with (
+        member(world, topic, group, max_poll_interval_ms=20_000, **told.listeners()) as idle,
+        member(world, topic, group, max_poll_interval_ms=3_600_000) as busy,
+    ):
+        await world.settled([idle, busy], partitions_of(topic, 2))
+        theirs = idle.assignment()
+        told.calls.clear()
+        world.target.advance(25_000)
+        await world.settled([busy], partitions_of(topic, 2))
+        await idle.poll(timeout_ms=1)
+        assert told.of("lost") == theirs
+        assert told.of("revoked") == []
+
+
+class AllToTheLast:
+    """An assignor of one's own: the member with the last id reads everything."""
+
+    name = "all-to-the-last"
+    protocol: RebalanceProtocol = "eager"
+
+    def __init__(self) -> None:
+        self.got: list[TopicPartition] = []
+
+    def user_data(self, topics: tuple[str, ...]) -> bytes | None:
+        return b"about this member"
+
+    def assign(self, partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]) -> Assignment:
+        assert all(subscription.user_data == b"about this member" for subscription in subscriptions.values())
+        everything = [TopicPartition(topic, n) for topic, count in partition_counts.items() for n in range(count)]
+        last = max(subscriptions)
+        return {member_id: everything if member_id == last else [] for member_id in subscriptions}
+
+    def on_assignment(self, partitions: list[TopicPartition], generation_id: int) -> None:
+        self.got = partitions
+
+
+@promise()
+async def an_assignor_of_ones_own_is_asked(world: World) -> None:
+    topic, group = await world.topic(3), world.name("group")
+    mine, theirs = AllToTheLast(), AllToTheLast()
+    async with (
+        world.bus.new_consumer(topic, group=group, assignors=(mine,)) as first,
+        world.bus.new_consumer(topic, group=group, assignors=(theirs,)) as second,
+    ):
+        while first.group_metadata().generation_id != second.group_metadata().generation_id:
+            await world.settled([first, second], partitions_of(topic, 3))
+        last = max((first, second), key=lambda one: one.group_metadata().member_id)
+        assert last.assignment() == partitions_of(topic, 3)
+        assert sorted([*mine.got, *theirs.got]) == partitions_of(topic, 3)
 
 
 @promise()

@@ -72,15 +72,19 @@ class Promise:
     def __repr__(self) -> str:
         return f"{self.area}: {self.name}"
 
-    def check(self, target: Target, backend: str = "asyncio") -> None:
-        """Try it on an event loop of its own. Raises AssertionError, or whatever the backend raised."""
-        anyio.run(self.run, target, backend=backend)
+    def check(self, target: Target, event_loop: str = "asyncio", *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        """Try it on an event loop of its own, "asyncio" or "trio".
 
-    async def run(self, target: Target) -> None:
-        """Try it on the running event loop."""
+        Raises AssertionError, whatever the backend raised, or TimeoutError: what was promised did not come true within
+        ``patience_seconds``.
+        """
+        anyio.run(self.run, target, patience_seconds, backend=event_loop)
+
+    async def run(self, target: Target, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        """The same on the running event loop."""
         from eventbus.testing.conformance.world import World
 
-        with anyio.fail_after(PATIENCE_SECONDS):
+        with anyio.fail_after(patience_seconds):
             async with World(target) as world:
                 await self.function(world)
 
