@@ -12,7 +12,7 @@ CONSUMER_OFFSETS = "__consumer_offsets"
 CLUSTER_METADATA = "__cluster_metadata"
 """Topics and their configs, in a record format of ours; one partition."""
 TRANSACTION_STATE = "__transaction_state"
-"""Kafka's name for the transactions' log: kept free."""
+"""What is known of transactional ids, in Kafka's record format."""
 
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, CLUSTER_METADATA, TRANSACTION_STATE})
 """Written by the log itself, never by a producer; not created, altered or deleted by name."""

@@ -414,14 +414,15 @@ class Transactions:
 
     def tick(self, now_ms: int) -> None:
         """Do what is due: abort what timed out, try again what failed, forget idle ids."""
-        if now_ms >= self._next_timeout_ms or now_ms < self._ticked_ms:
-            self._time_out(now_ms)
+        set_back = now_ms < self._ticked_ms
         self._ticked_ms = now_ms
-        if now_ms >= self._reconcile_at_ms:
+        if set_back or now_ms >= self._next_timeout_ms:
+            self._time_out(now_ms)
+        if self._reconcile_at_ms != NEVER_MS and (set_back or now_ms >= self._reconcile_at_ms):
             self.reconcile(now_ms)
-        if now_ms >= self._endings.next_retry_ms:
+        if set_back or now_ms >= self._endings.next_retry_ms:
             self.finish_prepared(now_ms)
-        if now_ms >= self._next_expiry_ms:
+        if set_back or now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = now_ms + _EXPIRE_EVERY_MS
             self._expire(now_ms)
 

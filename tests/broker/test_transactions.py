@@ -320,6 +320,21 @@ def test_a_clock_set_back_by_a_day_does_not_prolong_a_transaction(world: World) 
     assert world.state() == "CompleteAbort"
 
 
+def test_a_clock_set_back_does_not_put_off_what_found_no_room() -> None:
+    world = World(FaultyStorage(CrashStorage(), error=disk_full, persistent=True, only=("append",)))
+    world.create()
+    producer = world.init()
+    world.send(producer, A, b"one")
+    world.flush()
+    world.end(producer, committed=True)
+    world.storage.fail_at = world.storage.calls_count + 1
+    world.flush()
+    world.storage.fail_at = 0
+    world.tick(-DAY_MS)
+    assert world.state() == "CompleteCommit"
+    assert world.values(A) == [b"one"]
+
+
 def test_a_clock_set_back_while_closed(world: World) -> None:
     producer = world.init()
     world.send(producer, A, b"no")
