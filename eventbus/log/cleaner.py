@@ -333,6 +333,9 @@ class Cleaning:
 
     def _filter_marker(self, batch: RecordBatch, writer: _Writer) -> None:
         header = batch.header
+        if header.records_count and _type_of(batch) is None:
+            writer.keep(batch)  # of a later version: nobody here knows how long it is needed
+            return
         had_records = header.producer_id in self._with_records
         self._with_records.discard(header.producer_id)
         if had_records:
@@ -436,11 +439,11 @@ class _NewestOffsets:
     def decide(self, marker: RecordBatch) -> None:
         """Take in what a marker says of its producer's transaction."""
         header = marker.header
-        transaction = self.undecided.pop(header.producer_id, None)
-        if transaction is None:
+        control_type = _type_of(marker) if header.records_count else ControlType.COMMIT  # empty: nothing of it is left
+        if control_type is None or header.producer_id not in self.undecided:
             return
+        transaction = self.undecided.pop(header.producer_id)
         self._pending_count -= len(transaction.newest)
-        control_type = read_control_type(marker.columns().keys[0]) if header.records_count else None
         if control_type is ControlType.ABORT:
             ranges = self._aborted.setdefault(header.producer_id, [])
             ranges.append((transaction.first_offset, header.base_offset))
@@ -464,6 +467,11 @@ class _NewestOffsets:
         return [
             -1 if key is None else get(key if len(key) < _DIGEST_BYTES else _digest(key), -1) for key in keys
         ]  # fmt: skip
+
+
+def _type_of(marker: RecordBatch) -> ControlType | None:
+    """What a control batch with records says; None for a type that this version does not know."""
+    return read_control_type(marker.columns().keys[0])
 
 
 def _digest(key: bytes) -> bytes:

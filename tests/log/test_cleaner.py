@@ -26,6 +26,8 @@ from eventbus.records import (
     iter_batches,
     read_header,
 )
+from eventbus.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, pack_batch
+from eventbus.records.record import encode_record
 from eventbus.testing.storage import CrashStorage, FaultyStorage, SimulatedCrash, disk_full, io_error
 from eventbus.types import Compression, OffsetAndTimestamp, TopicPartition
 
@@ -804,6 +806,30 @@ def test_a_marker_stays_as_long_as_records_of_its_transaction():
     table.clean()
     assert [header for header in batches(table.log) if header.is_control] == []
     assert rows(table.log, 0) == committed_rows(table.log) == [(3, b"a", b"2"), (4, b"b", b"2")]
+
+
+def test_a_marker_of_a_later_version_stays_and_decides_nothing():
+    table = Table()
+    table.put((b"a", b"1"))
+    produce(table, P1, (b"a", b"never"), sequence=0, transactional=True)
+    unknown = pack_batch(
+        encode_record(b"\0\0\0\x09", b"\0\0\0\0\0\0"),
+        count=1,
+        base_timestamp_ms=NOW_MS,
+        max_timestamp_ms=NOW_MS,
+        attributes=CONTROL_BIT | TRANSACTIONAL_BIT,
+        producer_id=P1,
+        producer_epoch=0,
+    )
+    table.log.append(unknown, read_header(unknown), NOW_MS)
+    end(table, P1, committed=False)
+    table.roll()
+    for _ in range(4):
+        table.clean()
+        table.now_ms += 1_000
+    (left,) = [header for header in batches(table.log) if header.is_control]
+    assert (left.base_offset, left.delete_horizon_ms) == (2, None)
+    assert committed_rows(table.log) == [(0, b"a", b"1")]
 
 
 def test_an_abort_marker_goes_with_its_entry_in_the_index(storage):
