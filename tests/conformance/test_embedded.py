@@ -109,7 +109,7 @@ def broken() -> set[str]:
     """The promises that do not hold, of those that are quick to tell."""
     found: set[str] = set()
     for promise in promises_for(Memory):
-        if promise.area in ("records", "transactions", "groups"):
+        if promise.area in ("records", "transactions", "fencing", "groups"):
             try:
                 promise.check(Memory(), patience_seconds=3)
             except Exception:

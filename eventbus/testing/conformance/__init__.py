@@ -19,7 +19,7 @@ The page docs/conformance.md has the whole story.
 
 from __future__ import annotations
 
-from eventbus.testing.conformance import admin, cleaning, groups, members, producers, records, transactions
+from eventbus.testing.conformance import admin, cleaning, fencing, groups, members, producers, records, transactions
 from eventbus.testing.conformance.target import PROMISES, Ability, Promise, Target, promise, promises_for
 from eventbus.testing.conformance.world import World
 
@@ -31,6 +31,7 @@ __all__ = [
     "World",
     "admin",
     "cleaning",
+    "fencing",
     "groups",
     "members",
     "producers",
