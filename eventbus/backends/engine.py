@@ -279,12 +279,17 @@ class Engine:
     # time ------------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what is due. Members of this process are heard of first: they live, or nothing here would run."""
+        """Do what is due. Members of this process are heard of first: they live, or nothing here would run.
+
+        A rebalance may have gone on without one that did not come in time: it hears of that before others begin.
+        """
         now_ms = self.now_ms()
-        for members in list(self._members.values()):
-            for member in list(members):
-                member.beat(now_ms)
+        members = [member for members in self._members.values() for member in members]
+        for member in members:
+            member.beat(now_ms)
         self.broker.tick(now_ms)
+        for member in members:
+            member.heartbeat()
 
     def deadline_changed(self) -> None:
         """Something may be due earlier than the housekeeping thinks: a rebalance began, a transaction was opened."""
