@@ -15,6 +15,7 @@ from pathlib import Path
 import bus
 import core
 import peers
+import transactions
 from figures import FIGURES
 from harness import CASES, Row, judge, markdown_table, plain_table, run_cases, run_here
 
