@@ -29,17 +29,15 @@ All of it runs on the owner's thread, in slices of a few milliseconds; only the 
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventbus.log.index import LARGEST_RELATIVE_OFFSET
+from eventbus.log.newest import MAX_KEYS, NewestOffsets, type_of
 from eventbus.log.segment import Segment
 from eventbus.log.storage import Buffer, Storage
 from eventbus.log.swap import CLEANED, remove_files, stem_of
 from eventbus.records.batch import HEADER_BYTES, BatchHeader, RecordBatch, iter_batches, read_header
-from eventbus.records.control import ControlType, read_control_type
 from eventbus.records.record import Columns
 from eventbus.records.rewrite import empty_batch, keep_header, keep_records, open_batch
 from eventbus.records.sequence import decrement_sequence
@@ -48,15 +46,11 @@ from eventbus.types import NO_TIMESTAMP
 if TYPE_CHECKING:
     from eventbus.log.partition_log import PartitionLog
 
-MAX_KEYS = 500_000
-"""Keys a cleaning remembers at once, some 60 MB; with more, the rest of the dirty part waits for the next cleaning."""
-
 _SLICE_WORK = 1_000
 _BATCH_WORK = 6
 """A slice ends after so much work, in records; a batch costs about as much as so many. That is some 3 ms."""
 _WINDOW_BYTES = 64 << 10
 _WRITE_BYTES = 128 << 10
-_DIGEST_BYTES = 16
 _NEVER = 1 << 62
 
 Pause = Callable[[], None] | None
@@ -161,7 +155,7 @@ class Cleaning:
         self._now_ms = now_ms
         self._horizon_ms = now_ms + log.config.delete_retention_ms
         self._live_producers = live_producers
-        self._keys = _NewestOffsets(max_keys)
+        self._keys = NewestOffsets(max_keys)
         self._work = 0
         self._with_records: set[int] = set()
         """Producers of whose current transaction a batch is still there, where the writing has come to."""
@@ -333,7 +327,7 @@ class Cleaning:
 
     def _filter_marker(self, batch: RecordBatch, writer: _Writer) -> None:
         header = batch.header
-        if header.records_count and _type_of(batch) is None:
+        if header.records_count and type_of(batch) is None:
             writer.keep(batch)  # of a later version: nobody here knows how long it is needed
             return
         had_records = header.producer_id in self._with_records
@@ -387,96 +381,6 @@ def _is_last(header: BatchHeader, last: LastBatch) -> bool:
     if last.last_offset >= 0:
         return header.last_offset == last.last_offset
     return header.is_control and header.producer_epoch == last.producer_epoch
-
-
-class _Open:
-    """A transaction whose marker has not been met yet."""
-
-    __slots__ = ("first_offset", "newest")
-
-    def __init__(self, first_offset: int) -> None:
-        self.first_offset = first_offset
-        self.newest: dict[bytes, int] = {}
-
-
-class _NewestOffsets:
-    """Where each key was last written by a record that counts, and which transactions were aborted."""
-
-    def __init__(self, max_keys: int) -> None:
-        self._newest: dict[bytes, int] = {}
-        self._max_keys = max_keys
-        self._pending_count = 0
-        self._aborted: dict[int, list[tuple[int, int]]] = {}
-        """By producer id: (first offset, offset of the marker) of each aborted transaction, in order."""
-        self.undecided: dict[int, _Open] = {}
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._newest) + self._pending_count >= self._max_keys
-
-    def add(self, batch: RecordBatch, first_offset: int) -> None:
-        """Note the keys of a batch, from ``first_offset`` on."""
-        header = batch.header
-        if header.is_control:
-            self.decide(batch)
-            return
-        newest = self._newest
-        transaction = None
-        if header.is_transactional:
-            transaction = self.undecided.get(header.producer_id)
-            if transaction is None:
-                transaction = self.undecided[header.producer_id] = _Open(header.base_offset)
-            newest = transaction.newest
-            self._pending_count -= len(newest)
-        if header.records_count and header.next_offset > first_offset:
-            _, columns = open_batch(batch)
-            for key, offset in zip(columns.keys, columns.offsets, strict=True):
-                if key is not None and offset >= first_offset:
-                    newest[key if len(key) < _DIGEST_BYTES else _digest(key)] = offset
-        if transaction is not None:
-            self._pending_count += len(newest)
-
-    def decide(self, marker: RecordBatch) -> None:
-        """Take in what a marker says of its producer's transaction."""
-        header = marker.header
-        control_type = _type_of(marker) if header.records_count else ControlType.COMMIT  # empty: nothing of it is left
-        if control_type is None or header.producer_id not in self.undecided:
-            return
-        transaction = self.undecided.pop(header.producer_id)
-        self._pending_count -= len(transaction.newest)
-        if control_type is ControlType.ABORT:
-            ranges = self._aborted.setdefault(header.producer_id, [])
-            ranges.append((transaction.first_offset, header.base_offset))
-            return
-        newest = self._newest
-        for key, offset in transaction.newest.items():
-            if newest.get(key, -1) < offset:
-                newest[key] = offset
-
-    def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether a transactional batch belongs to an aborted transaction."""
-        ranges = self._aborted.get(header.producer_id)
-        if not ranges:
-            return False
-        number = bisect_right(ranges, (header.base_offset, _NEVER)) - 1
-        return number >= 0 and header.base_offset < ranges[number][1]
-
-    def newest_offsets(self, keys: Sequence[bytes | None]) -> list[int]:
-        """Where each key was last written; -1 where that was in the part cleaned before, or for no key."""
-        get = self._newest.get
-        return [
-            -1 if key is None else get(key if len(key) < _DIGEST_BYTES else _digest(key), -1) for key in keys
-        ]  # fmt: skip
-
-
-def _type_of(marker: RecordBatch) -> ControlType | None:
-    """What a control batch with records says; None for a type that this version does not know."""
-    return read_control_type(marker.columns().keys[0])
-
-
-def _digest(key: bytes) -> bytes:
-    """What stands for a long key. Shorter keys stand for themselves, and are never as long as this."""
-    return blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
 class _Writer:
