@@ -18,6 +18,7 @@ from eventbus.broker.names import TRANSACTION_STATE
 from eventbus.coordinator import java_string_hash
 from eventbus.coordinator.requests import TransactionEnd
 from eventbus.coordinator.topics import PRODUCER_IDS_BLOCK
+from eventbus.coordinator.transactions import LAST_EPOCH
 from eventbus.errors import (
     ConcurrentTransactions,
     InvalidProducerEpoch,
@@ -226,8 +227,7 @@ def test_kip_1228_a_late_marker_of_an_equal_epoch(world: World) -> None:
     world.send(producer, B, b"one")
     following = world.commit(producer)
     world.send(following, A, b"half of the next")
-    for segment in world.broker._partitions[A].log.segments:
-        segment.file.sync()  # the disk keeps that, and nothing else
+    keep(world, A)
     world.storage = world.storage.crash(Keep("nothing"))
     world.open()
     world.check_nothing_hangs()
@@ -381,6 +381,35 @@ def test_where_nothing_waits_for_flushes_an_end_is_complete_at_once(storage: str
     world.broker.close(world.now_ms)
     world.open()
     world.check_nothing_hangs((A, A1))
+
+
+@pytest.mark.parametrize("epoch", [0, LAST_EPOCH])
+@pytest.mark.parametrize("committed", [True, False])
+def test_where_nothing_waits_for_flushes_a_lost_marker_is_written_again(committed: bool, epoch: int) -> None:
+    """The disk kept that the transaction is complete, and not one of its markers: the outcome is known all the same."""
+    world = World(config=BrokerConfig(fsync="os", transaction_state_log_num_partitions=1))
+    world.create()
+    producer = world.init()
+    shard_log = world.transactions._shards[0]
+    producer = shard_log.execute(shard_log.shard.raise_epoch("x", epoch, world.now_ms), world.now_ms).producer
+    world.send(producer, A, b"one")
+    world.send(producer, B, b"one")
+    keep(world, B)
+    world.end(producer, committed=committed)
+    keep(world, A, TopicPartition(TRANSACTION_STATE, 0))
+    world.storage = world.storage.crash(Keep("nothing"))
+    world.open()
+    world.check_nothing_hangs()
+    assert world.values(A) == world.values(B) == [b"one"] * committed
+
+
+def keep(world: World, *partitions: TopicPartition) -> None:
+    """The disk takes what is in these partitions, and nothing else."""
+    for tp in partitions:
+        for segment in world.broker._partitions[tp].log.segments:
+            segment.file.sync()
+        for directory in (str(tp), ""):
+            world.storage.sync_dir(directory)
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -638,11 +667,7 @@ def test_a_log_opens_on_a_full_disk_and_finishes_its_transactions_later(
         flush = world.broker.begin_sync()
         flush.run()  # the decision; no marker
     else:
-        for tp in (A, B):
-            for segment in world.broker._partitions[tp].log.segments:
-                segment.file.sync()
-            for directory in (str(tp), ""):
-                world.storage.sync_dir(directory)
+        keep(world, A, B)
     disk = FaultyStorage(world.storage.crash(Keep("nothing")), error=disk_full, persistent=True, only=("append",))
     forget_recovery = Logs.forget_recovery
 
