@@ -116,6 +116,8 @@ class Membership:
         self._protocol = common_protocol(self._assignors.values())
         self._state: State = "out"
         self._member_id = ""
+        self._is_member = False
+        """The group counts on this member, also while it has to join again."""
         self._topics: tuple[str, ...] | None = None
         self._reason = ""
         """Why to join again; empty while there is no reason to."""
@@ -279,6 +281,8 @@ class Membership:
             self._host.groups.join(request, self._host.now_ms(), reply)
         except KafkaError as error:
             reply(error)
+        if config.group_instance_id is not None:
+            self._fence_predecessors(config.group_instance_id)
 
     def _told(self, assignor: Assignor, subscription: Subscription) -> bytes:
         return encode_subscription(
@@ -303,6 +307,7 @@ class Membership:
                 self.group, result.generation_id, result.member_id, self._config.group_instance_id
             )
             self._protocol_name = result.protocol_name
+            self._is_member = True
             self._joined = result
             self._state = "joined"
         self._wake()
@@ -310,8 +315,6 @@ class Membership:
     def _sync(self) -> None:
         joined = self._joined
         assert joined is not None
-        if self.metadata.group_instance_id is not None:
-            self._fence_predecessors()
         assignments = self._assign(joined) if joined.is_leader else {}
         if not joined.is_leader:
             self._seen = None
@@ -446,6 +449,7 @@ class Membership:
         """The place is lost: what was held may be another's already."""
         self._attempt += 1
         self._state = "out"
+        self._is_member = False
         self._seen = None
         self._reason = reason
         lost = sorted(self.owned)
@@ -460,7 +464,7 @@ class Membership:
 
     def beat(self, now_ms: int) -> None:
         """The process lives, and so does this member, unless its owner has stopped polling."""
-        if self._state == "out":
+        if self._state == "out" and not self._is_member:
             return
         most_ms = self._config.max_poll_interval_ms
         if not self._in_poll and now_ms - self._last_poll_ms > most_ms:
@@ -473,7 +477,8 @@ class Membership:
             self.heartbeat()
 
     def heartbeat(self) -> None:
-        if self._state in ("out", "joining"):
+        """Also while it has to join again. One whose join is parked needs none: the group knows that it waits."""
+        if not self._is_member or self._state == "joining":
             return
         try:
             self._host.groups.heartbeat(self.metadata, self._host.now_ms())
@@ -499,8 +504,11 @@ class Membership:
             self.owned.clear()  # given back by the consumer already
             self._give_place(reason)
 
-    def _fence_predecessors(self) -> None:
-        """Who ran under this instance id in this process before finds out now, not at its next heartbeat."""
+    def _fence_predecessors(self, group_instance_id: str) -> None:
+        """Who ran under this instance id in this process before finds out now, not at its next heartbeat.
+
+        The group shares out its partitions from here on, also while this member's join is parked.
+        """
         for other in list(self._host.members_of(self.group)):
-            if other is not self and other.metadata.group_instance_id == self.metadata.group_instance_id:
+            if other is not self and other.metadata.group_instance_id == group_instance_id:
                 other.heartbeat()

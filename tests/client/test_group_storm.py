@@ -145,6 +145,11 @@ async def test_a_storm(seed: int, assignors: str) -> None:
     await Storm(seed, assignors).run(f"memory://storm-{assignors}-{seed}")
 
 
+async def test_a_fenced_member_holds_nothing_while_its_successor_waits_to_join() -> None:
+    """Found here: others were given what it held before it heard of being fenced."""
+    await Storm(10_048, "cooperative-sticky").run("memory://storm-fenced")
+
+
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_storm_on_disk(seed: int, tmp_path: Any) -> None:
     await Storm(1_000 + seed, "cooperative-sticky").run(f"file://{tmp_path / 'log'}")
