@@ -400,3 +400,80 @@ async def test_the_id_of_a_dead_producer_is_taken_over() -> None:
         await two_partitions(bus, "id", b"1", [])
         assert await values(bus, "t") == [b"1", b"1"]
         assert await values(bus, "t", "read_uncommitted") == [b"open", b"1", b"1"]
+
+
+# -- the order of a commit ---------------------------------------------------------------------------------------------
+
+
+def undurable(bus: EventBus) -> set[str]:
+    """The partitions that hold something which is not on disk yet."""
+    partitions: Any = engine_of(bus).broker._partitions
+    return {str(tp) for tp, one in partitions.items() if one.log.high_watermark < one.log.log_end_offset}
+
+
+async def test_the_decision_comes_after_the_data(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with EventBus(file_url) as bus:
+        await bus.admin.create_topic("t", partitions=2)
+        broker = engine_of(bus).broker
+        end, seen = broker.transactions.end, list[set[str]]()
+
+        def look(*args: Any, **options: Any) -> Any:
+            seen.append({name for name in undurable(bus) if not name.startswith("__transaction_state")})
+            return end(*args, **options)
+
+        monkeypatch.setattr(broker.transactions, "end", look)
+        for n in range(3):
+            async with bus.transaction("id") as tx:
+                tx.send_nowait("t", b"%d" % n, partition=0)
+                tx.send_nowait("t", b"%d" % n, partition=1)
+                await tx.send_offsets({T0: n}, "g")
+            where = broker.groups.partition_of("g")
+            assert not {"t-0", "t-1", str(where)} & undurable(bus)
+        assert seen == [set(), set(), set()]
+
+
+async def test_an_epoch_is_given_out_after_a_flush(file_url: str) -> None:
+    async with EventBus(file_url) as bus, bus.new_producer(transactional_id="id") as producer:
+        await producer.init()
+        assert undurable(bus) == set()
+
+
+async def test_a_commit_that_was_decided_is_not_interrupted_by_a_scope(
+    file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with EventBus(file_url) as bus:
+        await bus.admin.create_topic("t")
+        broker = engine_of(bus).broker
+        end = broker.transactions.end
+        committed = False
+        with anyio.CancelScope() as scope:
+            async with bus.new_producer(transactional_id="id") as producer:
+                await producer.begin()
+                producer.send_nowait("t", b"x")
+
+                def decide(*args: Any, **options: Any) -> Any:
+                    scope.cancel()
+                    return end(*args, **options)
+
+                monkeypatch.setattr(broker.transactions, "end", decide)
+                await producer.commit()
+                committed = True
+        assert committed
+        assert await values(bus, "t") == [b"x"]
+
+
+async def test_a_batch_that_went_with_its_topic_before_it_was_durable(file_url: str) -> None:
+    async with EventBus(file_url) as bus:
+        await bus.admin.create_topic("t")
+        await bus.admin.create_topic("gone")
+        async with bus.new_producer(transactional_id="id") as producer:
+            await producer.begin()
+            await producer.send("t", b"no")
+            lost = producer.send_nowait("gone", b"no")
+            backend: Any = producer._backend
+            backend.close_open()
+            await bus.admin.delete_topics("gone")
+            with pytest.raises(TransactionAborted):
+                await producer.commit()
+            assert lost.exception() is not None
+        assert await values(bus, "t") == []
