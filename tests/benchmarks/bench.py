@@ -14,6 +14,8 @@ from pathlib import Path
 
 import bus
 import core
+import groups
+import growth
 import peers
 import transactions
 from figures import FIGURES

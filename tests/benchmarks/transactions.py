@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from statistics import median
 from typing import Any
 
 from harness import Meter, Numbers, case, scratch
 from work import values
 
-PER_TRANSACTION = 500
+ROUNDS = 5
+"""Of two things compared within one process, turn about: for ratios that two processes would blur."""
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------
@@ -56,57 +59,61 @@ def durable_transactions_of_many(n: int) -> Numbers:
     return durable_transactions(n, 64)
 
 
-def fetching(n: int, isolation: str) -> Numbers:
-    """A consumer's loop over a log of committed transactions; CPU time."""
+# -- readers -----------------------------------------------------------------------------------------------------------
+
+
+@case("reading without aborts", n=200_000, quick=40_000)
+def reading(n: int) -> Numbers:
+    """Two consumers' loops over the same log of committed transactions, turn about in one process; CPU time."""
     from eventbus import EventBus
 
-    async def run() -> Meter:
+    pool = values(100)
+    kinds = ("uncommitted", "committed")
+
+    async def read(bus: Any, kind: str) -> float:
+        seen = 0
+        async with bus.new_consumer("log", isolation=f"read_{kind}") as consumer:
+            with Meter() as meter:
+                while found := await consumer.poll(timeout_ms=0):
+                    seen += len(found)
+        assert seen == n, seen
+        return meter.cpu_s
+
+    async def run() -> Numbers:
         async with EventBus("memory://") as bus:
             await bus.admin.create_topic("log", partitions=1)
-            payload = values(PER_TRANSACTION)
             async with bus.new_producer(transactional_id="writer") as producer:
-                for _ in range(n // PER_TRANSACTION):
+                for start in range(0, n, 100):
                     await producer.begin()
-                    for value in payload:
-                        producer.send_nowait("log", value)
+                    for number in range(start, start + 100):
+                        producer.send_nowait("log", pool[number % 1_000])
                     await producer.commit()
-            for _ in range(2):  # the first time everything is loaded, numpy too
-                async with bus.new_consumer("log", isolation=isolation) as consumer:
-                    seen = 0
-                    with Meter() as meter:
-                        while seen < n // PER_TRANSACTION * PER_TRANSACTION:
-                            seen += len(await consumer.poll(timeout_ms=0, max_records=10_000))
-        return meter
+            spent: dict[str, list[float]] = {kind: [] for kind in kinds}
+            for kind in kinds:  # the first time everything is loaded, numpy too
+                await read(bus, kind)
+            for number in range(ROUNDS):
+                for kind in kinds[:: 1 if number % 2 else -1]:
+                    spent[kind].append(await read(bus, kind))
+        return {f"{kind} cpu us": median(spent[kind]) / n * 1e6 for kind in kinds}
 
-    return {"cpu us per record": asyncio.run(run()).cpu_s / n * 1e6}
-
-
-@case("fetch, read committed", n=300_000, quick=60_000)
-def fetch_committed(n: int) -> Numbers:
-    return fetching(n, "read_committed")
-
-
-@case("fetch, read uncommitted", n=300_000, quick=60_000)
-def fetch_uncommitted(n: int) -> Numbers:
-    return fetching(n, "read_uncommitted")
+    return asyncio.run(run())
 
 
 # -- handlers ----------------------------------------------------------------------------------------------------------
 
 
-def handled(n: int, *, exactly_once: bool) -> Numbers:
-    """Records of one partition through a handler that publishes one each; on disk, as durable as can be."""
-    from eventbus import EventBus
+async def handle_all(url: str, n: int, *, exactly_once: bool, **settings: Any) -> Meter:
+    """Records of one partition through a handler that publishes one each, until every offset is committed."""
+    from eventbus import EventBus, TopicPartition
 
-    async def run(folder: Path) -> Meter:
-        url = f"file://{folder}"
-        async with EventBus(url, fsync="commit") as bus:
-            for topic in ("log", "out"):
-                await bus.admin.create_topic(topic, partitions=1)
-            await bus.send_many("log", values(n))
-        bus = EventBus(url, fsync="commit")
+    pool, out = values(100), TopicPartition("out", 0)
+    async with EventBus(url, **settings) as keeper:
+        for topic in ("log", "out"):
+            await keeper.admin.create_topic(topic, partitions=1)
+        await keeper.send_many("log", [pool[number % 1_000] for number in range(n)])
+        bus = EventBus(url, **settings)
 
-        @bus.consumer("log", group="bench", exactly_once=exactly_once, transaction_records=PER_TRANSACTION)
+        @bus.consumer("log", group="bench", exactly_once=exactly_once)  # 500 records a transaction
         @bus.producer("out")
         async def handle(value: bytes) -> bytes:
             return value
@@ -115,17 +122,40 @@ def handled(n: int, *, exactly_once: bool) -> Numbers:
             async with bus:
                 await bus.drain()
         assert handle is not None
-        return meter
+        (end,) = (await keeper.admin.list_offsets({out: -1})).values()
+        assert end.offset >= n, end
+        (offset,) = (await keeper.admin.group_offsets("bench")).values()
+        assert offset.offset == n, offset
+    return meter
 
+
+def handled(n: int, open_log: Callable[[str], AbstractContextManager[str]], **settings: Any) -> Numbers:
+    """Both kinds of handler turn about in one process, each over a log of its own."""
+    meters: dict[str, list[Meter]] = {"exactly once": [], "at least once": []}
+    for number in range(ROUNDS):
+        for kind in list(meters)[:: 1 if number % 2 else -1]:
+            with open_log(f"{kind[:2]}{number}") as url:
+                found = asyncio.run(handle_all(url, n, exactly_once=kind == "exactly once", **settings))
+            if number:  # the first time everything is loaded
+                meters[kind].append(found)
+    numbers: Numbers = {}
+    for kind, found in meters.items():
+        numbers[kind] = n / median([meter.wall_s for meter in found])
+        numbers[f"{kind} cpu"] = n / median([meter.cpu_s for meter in found])
+    return numbers
+
+
+@contextmanager
+def in_folder(name: str) -> Iterator[str]:
     with scratch() as folder:
-        return asyncio.run(run(folder)).rates("records", n)
+        yield f"file://{folder / name}"
 
 
-@case("exactly-once handler", n=100_000, quick=20_000)
-def exactly_once(n: int) -> Numbers:
-    return handled(n, exactly_once=True)
+@case("handlers, memory", n=100_000, quick=20_000)
+def handlers_memory(n: int) -> Numbers:
+    return handled(n, lambda name: nullcontext(f"memory://{name}"))
 
 
-@case("at-least-once handler", n=100_000, quick=20_000)
-def at_least_once(n: int) -> Numbers:
-    return handled(n, exactly_once=False)
+@case("handlers, disk", n=100_000, quick=20_000)
+def handlers_disk(n: int) -> Numbers:
+    return handled(n, in_folder, fsync="commit")
