@@ -22,6 +22,7 @@ from eventbus.coordinator.offsets import Offsets
 from eventbus.coordinator.requests import TransactionEnd
 from eventbus.errors import ConcurrentTransactions
 from eventbus.log.partition_log import PartitionLog
+from eventbus.log.producer_state import ProducerStates
 from eventbus.records import BatchBuilder, fetched_records
 from eventbus.testing.storage import CrashStorage, SimulatedCrash
 from eventbus.types import (
@@ -609,3 +610,8 @@ def test_transactions_nobody_remembers_would_be_found(monkeypatch: pytest.Monkey
 def test_transactions_nobody_ends_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Transactions, "abort_all", lambda *_: None)
     assert "hangs" in found_by(range(60))
+
+
+def test_batches_stored_twice_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProducerStates, "check", lambda *_: None)
+    assert "sent again" in found_by(range(60))
