@@ -118,7 +118,7 @@ class Accumulator:
             producer.not_stored(error)
             raise
         if sequence >= 0:
-            self._sequence = (sequence + 1) & MAX_SEQUENCE
+            self._sequence = sequence + 1 if sequence < MAX_SEQUENCE else 0
         self.last_offset = offset = info[0]
         append_time_ms = info[2]
         if producer.waits:

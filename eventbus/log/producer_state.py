@@ -110,8 +110,12 @@ class ProducerState:
 
     def appended(self, base_sequence: int, last_offset_delta: int, base_offset: int, timestamp_ms: int) -> None:
         """A batch of this epoch was stored. The hot path: no call in it."""
-        last_sequence = (base_sequence + last_offset_delta) & MAX_SEQUENCE
-        self.next_sequence = (last_sequence + 1) & MAX_SEQUENCE
+        last_sequence = base_sequence + last_offset_delta
+        if last_sequence < MAX_SEQUENCE:  # a comparison is cheaper than the masks
+            self.next_sequence = last_sequence + 1
+        else:
+            last_sequence &= MAX_SEQUENCE
+            self.next_sequence = (last_sequence + 1) & MAX_SEQUENCE
         batches = self.batches
         if len(batches) == CACHED_BATCHES:
             del batches[0]
