@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import anyio
-import anyio.lowlevel
 
 from eventbus.backends.accumulator import Accumulator, Identity
 from eventbus.backends.base import Add, Append, ProducerConfig, Send
