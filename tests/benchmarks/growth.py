@@ -20,8 +20,10 @@ from harness import Numbers, case, scratch
 from work import values
 
 ROUNDS = 8
-RECORDS_PER_BATCH = 100
-"""11 KB."""
+FULL = 500
+"""Records of a batch of 57 KB, about what a producer fills."""
+SMALL = 100
+"""Records of a batch of 11 KB: more of them to look through."""
 SMALL_BYTES = 10 << 20
 LARGE_BYTES = int(os.environ.get("BENCH_LOG_BYTES", 4 << 30))
 FILL_S = 60
@@ -46,14 +48,15 @@ def turn_about(jobs: dict[str, dict[str, Job]]) -> Numbers:
 
 
 class Log:
-    """A topic in a folder of its own: what is appended to and fetched from it, each a batch of 100 records."""
+    """A topic in a folder of its own: what is appended to and fetched from it, batch by batch."""
 
-    def __init__(self, folder: Path, partitions: int) -> None:
+    def __init__(self, folder: Path, partitions: int, records_per_batch: int) -> None:
         from eventbus.broker import TopicSpec
         from eventbus.types import TopicPartition
 
         self._source = random.Random(1)
-        self._pool = batches(20_000, per_batch=RECORDS_PER_BATCH)
+        self._records_per_batch = records_per_batch
+        self._pool = batches(20_000, per_batch=records_per_batch)
         self._partitions = [TopicPartition("log", number) for number in range(partitions)]
         self._written = 0
         self.broker = open_broker(folder)
@@ -72,7 +75,7 @@ class Log:
         """The batch at some offset of some partition: where, an index has to tell."""
         fetch, choice, end = self.broker.fetch, self._source.choice, self._written // len(self._partitions)
         for _ in range(count):
-            offset = self._source.randrange(end) * RECORDS_PER_BATCH
+            offset = self._source.randrange(end) * self._records_per_batch
             assert fetch(choice(self._partitions), offset, 1).records
         return count
 
@@ -94,13 +97,13 @@ def compared(logs: dict[str, Log], each: int) -> Numbers:
     return numbers
 
 
-@case("1 and 1,000 partitions", n=2_000, quick=1_000, rounds=3)
+@case("1 and 1,000 partitions", n=1_000, quick=500, rounds=3)
 def partitions_on_disk(n: int) -> Numbers:
-    """Logs of the same size, about 25 MB, in 1 and in 1,000 partitions; ``n`` appends and fetches a round."""
+    """Logs of the same size, 110 MB to begin with, in 1 and in 1,000 partitions; ``n`` appends and fetches a round."""
     with ExitStack() as stack:
         logs: dict[str, Log] = {}
         for name, count in (("1", 1), ("1,000", 1_000)):
-            logs[name] = Log(stack.enter_context(scratch()), count)
+            logs[name] = Log(stack.enter_context(scratch()), count, FULL)
             logs[name].append(2_000)
         return compared(logs, n)
 
@@ -112,7 +115,7 @@ def log_size(n: int) -> Numbers:
         folders = [stack.enter_context(scratch()) for _ in range(2)]
         if shutil.disk_usage(folders[1]).free < 2 * n:
             raise RuntimeError(f"{folders[1]} has no room for a log of {n:,} bytes: name another --dir")
-        logs = {"small": Log(folders[0], 1), "large": Log(folders[1], 1)}
+        logs = {"small": Log(folders[0], 1, SMALL), "large": Log(folders[1], 1, SMALL)}
         logs["small"].fill(SMALL_BYTES)
         size_bytes = logs["large"].fill(n)
         return {**compared(logs, 100), "GiB": size_bytes / (1 << 30)}
