@@ -324,24 +324,29 @@ class _Fate:
     def keeps_names(self, change: _Names) -> bool:
         return change.order <= self._limit and self.random.random() < self._names
 
-    def surviving(self, change: _Write | _Truncate) -> list[_Write | _Truncate]:
-        """What is left of a change to a file."""
+    def surviving(self, change: _Write | _Truncate, durable_bytes: int) -> list[_Write | _Truncate]:
+        """What is left of a change to a file that has ``durable_bytes`` on disk."""
         random = self.random
         if change.order > self._limit or random.random() >= self._bytes:
             return []
         if isinstance(change, _Truncate) or random.random() >= self._torn:
             return [change]
-        return _tear(change, random)
+        return _tear(change, random, durable_bytes)
 
 
-def _tear(write: _Write, random: Random) -> list[_Write | _Truncate]:
-    """A part of a write: a piece of its beginning, zeros in its place, or some of its sectors."""
+def _tear(write: _Write, random: Random, durable_bytes: int) -> list[_Write | _Truncate]:
+    """A part of a write: a piece of its beginning, zeros in its place, or some of its sectors.
+
+    Zeros only where the file grew: there its size may be on disk before its bytes. What was on disk already is the old
+    or the new, sector by sector.
+    """
     order, position, data = write
     how = random.randrange(3)
     if how == 0:
         return [_Write(order, position, data[: random.randint(0, len(data))])]
     if how == 1:
-        return [_Write(order, position, bytes(len(data)))]
+        grown = max(position, min(durable_bytes, position + len(data)))
+        return [_Write(order, grown, bytes(position + len(data) - grown))]
     end = position + len(data)
     cuts = [position, *range(position - position % _SECTOR_BYTES + _SECTOR_BYTES, end, _SECTOR_BYTES), end]
     return [
@@ -373,7 +378,7 @@ def _survive(directory: _DirectoryNode, fate: _Fate) -> _DirectoryNode:
             continue
         content = bytearray(node.durable)
         for change in node.pending:
-            for left in fate.surviving(change):
+            for left in fate.surviving(change, len(node.durable)):
                 _apply(content, left)
         survivor.live[name] = _FileNode(bytes(content))
     survivor.durable = dict(survivor.live)
