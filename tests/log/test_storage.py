@@ -387,6 +387,22 @@ def test_a_failed_sync_loses_what_can_still_be_read():
     assert survivors(storage) == {(("f", b""),)}
 
 
+def test_what_is_on_disk_is_torn_into_old_and_new_and_never_into_zeros():
+    storage = CrashStorage()
+    file = storage.open("f", create=True)
+    file.append(b"old " * 10)
+    file.sync()
+    storage.sync_dir("")
+    file.pwrite(0, b"new!" * 20)
+    found = [dict(one)["f"] for one in survivors(storage)]
+    assert any(b"\0" in content[40:] for content in found), "a file that grew may be longer than its bytes"
+    assert any(content[:40] not in (b"old " * 10, b"new!" * 10) for content in found)
+    for content in found:
+        assert all(byte in (old, new) for byte, old, new in zip(content, b"old " * 10, b"new!" * 10, strict=False)), (
+            content
+        )
+
+
 def test_after_the_crash_every_call_crashes():
     storage = CrashStorage()
     file = storage.open("f", create=True)
