@@ -191,4 +191,14 @@ FIGURES = [
         True,
         "us",
     ),
+    Figure(
+        "G8c",
+        "fetch from elsewhere, 4 GiB / 10 MiB",
+        "10 MiB and 4 GiB of log:seek, large us",
+        "10 MiB and 4 GiB of log:seek, small us",
+        None,
+        1.2,
+        True,
+        "us",
+    ),
 ]
