@@ -6,6 +6,7 @@ are the only waits: for a flush (one thread runs them, all waiting sends share e
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -119,9 +120,15 @@ class Engine:
             broker = self._broker = Broker.open(self._storage, self.config, now_ms=now_ms, new_id=self._new_id)
             broker.on_advance = self._advanced
             broker.groups.on_rebalance = self._rebalancing
-            # Whoever had the log open before lived in another process, or left: nobody of them comes back.
-            broker.groups.drop_clients(now_ms)
-            broker.transactions.abort_all(now_ms)
+            try:
+                # Whoever had the log open before lived in another process, or left: nobody of them comes back.
+                broker.groups.drop_clients(now_ms)
+                broker.transactions.abort_all(now_ms)
+            except BaseException:
+                self._broker = None
+                with contextlib.suppress(EventBusError):
+                    broker.close(now_ms)  # or the directory stays locked, and nobody there to unlock it
+                raise
             self._nearer_deadline = anyio.Event()
             self._thread = threading.get_ident()
             Engine._shared.setdefault(self.name, self)

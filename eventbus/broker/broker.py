@@ -191,18 +191,28 @@ class Broker:
                 results[name] = None
             except KafkaError as error:
                 results[name] = error
+                if name not in self._known_topics:
+                    self._poison(name)
         return results
+
+    def _poison(self, topic: str) -> None:
+        """Nobody knows whether the disk has it that the topic is gone: what is stored there now might be lost."""
+        for topic_partition, partition in self._partitions.items():
+            if topic_partition.topic == topic:
+                partition.log.poison("its topic was deleted, and whether that reached the disk is unknown")
 
     def _finish_deletion(self, topics: Set[str], now_ms: int) -> None:
         """Remove what topics that are gone from the metadata left behind. Can be done twice; on disk on return.
 
         Not even a crash or a full disk in the middle of it may hand an offset or a record to a new topic of the name.
         """
-        self._logs.sync_files(self.groups.forget_topics(topics, now_ms))
-        doomed = [topic_partition for topic_partition in self._partitions if topic_partition.topic in topics]
-        self._logs.delete(doomed)
-        for topic_partition in doomed:
-            self.on_advance(topic_partition)
+        try:
+            self._logs.sync_files(self.groups.forget_topics(topics, now_ms))
+        finally:  # a topic that is gone takes no record; its offsets are forgotten before the name is used again
+            doomed = [topic_partition for topic_partition in self._partitions if topic_partition.topic in topics]
+            self._logs.delete(doomed)
+            for topic_partition in doomed:
+                self.on_advance(topic_partition)
 
     def add_partitions(self, name: str, total_count: int, now_ms: int) -> None:
         """Grow a topic to ``total_count`` partitions. Records keep their partition; keys may map to another one."""
@@ -462,6 +472,8 @@ class Broker:
         if error is not None:
             raise error
         topic = self._known_topics[topic_partition.topic]
+        if topic.name in self._topics.uncertain:  # what is stored there now might be lost
+            self._metadata.log.raise_if_poisoned()
         config = self._topics.log_config(topic.name)
         return self._logs.open_partition(TopicPartition(*topic_partition), config, topic.topic_id, now_ms)
 

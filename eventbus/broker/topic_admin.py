@@ -33,6 +33,8 @@ class TopicAdmin:
         self.topics = shard_log.shard.topics
         self.version = 0
         """Rises with every change of topics or partitions."""
+        self.uncertain: set[str] = set()
+        """Topics whose last change failed to reach the disk, or so it said: a restart may not know of it."""
 
     # look ------------------------------------------------------------------------------------------------------------
 
@@ -96,7 +98,7 @@ class TopicAdmin:
                 results[spec.name] = self._describe(decision.reply, warnings)
             except KafkaError as error:
                 results[spec.name] = error
-        self._logs.sync_metadata(self._shard_log.log)
+        self._sync(name for name, result in results.items() if not isinstance(result, KafkaError))
         return results
 
     def create_internal(self, name: str, partitions: int, topic_configs: Mapping[str, object], now_ms: int) -> None:
@@ -106,13 +108,21 @@ class TopicAdmin:
         )
         self._shard_log.execute(decision, now_ms)
         self.version += 1
-        self._logs.sync_metadata(self._shard_log.log)
+        self._sync((name,))
 
     def allocate_producer_ids(self, now_ms: int) -> range:
         """A block of producer ids that nobody had before, nor will after a crash."""
         block = self._shard_log.execute(self._shard_log.shard.allocate_producer_ids(), now_ms)
         self._logs.sync_metadata(self._shard_log.log)
         return block
+
+    def _sync(self, changed: Iterable[str]) -> None:
+        """Bring changes of topics to the disk. Raises StorageError."""
+        try:
+            self._logs.sync_metadata(self._shard_log.log)
+        except KafkaError:
+            self.uncertain.update(changed)
+            raise
 
     def _decide_create(self, spec: TopicSpec, now_ms: int) -> Decision[TopicState]:
         names.check_topic_name(spec.name)
@@ -146,7 +156,7 @@ class TopicAdmin:
         names.check_not_internal(name, "altered")
         self._shard_log.execute(self._shard_log.shard.add_partitions(name, total_count), now_ms)
         self.version += 1
-        self._logs.sync_metadata(self._shard_log.log)
+        self._sync((name,))
 
     def alter_configs(
         self, name: str, set: Mapping[str, object], delete: Sequence[str], now_ms: int

@@ -26,6 +26,8 @@ from eventbus.types import OffsetAndMetadata, TopicPartition
 OFFSET_METADATA_MAX_BYTES = 4096
 """Kafka's ``offset.metadata.max.bytes``; Kafka measures it in characters, and so do we."""
 
+_INT64_MAX = (1 << 63) - 1
+
 CommitErrors = dict[TopicPartition, KafkaError]
 
 
@@ -71,10 +73,10 @@ class Offsets:
                     f"commit of group {group!r} for {topic_partition}: metadata of {len(metadata):,} characters, "
                     f"{OFFSET_METADATA_MAX_BYTES:,} at most: keep a key to it here, and the text elsewhere"
                 )
-            elif offset < 0:
+            elif not 0 <= offset <= _INT64_MAX:
                 errors[topic_partition] = InvalidRequest(
                     f"commit of group {group!r} for {topic_partition}: offset {offset}; commit the next offset to "
-                    "read, 0 or more; to forget a commit use delete_offsets"
+                    f"read, 0 to {_INT64_MAX}; to forget a commit use delete_offsets"
                 )
             elif not is_text(metadata):
                 errors[topic_partition] = InvalidRequest(

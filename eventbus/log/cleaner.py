@@ -240,6 +240,8 @@ class Cleaning:
         offset, log = self.end_offset, self.log
         while self._keys.undecided and offset < log.high_watermark:
             self._raise_if_stale()
+            if offset < log.log_start_offset:
+                return  # nor is anything to be read of the part to be cleaned: it was deleted by request
             data = log.read(offset, _WINDOW_BYTES, max_offset=log.high_watermark)
             for batch in iter_batches(data, verify=False):
                 if batch.header.is_control:

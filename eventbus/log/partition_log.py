@@ -581,7 +581,7 @@ class PartitionLog:
                 self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
                 deleted.append(segment.base_offset)
                 segment.file.close()
-                self.producers.drop_segment(segment, self.log_start_offset)
+                self.producers.drop_segment(segment, self.segments[0].base_offset)
                 if segment in self._sealed_unsynced:
                     self._sealed_unsynced.remove(segment)
                 storage.remove(segment.path)

@@ -144,10 +144,13 @@ class LogProducers:
         for path in [path for path, file in self._files.items() if file in files and file not in self._unsynced]:
             self._close_file(path)
 
-    def drop_segment(self, segment: Segment, log_start_offset: int) -> None:
-        """A segment goes, and with it what it said of aborted transactions."""
+    def drop_segment(self, segment: Segment, end_offset: int) -> None:
+        """A segment goes, and with it what it said of aborted transactions: those whose marker is before its end.
+
+        What the next one says stays, also where records were deleted by request: file and memory must say the same.
+        """
         self._close_file(segment.stem + SUFFIX)
-        self.aborted.drop_before(log_start_offset)
+        self.aborted.drop_before(end_offset)
 
     def before_compaction(self, old: Sequence[Segment], end_offset: int, lost_markers: Collection[int]) -> None:
         """The ``old`` segments, up to ``end_offset``, are about to become one, without the markers at these offsets.
@@ -159,12 +162,7 @@ class LogProducers:
         first_offset = old[0].base_offset
         has_aborted = bool(self.aborted.overlapping(first_offset, end_offset))
         removed = [offset for offset in self._snapshots if has_aborted or offset < end_offset]
-        for offset in removed:
-            path = self._snapshot_path(offset)
-            self._close_file(path)
-            with contextlib.suppress(FileNotFoundError):
-                self._storage.remove(path)
-            self._snapshots.remove(offset)
+        self._remove_snapshots(removed)
         if has_aborted:
             self.aborted.remove(lost_markers)
             data = encode_entries(self.aborted.between(first_offset, end_offset))
@@ -246,6 +244,15 @@ class LogProducers:
                 self._storage.remove(path)
                 self._snapshots.remove(offset)
 
+    def _remove_snapshots(self, offsets: Sequence[int]) -> None:
+        """Raises `OSError`."""
+        for offset in list(offsets):
+            path = self._snapshot_path(offset)
+            self._close_file(path)
+            with contextlib.suppress(FileNotFoundError):
+                self._storage.remove(path)
+            self._snapshots.remove(offset)
+
     def _indexed_segments(self, segments: Sequence[Segment]) -> list[IndexedSegment]:
         if not len(self.aborted):
             return []
@@ -284,7 +291,9 @@ class LogProducers:
         scanned_bytes += _scan(segments, start_offset, self.states, self.aborted if known else TransactionIndex())
         self.states.settle()
         self.settle_files(segments)
-        if self.grown(scanned_bytes):
+        if not known:  # they vouch for files that are others now
+            self._remove_snapshots(self._snapshots)
+        if self.grown(scanned_bytes) or not known:
             self.take_snapshot(segments, log_end_offset, log_end_offset)
 
     def _remove_beyond(self, segments: Sequence[Segment], log_end_offset: int) -> None:

@@ -403,6 +403,30 @@ def test_what_cannot_be_deleted_says_why(world) -> None:
     assert len(world.read(OTHER)) == 5
 
 
+def test_a_log_is_compacted_though_its_start_is_beyond_an_undecided_part(world) -> None:
+    """A transaction goes on behind the part to be cleaned, and everything up to somewhere in it was deleted."""
+    create(world, cleanup_policy="compact,delete", retention_ms=-1)
+    producer = world.broker.transactions.init_producer_id("x", 60_000, world.now_ms)
+    world.broker.transactions.add_partitions("x", producer, [TABLE], world.now_ms)
+    builder = BatchBuilder()
+    builder.append(b"k0", b"open", (), world.now_ms)
+    batch = builder.build(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    world.broker.produce(TABLE, batch, world.now_ms)
+    fill(world, count=19)
+    world.broker.transactions.end("x", producer, committed=False, now_ms=world.now_ms)
+    world.flush()
+    world.broker.delete_records(TABLE, LATEST, world.now_ms)
+    world.broker.clean_now(world.now_ms)
+    fill(world, count=20)
+    world.broker.clean_now(world.now_ms)
+    assert keys_and_offsets(world, TABLE) == {b"k0": 39, b"k1": 40, b"k2": 38}
+
+
 def test_deleted_records_stay_deleted(disk) -> None:
     disk.open()
     create(disk, cleanup_policy="delete")

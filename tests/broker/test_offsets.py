@@ -7,7 +7,13 @@ import time
 import pytest
 
 from eventbus.coordinator import decode_offset_key, decode_offset_value, partition_for_group
-from eventbus.errors import GroupIdNotFound, InvalidGroupId, OffsetMetadataTooLarge, UnknownTopicOrPartition
+from eventbus.errors import (
+    GroupIdNotFound,
+    InvalidGroupId,
+    InvalidRequest,
+    OffsetMetadataTooLarge,
+    UnknownTopicOrPartition,
+)
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
@@ -38,6 +44,14 @@ def test_commit_and_fetch(orders) -> None:
     )
     assert broker.groups.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(3), OTHER: OffsetAndMetadata(9)}
     assert [listing.group for listing in broker.groups.list()] == ["g"]
+
+
+@pytest.mark.parametrize("offset", [-1, -(1 << 70), 1 << 63, 1 << 70])
+def test_an_offset_that_no_log_has_is_refused(orders, offset: int) -> None:
+    offsets = {ORDERS: OffsetAndMetadata(offset), OTHER: OffsetAndMetadata((1 << 63) - 1)}
+    stored = orders.broker.groups.commit_offsets("g", offsets, orders.now_ms)
+    assert {tp: type(error) for tp, error in stored.errors.items()} == {ORDERS: InvalidRequest}
+    assert orders.broker.groups.fetch_offsets("g") == {OTHER: OffsetAndMetadata((1 << 63) - 1)}
 
 
 def test_each_partition_answers_for_itself(orders) -> None:

@@ -12,11 +12,15 @@ from eventbus.errors import (
     InvalidReplicationFactor,
     InvalidTopic,
     KafkaError,
+    LogPoisoned,
     StorageError,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from eventbus.testing.storage import CrashStorage, FaultyStorage, disk_full, io_error
 from eventbus.types import OffsetAndMetadata, TopicPartition
+
+from .conftest import World
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -347,3 +351,56 @@ def test_a_closed_broker_refuses(world) -> None:
         with pytest.raises(StorageError, match="was closed"):
             call()
     world.open()
+
+
+def failing_world(error, *only: str) -> World:
+    world = World(None)
+    world.storage = FaultyStorage(CrashStorage(), error=error, only=only)
+    world.open(offsets_topic_num_partitions=1)
+    world.create("orders")
+    world.produce(ORDERS, b"before")
+    world.broker.groups.commit_offsets("g", {ORDERS: OffsetAndMetadata(1)}, world.now_ms)
+    world.flush()
+    return world
+
+
+@pytest.mark.parametrize(("error", "only"), [(disk_full, "append"), (io_error, "sync"), (io_error, "sync_dir")])
+def test_nothing_is_stored_in_a_topic_that_may_be_gone(error, only: str) -> None:
+    """Or it would be acknowledged now, and gone at the next start. Whatever call of a deletion failed."""
+    outcomes: set[bool] = set()
+    for fail_at in range(1, 13):
+        world = failing_world(error, only)
+        world.storage.fail_at = world.storage.calls_count + fail_at
+        failed = world.broker.delete_topics(["orders"], world.now_ms)["orders"]
+        world.storage.heal()
+        world.flush()
+        is_gone = not world.broker.has_topic("orders")
+        outcomes.add(failed is not None and is_gone)
+        try:
+            world.produce(ORDERS, b"after")
+        except (UnknownTopicOrPartition, LogPoisoned):
+            assert is_gone
+            stored = []
+        else:
+            stored = [(0, b"before"), (1, b"after")]
+        world.storage = world.storage.inner.kill()
+        world.open()
+        if world.broker.has_topic("orders"):
+            assert stored in ([], world.read(ORDERS))
+        else:
+            assert not stored
+            assert world.broker.groups.fetch_offsets("g") == {}
+        world.broker.check()
+    assert outcomes == {False, True}
+
+
+@pytest.mark.parametrize("only", ["sync", "sync_dir"])
+def test_nothing_is_stored_in_a_topic_that_may_not_be_there_yet(only: str) -> None:
+    world = failing_world(io_error, only)
+    world.storage.fail_at = world.storage.calls_count + 1
+    with pytest.raises(StorageError):
+        world.broker.create_topics([TopicSpec("fresh")], world.now_ms)
+    world.storage.heal()
+    with pytest.raises(LogPoisoned, match="Close the log and open it again"):
+        world.produce(TopicPartition("fresh", 0), b"lost")
+    assert world.produce(ORDERS, b"after") == 1

@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from eventbus.backends.engine import Engine
 from eventbus.broker import Broker, BrokerConfig, TopicSpec
 from eventbus.broker.logs import Logs
 from eventbus.broker.names import TRANSACTION_STATE
@@ -688,6 +689,32 @@ def test_a_log_opens_on_a_full_disk_and_finishes_its_transactions_later(
     expected = [b"one"] if open_in == "prepared" else []
     assert world.values(A) == world.values(B) == expected
     world.check_nothing_hangs()
+
+
+def test_an_engine_that_cannot_abort_what_is_open_leaves_nothing_locked() -> None:
+    """The log is open already when the flush of the aborts fails: nobody would ever close it."""
+    disk = CrashStorage()
+    world = World(disk)
+    world.create()
+    world.send(world.init(), A, b"open")
+    world.flush()
+    failures = 0
+    for fail_at in itertools.count(1):
+        storage = FaultyStorage(disk.crash(Keep("nothing")), error=io_error, only=("sync",), fail_at=fail_at)
+        engine = Engine("test", storage, CONFIG, lambda: START_MS, lambda: next(world.ids).to_bytes(16, "big"))
+        try:
+            engine.attach()
+        except StorageError:
+            failures += 1
+            assert not engine.is_open
+            engine.attach()
+        assert [each.state for each in engine.broker.transactions.list()] == ["CompleteAbort"]
+        engine.broker.check()
+        with contextlib.suppress(StorageError):  # here, too
+            engine.detach()
+        if not storage.failures_count:
+            break
+    assert failures > 5
 
 
 @pytest.mark.parametrize("only", ["sync", "sync_dir"])

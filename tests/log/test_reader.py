@@ -362,3 +362,33 @@ def test_an_index_that_lies_is_not_believed(owner, logs, tmp_path, name, positio
         return
     assert (name, position) in (("last", None), ("last", 33)), "what a snapshot covers is checked in full"
     assert position is None or found == expected
+
+
+@pytest.mark.parametrize("how", ["deleted by request", "lost its index"])
+def test_what_is_left_of_the_aborted_transactions_is_read(owner, logs, tmp_path, how):
+    """The file of the segment that is left, the snapshot and what the owner knows tell the same."""
+    writer = Writer(logs.open(owner, **SMALL))
+    writer.send(2, 3)
+    while len(writer.log.segments) == 1:
+        writer.send(1, 3)
+    for producer_id in (2, 1):
+        writer.send(producer_id, 1)
+        writer.end(producer_id, committed=False)
+    writer.flush()
+    if how == "deleted by request":  # beyond the marker of the first
+        writer.log.advance_log_start_offset(writer.log.log_end_offset - 2)
+    else:
+        writer.log.advance_log_start_offset(writer.log.segments[1].base_offset)
+    assert writer.log.apply_retention(NOW_MS) == [0]
+    while len(writer.log.segments) == 1:  # when it rolls, a snapshot is taken
+        writer.send(9, transactional=False)
+    writer.flush()
+    if how == "lost its index":  # made anew from a log that has lost where the first one began
+        writer.log.close()
+        next((tmp_path / "orders-0").glob("*.txnindex")).unlink()
+        writer.log = logs.open(owner, recovery_point=writer.log.recovery_point, **SMALL)
+    publish(owner, writer.log)
+    start, stable = writer.log.log_start_offset, writer.log.last_stable_offset
+    expected = [each for each in sorted(writer.committed) if each[0] >= start]
+    assert values(LogReader(owner.root).read("orders", 0, start, stable), start, stable) == expected
+    assert len(expected) > 1
