@@ -113,6 +113,8 @@ class PartitionLog:
         """Where reads ended: the position of a batch by its first offset."""
         self._indexed: list[Segment] = []
         """Sealed segments whose indexes are in memory."""
+        self._deleted: list[str] = []
+        """Stems of deleted segments whose files are still to be removed, oldest first."""
         self._active = self.segments[-1] if self.segments else None
         self._roll_bytes = 0
         self._roll_timestamp_ms = 0
@@ -572,10 +574,10 @@ class PartitionLog:
 
     def _delete_segments(self, count: int) -> list[int]:
         """Remove the oldest segments one by one, each name durably: a crash must not leave a hole in the log."""
-        storage = self._storage
         deleted: list[int] = []
         try:
-            storage.sync_dir(self.directory)  # the survivors first
+            self._storage.sync_dir(self.directory)  # the survivors first
+            self._remove_deleted()
             for segment in self.segments[:count]:
                 self.segments = self.segments[1:]
                 self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
@@ -584,16 +586,26 @@ class PartitionLog:
                 self.producers.drop_segment(segment, self.segments[0].base_offset)
                 if segment in self._sealed_unsynced:
                     self._sealed_unsynced.remove(segment)
-                storage.remove(segment.path)
-                storage.sync_dir(self.directory)
-                for suffix in (".index", ".timeindex", ".txnindex"):
-                    with contextlib.suppress(FileNotFoundError):
-                        storage.remove(segment.stem + suffix)
+                self._deleted.append(segment.stem)
+                self._remove_deleted()
         except OSError as error:
             raise storage_error(error, f"deleting old segments of {self.topic_partition}") from error
         self._hints.clear()
         self._indexed = [segment for segment in self._indexed if segment in self.segments]
         return deleted
+
+    def _remove_deleted(self) -> None:
+        """The files of deleted segments; one that cannot be removed holds up those after it, until the next time."""
+        storage = self._storage
+        while self._deleted:
+            stem = self._deleted[0]
+            with contextlib.suppress(FileNotFoundError):
+                storage.remove(stem + ".log")
+            storage.sync_dir(self.directory)
+            for suffix in (".index", ".timeindex", ".txnindex"):
+                with contextlib.suppress(FileNotFoundError):
+                    storage.remove(stem + suffix)
+            del self._deleted[0]
 
     # -- compaction ---------------------------------------------------------------------------------------------------
 

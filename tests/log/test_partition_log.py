@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from random import Random
 
@@ -13,7 +14,7 @@ from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.log.storage import FileStorage, MemoryStorage
 from eventbus.records import BatchBuilder, iter_batches, read_header
 from eventbus.records.batch import write_crc
-from eventbus.testing.storage import FaultyStorage, disk_full
+from eventbus.testing.storage import FaultyStorage, disk_full, io_error
 from eventbus.types import OffsetAndTimestamp, TimestampType, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
@@ -290,6 +291,28 @@ def test_the_oldest_segments_go_beyond_retention_bytes(storage, logs):
     assert log.apply_retention(NOW_MS) == [2]
     log.update_config(LogConfig(segment_bytes=120, retention_bytes=0))
     assert log.apply_retention(NOW_MS) == [3], "the active segment stays"
+
+
+@pytest.mark.parametrize("only", ["remove", "sync_dir"])
+def test_a_file_that_cannot_be_removed_leaves_no_hole(storage, logs, only):
+    """It goes before those after it do: a start that does not know where the log begins finds one chain."""
+    for fail_at in range(1, 8):
+        inner = FileStorage(f"{storage.root}/{fail_at}") if isinstance(storage, FileStorage) else MemoryStorage()
+        faulty = FaultyStorage(inner, error=io_error, only=(only,))
+        log = logs.open(faulty, segment_bytes=120)
+        logs.fill(log, 6)
+        log.update_config(LogConfig(segment_bytes=120, retention_bytes=3 * len(logs.batch())))
+        faulty.fail_at = faulty.calls_count + fail_at
+        with contextlib.suppress(StorageError):
+            log.apply_retention(NOW_MS)
+        faulty.heal()
+        log.update_config(LogConfig(segment_bytes=120, retention_bytes=2 * len(logs.batch())))
+        assert log.apply_retention(NOW_MS)
+        assert log.log_start_offset > 2
+        log = logs.open(inner, segment_bytes=120)
+        log.check()
+        assert log.log_end_offset == 6
+        assert offsets(log.read(log.log_start_offset, 1, max_offset=6)) == [log.log_start_offset]
 
 
 def test_retention_is_off_without_the_delete_policy(storage, logs):
