@@ -317,15 +317,23 @@ class EmbeddedConsumer:
             member.poll_ends()
 
     async def _fetch(self, member: Membership | None, wait_ms: int) -> list[FetchedRecords]:
+        """Returns early, with nothing, when a position has passed what is not for readers (KAFKA-12980)."""
         deadline = -1.0
+        has_passed = False
         try:
             while True:
                 if self._stale:
                     self._refresh()
                 if member is not None and not member.is_settled:
                     await self._drive(member)
-                self._collect()
+                passed = self._collect()
                 if self._in_hand and sum([size for _, size in self._in_hand]) >= self._config.fetch_min_bytes:
+                    break
+                if passed and not self._in_hand:
+                    has_passed = True
+                    await anyio.lowlevel.checkpoint()
+                    continue  # behind what was passed there may be records already
+                if has_passed and not self._in_hand:
                     break
                 # No await between the look and this line: what arrives from here on sets the event.
                 event = self._next_wake()
@@ -343,8 +351,12 @@ class EmbeddedConsumer:
         in_hand, self._in_hand = self._in_hand, []
         return [records for records, _ in in_hand]
 
-    def _collect(self) -> None:
-        """One fetch from each ready partition, up to about one partition's fetch size in all."""
+    def _collect(self) -> bool:
+        """One fetch from each ready partition, up to about one partition's fetch size in all.
+
+        True when one of them passed aborted or control records, and nothing else.
+        """
+        has_passed = False
         if self._unplaced:
             self._place()
         budget_bytes = self._config.max_partition_fetch_bytes
@@ -367,9 +379,12 @@ class EmbeddedConsumer:
             self._ready[topic_partition] = None
             if records.offsets:
                 self._in_hand.append((records, size_bytes))
+            else:
+                has_passed = True
             budget_bytes -= size_bytes
             if budget_bytes <= 0:
                 break
+        return has_passed
 
     def _fetch_partition(self, topic_partition: TopicPartition, max_bytes: int) -> tuple[FetchedRecords | None, int]:
         position = self._positions[topic_partition]

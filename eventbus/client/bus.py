@@ -231,6 +231,11 @@ class EventBus(Sending):
 
     async def close(self) -> None:
         """Finish the records at work, store what was sent, commit, and close the log."""
+        if inside_handler.get():
+            raise ConfigError(
+                f"handler {inside_handler.get()!r} closes the bus that runs it, and would wait for itself: call "
+                "bus.stop(), which ends bus.run()"
+            )
         await self._close(None, None, None)
 
     async def _close(
@@ -247,20 +252,28 @@ class EventBus(Sending):
         self._producers = {}
         self._all_producers = []
         self._transactions = Transactions(self.new_producer)
+        self._notify()  # who waits in `drain` waits for nothing now
 
     async def _drain_tasks(self, *_: Any) -> None:
         """Stop intake, let the lanes finish, then end the background tasks."""
         try:
             for runner in self._runners:
                 runner.stop()
-            while any(not runner.has_left for runner in self._runners):
-                await self._progress.wait()
+            await self._until_all_have_left()
         finally:
             with anyio.CancelScope(shield=True):
+                if self._tasks is not None and any(not runner.has_left for runner in self._runners):
+                    # Cancelled. A plain function may be at work in its thread: what it returns needs its producer.
+                    self._tasks.cancel_scope.cancel()
+                    await self._until_all_have_left()
                 for one in list(self._all_producers):
                     await one.aclose()
             if self._tasks is not None:
                 self._tasks.cancel_scope.cancel()
+
+    async def _until_all_have_left(self) -> None:
+        while any(not runner.has_left for runner in self._runners):
+            await self._progress.wait()
 
     async def _create_declared_topics(self) -> None:
         existing = set(await self.admin.list_topics())
@@ -323,7 +336,7 @@ class EventBus(Sending):
     async def drain(self) -> None:
         """Return when every handler has finished everything now in its topics, outputs and their handlers included.
 
-        Raises the HandlerError of a handler that has stopped.
+        Raises the HandlerError of a handler that has stopped, and ConfigError when the bus is closed meanwhile.
         """
         if inside_handler.get():
             raise ConfigError(
@@ -331,6 +344,7 @@ class EventBus(Sending):
                 "so call it outside of them"
             )
         while True:
+            self._running("drain")
             progress = self._progress
             await self.flush()
             for runner in self._runners:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -88,6 +89,8 @@ class Consumer:
         self._sought: set[TopicPartition] = set()
         """Where the user sought to, since the last change of what to read: a listener's word goes before ours."""
         self._is_used = False
+        self._thread = 0
+        """The one that opened it."""
         self._listener = listener
         self._hears_of_rebalances = False
         self._revoking: set[TopicPartition] = set()
@@ -105,7 +108,10 @@ class Consumer:
         return self._opened
 
     async def __aenter__(self) -> Consumer:
+        if self._opened is not None:
+            raise ConfigError("this consumer is open already: give the second one a `bus.new_consumer(...)` of its own")
         self._opened = self._open_consumer()
+        self._thread = threading.get_ident()
         self._opened.on_revoked = self._gone
         self._opened.on_revoking = self._revoke
         self._opened.on_assigned = self._assign
@@ -253,6 +259,8 @@ class Consumer:
     async def poll(self, timeout_ms: int = 1_000, max_records: int = 500) -> list[ConsumerRecord]:
         """Up to ``max_records`` records; an empty list when none came within ``timeout_ms``.
 
+        Empty and earlier when only a position has moved: past aborted records, or a transaction's marker (KAFKA-12980).
+
         Call it at least every ``max_poll_interval_ms``, or the group gives this member up. Rebalances happen in here,
         and their listeners are called.
 
@@ -286,6 +294,11 @@ class Consumer:
                 "this consumer is already being polled by another task (or by its own rebalance listener): "
                 "one consumer, one task"
             )
+        if self._thread not in (0, threading.get_ident()):
+            raise ConfigError(
+                "this consumer was opened in another thread, and is not thread-safe: one consumer, one thread; "
+                "a thread that anyio started may ask the event loop: anyio.from_thread.run(consumer.poll)"
+            )
         self._is_used = True
         try:
             yield
@@ -295,14 +308,13 @@ class Consumer:
     async def _fetch(self, timeout_ms: int) -> None:
         await self._tell_of_losses()
         await anyio.lowlevel.checkpoint()
-        fetched = await self._consumer.fetch(timeout_ms)
-        await self._tell_of_losses()
-        for ahead in map(_Ahead, fetched):
+        for ahead in map(_Ahead, await self._consumer.fetch(timeout_ms)):
             # The backend went back by itself (a reset, a topic created anew): the old offset means nothing here.
             if ahead.position < self._polled.get(ahead.topic_partition, 0):
                 del self._polled[ahead.topic_partition]
             if ahead.chunk.offsets:
                 self._ahead.append(ahead)
+        await self._tell_of_losses()  # what was fetched is in hand: a listener that raises loses none of it
 
     def _take(self, max_records: int) -> list[ConsumerRecord]:
         """Up to ``max_records`` of what is there; the positions move with each record taken, never before."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -131,7 +132,7 @@ class Dispatch:
                         await function(decode(values[index]))
                         lane.finished = offsets[index] + 1
                 break
-            except Exception as error:
+            except _failures() as error:
                 if not self._failed(lane, chunk, index, error):
                     return
                 lane.handled(offsets[index] + 1)
@@ -150,7 +151,7 @@ class Dispatch:
                     result = await result
                 if self._publish is not None or (result is not None and isinstance(result, _GENERATORS)):
                     await self._send(result, outputs)
-            except Exception as error:
+            except _failures() as error:
                 if not self._failed(lane, chunk, index, error, published=outputs):
                     return
             lane.handled(offset + 1, _joined(outputs) if outputs else None)
@@ -171,7 +172,7 @@ class Dispatch:
             try:
                 if payloads:
                     await self._send(await self._call_with(payloads), outputs)
-            except Exception as error:
+            except _failures() as error:
                 if not self._failed(lane, chunk, start, error, end - start, published=outputs):
                     return
             lane.handled(chunk.offsets[end - 1] + 1, _joined(outputs) if outputs else None)
@@ -192,7 +193,7 @@ class Dispatch:
                 ):
                     try:
                         await self._send(result, outputs)
-                    except Exception as raised:
+                    except _failures() as raised:
                         error = raised
                 if error is not None and not self._failed(lane, chunk, index, error, published=outputs):
                     return
@@ -312,11 +313,12 @@ class Dispatch:
         lane: Lane,
         chunk: FetchedRecords,
         index: int,
-        error: Exception,
+        raised: BaseException,
         count: int = 1,
         published: Sequence[Delivery] = (),
     ) -> bool:
         """A record's handler raised. True: go on with the next record; False: the lane has stopped."""
+        error = _as_failure(raised)
         record = chunk.record(index)
         if self._serde is not None and not isinstance(error, SerializationError) and count == 1:
             # The fast path decodes and calls in one breath; whose error it was is found out only now, when it matters.
@@ -339,6 +341,22 @@ class Dispatch:
             raise failure.error from failure.cause
         log_stopped(lane, failure.error, policy)
         return False
+
+
+def _failures() -> tuple[type[BaseException], ...]:
+    """What is a handler's failure: also a cancellation that did not come from us, as of a task it waits for."""
+    return (Exception, anyio.get_cancelled_exc_class())
+
+
+def _as_failure(raised: BaseException) -> Exception:
+    """The same as an error to report; raises it when it is the lane that is being cancelled."""
+    if isinstance(raised, Exception):
+        return raised
+    if anyio.current_effective_deadline() == -math.inf:
+        raise raised
+    failure = RuntimeError("CancelledError: something that it waited for was cancelled")
+    failure.__cause__ = raised
+    return failure
 
 
 def log_skipped(error: HandlerError) -> None:

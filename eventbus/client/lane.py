@@ -83,9 +83,12 @@ class Lane:
             self.finished = next_offset
 
     def settle(self) -> None:
-        """Move `finished` past records whose outputs are stored; stop at one that was not, unless that is skipped."""
+        """Move `finished` past records whose outputs are stored; stop at one that was not, unless that is skipped.
+
+        What is on its way came before the record that stopped the lane, if one did: it is finished all the same.
+        """
         in_flight = self._in_flight
-        while in_flight and in_flight[0][1].done() and self.error is None:
+        while in_flight and in_flight[0][1].done():
             next_offset, output = in_flight.popleft()
             error = output.exception()
             if error is not None:
@@ -127,7 +130,7 @@ class Lane:
     @property
     def is_idle(self) -> bool:
         """Nothing waits, is at work, or is on its way to be stored."""
-        return not (self.chunks or self.at_work or self._in_flight) or self.error is not None
+        return not (self.chunks or self.at_work or self._in_flight)
 
     def __repr__(self) -> str:
         state = "failed" if self.error else "idle" if self.is_idle else "busy"

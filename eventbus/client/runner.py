@@ -126,8 +126,8 @@ class Runner:
 
         False while the group rebalances: records of a partition on its way are nobody's, and not yet handled.
         """
-        if not all(lane.is_idle for lane in self.lanes.values()):
-            return False
+        if self._stopping or not all(lane.is_idle for lane in self.lanes.values()):
+            return False  # what is dropped when it stops is not handled
         if not await self._is_settled():
             self._is_watched = True
             return False
@@ -417,9 +417,11 @@ class Runner:
                 await self._flush()
                 await self._commit()
         finally:
-            await self._consumer.aclose()
-            self.has_left = True
-            self._on_progress()
+            try:
+                await self._consumer.aclose()
+            finally:  # whatever went wrong: the bus waits for this
+                self.has_left = True
+                self._on_progress()
 
     def __repr__(self) -> str:
         return f"<runner {self.handler.__name__} group={self.group} lanes={len(self.lanes)}>"

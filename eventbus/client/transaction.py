@@ -26,6 +26,8 @@ logger = logging.getLogger("eventbus.transaction")
 
 Outcome = Literal["open", "committed", "aborted", "unknown"]
 
+_PATIENCE_SECONDS = 10
+"""How long a transaction waits for its turn before it says so."""
 _IDLE_PRODUCERS = 100
 """Producers a bus keeps for transactional ids that are not in use: an id of its own per transaction must not leak."""
 
@@ -224,7 +226,7 @@ class Transactions:
             )
         shared.wanted += 1
         try:
-            await shared.turn.acquire()
+            await _acquire(shared.turn, transactional_id)
         except BaseException:
             shared.wanted -= 1
             raise
@@ -266,6 +268,19 @@ class Transactions:
             shared.holder = None
             shared.wanted -= 1
             shared.turn.release()
+
+
+async def _acquire(turn: anyio.Semaphore, transactional_id: str) -> None:
+    """Wait, but not in silence: two tasks may wait for each other, or a task for one that it waits for itself."""
+    with anyio.move_on_after(_PATIENCE_SECONDS) as scope:
+        await turn.acquire()
+    if scope.cancelled_caught:
+        logger.warning(
+            "a transaction of %r has waited %d s for the one of this id that is open in another task. It waits on: end "
+            "the other one, open no two ids in different orders, and none in a task that an open one waits for",
+            transactional_id, _PATIENCE_SECONDS,
+        )  # fmt: skip
+        await turn.acquire()
 
 
 class _SharedProducer:
