@@ -44,6 +44,8 @@ class EmbeddedConsumer:
         self.on_assigned: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
         self._member: Membership | None = None
         """Its place in the group it subscribes with."""
+        self._lost_place = False
+        """The group has given this member up since its last fetch."""
         self._known: dict[str, Sight] = {}
         """The topics as they were when they were subscribed to: what came later is read from its beginning."""
         self._held: dict[TopicPartition, str] = {}
@@ -202,6 +204,7 @@ class EmbeddedConsumer:
         member.given_up(step)
 
     def _lost(self, partitions: list[TopicPartition]) -> None:
+        self._lost_place = True
         for topic_partition in partitions:
             self._drop(topic_partition)
 
@@ -310,6 +313,7 @@ class EmbeddedConsumer:
         member = self._member
         if member is None:
             return await self._fetch(None, wait_ms)
+        self._lost_place = False
         member.poll_begins()
         try:
             return await self._fetch(member, wait_ms)
@@ -452,10 +456,12 @@ class EmbeddedConsumer:
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         if self._config.group is None:
             raise ConfigError("commit needs a group: open the consumer with group=...")
-        if not offsets:
-            return
         engine = self._engine
         group = self.group_metadata()
+        if not offsets:
+            if self._lost_place:  # what was to be committed went with it: refused, like any commit that comes too late
+                engine.groups.heartbeat(group, engine.now_ms())
+            return
         try:
             stored = engine.groups.commit_offsets(group, dict(offsets), engine.now_ms())
         except KafkaError as error:

@@ -13,7 +13,7 @@ import pytest
 from eventbus import EventBus, TopicPartition
 from eventbus.client import transaction
 from eventbus.client.lane import Lane
-from eventbus.errors import ConfigError, EventBusError, HandlerError
+from eventbus.errors import ConfigError, EventBusError, HandlerError, UnknownMemberId
 
 T0 = TopicPartition("t", 0)
 
@@ -221,6 +221,23 @@ async def test_a_listener_that_raises_loses_no_records() -> None:
             with pytest.raises(RuntimeError, match="the listener's own"):
                 await consumer.poll()
             assert [record.value for record in await consumer.poll()] == [b"1"]
+
+
+async def test_a_commit_after_the_place_was_lost_is_refused() -> None:
+    """There was nothing left to commit, and so nothing to refuse: it returned as if all were well."""
+    now_ms = [1_800_000_000_000]
+    async with EventBus("memory://", clock=lambda: now_ms[0]) as bus:
+        await bus.admin.create_topic("t")
+        await bus.send("t", b"1")
+        async with bus.new_consumer("t", group="g", max_poll_interval_ms=1_000) as consumer:
+            assert len(await consumer.poll()) == 1
+            now_ms[0] += 5_000
+            bus._backend.engine.tick()  # type: ignore[attr-defined]
+            with pytest.raises(UnknownMemberId):
+                await consumer.commit()
+            assert len(await consumer.poll()) == 1
+            await consumer.commit()
+        assert await committed(bus) == {T0: 1}
 
 
 async def test_one_consumer_one_opening_one_thread() -> None:
