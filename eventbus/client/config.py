@@ -36,6 +36,8 @@ _SUCCESSORS = {
     "auto_commit_enable": "the key is enable_auto_commit",
     "auto_commit": "the key is enable_auto_commit",
     "auto_commit_interval": "the key is auto_commit_interval_ms",
+    "max_in_flight_requests_per_connection": "batches of a partition are stored in order in any case: leave it out",
+    "max_in_flight": "batches of a partition are stored in order in any case: leave it out",
     "max_poll_records": "say it per call: poll(max_records=...)",
     "rebalance_timeout_ms": "the key is max_poll_interval_ms: a rebalance waits for a member as long as that",
 }

@@ -101,6 +101,7 @@ async def test_buses_of_one_process_share_a_directory(tmp_path: Any) -> None:
     [
         ("auto.commit.offset", "the key is enable_auto_commit"),
         ("auto_commit.enable", "the key is enable_auto_commit"),
+        ("max.in.flight.requests.per.connection", "stored in order in any case"),
         ("auto.commit.interval", "the key is auto_commit_interval_ms"),
         ("max.poll.records", r"poll\(max_records=...\)"),
         ("rebalance.timeout.ms", "the key is max_poll_interval_ms"),
