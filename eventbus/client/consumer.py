@@ -88,6 +88,8 @@ class Consumer:
         """Next offset per partition after what `poll` has returned: what `commit` stores, and nothing else."""
         self._sought: set[TopicPartition] = set()
         """Where the user sought to, since the last change of what to read: a listener's word goes before ours."""
+        self._has_subject = False
+        """Something was subscribed to or assigned."""
         self._is_used = False
         self._thread = 0
         """The one that opened it."""
@@ -112,6 +114,7 @@ class Consumer:
             raise ConfigError("this consumer is open already: give the second one a `bus.new_consumer(...)` of its own")
         self._opened = self._open_consumer()
         self._thread = threading.get_ident()
+        self._has_subject = False
         self._opened.on_revoked = self._gone
         self._opened.on_revoking = self._revoke
         self._opened.on_assigned = self._assign
@@ -195,6 +198,7 @@ class Consumer:
             positions = {partition: await self._consumer.position(partition) for partition in assigned}
             polled = self._polled.copy()
             self._sought.clear()
+            self._has_subject = True
             await change()
             kept = positions.keys() & set(self.assignment()) - self._sought
             self._polled = {partition: polled[partition] for partition in polled.keys() & kept}
@@ -306,9 +310,12 @@ class Consumer:
             self._is_used = False
 
     async def _fetch(self, timeout_ms: int) -> None:
+        consumer = self._consumer
+        if not self._has_subject:
+            raise ConfigError("this consumer has nothing to read: subscribe() to topics or assign() partitions first")
         await self._tell_of_losses()
         await anyio.lowlevel.checkpoint()
-        for ahead in map(_Ahead, await self._consumer.fetch(timeout_ms)):
+        for ahead in map(_Ahead, await consumer.fetch(timeout_ms)):
             # The backend went back by itself (a reset, a topic created anew): the old offset means nothing here.
             if ahead.position < self._polled.get(ahead.topic_partition, 0):
                 del self._polled[ahead.topic_partition]

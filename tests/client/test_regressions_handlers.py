@@ -251,6 +251,13 @@ async def test_one_consumer_one_opening_one_thread() -> None:
             assert await consumer.poll(timeout_ms=0) == []
 
 
+async def test_a_poll_of_nothing_is_an_error() -> None:
+    async with EventBus("memory://") as bus, bus.new_consumer(group="g") as consumer:
+        for wait in (consumer.poll, consumer.assigned):
+            with anyio.fail_after(20), pytest.raises(ConfigError, match="nothing to read"):
+                await wait()
+
+
 async def _poll(consumer: Any) -> None:
     await consumer.poll(timeout_ms=0)
 
