@@ -17,7 +17,7 @@ SEEDS = {
     "test_groups_random", "test_model", "test_model_transactions", "test_producers_crash", "test_replay",
     "test_runner_rebalance", "test_transaction_faults",
 }  # fmt: skip
-"""Modules of many random lives and crashes: marked ``seeds``. A checkout runs them once; a wheel of it need not again."""
+"""Modules of many random lives and crashes, marked ``seeds``: run in a checkout, not again against its wheel."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
