@@ -51,7 +51,7 @@ _RETRY_SECONDS = 0.005
 class _State(Enum):
     """The values say it in words, for errors."""
 
-    FRESH = "its transactional id is not taken yet: init_transactions() first"
+    FRESH = "its transactional id is not taken yet: init() first"
     READY = "no transaction is open: begin one first"
     OPEN = "a transaction is open: commit or abort it first"
     SPOILED = "the open transaction has failed: abort it"
