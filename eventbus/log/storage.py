@@ -233,14 +233,19 @@ class FileStorage:
     durable = True
 
     def __init__(self, root: str, *, read_only: bool = False, max_open_files: int | None = None) -> None:
+        self._lock_fd = -1  # before what may fail: `__del__` looks at it
         self.root = os.path.abspath(root)
         self.read_only = read_only
         self._max_open_files = max_open_files or _open_files_limit()
         self._open_files: list[_File] = []
         self._hand = 0
-        self._lock_fd = -1
         self._forked = False
         _storages.add(self)
+
+    def __del__(self) -> None:
+        """Who drops a log without closing it loses nothing but its descriptors: they, and the lock, go with it."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
 
     def open(self, path: str, create: bool = False) -> _File:
         return _File(self, path, create)
@@ -369,9 +374,13 @@ class _File:
         self.holds = 0
         self.closed = False
         self.used = True
+        self._fd = -1  # before what may fail: `__del__` looks at it
         self._fd = storage._open_fd(path, create)  # pyright: ignore[reportPrivateUsage]
         self.size = os.fstat(self._fd).st_size
         storage._opened(self)  # pyright: ignore[reportPrivateUsage]
+
+    def __del__(self) -> None:
+        self.let_go()
 
     def append(self, data: Buffer) -> None:
         fd = self._fd

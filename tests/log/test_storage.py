@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import socket
 import subprocess
@@ -426,3 +427,19 @@ def test_a_faulty_append_leaves_a_part_behind(tmp_path):
     assert Path(tmp_path, "f").read_bytes() == b"123456"
     file.append(b"abcd")
     assert Path(tmp_path, "f").read_bytes() == b"1234abcd"
+
+
+def test_a_storage_that_is_dropped_takes_its_descriptors_and_its_lock_along(tmp_path: Path) -> None:
+    storage = FileStorage(str(tmp_path))
+    storage.lock()
+    file = storage.open("log", create=True)
+    file.append(b"kept")
+    descriptor = file._fd
+    del storage, file
+    gc.collect()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    again = FileStorage(str(tmp_path))
+    again.lock()
+    assert again.open("log").pread(0, 10) == b"kept"
+    again.unlock()
