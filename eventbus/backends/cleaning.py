@@ -20,6 +20,7 @@ from eventbus.log.segment import Damage
 if TYPE_CHECKING:
     from eventbus.backends.engine import Engine
 
+
 async def clean_logs(engine: Engine) -> None:
     """Compact what is due, as long as the engine runs. What is due goes by the log's clock, which may be a test's."""
     backoff_ms = engine.config.log_cleaner_backoff_ms
