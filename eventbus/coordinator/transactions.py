@@ -282,9 +282,8 @@ class TransactionsShard:
 
 def unknown_transactional_id(transactional_id: str, known: Iterable[str]) -> TransactionalIdNotFound:
     """The error for an id that nobody has initialised, or that expired."""
-    return TransactionalIdNotFound(
-        f"there is no transactional id {transactional_id!r}{nearest(transactional_id, known)}"
-    )
+    hint = nearest(transactional_id, known) or "; see: eventbus transactions list"
+    return TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}{hint}")
 
 
 def check_transactional_id(transactional_id: str) -> None:
