@@ -50,7 +50,7 @@ class Deadlines(Generic[KeyT]):
             at_ms = self._at_ms.get(key)
             if at_ms is None:
                 continue
-            if at_ms > now_ms:
+            if at_ms > queued_ms:  # it was moved: its turn comes later, perhaps still in this call
                 self._queue(key, at_ms)
                 continue
             del self._at_ms[key]
