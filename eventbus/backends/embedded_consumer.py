@@ -183,8 +183,10 @@ class EmbeddedConsumer:
                     self._place()
                     try:
                         await self.on_assigned(step.partitions)
-                    except Exception:
-                        member.taken(step)  # they are ours, whatever the listener makes of it
+                    except (
+                        Exception
+                    ):  # the listener's own, and raised on: the partitions are ours whatever it makes of it
+                        member.taken(step)
                         raise
                     member.taken(step)
         finally:
@@ -193,8 +195,8 @@ class EmbeddedConsumer:
     async def _give_up(self, member: Membership, step: GiveUp) -> None:
         try:
             await self.on_revoking(step.partitions)
-        except Exception:
-            self._gave_up(member, step)  # the group does not wait for a listener to do better
+        except Exception:  # the listener's own, and raised on: the group does not wait for it to do better
+            self._gave_up(member, step)
             raise
         self._gave_up(member, step)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,12 @@ if TYPE_CHECKING:
     from eventbus.client.producer import HeadersLike, Producer
 
 
-class Sending:
+class Sending(ABC):
     """`send`, `send_nowait` and `send_many` through `_sending_producer`."""
 
+    @abstractmethod
     def _sending_producer(self) -> Producer:
-        raise NotImplementedError
+        """The producer to send with; raises when nothing may be sent now."""
 
     async def send(
         self,

@@ -228,7 +228,7 @@ async def test_a_failed_automatic_commit_is_logged_and_polling_goes_on(
         async def refuse(offsets: Any) -> None:
             raise StorageFull("no room")
 
-        consumer._consumer.commit = refuse  # type: ignore[method-assign]
+        consumer._consumer.commit = refuse
         with caplog.at_level(logging.WARNING):
             assert len(await consumer.poll(max_records=3)) == 3
         assert "the automatic commit failed, the next one tries again: no room" in caplog.text

@@ -47,7 +47,7 @@ class Storm:
 
     @property
     def engine(self) -> Any:
-        return self.buses[0]._backend.engine  # type: ignore[attr-defined]
+        return self.buses[0]._backend.engine
 
     async def step(self) -> None:
         choose = self.random.choices(

@@ -57,7 +57,7 @@ class Log:
 
 
 def engine(bus: EventBus) -> Any:
-    return bus._backend.engine  # type: ignore[attr-defined]
+    return bus._backend.engine
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -44,7 +45,7 @@ class CancelAt:
         return self.waits >= self._at[0]
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        resume: Callable[[], Any] = lambda: self._coroutine.send(None)  # noqa: E731
+        resume: Callable[[], Any] = partial(self._coroutine.send, None)
         while True:
             try:
                 waits_for = resume()
@@ -52,14 +53,14 @@ class CancelAt:
                 return done.value
             self.waits += 1
             if self.waits in self._at:
-                resume = lambda: self._coroutine.throw(asyncio.CancelledError())  # noqa: E731
+                resume = partial(self._coroutine.throw, asyncio.CancelledError())
                 continue
             try:
                 yield waits_for
             except BaseException as error:
-                resume = lambda error=error: self._coroutine.throw(error)  # noqa: E731
+                resume = partial(self._coroutine.throw, error)
             else:
-                resume = lambda: self._coroutine.send(None)  # noqa: E731
+                resume = partial(self._coroutine.send, None)
 
 
 async def two_partitions(bus: EventBus, transactional_id: str, value: bytes, seen: list[Transaction]) -> None:

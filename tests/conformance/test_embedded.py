@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite("eventbus.testing.conformance")
-
-from eventbus import EventBus  # noqa: E402  (the kit's asserts say more when pytest has rewritten them)
-from eventbus.backends.embedded import EmbeddedBackend  # noqa: E402
-from eventbus.backends.engine import Engine  # noqa: E402
-from eventbus.backends.urls import broker_config, new_id  # noqa: E402
-from eventbus.log.partition_log import PartitionLog  # noqa: E402
-from eventbus.log.storage import MemoryStorage  # noqa: E402
-from eventbus.testing.conformance import PROMISES, Promise, Target, promises_for  # noqa: E402
+from eventbus import EventBus
+from eventbus.backends.embedded import EmbeddedBackend
+from eventbus.backends.engine import Engine
+from eventbus.backends.urls import broker_config, new_id
+from eventbus.log.partition_log import PartitionLog
+from eventbus.log.storage import MemoryStorage
+from eventbus.testing.conformance import PROMISES, Promise, Target, promises_for
 
 START_MS = 1_700_000_000_000
 SETTINGS: dict[str, Any] = {

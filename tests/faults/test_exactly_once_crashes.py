@@ -256,7 +256,7 @@ async def test_readers_of_aborted_records_would_be_found(monkeypatch: pytest.Mon
 
 async def test_offsets_beside_the_transaction_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def beside(self: Producer, offsets: dict[TopicPartition, int], group: GroupMetadata) -> None:
-        engine = self._backend.engine  # type: ignore[attr-defined]
+        engine = self._backend.engine
         plain = {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
         engine.broker.groups.commit_offsets(group, plain, engine.now_ms())
 

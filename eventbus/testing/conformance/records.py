@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 
+from eventbus.client.consumer import Consumer
 from eventbus.errors import (
     NoCommittedOffset,
     OffsetOutOfRange,
@@ -158,10 +159,10 @@ async def a_group_without_offsets_begins_where_start_says(world: World, start: s
         assert got == ([b"old", b"new"] if start == "earliest" else [b"new"])
 
 
-async def _subscribe_and_poll(consumer: object, topic: str) -> None:
-    await consumer.subscribe(topic)  # type: ignore[attr-defined]
+async def _subscribe_and_poll(consumer: Consumer, topic: str) -> None:
+    await consumer.subscribe(topic)
     while True:
-        await consumer.poll(timeout_ms=10)  # type: ignore[attr-defined]
+        await consumer.poll(timeout_ms=10)
 
 
 @promise()
@@ -180,10 +181,10 @@ async def an_offset_out_of_range_is_an_error_or_a_reset_as_start_says(world: Wor
                 assert await consumer.position(where) in (expected, 2)
 
 
-async def _assign_at(consumer: object, where: TopicPartition) -> None:
+async def _assign_at(consumer: Consumer, where: TopicPartition) -> None:
     """With start="none" and no group nothing says where to begin: the seek that follows does."""
     try:
-        await consumer.assign([where])  # type: ignore[attr-defined]
+        await consumer.assign([where])
     except NoCommittedOffset:
         return
 

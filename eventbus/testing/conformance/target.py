@@ -38,10 +38,12 @@ class Target(ABC):
 
     def now_ms(self) -> int:
         """The log's clock, which is also that of the buses. Needed for ``clock``."""
+        # Optional: only a target that says it `can` is asked, so the message is for its author.
         raise NotImplementedError(f"{type(self).__name__} says it can move the clock, but has no now_ms()")
 
     def advance(self, milliseconds: int) -> None:
         """Move that clock. What is due then has to happen by itself, soon. Needed for ``clock``."""
+        # Optional, as `now_ms` is.
         raise NotImplementedError(f"{type(self).__name__} says it can move the clock, but has no advance()")
 
     async def restart(self) -> None:
@@ -54,6 +56,7 @@ class Target(ABC):
         Buses opened from now on see the log with all that was acknowledged. The old ones are closed afterwards, may
         fail at that, and must change nothing any more.
         """
+        # Optional, as `now_ms` is.
         raise NotImplementedError(f"{type(self).__name__} says it can kill the log, but has no kill()")
 
 
