@@ -183,9 +183,7 @@ class EmbeddedConsumer:
                     self._place()
                     try:
                         await self.on_assigned(step.partitions)
-                    except (
-                        Exception
-                    ):  # the listener's own, and raised on: the partitions are ours whatever it makes of it
+                    except Exception:  # the listener's own, raised on: they are ours, whatever it makes of it
                         member.taken(step)
                         raise
                     member.taken(step)
