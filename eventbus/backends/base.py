@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from eventbus.backends.clock import Timers
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.coordinator.requests import (
@@ -232,6 +233,11 @@ class Backend(Protocol):
     """One log, opened."""
 
     url: str
+
+    @property
+    def timers(self) -> Timers:
+        """What everything on this log waits by."""
+        ...
 
     @property
     def auto_creates_topics(self) -> bool:

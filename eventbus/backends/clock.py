@@ -1,9 +1,13 @@
-"""What time it is, for records and for timers."""
+"""What time it is, for records and for timers, and how to wait."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol, cast
+
+import anyio
 
 Clock = Callable[[], int]
 """Milliseconds since the epoch."""
@@ -18,3 +22,35 @@ def steady_clock() -> Clock:
     """The time now, and from then on as it passes: a clock that is set does not expire a session or a transaction."""
     began_ms = system_clock() - time.monotonic_ns() // 1_000_000
     return lambda: began_ms + time.monotonic_ns() // 1_000_000
+
+
+class Timers(Protocol):
+    """Every wait of clients and backends goes through one of these: a test's clock can stand for them all."""
+
+    def current_time(self) -> float:
+        """Seconds on a steady clock; only differences mean something."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def move_on_after(self, seconds: float, *, shield: bool = False) -> AbstractContextManager[anyio.CancelScope]:
+        """A scope that is cancelled when the time is over; `anyio.CancelScope.cancelled_caught` says whether it was."""
+        ...
+
+
+class RealTimers:
+    """The event loop's own."""
+
+    def current_time(self) -> float:
+        return anyio.current_time()
+
+    async def sleep(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+
+    def move_on_after(self, seconds: float, *, shield: bool = False) -> AbstractContextManager[anyio.CancelScope]:
+        return anyio.move_on_after(seconds, shield=shield)
+
+
+def timers_of(clock: Clock) -> Timers:
+    """A clock that one can also wait by is used for waiting too, as a test's is; else the event loop's timers are."""
+    return cast("Timers", clock) if hasattr(clock, "move_on_after") else RealTimers()

@@ -8,6 +8,7 @@ import anyio
 
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
 from eventbus.backends.cleaning import clean_logs
+from eventbus.backends.clock import RealTimers, Timers
 from eventbus.backends.embedded_consumer import EmbeddedConsumer
 from eventbus.backends.embedded_producer import EmbeddedProducer
 from eventbus.backends.engine import Engine
@@ -35,8 +36,9 @@ _FENCING_ATTEMPTS = 10
 class EmbeddedBackend:
     """See `Backend`. ``make_engine`` is called at start: engines of one log are shared by the buses of a process."""
 
-    def __init__(self, url: str, engine_of: Callable[[], Engine]) -> None:
+    def __init__(self, url: str, engine_of: Callable[[], Engine], timers: Timers | None = None) -> None:
         self.url = url
+        self.timers: Timers = timers or RealTimers()
         self._engine_of = engine_of
         self._engine: Engine | None = None
 

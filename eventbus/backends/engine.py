@@ -17,7 +17,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from eventbus.backends.clock import Clock, steady_clock, system_clock
+from eventbus.backends.clock import Clock, steady_clock, system_clock, timers_of
 from eventbus.backends.membership import Membership, Sight
 from eventbus.broker import Broker, BrokerConfig
 from eventbus.broker.groups import Groups
@@ -60,6 +60,7 @@ class Engine:
         """For the timestamps of records."""
         self.now_ms: Clock = steady_clock() if clock is system_clock else clock
         """For sessions, transactions, retention: a machine's clock that is set must not expire them."""
+        self.timers = timers_of(clock)
         self.waits_for_flush = storage.durable and config.fsync == "commit"
         self.topic_listeners: list[Callable[[], None]] = []
         """Told when topics are created, grown or deleted."""
@@ -312,7 +313,7 @@ class Engine:
             self._next_tick_ms = now_ms + wait_ms
             if self._nearer_deadline.is_set():
                 self._nearer_deadline = anyio.Event()
-            with anyio.move_on_after(wait_ms / 1000):
+            with self.timers.move_on_after(wait_ms / 1000):
                 await self._nearer_deadline.wait()
             self.tick()
             # In commit mode: what the tick decided, say that a transaction timed out, which goes on after a flush.

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from eventbus.backends.base import Backend
-from eventbus.backends.clock import Clock, system_clock
+from eventbus.backends.clock import Clock, system_clock, timers_of
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.backends.engine import Engine
 from eventbus.broker import BrokerConfig
@@ -85,7 +85,7 @@ def _memory(url: str, name: str, config: Mapping[str, Any], clock: Clock) -> Bac
         return Engine(url, MemoryStorage(), settings, clock, new_id)
 
     # Without a name a log is private to its bus; with one, buses of the process meet in it.
-    return EmbeddedBackend(url, (lambda: Engine.shared(url, settings, make)) if name else make)
+    return EmbeddedBackend(url, (lambda: Engine.shared(url, settings, make)) if name else make, timers_of(clock))
 
 
 def _file(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> Backend:
@@ -100,7 +100,7 @@ def _file(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> Backe
     def make() -> Engine:
         return Engine(name, FileStorage(str(directory)), settings, clock, new_id)
 
-    return EmbeddedBackend(url, lambda: Engine.shared(name, settings, make))
+    return EmbeddedBackend(url, lambda: Engine.shared(name, settings, make), timers_of(clock))
 
 
 def _entry_points() -> dict[str, EntryPoint]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from eventbus.backends.clock import Clock, timers_of
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.backends.engine import Engine
 from eventbus.backends.urls import broker_config, new_id, system_clock
@@ -16,9 +17,10 @@ def bus_on(storage: Storage, **config: Any) -> EventBus:
     """A bus on ``storage``; the keywords are those of `EventBus`. The engine is the one every bus has."""
     settings = broker_config({key: value for key, value in config.items() if key in LOG_KEYS})
     name = storage.describe()
+    clock: Clock = config.get("clock", system_clock)
 
     def engine() -> Engine:
-        return Engine(name, storage, settings, config.get("clock", system_clock), new_id)
+        return Engine(name, storage, settings, clock, new_id)
 
     rest = {key: value for key, value in config.items() if key not in LOG_KEYS}
-    return EventBus(name, backend=EmbeddedBackend(name, engine), **rest)
+    return EventBus(name, backend=EmbeddedBackend(name, engine, timers_of(clock)), **rest)
