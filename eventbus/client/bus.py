@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
-from types import ModuleType, TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
 
 from eventbus.backends.base import Backend, BackendConsumer
+from eventbus.backends.clock import Clock
 from eventbus.backends.delivery import Delivery
 from eventbus.backends.urls import open_backend, system_clock
-from eventbus.broker import TopicSpec
-from eventbus.client.admin import Admin, as_text
+from eventbus.client.admin import Admin
 from eventbus.client.config import (
     LOG_KEYS,
     PRODUCER_KEYS,
@@ -26,12 +26,13 @@ from eventbus.client.config import (
     producer_settings,
 )
 from eventbus.client.consumer import Consumer
-from eventbus.client.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, producer
-from eventbus.client.partitioner import PartitionFunction
+from eventbus.client.declarations import Declarations
+from eventbus.client.handlers import Handler, ProducerFunction
 from eventbus.client.producer import Producer
 from eventbus.client.rebalance import Listener, RebalanceListener
 from eventbus.client.runner import Runner, inside_handler
 from eventbus.client.sending import Sending
+from eventbus.client.single_error import SingleError
 from eventbus.client.transaction import Transaction, Transactions
 from eventbus.errors import (
     BufferExhausted,
@@ -44,19 +45,22 @@ from eventbus.errors import (
 from eventbus.suggest import nearest
 from serdes import Serde
 
+if TYPE_CHECKING:
+    from eventbus.client.blocking import BlockingBus
+    from eventbus.client.middleware import Middleware
+
 logger = logging.getLogger("eventbus")
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-class EventBus(Sending):
+class EventBus(Declarations, Sending):
     """Producers and consumers of one log, declared with decorators.
 
     ``url``: ``memory://`` (private; ``memory://name`` is shared within the process), ``file://DIR``, ``kafka://...``.
     Keywords: the log's settings (``fsync``, ``auto_create_topics``, ``num_partitions``, ...) and the defaults of this
     bus's producers (``acks``, ``linger_ms``, ``compression_type``, ...). ``serdes`` maps types to serdes of your own,
     ``clock`` gives milliseconds since the epoch, ``backend`` is a log opened by other means than a URL.
+    ``middleware`` runs around every handler, outside of the handler's own. ``drain_timeout_ms``: how long records at
+    work may take to finish when the bus closes; then they are cancelled, and handled again by whoever comes next.
     Raises ConfigError for an unknown scheme or setting, naming the right one.
 
     Use it as ``async with bus:``: entering opens the log and starts the consumers; leaving finishes the records at
@@ -71,11 +75,13 @@ class EventBus(Sending):
         serdes: Mapping[type, Serde] | None = None,
         clock: Callable[[], int] = system_clock,
         backend: Backend | None = None,
+        middleware: Sequence[Middleware] = (),
+        drain_timeout_ms: int = 30_000,
         **config: Any,
     ) -> None:
+        super().__init__(client_id)
         values = normalise(config, LOG_KEYS | PRODUCER_KEYS, "bus")
         self.url = url
-        self.client_id = client_id
         self._clock = clock
         self._serdes: dict[type, Serde] = dict(serdes or {})
         self._producer_config = {key: value for key, value in values.items() if key in PRODUCER_KEYS}
@@ -87,9 +93,8 @@ class EventBus(Sending):
         producer_settings(self._producer_config)
         log_config = {key: value for key, value in values.items() if key in LOG_KEYS}
         self._backend = open_backend(url, log_config, clock) if backend is None else backend
-        self._handlers: list[Handler[Any, Any]] = []
-        self._functions: list[ProducerFunction[Any, Any]] = []
-        self._topics: dict[str, TopicSpec] = {}
+        self._middleware: tuple[Middleware, ...] = tuple(middleware)
+        self._drain_seconds = drain_timeout_ms / 1000
         self._producers: dict[str, Producer] = {}
         self._all_producers: list[Producer] = []
         self._transactions = Transactions(self.new_producer)
@@ -100,101 +105,45 @@ class EventBus(Sending):
         self._stop_asked = anyio.Event()
         self.failure: HandlerError | None = None
         """The first handler error that stopped a partition since the last start; None while all is well."""
-        self.admin = Admin(self._backend)
+        self.admin: Admin = Admin(self._backend)
         """Topics, offsets and groups."""
 
     def __repr__(self) -> str:
         state = "running" if self._tasks is not None else "stopped"
         return f"<EventBus {self.url} {state}, {len(self._handlers)} handler(s)>"
 
-    # declaring -------------------------------------------------------------------------------------------------------
+    @property
+    def is_running(self) -> bool:
+        """Between `start` and the end of `close`."""
+        return self._tasks is not None
 
-    def topic(
-        self,
-        name: str,
-        *,
-        partitions: int | None = None,
-        replication_factor: int = 1,
-        configs: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Declare a topic: created at start if it is missing, left as it is if it exists."""
-        count = -1 if partitions is None else partitions
-        spec = TopicSpec(
-            name, count, replication_factor, {key: as_text(value) for key, value in (configs or {}).items()}
-        )
-        known = self._topics.get(name)
-        if known is not None and known != spec and known.partitions != -1:
-            raise ConfigError(f"topic {name!r} is declared twice, differently: {known} and {spec}")
-        self._topics[name] = spec
+    @property
+    def runners(self) -> tuple[Runner, ...]:
+        """What runs the handlers, one for each, in the order of their declaration; empty while the bus is stopped."""
+        return tuple(self._runners)
 
-    def consumer(self, topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
-        """Decorate a handler of ``topics``; see `eventbus.consumer` for the options."""
-        spec = consumer_spec(topics, options)
-        frame = calling_frame()
+    @contextmanager
+    def on_backend(self, backend: Backend, clock: Clock, middleware: Sequence[Middleware] = ()) -> Generator[None]:
+        """While inside, the bus runs on that log and clock instead of its own; handlers, topics and serdes stay.
 
-        def register(function: Callable[P, R]) -> Handler[P, R]:
-            handler = Handler(function, spec, frame)
-            self._add_handler(handler)
-            return handler
+        ``middleware`` goes around the bus's own. For tests of an application's bus: enter it while the bus is stopped,
+        leave it when it is stopped again; ConfigError otherwise.
+        """
+        if self.is_running:
+            raise ConfigError("on_backend: the bus is running already; enter it before the bus starts")
+        before = self._backend, self._clock, self.admin, self._middleware
+        self._backend, self._clock, self.admin = backend, clock, Admin(backend)
+        self._middleware = (*middleware, *self._middleware)
+        try:
+            yield
+        finally:
+            self._backend, self._clock, self.admin, self._middleware = before
 
-        return register
+    def blocking(self) -> BlockingBus:
+        """This bus for programs without an event loop, and for plain threads: ``with bus.blocking() as bus:``."""
+        from eventbus.client.blocking import BlockingBus  # most services never need it
 
-    def producer(
-        self,
-        topic: str,
-        *,
-        key: Callable[[Any], Any] | None = None,
-        partitioner: str | PartitionFunction | None = None,
-    ) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
-        """Decorate a function whose result is published to ``topic``; see `eventbus.producer`."""
-        mark = producer(topic, key=key, partitioner=partitioner)
-
-        def register(function: Callable[P, R]) -> ProducerFunction[P, R]:
-            marked = mark(function)
-            self._add_function(marked)
-            return marked
-
-        return register
-
-    def include(self, *items: Any) -> None:
-        """Add functions marked with the free ``@consumer`` / ``@producer``, or all of a module's."""
-        for item in items:
-            if isinstance(item, ModuleType):
-                values: list[Any] = list(vars(item).values())
-                marked: list[Any] = [value for value in values if isinstance(value, (Handler, ProducerFunction))]
-                if not marked:
-                    raise ConfigError(f"module {item.__name__} has no function marked with @consumer or @producer")
-                for value in marked:
-                    self._include_one(value)
-            else:
-                self._include_one(item)
-
-    def _include_one(self, item: Any) -> None:
-        if isinstance(item, Handler):
-            self._add_handler(cast("Handler[..., Any]", item))
-        elif isinstance(item, ProducerFunction):
-            self._add_function(cast("ProducerFunction[..., Any]", item))
-        else:
-            raise ConfigError(f"{item!r} is not marked: decorate it with @consumer or @producer from eventbus")
-
-    def _add_handler(self, handler: Handler[Any, Any]) -> None:
-        if self._tasks is not None:
-            raise ConfigError(f"{handler!r}: declare handlers before the bus starts")
-        if handler in self._handlers:
-            return
-        self._handlers.append(handler)
-        if handler.producer is not None and handler.producer not in self._functions:
-            self._add_function(handler.producer)
-
-    def _add_function(self, function: ProducerFunction[Any, Any]) -> None:
-        if function.bus is not None and function.bus is not self:
-            raise ConfigError(f"{function!r} belongs to another bus already")
-        function.bus = self
-        self._functions.append(function)
-        self._topics.setdefault(function.spec.topic, TopicSpec(function.spec.topic, -1, 1, {}))
-
-    def _group_of(self, handler: Handler[Any, Any]) -> str:
-        return handler.spec.group or f"{self.client_id}.{handler.__name__}"
+        return BlockingBus(self)
 
     # life ------------------------------------------------------------------------------------------------------------
 
@@ -221,7 +170,7 @@ class EventBus(Sending):
             stack.callback(self._forget_run)
             await self._create_declared_topics()
             await self._check_topics()
-            stack.push_async_exit(_SingleError())
+            stack.push_async_exit(SingleError())
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.push_async_exit(self._drain_tasks)
             self._tasks.start_soon(self._backend.run)
@@ -298,8 +247,18 @@ class EventBus(Sending):
         config = consumer_settings({"group": group, "client_id": self.client_id, **handler.spec.consumer_options()})
         publish = None if handler.producer is None else partial(self._enqueue, handler.producer)
         open_producer = partial(self._open_transactional, handler)
+        around: dict[str, Any] = {"middleware": self._middleware} if self._middleware else {}
         runner = Runner(
-            handler, group, self._backend, config, publish, self.flush, open_producer, self._serdes, self._notify
+            handler,
+            group,
+            self._backend,
+            config,
+            publish,
+            self.flush,
+            open_producer,
+            self._serdes,
+            self._notify,
+            **around,
         )
         await runner.start()
         self._runners.append(runner)
@@ -484,28 +443,3 @@ class EventBus(Sending):
         if self._tasks is None:
             raise ConfigError(f"{what}: the bus is not running; use it inside `async with bus:`")
         return self._tasks
-
-
-class _SingleError:
-    """A task group raises its tasks' errors as a group; callers expect what was raised in the first place."""
-
-    async def __aenter__(self) -> None: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        nested: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-        leaves = [leaf for one in nested for leaf in _leaves(one)]
-        handlers = [leaf for leaf in leaves if isinstance(leaf, HandlerError)]
-        if handlers and len(handlers) == len(leaves):
-            for other in handlers[1:]:
-                logger.error("%s", other)
-            raise handlers[0]
-        if len(nested) == 1:
-            raise nested[0]
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    """What is inside groups of groups."""
-    nested: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-    return [leaf for one in nested for leaf in _leaves(one)] if nested else [error]

@@ -1,0 +1,123 @@
+"""What a bus is made of: topics, handlers and producer functions, declared before it starts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar, cast
+
+from eventbus.broker import TopicSpec
+from eventbus.client.admin import as_text
+from eventbus.client.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, producer
+from eventbus.client.partitioner import PartitionFunction
+from eventbus.errors import ConfigError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Declarations(ABC):
+    """The decorators of a bus, and what they have gathered."""
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        self._handlers: list[Handler[Any, Any]] = []
+        self._functions: list[ProducerFunction[Any, Any]] = []
+        self._topics: dict[str, TopicSpec] = {}
+
+    @property
+    @abstractmethod
+    def is_running(self) -> bool:
+        """Handlers are read at the start: while this is true there is no declaring any."""
+
+    @abstractmethod
+    async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None:
+        """Publish what a producer function returned and wait for the ack; nothing for None."""
+
+    def topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        replication_factor: int = 1,
+        configs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Declare a topic: created at start if it is missing, left as it is if it exists."""
+        count = -1 if partitions is None else partitions
+        spec = TopicSpec(
+            name, count, replication_factor, {key: as_text(value) for key, value in (configs or {}).items()}
+        )
+        known = self._topics.get(name)
+        if known is not None and known != spec and known.partitions != -1:
+            raise ConfigError(f"topic {name!r} is declared twice, differently: {known} and {spec}")
+        self._topics[name] = spec
+
+    def consumer(self, topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        """Decorate a handler of ``topics``; see `eventbus.consumer` for the options."""
+        spec = consumer_spec(topics, options)
+        frame = calling_frame()
+
+        def register(function: Callable[P, R]) -> Handler[P, R]:
+            handler = Handler(function, spec, frame)
+            self._add_handler(handler)
+            return handler
+
+        return register
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        key: Callable[[Any], Any] | None = None,
+        partitioner: str | PartitionFunction | None = None,
+    ) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
+        """Decorate a function whose result is published to ``topic``; see `eventbus.producer`."""
+        mark = producer(topic, key=key, partitioner=partitioner)
+
+        def register(function: Callable[P, R]) -> ProducerFunction[P, R]:
+            marked = mark(function)
+            self._add_function(marked)
+            return marked
+
+        return register
+
+    def include(self, *items: Any) -> None:
+        """Add functions marked with the free ``@consumer`` / ``@producer``, or all of a module's."""
+        for item in items:
+            if isinstance(item, ModuleType):
+                values: list[Any] = list(vars(item).values())
+                marked: list[Any] = [value for value in values if isinstance(value, (Handler, ProducerFunction))]
+                if not marked:
+                    raise ConfigError(f"module {item.__name__} has no function marked with @consumer or @producer")
+                for value in marked:
+                    self._include_one(value)
+            else:
+                self._include_one(item)
+
+    def _include_one(self, item: Any) -> None:
+        if isinstance(item, Handler):
+            self._add_handler(cast("Handler[..., Any]", item))
+        elif isinstance(item, ProducerFunction):
+            self._add_function(cast("ProducerFunction[..., Any]", item))
+        else:
+            raise ConfigError(f"{item!r} is not marked: decorate it with @consumer or @producer from eventbus")
+
+    def _add_handler(self, handler: Handler[Any, Any]) -> None:
+        if self.is_running:
+            raise ConfigError(f"{handler!r}: declare handlers before the bus starts")
+        if handler in self._handlers:
+            return
+        self._handlers.append(handler)
+        if handler.producer is not None and handler.producer not in self._functions:
+            self._add_function(handler.producer)
+
+    def _add_function(self, function: ProducerFunction[Any, Any]) -> None:
+        if function.bus is not None and function.bus is not self:
+            raise ConfigError(f"{function!r} belongs to another bus already")
+        function.bus = self
+        self._functions.append(function)
+        self._topics.setdefault(function.spec.topic, TopicSpec(function.spec.topic, -1, 1, {}))
+
+    def _group_of(self, handler: Handler[Any, Any]) -> str:
+        return handler.spec.group or f"{self.client_id}.{handler.__name__}"
