@@ -1,0 +1,198 @@
+"""A clock that stands still until a test moves it: nothing that waits by it waits in reality."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import math
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import anyio
+import anyio.lowlevel
+
+from eventbus.errors import ConfigError
+
+logger = logging.getLogger("eventbus.testing")
+
+_MOST_TURNS = 100_000
+"""A task that is never blocked would be waited for for ever."""
+_FEW_TIMERS = 64
+"""Below it timers that are over are left where they are."""
+
+
+class _Timer:
+    """Something to do at a time, once."""
+
+    __slots__ = ("deadline_us", "fire", "loop", "number")
+
+    def __init__(self, deadline_us: int, number: int, fire: Callable[[], object]) -> None:
+        self.deadline_us = deadline_us
+        self.number = number
+        self.fire: Callable[[], object] | None = fire
+        self.loop = anyio.lowlevel.current_token()
+
+    def __lt__(self, other: _Timer) -> bool:
+        return (self.deadline_us, self.number) < (other.deadline_us, other.number)
+
+
+class FakeClock:
+    """The time of a bus under test: ``EventBus("memory://", clock=FakeClock())``.
+
+    Called, it gives milliseconds since the epoch. Time passes in `advance` alone: whoever waits by this clock (polls,
+    commit intervals, sessions, transactions, retention, and a test that calls `sleep`) goes on when his time comes, in
+    the order of the deadlines. One clock may serve several event loops, one after the other.
+    """
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        self._start_ms = start_ms
+        self._elapsed_us = 0
+        """Microseconds, so that times add up to the very one a test advances to."""
+        self._timers: list[_Timer] = []
+        """A heap; timers that are over stay until they come up, or are too many."""
+        self._over = 0
+        self._count = 0
+        self._settling: list[int] = []
+        """The tasks inside `settle`, the innermost last: each waits for those behind it, never for those before."""
+
+    def __repr__(self) -> str:
+        now = datetime.fromtimestamp(self() / 1000, UTC).isoformat(timespec="milliseconds")
+        return f"<FakeClock {now}, {len(self._timers) - self._over} waiting>"
+
+    def __call__(self) -> int:
+        """Milliseconds since the epoch."""
+        return self._start_ms + self._elapsed_us // 1_000
+
+    # what waits by it (`eventbus.backends.clock.Timers`) -------------------------------------------------------------
+
+    def current_time(self) -> float:
+        """Seconds since the clock was made."""
+        return self._elapsed_us / 1_000_000
+
+    async def sleep(self, seconds: float) -> None:
+        """Return when the clock has been advanced by so much."""
+        if seconds <= 0:
+            await anyio.lowlevel.checkpoint()
+            return
+        event = anyio.Event()
+        timer = self._at(seconds, event.set)
+        try:
+            await event.wait()
+        finally:
+            self._end(timer)
+
+    @contextmanager
+    def move_on_after(self, seconds: float, *, shield: bool = False) -> Generator[anyio.CancelScope]:
+        """`anyio.move_on_after` by this clock."""
+        with anyio.CancelScope(shield=shield) as scope:
+            if seconds <= 0:
+                scope.cancel()
+            timer = self._at(seconds, scope.cancel)
+            try:
+                yield scope
+            finally:
+                self._end(timer)
+
+    def _at(self, seconds: float, fire: Callable[[], object]) -> _Timer | None:
+        if seconds <= 0 or seconds == math.inf:
+            return None
+        self._count += 1
+        timer = _Timer(self._elapsed_us + max(round(seconds * 1_000_000), 1), self._count, fire)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def _end(self, timer: _Timer | None) -> None:
+        if timer is None or timer.fire is None:
+            return
+        timer.fire = None
+        self._over += 1
+        if self._over > _FEW_TIMERS and self._over > len(self._timers) // 2:
+            self._timers = [timer for timer in self._timers if timer.fire is not None]
+            heapq.heapify(self._timers)
+            self._over = 0
+
+    # what moves it ---------------------------------------------------------------------------------------------------
+
+    async def advance(self, *, ms: float = 0, seconds: float = 0) -> None:
+        """Let time pass: stop at every deadline on the way, wake who waits for it, and let all of them `settle`.
+
+        ``advance()`` of nothing only settles. Raises ConfigError for a negative time: this clock never goes back.
+        """
+        distance_us = round((ms + seconds * 1_000) * 1_000)
+        if distance_us < 0:
+            raise ConfigError(f"the clock cannot be advanced by {distance_us / 1000:,} ms: time does not go back")
+        target_us = self._elapsed_us + distance_us
+        await self.settle()
+        while (deadline_us := self._next_deadline_us()) is not None and deadline_us <= target_us:
+            self._elapsed_us = max(self._elapsed_us, deadline_us)
+            self._fire_next()
+            await self.settle()  # before the next one of the same deadline: trio wakes tasks in a random order
+        # A handler may have advanced it further meanwhile.
+        self._elapsed_us = max(self._elapsed_us, target_us)
+
+    def _next_deadline_us(self) -> int | None:
+        loop = anyio.lowlevel.current_token()
+        while self._timers and (self._timers[0].fire is None or self._timers[0].loop != loop):
+            self._over -= heapq.heappop(self._timers).fire is None  # else its event loop has ended, and it with it
+        return self._timers[0].deadline_us if self._timers else None
+
+    def _fire_next(self) -> None:
+        timer = heapq.heappop(self._timers)
+        fire, timer.fire = timer.fire, None
+        assert fire is not None
+        fire()
+
+    async def settle(self) -> None:
+        """Return when every other task of this event loop waits for something: an event, a deadline, a thread.
+
+        Threads at work (plain functions as handlers, flushes of a log on disk) are not waited for: `bus.drain()` and
+        `bus.log.drain()` do that.
+        """
+        me = anyio.get_current_task().id
+        self._settling.append(me)
+        try:
+            try:
+                this_task = asyncio.current_task()
+            except RuntimeError:
+                this_task = None
+            if this_task is None:  # trio
+                await anyio.wait_all_tasks_blocked()
+                while self._settling[-1] != me:
+                    await anyio.wait_all_tasks_blocked()
+            else:
+                await self._settle_asyncio(this_task)
+        finally:
+            self._settling.remove(me)
+
+    async def _settle_asyncio(self, this_task: asyncio.Task[object]) -> None:
+        """As anyio decides who is blocked, but it sleeps for 0.1 s between two looks.
+
+        Twice in a row: what the loop was about to call when all were blocked may have woken somebody.
+        """
+        calm = 0
+        busy: asyncio.Task[object] | None = None
+        for _ in range(_MOST_TURNS):
+            await anyio.lowlevel.checkpoint()
+            if busy is None or not _is_at_work(busy):
+                busy = self._one_at_work(this_task)
+            calm = 0 if busy is not None else calm + 1
+            if calm == 2:
+                return
+        logger.warning("the clock does not wait any longer for %r, which is never blocked", busy)
+
+    def _one_at_work(self, this_task: asyncio.Task[object]) -> asyncio.Task[object] | None:
+        outer = self._settling[: self._settling.index(id(this_task))]
+        for task in asyncio.all_tasks():
+            if task is not this_task and _is_at_work(task) and id(task) not in outer:
+                return task
+        return None
+
+
+def _is_at_work(task: asyncio.Task[object]) -> bool:
+    """It is running or about to run: nothing that it waits for is still to come."""
+    if task.done():
+        return False
+    waiter: asyncio.Future[object] | None = getattr(task, "_fut_waiter", None)
+    return waiter is None or waiter.done()
