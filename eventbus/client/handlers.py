@@ -8,72 +8,25 @@ import sys
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import msgspec
 
-from eventbus.client.config import read_start
+from eventbus.client.functions import is_async, name_of, own_function
+from eventbus.client.options import ConsumerSpec, ProducerSpec, consumer_spec
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError
-from eventbus.suggest import nearest
-from eventbus.types import ConsumerRecord, IsolationLevel
+from eventbus.types import ConsumerRecord
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-OnError = Literal["stop", "skip", "crash"]
-"""A handler raised: stop that partition loudly, log and go on, or end the whole bus."""
 
 
 class Sends(Protocol):
     """What a producer function needs of a bus: publish what it returned."""
 
     async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None: ...
-
-
-_CONSUMER_OPTIONS = (
-    "start", "isolation", "group_instance_id", "assignors", "session_timeout_ms", "max_poll_interval_ms",
-)  # fmt: skip
-
-
-class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of ``@consumer``."""
-
-    topics: tuple[str, ...]
-    pattern: str | None = None
-    group: str | None = None
-    start: Any = "earliest"
-    """"earliest", "latest", "none", "by_duration:PT1H" or a timedelta."""
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
-    batch: bool | int = False
-    on_error: OnError = "stop"
-    name: str | None = None
-    exactly_once: bool = False
-    """Records, what is published for them, and their offsets in one transaction."""
-    transaction_records: int = 500
-    """Records that share a transaction, at most."""
-    transaction_timeout_ms: int = 60_000
-    """A transaction open for longer is aborted by the log, and its records are handled again."""
-    group_instance_id: str | None = None
-    assignors: tuple[Any, ...] | None = None
-    session_timeout_ms: int | None = None
-    max_poll_interval_ms: int | None = None
-    drain_timeout_ms: int = 30_000
-    """When a partition moves to another member: how long the record at work may take to finish."""
-
-    def consumer_options(self) -> dict[str, Any]:
-        """What the handler's consumer is opened with; what was not said is left to its defaults."""
-        options = {name: getattr(self, name) for name in _CONSUMER_OPTIONS}
-        return {name: value for name, value in options.items() if value is not None}
-
-
-class ProducerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of ``@producer``."""
-
-    topic: str
-    key: Callable[[Any], Any] | None = None
-    partitioner: str | PartitionFunction | None = None
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +55,7 @@ class ProducerFunction(Generic[P, R]):
         self.spec = spec
         self.bus: Sends | None = None
         functools.update_wrapper(self, function, updated=())
-        self.__name__ = _name(function)
+        self.__name__ = name_of(function)
         _mark_coroutine(self)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -138,7 +91,7 @@ class Handler(Generic[P, R]):
         if isinstance(inner, Handler):
             topics = [*cast("Handler[..., Any]", inner).spec.topics, *spec.topics]
             raise ConfigError(
-                f"{_name(inner)}() has a @consumer already; a handler of several topics takes a list: "
+                f"{name_of(inner)}() has a @consumer already; a handler of several topics takes a list: "
                 f"@bus.consumer([{', '.join(map(repr, topics))}])"
             )
         is_producer = isinstance(inner, ProducerFunction)
@@ -147,11 +100,16 @@ class Handler(Generic[P, R]):
         self.function: Callable[..., Any] = inner if self.producer is None else self.producer.function
         self.spec = spec
         functools.update_wrapper(self, self.function, updated=())
-        self.__name__ = spec.name or _name(self.function)
+        self.__name__ = spec.name or name_of(self.function)
         self.signature = read_signature(self.function, spec, frame)
-        if self.producer is None and _is_generator(_own(self.function)):
+        if self.producer is None and _is_generator(own_function(self.function)):
             raise no_producer(self.__name__)
-        if inspect.iscoroutinefunction(_own(self.function)):
+        if self.producer is not None and spec.ack == "manual":
+            raise ConfigError(
+                f"handler {self.__name__!r}: ack='manual' does not wait until what @producer publishes is stored: send "
+                "it yourself (await bus.send(...)) and call record.ack() behind that, or leave ack out"
+            )
+        if inspect.iscoroutinefunction(own_function(self.function)):
             _mark_coroutine(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -189,14 +147,30 @@ async def each(values: Any) -> AsyncIterator[Any]:
 def consumer(topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
     """Mark a function as a handler of ``topics``. Nothing is registered: give it to ``bus.include``.
 
-    Options: ``group``; ``start`` ("earliest", "latest", "none"); ``pattern`` (topics by regular expression);
-    ``isolation``; ``batch`` (the handler takes ``list[Payload]``: True for a whole fetch, a number for at most that);
-    ``on_error`` ("stop", "skip", "crash"); ``name``. The payload's type is the annotation of the first parameter; a
-    parameter annotated `ConsumerRecord` gets the record.
+    The payload's type is the annotation of the first parameter; a parameter annotated `ConsumerRecord` gets the record.
+    An ``async def`` is awaited on the event loop, a plain function runs in a worker thread. Raises ConfigError for an
+    option that is not known, out of its bounds, or in contradiction to another one.
 
-    ``exactly_once=True``: what the handler publishes and the offsets of its records are one transaction, of up to
-    ``transaction_records`` records (500); a parameter annotated `Transaction` sends to further topics within it.
-    ``transaction_timeout_ms`` bounds it.
+    What it reads: ``group``; ``start`` ("earliest", "latest", "none", "by_duration:PT1H" or a timedelta); ``pattern``
+    (topics by regular expression); ``isolation``; ``batch`` (the handler takes ``list[Payload]``: True for a whole
+    fetch, a number for at most that); ``filter`` (a function of the record; False: finished without the handler).
+
+    How it is called: ``order``: "partition" (records of a partition one after the other), "key" (records of a key one
+    after the other, up to ``concurrency`` keys side by side), "none", or "global" (refuses a topic of several
+    partitions). ``concurrency`` is how many records (or batches) are at work at once in this bus: by default one for
+    each partition, for a plain function one. ``timeout`` (seconds, or a timedelta): a call that takes longer is
+    cancelled and counts as failed; a plain function cannot be cancelled, its call fails when it returns.
+    ``middleware``: functions around the call, ``async def middleware(record, call_next)``, outermost first.
+    ``on_error``: "stop" (that partition, loudly), "skip" (log and go on), "crash" (end the bus). ``name``.
+
+    When a record is finished: ``delivery``: "at-least-once", "at-most-once" (committed before it is handled) or
+    "exactly-once". ``ack="manual"``: when ``record.ack()`` was called, in the handler or later. Finished records are
+    committed every ``commit_interval_ms`` (100), and as soon as there are ``commit_every``. ``max_unfinished``
+    (10,000): how far a partition may run ahead of its first unfinished record (order "key" or "none", manual acks).
+
+    ``exactly_once=True``, or ``delivery="exactly-once"``: what the handler publishes and the offsets of its records are
+    one transaction, of up to ``transaction_records`` records (500); a parameter annotated `Transaction` sends to
+    further topics within it. ``transaction_timeout_ms`` bounds it.
 
     As a member of its group: ``group_instance_id`` (static membership), ``assignor`` or ``assignors`` ("range",
     "roundrobin", "sticky", "cooperative-sticky", or an `Assignor`), ``session_timeout_ms``, ``max_poll_interval_ms``;
@@ -232,52 +206,6 @@ def producer(
     return mark
 
 
-def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> ConsumerSpec:
-    """The options of ``@consumer``, checked. Raises ConfigError naming what is wrong and the nearest right name."""
-    if callable(topics):
-        raise ConfigError('@consumer takes the topic: @consumer("orders", group="billing")')
-    names = (topics,) if isinstance(topics, str) else tuple(topics)
-    known = [field for field in ConsumerSpec.__struct_fields__ if field != "topics"] + ["assignor"]
-    for option in options:
-        if option not in known:
-            raise ConfigError(f"@consumer has no option {option!r}{nearest(option, known)}; it has {', '.join(known)}")
-    if "assignor" in options:
-        options = {"assignors": (options["assignor"],), **options}
-        del options["assignor"]
-    elif isinstance(options.get("assignors"), str):
-        options = {**options, "assignors": (options["assignors"],)}
-    if isinstance(options.get("isolation"), str) and options["isolation"].upper() in IsolationLevel.__members__:
-        options = {**options, "isolation": IsolationLevel[options["isolation"].upper()]}
-    read_start(options.get("start", "earliest"))
-    try:
-        spec = msgspec.convert({"topics": names, **options}, ConsumerSpec)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"@consumer({', '.join(map(repr, names))}): {error}") from None
-    if bool(names) == (spec.pattern is not None):
-        raise ConfigError('@consumer takes topics or pattern="...", one of the two')
-    _check_numbers(spec)
-    return spec
-
-
-def _check_numbers(spec: ConsumerSpec) -> None:
-    least = {
-        "transaction_records": 1,
-        "transaction_timeout_ms": 1,
-        "session_timeout_ms": 1,
-        "max_poll_interval_ms": 1,
-        "drain_timeout_ms": 0,
-    }
-    for name, smallest in least.items():
-        value = getattr(spec, name)
-        if value is not None and value < smallest:
-            raise ConfigError(f"@consumer({', '.join(map(repr, spec.topics))}): {name}={value}: at least {smallest}")
-    if spec.exactly_once and spec.isolation is not IsolationLevel.READ_COMMITTED:
-        raise ConfigError(
-            "@consumer: exactly_once=True reads what is committed; with isolation='read_uncommitted' it would publish "
-            "results of records that never were: leave isolation out"
-        )
-
-
 # signatures -----------------------------------------------------------------------------------------------------------
 
 _EXAMPLE = "async def handle(order: Order, record: ConsumerRecord) -> None"
@@ -285,9 +213,8 @@ _EXAMPLE = "async def handle(order: Order, record: ConsumerRecord) -> None"
 
 def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: FrameType | None) -> Signature:
     """What the handler takes. Raises ConfigError showing the right signature."""
-    where = f"handler {_name(function)!r} of {', '.join(spec.topics) or spec.pattern}"
-    own = _own(function)
-    body = inspect.unwrap(own)
+    where = f"handler {name_of(function)!r} of {', '.join(spec.topics) or spec.pattern}"
+    own = own_function(function)
     hints = _hints(own, frame, where)
     parameters = inspect.signature(function).parameters
     payload: Any = None
@@ -322,29 +249,42 @@ def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: Fram
         raise ConfigError(f"{where} takes no parameter for the record; write e.g. {_EXAMPLE}")
     if spec.batch:
         payload = _batch_item(payload, record_name, where)
-    # Behind a plain decorator an async function stays one: its coroutine is awaited, on the loop.
-    is_async = any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in (own, body))
+    if spec.ack == "manual":
+        _check_manual(spec, payload, record_name, where)
+    runs_on_loop = is_async(function)
     if transaction_name is not None:
-        _check_transaction(spec, is_async, where)
+        _check_transaction(spec, runs_on_loop, where)
     first = next(iter(parameters.values()))
     return Signature(
         payload=payload,
         payload_name=payload_name,
         record_name=record_name,
         transaction_name=transaction_name,
-        is_async=is_async,
+        is_async=runs_on_loop,
         is_direct=inspect.iscoroutinefunction(own)
         and first.name == payload_name
         and first.kind is not first.KEYWORD_ONLY,
     )
 
 
-def _check_transaction(spec: ConsumerSpec, is_async: bool, where: str) -> None:
+def _check_manual(spec: ConsumerSpec, payload: Any, record_name: str | None, where: str) -> None:
+    if spec.batch and payload is not ConsumerRecord:
+        raise ConfigError(
+            f"{where}: ack='manual' finishes records by record.ack(), so its batch is one of records: "
+            "async def handle(records: list[ConsumerRecord]) -> None"
+        )
+    if not spec.batch and record_name is None:
+        raise ConfigError(
+            f"{where}: ack='manual' finishes a record by record.ack(), so the handler takes the record: {_EXAMPLE}"
+        )
+
+
+def _check_transaction(spec: ConsumerSpec, runs_on_loop: bool, where: str) -> None:
     if not spec.exactly_once:
         raise ConfigError(
             f"{where}: a Transaction is there only with exactly_once=True: @bus.consumer(..., exactly_once=True)"
         )
-    if not is_async:
+    if not runs_on_loop:
         raise ConfigError(f"{where}: a handler that takes a Transaction is an `async def`: its sends are awaited")
 
 
@@ -371,13 +311,6 @@ def _hints(function: Callable[..., Any], frame: FrameType | None, where: str) ->
     return hints
 
 
-def _own(function: Any) -> Any:
-    """The function that a call runs first: of a partial the function, of an object with ``__call__`` the method."""
-    while isinstance(function, functools.partial):
-        function = cast("functools.partial[Any]", function).func
-    return function if inspect.isroutine(function) or inspect.isclass(function) else function.__call__
-
-
 def _is_generator(function: Any) -> bool:
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
@@ -386,7 +319,3 @@ def _mark_coroutine(function: Any) -> None:
     """Let frameworks that look before they call see an ``async def``; an object can say so from Python 3.12 on."""
     if sys.version_info >= (3, 12):
         inspect.markcoroutinefunction(function)
-
-
-def _name(function: Any) -> str:
-    return str(getattr(function, "__name__", None) or type(function).__name__)

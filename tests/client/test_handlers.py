@@ -6,8 +6,10 @@ import dataclasses
 import enum
 import functools
 import inspect
+import math
 import sys
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from typing import Any, TypedDict
 
 import msgspec
@@ -107,11 +109,100 @@ def test_a_record_alone_and_a_default_are_fine() -> None:
         ({"start": "first"}, "start"),
         ({"on_error": "ignore"}, "on_error"),
         ({"pattern": "x"}, "one of the two"),
+        ({"order": "keys"}, r"@consumer\('orders'\): order='keys': .*; did you mean 'key'"),
+        ({"delivery": "exactly_once"}, "did you mean 'exactly-once'"),
+        ({"ack": True}, "ack=True: 'auto' or 'manual'"),
+        ({"concurency": 4}, "did you mean 'concurrency'"),
+        ({"concurrency": 0}, "concurrency=0: at least 1"),
+        ({"concurrency": "4"}, "concurrency"),
+        ({"commit_every": 0}, "commit_every=0: at least 1"),
+        ({"commit_interval_ms": 0}, "commit_interval_ms=0: at least 1"),
+        ({"max_unfinished": 0}, "max_unfinished=0: at least 1"),
+        ({"timeout": 0}, "timeout=0: more than 0 seconds"),
+        ({"timeout": math.inf}, "timeout=inf: more than 0 seconds"),
+        ({"timeout": math.nan}, "timeout=nan: more than 0 seconds"),
+        ({"timeout": "5s"}, "timeout='5s': seconds, or a timedelta"),
+        ({"timeout": timedelta(seconds=-1)}, "more than 0 seconds"),
+        ({"timeout": True}, "timeout=True: seconds"),
+        ({"exactly_once": "yes"}, "exactly_once='yes': True or False"),
+        ({"filter": "key"}, "filter 'key' is not a function"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         consumer("orders", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"exactly_once": True, "delivery": "at-least-once"}, "contradict each other: leave one of the two out"),
+        ({"exactly_once": False, "delivery": "exactly-once"}, "contradict each other: leave one of the two out"),
+        (
+            {"exactly_once": True, "order": "key", "concurrency": 2},
+            "order='key' and delivery='exactly-once' contradict",
+        ),
+        ({"exactly_once": True, "ack": "manual"}, "ack='manual' and delivery='exactly-once' contradict"),
+        ({"exactly_once": True, "commit_every": 5}, "commit_every and delivery='exactly-once' contradict"),
+        ({"exactly_once": True, "commit_interval_ms": 5}, "commit_interval_ms and delivery='exactly-once' contradict"),
+        ({"exactly_once": True, "isolation": "read_uncommitted"}, "leave isolation out"),
+        ({"delivery": "at-most-once", "order": "none"}, "order='none' and delivery='at-most-once' contradict"),
+        ({"delivery": "at-most-once", "ack": "manual"}, "counts as finished before it is handled"),
+        ({"batch": True, "order": "none"}, "batch and order='none' contradict"),
+        ({"batch": 5, "order": "key", "concurrency": 2}, "batch and order='key' contradict"),
+        ({"order": "key"}, "concurrency=None has no room for two: say how many, concurrency=32"),
+        ({"order": "key", "concurrency": 1}, "concurrency=1 has no room for two"),
+    ],
+)
+def test_options_that_contradict_each_other(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        consumer("orders", **options)
+
+
+def test_options_in_other_forms() -> None:
+    async def handle(order: Order) -> None: ...
+
+    assert consumer("orders")(handle).spec.delivery == "at-least-once"
+    assert not consumer("orders", exactly_once=False)(handle).spec.exactly_once
+    for options in ({"exactly_once": True}, {"delivery": "exactly-once"}, {"exactly_once": True, "timeout": None}):
+        spec = consumer("orders", **options)(handle).spec
+        assert (spec.exactly_once, spec.delivery) == (True, "exactly-once")
+    assert consumer("orders", timeout=timedelta(minutes=1))(handle).spec.timeout == 60.0
+    assert consumer("orders", timeout=2)(handle).spec.timeout == 2.0
+    assert consumer("orders", order="global")(handle).spec.is_ordered
+    assert not consumer("orders", order="key", concurrency=2)(handle).spec.is_ordered
+
+
+def test_manual_acks_need_the_record() -> None:
+    with pytest.raises(ConfigError, match=r"'handle' of orders: ack='manual'.*so the handler takes the record"):
+
+        @consumer("orders", ack="manual")
+        async def handle(order: Order) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"its batch is one of records.*list\[ConsumerRecord\]"):
+
+        @consumer("orders", ack="manual", batch=True)
+        async def handle_batch(orders: list[Order]) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"does not wait until what @producer publishes is stored"):
+
+        @consumer("orders", ack="manual")
+        @producer("out")
+        async def handle_and_publish(record: ConsumerRecord) -> None: ...
+
+    @consumer("orders", ack="manual")
+    async def right(order: Order, record: ConsumerRecord) -> None: ...
+
+    @consumer("orders", ack="manual", batch=True)
+    async def right_batch(records: list[ConsumerRecord]) -> None: ...
+
+
+def test_a_filter_answers_at_once() -> None:
+    async def later(record: ConsumerRecord) -> bool:
+        return True
+
+    with pytest.raises(ConfigError, match="filter 'later' is an async function"):
+        consumer("orders", filter=later)
 
 
 def test_forgotten_arguments() -> None:

@@ -1,0 +1,59 @@
+"""Functions around a handler's call: one shape for all that sees records before the handler does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, cast
+
+from eventbus.client.functions import is_async, name_of
+from eventbus.errors import ConfigError
+
+CallNext = Callable[[Any], Awaitable[Any]]
+"""Awaits what is further in, with the record (or the list of records) it is given; returns the handler's result."""
+
+Middleware = Callable[[Any, CallNext], Awaitable[Any]]
+"""``async def middleware(record, call_next)``: what it returns is the handler's result to what is further out.
+
+It gets the `ConsumerRecord` as it was read (a batch handler's gets the list); the payload is made from
+``record.value`` innermost. An exception it lets through is the handler's; one it swallows is not. Without calling
+``call_next`` the record counts as handled.
+"""
+
+_EXAMPLE = "async def middleware(record, call_next): return await call_next(record)"
+
+
+def composed(middleware: Iterable[Middleware], innermost: CallNext) -> CallNext:
+    """One function that runs them around ``innermost``, the first one outermost."""
+    call = innermost
+    for one in reversed(list(middleware)):
+        call = _around(one, call)
+    return call
+
+
+def _around(one: Middleware, call_next: CallNext) -> CallNext:
+    def call(record: Any) -> Awaitable[Any]:
+        return one(record, call_next)
+
+    return call
+
+
+def check_middleware(given: Any, where: str) -> tuple[Middleware, ...]:
+    """Raises ConfigError for what is no sequence of async callables; ``where`` begins its text."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ConfigError(f"{where}: middleware={_named(given)}: a list, outermost first: middleware=[timing]")
+    checked = tuple(cast("Sequence[Any]", given))
+    for one in checked:
+        if not callable(one):
+            raise ConfigError(f"{where}: middleware {one!r} is not a function: {_EXAMPLE}")
+        if inspect.isclass(one):
+            raise ConfigError(
+                f"{where}: middleware {one.__name__} is a class: pass an object of it, middleware=[{one.__name__}()]"
+            )
+        if not is_async(one):
+            raise ConfigError(f"{where}: middleware {name_of(one)!r} is a plain function: {_EXAMPLE}")
+    return checked
+
+
+def _named(given: Any) -> str:
+    return name_of(given) if callable(given) else repr(given)

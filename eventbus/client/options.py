@@ -1,0 +1,233 @@
+"""The options of ``@consumer`` and ``@producer``: what they are, and which of them contradict each other."""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from eventbus.client.config import read_start
+from eventbus.client.functions import is_async, name_of
+from eventbus.client.middleware import check_middleware
+from eventbus.client.partitioner import PartitionFunction
+from eventbus.errors import ConfigError
+from eventbus.suggest import nearest
+from eventbus.types import ConsumerRecord, IsolationLevel
+
+OnError = Literal["stop", "skip", "crash"]
+"""A handler raised: stop that partition loudly, log and go on, or end the whole bus."""
+Order = Literal["partition", "key", "none", "global"]
+"""Which records wait for each other: those of a partition, of a key, none, or all of the topic."""
+Guarantee = Literal["at-least-once", "at-most-once", "exactly-once"]
+"""Records are committed behind their handling, before it, or with what it publishes."""
+Ack = Literal["auto", "manual"]
+"""A record is finished when its handler has returned, or when ``record.ack()`` was called."""
+
+_CHOICES = {"on_error": OnError, "order": Order, "delivery": Guarantee, "ack": Ack}
+_CONSUMER_OPTIONS = (
+    "start", "isolation", "group_instance_id", "assignors", "session_timeout_ms", "max_poll_interval_ms",
+)  # fmt: skip
+_LEAST = {
+    "concurrency": 1,
+    "commit_every": 1,
+    "commit_interval_ms": 1,
+    "max_unfinished": 1,
+    "transaction_records": 1,
+    "transaction_timeout_ms": 1,
+    "session_timeout_ms": 1,
+    "max_poll_interval_ms": 1,
+    "drain_timeout_ms": 0,
+}
+
+
+class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of ``@consumer``."""
+
+    topics: tuple[str, ...]
+    pattern: str | None = None
+    group: str | None = None
+    start: Any = "earliest"
+    """"earliest", "latest", "none", "by_duration:PT1H" or a timedelta."""
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    batch: bool | int = False
+    on_error: OnError = "stop"
+    name: str | None = None
+    concurrency: int | None = None
+    """Most records (or batches) at work at once in this bus. None: one per partition; plain functions: one."""
+    order: Order = "partition"
+    delivery: Guarantee = "at-least-once"
+    timeout: float | None = None
+    """Seconds a call may take."""
+    ack: Ack = "auto"
+    commit_every: int | None = None
+    """Commit also as soon as so many records are finished."""
+    commit_interval_ms: int = 100
+    """How often finished offsets are committed; a crash makes a handler see this much again."""
+    middleware: tuple[Callable[..., Any], ...] = ()
+    """Around the handler's call, outermost first."""
+    filter: Callable[[ConsumerRecord], bool] | None = None
+    """False: the record is finished without the handler."""
+    max_unfinished: int = 10_000
+    """How far a partition may run ahead of its first unfinished record (order "key" or "none", manual acks)."""
+    transaction_records: int = 500
+    """Records that share a transaction, at most."""
+    transaction_timeout_ms: int = 60_000
+    """A transaction open for longer is aborted by the log, and its records are handled again."""
+    group_instance_id: str | None = None
+    assignors: tuple[Any, ...] | None = None
+    session_timeout_ms: int | None = None
+    max_poll_interval_ms: int | None = None
+    drain_timeout_ms: int = 30_000
+    """When a partition moves to another member: how long the record at work may take to finish."""
+
+    @property
+    def exactly_once(self) -> bool:
+        """Records, what is published for them, and their offsets in one transaction."""
+        return self.delivery == "exactly-once"
+
+    @property
+    def is_ordered(self) -> bool:
+        """Records of a partition are handled one after the other."""
+        return self.order in ("partition", "global")
+
+    def consumer_options(self) -> dict[str, Any]:
+        """What the handler's consumer is opened with; what was not said is left to its defaults."""
+        options = {name: getattr(self, name) for name in _CONSUMER_OPTIONS}
+        return {name: value for name, value in options.items() if value is not None}
+
+
+class ProducerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of ``@producer``."""
+
+    topic: str
+    key: Callable[[Any], Any] | None = None
+    partitioner: str | PartitionFunction | None = None
+
+
+def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> ConsumerSpec:
+    """The options of ``@consumer``, checked. Raises ConfigError naming what is wrong and the nearest right name."""
+    if callable(topics):
+        raise ConfigError('@consumer takes the topic: @consumer("orders", group="billing")')
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    where = f"@consumer({', '.join(map(repr, names))})"
+    known = [*(field for field in ConsumerSpec.__struct_fields__ if field != "topics"), "assignor", "exactly_once"]
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"@consumer has no option {option!r}{nearest(option, known)}; it has {', '.join(known)}")
+    options = _translated(options, where)
+    _check_choices(options, where)
+    read_start(options.get("start", "earliest"))
+    try:
+        spec = msgspec.convert({"topics": names, **options}, ConsumerSpec)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    if bool(names) == (spec.pattern is not None):
+        raise ConfigError('@consumer takes topics or pattern="...", one of the two')
+    for name, smallest in _LEAST.items():
+        value = getattr(spec, name)
+        if value is not None and value < smallest:
+            raise ConfigError(f"{where}: {name}={value}: at least {smallest}")
+    _check_delivery(spec, options, where)
+    _check_order(spec, where)
+    return spec
+
+
+def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
+    """The same options in the form that the spec has them."""
+    options = dict(options)
+    if "assignor" in options:
+        options["assignors"] = (options.pop("assignor"),)
+    elif isinstance(options.get("assignors"), str):
+        options["assignors"] = (options["assignors"],)
+    isolation = options.get("isolation")
+    if isinstance(isolation, str) and isolation.upper() in IsolationLevel.__members__:
+        options["isolation"] = IsolationLevel[isolation.upper()]
+    if "exactly_once" in options:
+        _translate_exactly_once(options, where)
+    if options.get("timeout") is not None:
+        options["timeout"] = _seconds(options["timeout"], where)
+    if "middleware" in options:
+        options["middleware"] = check_middleware(options["middleware"], where)
+    chosen = options.get("filter")
+    if chosen is not None and (not callable(chosen) or is_async(chosen)):
+        what = f"{name_of(chosen)!r} is an async function" if callable(chosen) else f"{chosen!r} is not a function"
+        raise ConfigError(
+            f"{where}: filter {what}: it takes the record and says at once whether the handler is to see it, "
+            "filter=lambda record: record.key is not None; what has to wait belongs into a middleware"
+        )
+    return options
+
+
+def _translate_exactly_once(options: dict[str, Any], where: str) -> None:
+    """``exactly_once=True`` is the short form of ``delivery="exactly-once"``."""
+    asked = options.pop("exactly_once")
+    if not isinstance(asked, bool):
+        raise ConfigError(f"{where}: exactly_once={asked!r}: True or False")
+    delivery = options.setdefault("delivery", "exactly-once" if asked else "at-least-once")
+    if asked != (delivery == "exactly-once"):
+        raise ConfigError(
+            f"{where}: exactly_once={asked} and delivery={delivery!r} contradict each other: leave one of the two out"
+        )
+
+
+def _seconds(timeout: Any, where: str) -> float:
+    if isinstance(timeout, timedelta):
+        timeout = timeout.total_seconds()
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise ConfigError(f"{where}: timeout={timeout!r}: seconds, or a timedelta; None for no limit")
+    if not 0 < timeout < math.inf:
+        raise ConfigError(f"{where}: timeout={timeout!r}: more than 0 seconds; None for no limit")
+    return float(timeout)
+
+
+def _check_choices(options: dict[str, Any], where: str) -> None:
+    for name, choice in _CHOICES.items():
+        words: tuple[str, ...] = typing.get_args(choice)
+        given = options.get(name, words[0])
+        if given not in words:
+            listed = f"{', '.join(repr(word) for word in words[:-1])} or {words[-1]!r}"
+            raise ConfigError(f"{where}: {name}={given!r}: {listed}{nearest(str(given), words)}")
+
+
+def _check_delivery(spec: ConsumerSpec, options: dict[str, Any], where: str) -> None:
+    if not spec.exactly_once:
+        return
+    if spec.isolation is not IsolationLevel.READ_COMMITTED:
+        raise ConfigError(
+            f"{where}: exactly_once=True reads what is committed; with isolation='read_uncommitted' it would publish "
+            "results of records that never were: leave isolation out"
+        )
+    for name in ("commit_every", "commit_interval_ms"):
+        if name in options:
+            raise ConfigError(
+                f"{where}: {name} and delivery='exactly-once' contradict each other: its transactions commit, each of "
+                "up to transaction_records= records"
+            )
+
+
+def _check_order(spec: ConsumerSpec, where: str) -> None:
+    loose = None if spec.is_ordered else f"order={spec.order!r}"
+    manual = None if spec.ack == "auto" else "ack='manual'"
+    if spec.delivery != "at-least-once" and (loose or manual):
+        reasons = {
+            "exactly-once": "a transaction commits the records of a partition in their order, all that it holds",
+            "at-most-once": "a record counts as finished before it is handled",
+        }
+        raise ConfigError(
+            f"{where}: {loose or manual} and delivery={spec.delivery!r} contradict each other: "
+            f"{reasons[spec.delivery]}; leave one of the two out"
+        )
+    if spec.batch and loose:
+        raise ConfigError(
+            f"{where}: batch and {loose} contradict each other: a batch is a run of records of one partition, in "
+            "their order; leave one of the two out"
+        )
+    if spec.order == "key" and (spec.concurrency is None or spec.concurrency < 2):
+        raise ConfigError(
+            f"{where}: order='key' handles keys side by side, and concurrency={spec.concurrency} has no room for two: "
+            "say how many, concurrency=32 (or leave order out: partitions side by side)"
+        )
