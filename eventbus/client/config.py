@@ -39,6 +39,17 @@ _SUCCESSORS = {
     "max_in_flight_requests_per_connection": "batches of a partition are stored in order in any case: leave it out",
     "max_in_flight": "batches of a partition are stored in order in any case: leave it out",
     "max_poll_records": "say it per call: poll(max_records=...)",
+    "interceptor_classes": "give objects: bus.new_producer(interceptors=[...]), bus.new_consumer(interceptors=[...])",
+    "partitioner_class": "the key is partitioner",
+    "key_serializer": "keys are written by their type: see EventBus(serdes=...)",
+    "value_serializer": "values are written by their type: see EventBus(serdes=...)",
+    "key_deserializer": "say the type of the keys: bus.new_consumer(key=str)",
+    "value_deserializer": "say the type of the values: bus.new_consumer(value=Order)",
+    "bootstrap_servers": 'it belongs into the URL: EventBus("kafka://host:9092")',
+    **dict.fromkeys(
+        ("retries", "retry_backoff_ms", "delivery_timeout_ms", "request_timeout_ms"),
+        "no network lies between, so there is nothing to retry over: leave it out; see max_block_ms",
+    ),
     "rebalance_timeout_ms": "the key is max_poll_interval_ms: a rebalance waits for a member as long as that",
 }
 """Keys Kafka removed or renamed, or that people misremember, and what holds their meaning now."""

@@ -54,6 +54,9 @@ def test_kafka_says_that_it_is_not_here_yet(monkeypatch: pytest.MonkeyPatch) -> 
     [
         ({"linger": 5}, "unknown bus setting 'linger'.*did you mean 'linger_ms'"),
         ({"block.on.buffer.full": True}, "max_block_ms"),
+        ({"bootstrap.servers": "localhost:9092"}, "it belongs into the URL"),
+        ({"retries": 3}, "nothing to retry over: leave it out"),
+        ({"value_serializer": str}, "values are written by their type"),
         ({"compression_type": "brotli"}, "none, gzip, snappy, lz4 or zstd"),
         ({"linger_ms": -1}, "must not be negative"),
         ({"partitioner": "murmur"}, "unknown partitioner 'murmur'.*murmur"),

@@ -140,7 +140,7 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
         ({"exactly_once": False, "delivery": "exactly-once"}, "contradict each other: leave one of the two out"),
         (
             {"exactly_once": True, "order": "key", "concurrency": 2},
-            "order='key' and delivery='exactly-once' contradict",
+            "order='key' and delivery='exactly-once'",
         ),
         ({"exactly_once": True, "ack": "manual"}, "ack='manual' and delivery='exactly-once' contradict"),
         ({"exactly_once": True, "commit_every": 5}, "commit_every and delivery='exactly-once' contradict"),
