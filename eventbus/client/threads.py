@@ -1,0 +1,181 @@
+"""Whose thread and event loop something belongs to, and how other threads ask for what only that loop may do."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, InvalidStateError
+from threading import get_ident
+from typing import Any, TypeVar
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from eventbus.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class Home:
+    """The thread and event loop that something was made in: nothing of a bus is to be used from another one."""
+
+    def __init__(self) -> None:
+        self.thread = get_ident()
+        self._loop: Any = anyio.lowlevel.current_token().native_token
+
+    def check(self, what: str) -> None:
+        """Raises ConfigError in any other thread or event loop."""
+        if get_ident() != self.thread or anyio.lowlevel.current_token().native_token is not self._loop:
+            raise self.elsewhere(what)
+
+    def check_thread(self, what: str) -> None:
+        """The same for what may be called outside of a task: in a callback, or while the loop is ending."""
+        if get_ident() != self.thread:
+            raise self.elsewhere(what)
+
+    def elsewhere(self, what: str) -> ConfigError:
+        """What a caller is told who is not at home."""
+        where = f"thread {threading.current_thread().name!r}" if get_ident() != self.thread else "another event loop"
+        return ConfigError(
+            f"{what} was called in {where}, and the bus runs in the event loop of another: use "
+            "`with bus.blocking() as b:` there and call the same on `b`"
+        )
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Have the loop call ``function``, from any thread. Raises RuntimeError when the loop is closed."""
+        loop = self._loop
+        # What asyncio and trio call it; anyio's own way waits for the answer.
+        soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+        soon(function)
+
+
+class Bridge:
+    """What other threads ask of a running bus. Nobody who waits is forgotten: `close` tells whoever is left."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
+        """``tasks``: what the calls run in; when it is cancelled, so are they."""
+        self.home = Home()
+        self._tasks = tasks
+        self._lock = threading.Lock()
+        self._asked: deque[Callable[[], object]] = deque()
+        """Calls the loop has not seen; while there are any, it has been woken."""
+        self._open: set[Future[Any]] = set()
+        self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def call(self, function: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
+        """Run it as a task of the loop, and wait. Raises what it raises; ConfigError when the bus closes meanwhile."""
+        return self.start(function, what).result()
+
+    def start(self, function: Callable[[], Coroutine[Any, Any, T]], what: str) -> Future[T]:
+        """Run it as a task of the loop, in the caller's context variables."""
+        future: Future[T] = Future()
+        context = contextvars.copy_context()
+
+        def begin() -> None:
+            try:
+                context.run(self._tasks.start_soon, self._run, function, future, what)
+            except RuntimeError:  # the task group is over: nothing runs in it any more
+                settle(future, error=_closed(what))
+
+        self._ask(begin, future, what)
+        return future
+
+    def ask(self, function: Callable[[], T], what: str) -> T:
+        """Call a plain function in the loop's thread, and wait for what it returns."""
+        future: Future[T] = Future()
+        self._ask(lambda: self._answer(function, future), future, what)
+        return future.result()
+
+    def post(self, function: Callable[[Future[T]], object], what: str) -> Future[T]:
+        """Call ``function(future)`` in the loop's thread, and wait for nothing: it sees to the future."""
+        future: Future[T] = Future()
+        self._ask(lambda: self._begin(function, future), future, what)
+        return future
+
+    def _ask(self, ask: Callable[[], object], future: Future[Any], what: str) -> None:
+        if get_ident() == self.home.thread:
+            raise ConfigError(
+                f"{what} would wait for the event loop it is called in, for ever: bus.blocking() is for other threads; "
+                "here, await the bus itself"
+            )
+        with self._lock:
+            if self._closed:
+                raise _closed(what)
+            self._open.add(future)
+            self._asked.append(ask)
+            wakes = len(self._asked) == 1
+        future.add_done_callback(self._forget)
+        if wakes:
+            try:
+                self.home.call_soon(self._serve)
+            except RuntimeError:  # the loop is closed, and could not close the bus before
+                self.close()
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._open.discard(future)
+
+    def _serve(self) -> None:
+        """Everything that was asked for up to now; one wake of the loop serves a burst of calls."""
+        with self._lock:
+            asked, self._asked = self._asked, deque()
+        for one in asked:
+            one()
+
+    async def _run(self, function: Callable[[], Coroutine[Any, Any, T]], future: Future[T], what: str) -> None:
+        try:
+            result = await function()
+        except anyio.get_cancelled_exc_class():
+            settle(future, error=_closed(what))
+            raise
+        except BaseException as error:  # passed on to the thread that asked
+            settle(future, error=error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            settle(future, result)
+
+    def _answer(self, function: Callable[[], T], future: Future[T]) -> None:
+        try:
+            result = function()
+        except Exception as error:  # passed on to the thread that asked
+            settle(future, error=error)
+        else:
+            settle(future, result)
+
+    def _begin(self, function: Callable[[Future[T]], object], future: Future[T]) -> None:
+        try:
+            function(future)
+        except Exception as error:  # passed on to the thread that asked
+            settle(future, error=error)
+
+    def close(self) -> None:
+        """The bus is closed: whoever waits is told, and whoever asks from now on."""
+        with self._lock:
+            self._closed = True
+            left = list(self._open)
+            self._asked.clear()
+        for future in left:
+            settle(future, error=_closed("a call from another thread"))
+
+
+def settle(future: Future[T], result: Any = None, error: BaseException | None = None) -> None:
+    """Its outcome, unless it has one: who waits may have given up, or the bus may have closed."""
+    try:
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+    except InvalidStateError:
+        pass
+
+
+def _closed(what: str) -> ConfigError:
+    return ConfigError(f"{what}: the bus has closed meanwhile, and its answer is lost: whether it was done is unknown")
