@@ -552,6 +552,9 @@ class Broker:
             except OSError as error:
                 self.complete_sync(flush, error)
                 raise storage_error(error, f"flushing {self._logs.storage.describe()}") from error
+            except BaseException as error:
+                self.complete_sync(flush, error)  # interrupted: whoever closes the log must find no flush under way
+                raise
             self.complete_sync(flush)
 
     def is_durable(self, topic_partition: TopicPartition, offset: int) -> bool:

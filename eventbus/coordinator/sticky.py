@@ -158,7 +158,7 @@ class _Unequal:
             # The partitions with the fewest readers first, each to whom has least.
             readers = self._readers[topic_partition.topic]
             self._give(min(readers, key=lambda member: (len(self._shares[member]), member)), topic_partition)
-        while self._level():
+        while self._level() or self._pass_along():
             pass
         return self._shares
 
@@ -185,11 +185,49 @@ class _Unequal:
         for member in sorted(self._shares, key=lambda member: (len(self._shares[member]), member)):
             while (topic_partition := self._one_too_many(member)) is not None:
                 donor = next(m for m, held in self._holders[topic_partition.topic].items() if topic_partition in held)
-                self._shares[donor].remove(topic_partition)
-                self._holders[topic_partition.topic][donor].remove(topic_partition)
-                self._give(member, topic_partition)
+                self._move(topic_partition, donor, member)
                 moved = True
         return moved
+
+    def _move(self, topic_partition: TopicPartition, donor: str, member: str) -> None:
+        self._shares[donor].remove(topic_partition)
+        self._holders[topic_partition.topic][donor].remove(topic_partition)
+        self._give(member, topic_partition)
+
+    def _pass_along(self) -> bool:
+        """Whoever has least takes from somebody who takes from somebody ... who has two more than the first."""
+        for member in sorted(self._shares, key=lambda member: (len(self._shares[member]), member)):
+            steps = self._way_to_more(member)
+            for taker, topic, holder in steps:
+                held = self._holders[topic][holder]
+                self._move(min(held, key=lambda tp: (self._owners.get(tp) == holder, tp)), holder, taker)
+            if steps:
+                return True
+        return False
+
+    def _way_to_more(self, member: str) -> list[tuple[str, str, str]]:
+        """The shortest way from ``member`` to one with two more: (taker, topic, holder), nearest first. Or nothing."""
+        enough = len(self._shares[member]) + 2
+        came_by: dict[str, tuple[str, str]] = {member: ("", "")}
+        seen_topics: set[str] = set()
+        line = deque([member])
+        while line:
+            taker = line.popleft()
+            for topic in sorted(self._topics[taker] - seen_topics):
+                seen_topics.add(topic)
+                for holder in sorted(holder for holder, held in self._holders[topic].items() if held):
+                    if holder in came_by:
+                        continue
+                    came_by[holder] = taker, topic
+                    line.append(holder)
+                    if len(self._shares[holder]) >= enough:
+                        steps: list[tuple[str, str, str]] = []
+                        while holder != member:
+                            taker, topic = came_by[holder]
+                            steps.append((taker, topic, holder))
+                            holder = taker
+                        return steps[::-1]
+        return []
 
     def _one_too_many(self, member: str) -> TopicPartition | None:
         """A partition that ``member`` should have instead of its holder: best one that the holder has only now."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -403,3 +405,27 @@ def test_wrong_assignors_are_refused_by_name() -> None:
         make_assignors([object()])
     with pytest.raises(ConfigError, match="a group needs one"):
         make_assignors([])
+
+
+def test_sticky_passes_partitions_along_where_nobody_can_take_from_the_fullest_directly() -> None:
+    counts = {"a": 9, "c": 6}
+    first = StickyAssignor().assign(counts, read(c0="a", c3="ac"))
+    told = again(first, read(c0="", c1="ac", c2="a", c3="ac"))
+    shares = StickyAssignor().assign(counts, told)
+    assert sorted(len(share) for share in shares.values()) == [0, 5, 5, 5]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from("ab"), st.integers(1, 3), min_size=1),
+    st.dictionaries(st.sampled_from(["c0", "c1", "c2"]), st.sampled_from(["", "a", "b", "ab"]), min_size=1),
+    st.dictionaries(st.sampled_from(["c0", "c1", "c2"]), st.sampled_from(["", "a", "b", "ab"]), min_size=1),
+)
+def test_sticky_is_as_even_as_can_be(counts: dict[str, int], before: Table, after: Table) -> None:
+    sticky = StickyAssignor()
+    told = again(sticky.assign(counts, read(**before)), read(**after))
+    shares = [len(share) for share in StickyAssignor().assign(counts, told).values()]
+    partitions = [topic for topic, count in counts.items() for _ in range(count)]
+    readers = [[member for member, topics in after.items() if topic in topics] for topic in partitions]
+    ways = itertools.product(*[some for some in readers if some])
+    assert sum(n * n for n in shares) == min(sum(n * n for n in Counter(way).values()) for way in ways)
