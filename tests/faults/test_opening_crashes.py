@@ -1,4 +1,4 @@
-"""The machine stops while a log is opened that has a transaction to finish: at any call, and the next opening is whole."""
+"""The machine stops while a log is opened that has a transaction to finish: at any call, and then it opens whole."""
 
 from __future__ import annotations
 
