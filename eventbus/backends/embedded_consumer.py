@@ -324,6 +324,7 @@ class EmbeddedConsumer:
         """Returns early, with nothing, when a position has passed what is not for readers (KAFKA-12980)."""
         deadline = -1.0
         has_passed = False
+        timers = self._engine.timers
         try:
             while True:
                 if self._stale:
@@ -342,8 +343,8 @@ class EmbeddedConsumer:
                 # No await between the look and this line: what arrives from here on sets the event.
                 event = self._next_wake()
                 if deadline < 0:
-                    deadline = anyio.current_time() + wait_ms / 1000
-                with anyio.move_on_at(deadline) as scope:
+                    deadline = timers.current_time() + wait_ms / 1000
+                with timers.move_on_after(deadline - timers.current_time()) as scope:
                     await event.wait()
                 if scope.cancelled_caught:
                     break

@@ -239,7 +239,7 @@ class EmbeddedProducer:
             if not self._open:
                 self._opened = anyio.Event()
                 await self._opened.wait()
-            await anyio.sleep(self.config.linger_ms / 1000)
+            await self.engine.timers.sleep(self.config.linger_ms / 1000)
             self.close_open()
 
     def close_open(self) -> None:
@@ -289,7 +289,7 @@ class EmbeddedProducer:
         most_bytes = max(self.config.buffer_memory - 2 * self.config.batch_size, self.config.buffer_memory // 2)
         if self._used_bytes() < most_bytes:
             return
-        with anyio.move_on_after(self.config.max_block_ms / 1000):
+        with self.engine.timers.move_on_after(self.config.max_block_ms / 1000):
             await self._drain()
         if self._used_bytes() >= most_bytes:
             raise BufferExhausted(

@@ -112,21 +112,21 @@ class ProducerTransactions:
             return taken
 
     def _deadline(self) -> float:
-        return anyio.current_time() + self._producer.config.max_block_ms / 1000
+        return self._engine.timers.current_time() + self._producer.config.max_block_ms / 1000
 
     async def _let_end(self, deadline: float, error: EventBusError | None = None) -> None:
         """The transaction before is being ended: its decision needs a flush, its markers room on the disk."""
-        if anyio.current_time() > deadline:
+        engine = self._engine
+        if engine.timers.current_time() > deadline:
             raise RequestTimedOut(
                 f"the transaction of {self._id!r} could not be ended within "
                 f"max_block_ms={self._producer.config.max_block_ms:,}: is there room on the disk?"
             ) from error
-        engine = self._engine
         engine.broker.check_healthy()
         if engine.waits_for_flush:
             await engine.flush_all()
         engine.broker.transactions.finish_prepared(self._now_ms())
-        await anyio.sleep(_RETRY_SECONDS)
+        await engine.timers.sleep(_RETRY_SECONDS)
 
     def begin(self) -> None:
         self._require(_State.READY, "begin a transaction")

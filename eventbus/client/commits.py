@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from eventbus.backends.clock import RealTimers, Timers
 from eventbus.errors import EventBusError
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
@@ -37,8 +38,11 @@ class BackgroundCommits:
     Every commit has a number, and per partition the newest counts: a retry that has become stale is dropped.
     """
 
-    def __init__(self, commit: Callable[[Offsets], Awaitable[None]], spawn: Spawn) -> None:
+    def __init__(
+        self, commit: Callable[[Offsets], Awaitable[None]], spawn: Spawn, timers: Timers | None = None
+    ) -> None:
         self._commit = commit
+        self._timers = timers or RealTimers()
         self._spawn = spawn
         self._waiting: list[_Commit] = []
         self._count = 0
@@ -93,7 +97,7 @@ class BackgroundCommits:
                 if not error.retriable or attempt == _ATTEMPTS:
                     return error
                 logger.info("a commit is tried again: %s", error)
-            await anyio.sleep(_RETRY_SECONDS)
+            await self._timers.sleep(_RETRY_SECONDS)
         raise AssertionError("unreachable")
 
     def _tell(self, commit: _Commit, error: EventBusError | None) -> None:

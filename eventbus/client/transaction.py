@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import anyio
 
+from eventbus.backends.clock import RealTimers, Timers
 from eventbus.client.sending import Sending
 from eventbus.errors import (
     EventBusError,
@@ -206,8 +207,9 @@ class _Shared:
 class Transactions:
     """The transactions of one bus: a producer per transactional id, one transaction of it at a time."""
 
-    def __init__(self, open_producer: Callable[..., Producer]) -> None:
+    def __init__(self, open_producer: Callable[..., Producer], timers: Timers | None = None) -> None:
         self._open_producer = open_producer
+        self._timers = timers or RealTimers()
         self._shared: dict[str, _Shared] = {}
         """By transactional id; those used longest ago first."""
 
@@ -226,7 +228,7 @@ class Transactions:
             )
         shared.wanted += 1
         try:
-            await _acquire(shared.turn, transactional_id)
+            await _acquire(shared.turn, transactional_id, self._timers)
         except BaseException:
             shared.wanted -= 1
             raise
@@ -270,9 +272,9 @@ class Transactions:
             shared.turn.release()
 
 
-async def _acquire(turn: anyio.Semaphore, transactional_id: str) -> None:
+async def _acquire(turn: anyio.Semaphore, transactional_id: str, timers: Timers) -> None:
     """Wait, but not in silence: two tasks may wait for each other, or a task for one that it waits for itself."""
-    with anyio.move_on_after(_PATIENCE_SECONDS) as scope:
+    with timers.move_on_after(_PATIENCE_SECONDS) as scope:
         await turn.acquire()
     if scope.cancelled_caught:
         logger.warning(

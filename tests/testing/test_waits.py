@@ -1,0 +1,57 @@
+"""Every wait of clients and backends goes by the timers of their log: else a test's clock would not stand for it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import eventbus
+
+PACKAGES = Path(next(iter(eventbus.__path__)))
+REAL_WAITS = {"sleep", "sleep_until", "move_on_after", "move_on_at", "fail_after", "fail_at", "current_time"}
+WAITERS = {"anyio", "asyncio", "trio", "time"}
+"""`time.monotonic` is fine: how long something took is no wait."""
+SEAM = "backends/clock.py"
+NOT_YET = {"client/consumer.py", "client/runner.py", "client/exactly_once.py"}
+
+
+def real_waits(source: str) -> list[str]:
+    """Where a program waits by the event loop's own time: ``line: name``."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in WAITERS:
+            names = {alias.name for alias in node.names} & REAL_WAITS
+            found += [f"{node.lineno}: from {node.module} import {name}" for name in sorted(names)]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in WAITERS:
+            if node.attr in REAL_WAITS:
+                found.append(f"{node.lineno}: {node.value.id}.{node.attr}")
+    return found
+
+
+def modules() -> list[str]:
+    return sorted(
+        path.relative_to(PACKAGES).as_posix()
+        for floor in ("client", "backends")
+        for path in (PACKAGES / floor).glob("*.py")
+    )
+
+
+@pytest.mark.parametrize("module", modules())
+def test_no_module_waits_by_itself(module: str) -> None:
+    found = real_waits((PACKAGES / module).read_text())
+    if module in NOT_YET:
+        assert found, f"{module} is done: take it out of NOT_YET"
+    elif module != SEAM:
+        assert found == [], f"{module}: use the timers of the engine or the backend"
+
+
+def test_the_look_finds_what_it_looks_for() -> None:
+    assert real_waits((PACKAGES / SEAM).read_text()) != []
+    assert real_waits("import anyio\nanyio.sleep(1)\nanyio.Event()") == ["2: anyio.sleep"]
+    assert real_waits("from anyio import sleep, Event") == ["1: from anyio import sleep"]
+    assert real_waits("with anyio.move_on_at(3): ...") == ["1: anyio.move_on_at"]
+    assert real_waits("from time import sleep, monotonic") == ["1: from time import sleep"]
+    assert real_waits("time.sleep(1)\ntime.monotonic()") == ["1: time.sleep"]
+    assert real_waits("timers.sleep(1)\nanyio.CancelScope(shield=True)") == []
