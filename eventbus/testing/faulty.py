@@ -1,0 +1,452 @@
+"""A log that goes wrong when it is told to: a `Backend` around another one, with hooks at each step.
+
+Without a hook it is the log inside, call for call. `eventbus.testing.faults` is the list of things that happen to a
+service in the end, played with these hooks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import anyio
+
+from eventbus.backends.base import (
+    Add,
+    Append,
+    Backend,
+    BackendConsumer,
+    BackendProducer,
+    ConsumerConfig,
+    ProducerConfig,
+    Send,
+)
+from eventbus.backends.clock import Timers
+from eventbus.backends.delivery import BatchDelivery, Delivery
+from eventbus.backends.embedded import EmbeddedBackend
+from eventbus.backends.engine import Engine
+from eventbus.errors import ConfigError, EventBusError, KafkaError, TransactionAborted
+from eventbus.types import (
+    FetchedRecords,
+    GroupMetadata,
+    Headers,
+    OffsetAndMetadata,
+    RecordMetadata,
+    TopicPartition,
+)
+
+Step = Literal[
+    "fetch", "send", "flush", "commit", "init_transactions", "send_offsets", "commit_transaction", "abort_transaction"
+]
+"""What a client does with a log."""
+STEPS: tuple[Step, ...] = (
+    "fetch", "send", "flush", "commit", "init_transactions", "send_offsets", "commit_transaction", "abort_transaction",
+)  # fmt: skip
+
+
+class Call(NamedTuple):
+    """One step of one client, about to happen or done."""
+
+    step: Step
+    when: Literal["before", "after"]
+    client: FaultyConsumer | FaultyProducer
+    group: str = ""
+    """Whose consumer it is; empty without a group, and for producers."""
+    transactional_id: str = ""
+    topic: str = ""
+    """Of a send."""
+    records: int = 0
+    """After a fetch: how many it returns."""
+
+
+Wait = Callable[[], Awaitable[object]]
+"""Called and awaited; once more when the first wait was cancelled."""
+Hook = Callable[[Call], Wait | None]
+"""Called at each step. What it raises is what the step raises; what it returns is awaited, and the step goes on then.
+
+A KafkaError at a send that nobody awaits (``send_nowait``, the outputs of handlers) is the outcome of its delivery; a
+wait there holds the record back, and those behind it. Of such a send no "after" is told: look at its delivery.
+"""
+
+
+class FaultyBackend:
+    """See `Backend`. ``inner`` is the log; ``hooks`` are asked at each step, in order, and may change at any time."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+        self.url = inner.url
+        self.hooks: list[Hook] = []
+        self.consumers: list[FaultyConsumer] = []
+        """Those that are open."""
+        self.producers: list[FaultyProducer] = []
+        self._moved = anyio.Event()
+        self.start = inner.start
+        self.run = inner.run
+        self.aclose = inner.aclose
+        self.create_topics = inner.create_topics
+        self.delete_topics = inner.delete_topics
+        self.add_partitions = inner.add_partitions
+        self.alter_configs = inner.alter_configs
+        self.describe_topics = inner.describe_topics
+        self.list_offsets = inner.list_offsets
+        self.group_offsets = inner.group_offsets
+        self.alter_group_offsets = inner.alter_group_offsets
+        self.list_groups = inner.list_groups
+        self.describe_groups = inner.describe_groups
+        self.delete_group = inner.delete_group
+        self.delete_group_offsets = inner.delete_group_offsets
+        self.remove_group_members = inner.remove_group_members
+        self.delete_records = inner.delete_records
+        self.list_transactions = inner.list_transactions
+        self.describe_transactions = inner.describe_transactions
+        self.describe_producers = inner.describe_producers
+        self.abort_transaction = inner.abort_transaction
+        self.fence_producer = inner.fence_producer
+
+    def __repr__(self) -> str:
+        return f"<faulty {self.url}, {len(self.hooks)} hook(s)>"
+
+    @property
+    def timers(self) -> Timers:
+        return self.inner.timers
+
+    @property
+    def auto_creates_topics(self) -> bool:
+        return self.inner.auto_creates_topics
+
+    @property
+    def engine(self) -> Engine:
+        """The engine inside, while the log is open. Raises ConfigError when it is closed, or no log in this process."""
+        if not isinstance(self.inner, EmbeddedBackend):
+            raise ConfigError(f"{self.url} is no log of this process: use memory:// or file:// for this fault")
+        return self.inner.engine
+
+    def producer(self, config: ProducerConfig) -> FaultyProducer:
+        producer = FaultyProducer(self, self.inner.producer(config), config)
+        self.producers.append(producer)
+        return producer
+
+    def consumer(self, config: ConsumerConfig) -> FaultyConsumer:
+        consumer = FaultyConsumer(self, self.inner.consumer(config), config)
+        self.consumers.append(consumer)
+        return consumer
+
+    # for the clients -------------------------------------------------------------------------------------------------
+
+    async def at(self, call: Call) -> None:
+        """Ask every hook, and wait for what they want waited for."""
+        for wait in self.ask(call):
+            await wait()
+
+    def ask(self, call: Call) -> list[Wait]:
+        """What the hooks want waited for."""
+        return [wait for hook in [*self.hooks] if (wait := hook(call)) is not None]
+
+    def moved(self) -> None:
+        """Partitions came to a consumer, or left one: see `until_moved`."""
+        moved, self._moved = self._moved, anyio.Event()
+        moved.set()
+
+    async def until_moved(self) -> None:
+        """Return when partitions have come to some consumer or left one."""
+        await self._moved.wait()
+
+
+class FaultyConsumer:
+    """See `BackendConsumer`."""
+
+    def __init__(self, backend: FaultyBackend, inner: BackendConsumer, config: ConsumerConfig) -> None:
+        self.inner = inner
+        self.config = config
+        self._backend = backend
+        self._assigned = inner.on_assigned
+        self.on_assigned = inner.on_assigned
+        self.subscribe = inner.subscribe
+        self.assign = inner.assign
+        self.assignment = inner.assignment
+        self.polled = inner.polled
+        self.group_metadata = inner.group_metadata
+        self.committed = inner.committed
+        self.position = inner.position
+        self.seek = inner.seek
+        self.pause = inner.pause
+        self.resume = inner.resume
+        self.end_offsets = inner.end_offsets
+
+    @property
+    def on_revoked(self) -> Callable[[TopicPartition], object]:
+        return self.inner.on_revoked
+
+    @on_revoked.setter
+    def on_revoked(self, listener: Callable[[TopicPartition], object]) -> None:
+        self.inner.on_revoked = listener
+
+    @property
+    def on_revoking(self) -> Callable[[list[TopicPartition]], Awaitable[object]]:
+        return self.inner.on_revoking
+
+    @on_revoking.setter
+    def on_revoking(self, listener: Callable[[list[TopicPartition]], Awaitable[object]]) -> None:
+        self.inner.on_revoking = listener
+
+    @property
+    def on_assigned(self) -> Callable[[list[TopicPartition]], Awaitable[object]]:
+        return self._assigned
+
+    @on_assigned.setter
+    def on_assigned(self, listener: Callable[[list[TopicPartition]], Awaitable[object]]) -> None:
+        self._assigned = listener
+        self.inner.on_assigned = self._take
+
+    async def _take(self, partitions: list[TopicPartition]) -> None:
+        try:
+            await self._assigned(partitions)
+        finally:
+            self._backend.moved()
+
+    async def fetch(self, max_wait_ms: int | None = None) -> list[FetchedRecords]:
+        backend = self._backend
+        if backend.hooks:
+            await backend.at(self._call("fetch", "before"))
+        fetched = await self.inner.fetch(max_wait_ms)
+        if backend.hooks:
+            try:
+                await backend.at(self._call("fetch", "after", sum(map(len, fetched))))
+            except BaseException:
+                self._put_back(fetched)
+                raise
+        return fetched
+
+    def _put_back(self, fetched: list[FetchedRecords]) -> None:
+        """Nobody has seen them: they are fetched again."""
+        held = self.inner.assignment()
+        for chunk in fetched:
+            topic_partition = TopicPartition(chunk.topic, chunk.partition)
+            if topic_partition in held and len(chunk):
+                self.inner.seek(topic_partition, chunk.offsets[0])
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        backend = self._backend
+        if not backend.hooks:
+            await self.inner.commit(offsets)
+            return
+        await backend.at(self._call("commit", "before"))
+        await self.inner.commit(offsets)
+        await backend.at(self._call("commit", "after"))
+
+    def _call(self, step: Step, when: Literal["before", "after"], records: int = 0) -> Call:
+        return Call(step, when, self, group=self.config.group or "", records=records)
+
+    async def aclose(self) -> None:
+        if self in self._backend.consumers:
+            self._backend.consumers.remove(self)
+        await self.inner.aclose()
+
+
+class _Held(NamedTuple):
+    """A record that has not reached the log yet."""
+
+    waits: list[Wait]
+    append: Callable[[], Delivery]
+    delivery: BatchDelivery
+    """What its sender looks at."""
+
+
+class FaultyProducer:
+    """See `BackendProducer`."""
+
+    def __init__(self, backend: FaultyBackend, inner: BackendProducer, config: ProducerConfig) -> None:
+        self.inner = inner
+        self.config = config
+        self._backend = backend
+        self._held: deque[_Held] = deque()
+        self._turn = anyio.Lock()
+        self._held_some = anyio.Event()
+        self._spoiled: EventBusError | None = None
+        """What kept a record of the open transaction from the log."""
+        self.partition_count = inner.partition_count
+        self.wait_for_room = inner.wait_for_room
+
+    @property
+    def on_topics_changed(self) -> Callable[[], object]:
+        return self.inner.on_topics_changed
+
+    @on_topics_changed.setter
+    def on_topics_changed(self, listener: Callable[[], object]) -> None:
+        self.inner.on_topics_changed = listener
+
+    @property
+    def _passes(self) -> bool:
+        """Nothing is asked for: everything goes straight through."""
+        return not self._backend.hooks and not self._held
+
+    # sends -----------------------------------------------------------------------------------------------------------
+
+    def appender(self, topic: str, partition: int) -> Append:
+        append = self.inner.appender(topic, partition)
+
+        def faulty(key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> Delivery:
+            if self._passes:
+                return append(key, value, headers, timestamp_ms)
+            return self._append(
+                TopicPartition(topic, partition), lambda: append(key, value, headers, timestamp_ms), timestamp_ms
+            )
+
+        return faulty
+
+    def adder(self, topic: str, partition: int) -> Add:
+        add = self.inner.adder(topic, partition)
+        append = self.inner.appender(topic, partition)
+
+        def faulty(key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> BatchDelivery:
+            if self._passes:
+                return add(key, value, headers, timestamp_ms)
+            where = TopicPartition(topic, partition)
+            return self._append(where, lambda: append(key, value, headers, timestamp_ms), timestamp_ms).batch
+
+        return faulty
+
+    def _append(self, where: TopicPartition, append: Callable[[], Delivery], timestamp_ms: int) -> Delivery:
+        try:
+            waits = self._backend.ask(self._call("send", "before", where.topic))
+        except KafkaError as error:
+            delivery = BatchDelivery(*where)
+            self._fail(delivery, error)
+            return Delivery(delivery, 0, timestamp_ms)
+        if not waits and not self._held:
+            return append()
+        delivery = BatchDelivery(*where)
+        self._held.append(_Held(waits, append, delivery))
+        self._held_some.set()
+        return Delivery(delivery, 0, timestamp_ms)
+
+    def _fail(self, delivery: BatchDelivery, error: EventBusError) -> None:
+        self._spoil(error)
+        delivery.count = 1
+        delivery.fail(error)
+
+    def sender(self, topic: str, partition: int) -> Send:
+        send = self.inner.sender(topic, partition)
+
+        async def faulty(key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> RecordMetadata:
+            if self._passes:
+                return await send(key, value, headers, timestamp_ms)
+            try:
+                await self._backend.at(self._call("send", "before", topic))
+            except EventBusError as error:
+                self._spoil(error)
+                raise
+            await self._release()
+            metadata = await send(key, value, headers, timestamp_ms)
+            await self._backend.at(self._call("send", "after", topic))
+            return metadata
+
+        return faulty
+
+    def _spoil(self, error: EventBusError) -> None:
+        if self.config.transactional_id is not None:
+            self._spoiled = self._spoiled or error
+
+    async def _release(self) -> None:
+        """Give the log what was held back, in order, each record when its time has come."""
+        async with self._turn:
+            while self._held:
+                waits, append, delivery = self._held[0]
+                try:
+                    for wait in waits:
+                        await wait()
+                    if delivery.done:
+                        continue  # discarded meanwhile
+                    stored = append()
+                except EventBusError as error:
+                    self._fail(delivery, error)
+                else:
+                    stored.batch.when_done(_Outcome(stored, delivery))
+                self._held.popleft()
+
+    async def flush(self) -> None:
+        if self._passes:
+            await self.inner.flush()
+            return
+        await self._backend.at(self._call("flush", "before"))
+        await self._release()
+        await self.inner.flush()
+        await self._backend.at(self._call("flush", "after"))
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._release_in_time)
+            await self.inner.run()
+
+    async def _release_in_time(self) -> None:
+        while True:
+            self._held_some = anyio.Event()
+            if not self._held:
+                await self._held_some.wait()
+            await self._release()
+
+    # transactions ----------------------------------------------------------------------------------------------------
+
+    async def init_transactions(self) -> None:
+        await self._around("init_transactions", self.inner.init_transactions)
+
+    def begin_transaction(self) -> None:
+        self.inner.begin_transaction()
+        self._spoiled = None
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
+    ) -> None:
+        await self._around("send_offsets", lambda: self.inner.send_offsets_to_transaction(offsets, group))
+
+    async def commit_transaction(self) -> None:
+        await self._around("commit_transaction", self._commit_transaction)
+
+    async def _commit_transaction(self) -> None:
+        await self._release()
+        spoiled, self._spoiled = self._spoiled, None
+        if spoiled is not None:
+            await self.inner.abort_transaction()
+            raise TransactionAborted(
+                f"the transaction of {self.config.transactional_id!r} was aborted, for a record of it was not stored: "
+                f"{spoiled}"
+            ) from spoiled
+        await self.inner.commit_transaction()
+
+    async def abort_transaction(self) -> None:
+        while self._held:
+            self._held.popleft().delivery.discard(TransactionAborted("the transaction was aborted before it was sent"))
+        await self._around("abort_transaction", self.inner.abort_transaction)
+
+    async def _around(self, step: Step, do: Callable[[], Awaitable[Any]]) -> None:
+        if self._backend.hooks:
+            await self._backend.at(self._call(step, "before"))
+        await do()
+        if self._backend.hooks:
+            await self._backend.at(self._call(step, "after"))
+
+    def _call(self, step: Step, when: Literal["before", "after"], topic: str = "") -> Call:
+        return Call(step, when, self, transactional_id=self.config.transactional_id or "", topic=topic)
+
+    async def aclose(self) -> None:
+        if self in self._backend.producers:
+            self._backend.producers.remove(self)
+        with anyio.CancelScope(shield=True):
+            await self._release()
+        await self.inner.aclose()
+
+
+class _Outcome:
+    """Tells what came of a record that was held back to the handle its sender has."""
+
+    def __init__(self, stored: Delivery, delivery: BatchDelivery) -> None:
+        self._stored = stored
+        self._delivery = delivery
+
+    def __call__(self) -> None:
+        batch = self._stored.batch
+        if batch.error is not None:
+            self._delivery.discard(batch.error)  # logged where it was met
+        else:
+            self._delivery.resolve(self._stored.result().offset, batch.log_append_time_ms)
