@@ -397,6 +397,14 @@ class HandlerError(EventBusError):
     """A handler raised; the message carries the record's coordinates, the cause is chained."""
 
 
+class StoppedBySignal(EventBusError):
+    """Exit with ``128 + number``: a second signal ended the bus before its records were finished."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = int(number)
+
+
 def error_for_code(code: int, message: str) -> KafkaError:
     """The exception for one of Kafka's error codes."""
     for cls in _kafka_classes(KafkaError):

@@ -28,26 +28,26 @@ from eventbus.client.config import (
 from eventbus.client.consumer import Consumer
 from eventbus.client.declarations import Declarations
 from eventbus.client.handlers import Handler, ProducerFunction
+from eventbus.client.middleware import Middleware, check_middleware
 from eventbus.client.producer import Producer
 from eventbus.client.rebalance import Listener, RebalanceListener
 from eventbus.client.runner import Runner, inside_handler
 from eventbus.client.sending import Sending
+from eventbus.client.signals import hear_signals
 from eventbus.client.single_error import SingleError
+from eventbus.client.start_checks import check_groups, prepare_topics
+from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transaction, Transactions
 from eventbus.errors import (
     BufferExhausted,
     ConfigError,
     HandlerError,
-    KafkaError,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
+    StoppedBySignal,
 )
-from eventbus.suggest import nearest
 from serdes import Serde
 
 if TYPE_CHECKING:
     from eventbus.client.blocking import BlockingBus
-    from eventbus.client.middleware import Middleware
 
 logger = logging.getLogger("eventbus")
 
@@ -93,16 +93,21 @@ class EventBus(Declarations, Sending):
         producer_settings(self._producer_config)
         log_config = {key: value for key, value in values.items() if key in LOG_KEYS}
         self._backend = open_backend(url, log_config, clock) if backend is None else backend
-        self._middleware: tuple[Middleware, ...] = tuple(middleware)
+        self._middleware: tuple[Middleware, ...] = check_middleware(middleware, "EventBus")
         self._drain_seconds = drain_timeout_ms / 1000
         self._producers: dict[str, Producer] = {}
         self._all_producers: list[Producer] = []
-        self._transactions = Transactions(self.new_producer)
+        self._transactions = Transactions(self.new_producer, self._backend.timers)
         self._runners: list[Runner] = []
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._is_starting = False
         self._stack: AsyncExitStack | None = None
+        self._bridge: Bridge | None = None
+        """What other threads reach this bus by, while it runs."""
         self._progress = anyio.Event()
         self._stop_asked = anyio.Event()
+        self._hears_signals = False
+        self._stopped_by: signal.Signals | None = None
         self.failure: HandlerError | None = None
         """The first handler error that stopped a partition since the last start; None while all is well."""
         self.admin: Admin = Admin(self._backend)
@@ -133,17 +138,19 @@ class EventBus(Declarations, Sending):
             raise ConfigError("on_backend: the bus is running already; enter it before the bus starts")
         before = self._backend, self._clock, self.admin, self._middleware
         self._backend, self._clock, self.admin = backend, clock, Admin(backend)
-        self._middleware = (*middleware, *self._middleware)
+        self._middleware = (*check_middleware(middleware, "on_backend"), *self._middleware)
+        self._transactions = Transactions(self.new_producer, backend.timers)
         try:
             yield
         finally:
             self._backend, self._clock, self.admin, self._middleware = before
+            self._transactions = Transactions(self.new_producer, self._backend.timers)
 
     def blocking(self) -> BlockingBus:
-        """This bus for programs without an event loop, and for plain threads: ``with bus.blocking() as bus:``."""
+        """This bus for plain threads and plain programs, see `BlockingBus`."""
         from eventbus.client.blocking import BlockingBus  # most services never need it
 
-        return BlockingBus(self)
+        return BlockingBus(self, lambda: self._bridge)
 
     # life ------------------------------------------------------------------------------------------------------------
 
@@ -158,8 +165,17 @@ class EventBus(Declarations, Sending):
 
     async def start(self) -> None:
         """Open the log, create declared topics, start the consumers. Pair it with `close` in the same task."""
-        if self._tasks is not None:
+        if self._tasks is not None or self._is_starting:
             raise ConfigError("the bus is running already")
+        members = [(handler, self._group_of(handler)) for handler in self._handlers]
+        check_groups(members, self._topics)
+        self._is_starting = True
+        try:
+            await self._open(members)
+        finally:
+            self._is_starting = False
+
+    async def _open(self, members: Sequence[tuple[Handler[Any, Any], str]]) -> None:
         async with AsyncExitStack() as stack:
             await self._backend.start()
             stack.push_async_callback(self._backend.aclose)
@@ -167,15 +183,17 @@ class EventBus(Declarations, Sending):
             self._stop_asked = anyio.Event()
             self._progress = anyio.Event()
             self.failure = None
+            self._hears_signals = False
+            self._stopped_by = None
             stack.callback(self._forget_run)
-            await self._create_declared_topics()
-            await self._check_topics()
+            await prepare_topics(self._backend, self._topics, members)
             stack.push_async_exit(SingleError())
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
+            self._bridge = Bridge(self._tasks)
             stack.push_async_exit(self._drain_tasks)
             self._tasks.start_soon(self._backend.run)
-            for handler in self._handlers:
-                await self._start_handler(handler)
+            for handler, group in members:
+                await self._start_handler(handler, group)
             self._stack = stack.pop_all()
 
     async def close(self) -> None:
@@ -193,14 +211,24 @@ class EventBus(Declarations, Sending):
         stack, self._stack = self._stack, None
         if stack is None:
             return None
-        return await stack.__aexit__(kind, error, traceback)
+        swallowed = await stack.__aexit__(kind, error, traceback)
+        if self._stopped_by is not None and error is None:
+            raise StoppedBySignal(
+                f"{self._stopped_by.name} came twice: the bus was stopped at once; what was unfinished is not "
+                "committed, and handled again after the next start",
+                self._stopped_by,
+            )
+        return swallowed
 
     def _forget_run(self) -> None:
         self._tasks = None
+        if self._bridge is not None:
+            self._bridge.close()
+            self._bridge = None
         self._runners = []
         self._producers = {}
         self._all_producers = []
-        self._transactions = Transactions(self.new_producer)
+        self._transactions = Transactions(self.new_producer, self._backend.timers)
         self._notify()  # who waits in `drain` waits for nothing now
 
     async def _drain_tasks(self, *_: Any) -> None:
@@ -224,26 +252,7 @@ class EventBus(Declarations, Sending):
         while any(not runner.has_left for runner in self._runners):
             await self._progress.wait()
 
-    async def _create_declared_topics(self) -> None:
-        existing = set(await self.admin.list_topics())
-        missing = [spec for name, spec in self._topics.items() if name not in existing]
-        for result in (await self._backend.create_topics(missing)).values() if missing else ():
-            if isinstance(result, KafkaError) and not isinstance(result, TopicAlreadyExists):
-                raise result
-
-    async def _check_topics(self) -> None:
-        """A handler of a topic that is not there is a typo or a missing declaration: say so now, not by silence."""
-        existing = set(await self.admin.list_topics(internal=True))
-        for handler in self._handlers:
-            for topic in handler.spec.topics:
-                if topic not in existing and not self._backend.auto_creates_topics:
-                    raise UnknownTopicOrPartition(
-                        f"{handler!r}: there is no topic {topic!r}{nearest(topic, existing)}; declare it with "
-                        f"bus.topic({topic!r}), or create it: eventbus topics create {topic}"
-                    )
-
-    async def _start_handler(self, handler: Handler[Any, Any]) -> None:
-        group = self._group_of(handler)
+    async def _start_handler(self, handler: Handler[Any, Any], group: str) -> None:
         config = consumer_settings({"group": group, "client_id": self.client_id, **handler.spec.consumer_options()})
         publish = None if handler.producer is None else partial(self._enqueue, handler.producer)
         open_producer = partial(self._open_transactional, handler)
@@ -266,27 +275,42 @@ class EventBus(Declarations, Sending):
         self._tasks.start_soon(runner.run)
 
     async def run(self) -> None:
-        """Run until SIGINT, SIGTERM or `stop`. Starts the bus if it is not running."""
+        """Run until SIGINT, SIGTERM or `stop`. Starts the bus if it is not running.
+
+        The first signal makes this return; closing then gives the records at work ``drain_timeout_ms``. A second one,
+        also while the bus closes, cancels them: they are not committed, and handled again after the next start. Then
+        closing raises `StoppedBySignal`. Outside of the main thread signals are somebody else's, and `stop` works.
+        """
         if self._tasks is None:
             async with self:
                 await self.run()
             return
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._stop_on_signal)
-            await self._stop_asked.wait()
-            tasks.cancel_scope.cancel()
-        self._stop_asked = anyio.Event()
+        if not self._hears_signals:
+            self._hears_signals = True
+            if await self._tasks.start(hear_signals, self._on_signal):
+                logger.info("%s runs until SIGTERM or SIGINT (Ctrl-C)", self.url)
+        stop_asked = self._stop_asked
+        await stop_asked.wait()
+        if self._stop_asked is stop_asked:
+            self._stop_asked = anyio.Event()
 
-    async def _stop_on_signal(self) -> None:
-        try:
-            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                async for number in signals:
-                    logger.info("%s: finishing the records at work", signal.Signals(number).name)
-                    self.stop()
-                    return
-        except (NotImplementedError, RuntimeError, ValueError):
-            # Windows, or not the main thread: signals are somebody else's, stop() still works.
-            return
+    def _on_signal(self, number: signal.Signals, nth: int) -> None:
+        if nth == 1:
+            logger.info(
+                "%s: stopping; records at work may take up to %g s to finish (drain_timeout_ms); "
+                "a second signal stops at once",
+                number.name, self._drain_seconds,
+            )  # fmt: skip
+        else:
+            logger.warning(
+                "%s again: stopping at once; what is unfinished is not committed, and handled again after the next "
+                "start (a plain function ends when it returns; a third signal kills)",
+                number.name,
+            )  # fmt: skip
+            self._stopped_by = number
+            for runner in self._runners:
+                runner.cancel()
+        self.stop()
 
     def stop(self) -> None:
         """Make `run` return."""
@@ -442,4 +466,6 @@ class EventBus(Declarations, Sending):
     def _running(self, what: str) -> anyio.abc.TaskGroup:
         if self._tasks is None:
             raise ConfigError(f"{what}: the bus is not running; use it inside `async with bus:`")
+        if self._bridge is not None:
+            self._bridge.home.check(what)
         return self._tasks

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from eventbus import ConsumerRecord, EventBus, RecordMetadata, TopicPartition, consumer, producer
+from eventbus.backends.urls import open_backend
 from eventbus.errors import (
     ConfigError,
     HandlerError,
@@ -138,27 +139,28 @@ async def test_two_groups_each_get_everything(make_bus: Any) -> None:
     assert seen["a"] == seen["b"] == [str(n) for n in range(10)]
 
 
-async def test_two_handlers_of_one_group_share_its_partitions(make_bus: Any) -> None:
-    bus = make_bus()
-    bus.topic("t", partitions=4)
+async def test_a_handler_in_two_buses_shares_the_partitions(file_url: str) -> None:
     seen: dict[str, set[int]] = {"one": set(), "two": set()}
     values: list[bytes] = []
 
-    @bus.consumer("t", group="g")
-    async def one(record: ConsumerRecord) -> None:
-        seen["one"].add(record.partition)
-        values.append(record.value)
+    def service(name: str) -> EventBus:
+        bus = EventBus(file_url)
+        bus.topic("t", partitions=4)
 
-    @bus.consumer("t", group="g")
-    async def two(record: ConsumerRecord) -> None:
-        seen["two"].add(record.partition)
-        values.append(record.value)
+        @bus.consumer("t", group="g")
+        async def handle(record: ConsumerRecord) -> None:
+            assert record.value is not None
+            seen[name].add(record.partition)
+            values.append(record.value)
 
-    async with bus:
-        await bus.drain()  # both are in
+        return bus
+
+    async with service("one") as one, service("two") as two:
+        await one.drain()  # both are in
         for n in range(40):
-            await bus.send("t", b"%d" % n, partition=n % 4)
-        await bus.drain()
+            await one.send("t", b"%d" % n, partition=n % 4)
+        await one.drain()
+        await two.drain()
     assert seen["one"] | seen["two"] == {0, 1, 2, 3} and len(seen["one"]) == len(seen["two"]) == 2
     assert sorted(values) == sorted(b"%d" % n for n in range(40))
 
@@ -549,3 +551,206 @@ async def test_declaring_after_the_start_is_refused(make_bus: Any) -> None:
 
             @bus.consumer("t")
             async def handle(text: str) -> None: ...
+
+
+# what a start refuses ------------------------------------------------------------------------------------------------
+
+
+def _two_handlers(bus: EventBus, first: dict[str, Any], second: dict[str, Any]) -> None:
+    @bus.consumer(**first)
+    async def bill(text: str) -> None: ...
+
+    @bus.consumer(**second)
+    async def mail(text: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shared"),
+    [
+        ({"topics": "orders"}, {"topics": "orders"}, "'orders'"),
+        ({"topics": ["a", "orders"]}, {"topics": ["orders", "b"]}, "'orders'"),
+        ({"topics": "orders"}, {"pattern": "or.*"}, "'orders'"),
+        ({"pattern": "or.*"}, {"topics": "orders"}, "'orders'"),
+        ({"pattern": "order.*"}, {"pattern": ".*ders"}, "'orders'"),
+        ({"pattern": "not yet.*"}, {"pattern": "not yet.*"}, r"what matches 'not yet\.\*'"),
+    ],
+)
+async def test_two_handlers_of_one_topic_and_group_are_refused(
+    make_bus: Any, first: dict[str, Any], second: dict[str, Any], shared: str
+) -> None:
+    bus = make_bus()
+    for topic in ("a", "b", "orders"):
+        bus.topic(topic)
+    _two_handlers(bus, {**first, "group": "g"}, {**second, "group": "g"})
+    message = rf"handler 'bill' .*test_bus.*'mail' .*both read {shared} as the group 'g'.*half of the partitions"
+    with pytest.raises(ConfigError, match=message):
+        await bus.start()
+    assert not bus.is_running
+    with pytest.raises(ConfigError, match="not open"):  # it was not even opened
+        await bus.admin.list_topics()
+
+
+async def test_patterns_that_meet_in_a_topic_that_is_there_are_refused(make_bus: Any) -> None:
+    bus = make_bus()
+    _two_handlers(bus, {"pattern": "order.*", "group": "g"}, {"pattern": ".*ders", "group": "g"})
+    async with make_bus(), bus:
+        pass  # nothing matches both
+    if bus.url.startswith("memory"):
+        return
+    async with make_bus() as other:
+        await other.admin.create_topic("orders")
+    with pytest.raises(ConfigError, match="both read 'orders'"):
+        await bus.start()
+    assert not bus.is_running
+    async with make_bus() as other:  # and the log was closed again
+        assert "orders" in await other.admin.list_topics()
+
+
+async def test_default_groups_of_two_functions_of_one_name_meet(make_bus: Any) -> None:
+    bus = make_bus()
+    bus.topic("t")
+    for _ in range(2):
+
+        @bus.consumer("t")
+        async def handle(text: str) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"'eventbus\.handle'"):
+        await bus.start()
+
+
+async def test_groups_of_their_own_or_topics_of_their_own_are_fine(make_bus: Any) -> None:
+    for first, second in (
+        ({"topics": "a", "group": "g"}, {"topics": "a", "group": "h"}),
+        ({"topics": "a", "group": "g"}, {"topics": "b", "group": "g"}),
+        ({"pattern": "a.*", "group": "g"}, {"topics": "b", "group": "g"}),
+    ):
+        bus = make_bus()
+        bus.topic("a")
+        bus.topic("b")
+        _two_handlers(bus, first, second)
+        async with bus:
+            assert len(bus.runners) == 2
+        assert bus.runners == ()
+
+
+@pytest.mark.parametrize("which", [{"topics": "t"}, {"pattern": "t.*"}])
+async def test_a_global_order_needs_one_partition(make_bus: Any, which: dict[str, Any]) -> None:
+    bus = make_bus(num_partitions=3)
+    bus.topic("t", partitions=2)
+
+    @bus.consumer(**which, order="global")
+    async def handle(text: str) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"'handle'.*order='global'.*'t' has 2 partitions.*partitions=1"):
+        await bus.start()
+    assert not bus.is_running
+
+
+@pytest.mark.parametrize("config", [{}, {"auto_create_topics": True}])
+async def test_a_topic_read_in_global_order_is_made_with_one_partition(make_bus: Any, config: dict[str, Any]) -> None:
+    bus = make_bus(num_partitions=3, **config)
+    bus.topic("other")
+    if not config:
+        bus.topic("t")
+
+    @bus.consumer("t", order="global")
+    async def handle(text: str) -> None: ...
+
+    async with bus:
+        described = {one.name: len(one.partitions) for one in await bus.admin.describe_topics()}
+    assert described["t"] == 1 and described["other"] == 3
+
+
+async def test_a_pattern_that_is_none_is_named(make_bus: Any) -> None:
+    bus = make_bus()
+    bus.topic("t")
+    _two_handlers(bus, {"pattern": "(", "group": "g"}, {"topics": "t", "group": "g"})
+    with pytest.raises(ConfigError, match=r"'bill'.*no regular expression"):
+        await bus.start()
+
+
+# life ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_bus_is_started_once_at_a_time(make_bus: Any) -> None:
+    bus = make_bus()
+    async with bus:
+        with pytest.raises(ConfigError, match="running already"):
+            await bus.start()
+
+
+async def test_two_starts_at_once_are_one_too_many(make_bus: Any) -> None:
+    bus = make_bus()
+    outcomes: list[str] = []
+
+    async def start() -> None:
+        try:
+            async with bus:
+                outcomes.append("started")
+                while len(outcomes) < 2:
+                    await anyio.lowlevel.checkpoint()
+        except ConfigError as error:
+            outcomes.append(str(error))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(start)
+        tasks.start_soon(start)
+    assert sorted(outcomes) == ["started", "the bus is running already"]
+    assert not bus.is_running
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_every_door_of_a_bus_that_does_not_run_says_so(make_bus: Any, when: str) -> None:
+    bus = make_bus()
+    bus.topic("t")
+
+    @bus.producer("t")
+    async def say(text: str) -> str:
+        return text
+
+    if when == "after":
+        async with bus:
+            await bus.send("t", "x")
+    doors: dict[str, Any] = {
+        "send": lambda: bus.send("t", "x"),
+        "send_nowait": lambda: bus.send_nowait("t", "x"),
+        "send_many": lambda: bus.send_many("t", ["x"]),
+        "say": lambda: say("x"),
+        "transaction": lambda: bus.transaction("id"),
+        "new_producer": bus.new_producer,
+        "new_consumer": lambda: bus.new_consumer("t"),
+        "drain": bus.drain,
+        "admin": bus.admin.list_topics,
+    }
+    for name, door in doors.items():
+        with pytest.raises(ConfigError, match="async with bus"):
+            answer = door()
+            if hasattr(answer, "__await__"):
+                await answer
+            raise AssertionError(name)
+
+
+async def test_on_backend_runs_it_elsewhere_for_a_while(make_bus: Any, file_url: str) -> None:
+    bus = make_bus()
+    bus.topic("t")
+    seen: list[str] = []
+    clock = lambda: 1_234_567  # noqa: E731 - a clock is a function
+
+    @bus.consumer("t", group="g", start="earliest")
+    async def handle(text: str, record: ConsumerRecord) -> None:
+        seen.append(f"{text} {record.timestamp_ms}")
+
+    elsewhere = open_backend("memory://", {}, clock)
+    own = bus.admin
+    with bus.on_backend(elsewhere, clock):
+        async with bus:
+            await bus.send("t", "test")
+            await bus.drain()
+            with pytest.raises(ConfigError, match="running already"), bus.on_backend(elsewhere, clock):
+                pass
+    assert seen == ["test 1234567"]
+    assert bus.admin is own
+    async with bus:
+        await bus.send("t", "real")
+        await bus.drain()
+    assert len(seen) == 2 and seen[1].startswith("real 1")

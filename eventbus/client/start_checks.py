@@ -1,0 +1,126 @@
+"""What a bus checks and creates before its handlers start, so that a mistake is said at once and not by silence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from eventbus.backends.base import Backend
+from eventbus.broker import TopicSpec
+from eventbus.client.handlers import Handler
+from eventbus.errors import ConfigError, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
+from eventbus.suggest import nearest
+
+
+def check_groups(members: Sequence[tuple[Handler[Any, Any], str]], topics: Collection[str]) -> None:
+    """Refuse two handlers that would share records by accident: one topic, one group, one bus.
+
+    ``members``: each handler and its group. ``topics``: those known so far; patterns are resolved against them.
+    Raises ConfigError naming both handlers and the topic.
+    """
+    for at, (handler, group) in enumerate(members):
+        for other, other_group in members[:at]:
+            shared = _shared_topic(handler, other, topics) if group == other_group else None
+            if shared is not None:
+                raise ConfigError(
+                    f"{_named(other)} and {_named(handler)} both read {shared} as the group {group!r}: they would be "
+                    "two members of it, and each would get the records of half of the partitions only. Give each a "
+                    f"group of its own (group=...) if both are to see every record; to share the work, use "
+                    "concurrency=... in one handler, or run the service twice"
+                )
+
+
+def _shared_topic(one: Handler[Any, Any], other: Handler[Any, Any], topics: Collection[str]) -> str | None:
+    """What both read, as far as it is known."""
+    if one.spec.pattern is not None and one.spec.pattern == other.spec.pattern:
+        return f"what matches {one.spec.pattern!r}"
+    known = {*topics, *one.spec.topics, *other.spec.topics}
+    both = sorted(name for name in known if _reads(one, name) and _reads(other, name))
+    return repr(both[0]) if both else None
+
+
+def _reads(handler: Handler[Any, Any], topic: str) -> bool:
+    if handler.spec.pattern is None:
+        return topic in handler.spec.topics
+    if topic.startswith("__"):
+        return False
+    try:
+        return re.fullmatch(handler.spec.pattern, topic) is not None
+    except re.error as error:
+        raise ConfigError(
+            f"{_named(handler)}: pattern {handler.spec.pattern!r} is no regular expression: {error}"
+        ) from error
+
+
+def _named(handler: Handler[Any, Any]) -> str:
+    """A handler and where it is written: several may have one name."""
+    code = getattr(handler.function, "__code__", None)
+    place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    return f"handler {handler.__name__!r}{place}"
+
+
+async def prepare_topics(
+    backend: Backend, declared: Mapping[str, TopicSpec], members: Sequence[tuple[Handler[Any, Any], str]]
+) -> None:
+    """Create the declared topics that are missing, and refuse to start with handlers whose topics do not allow it.
+
+    Raises what the log says of a topic that it refuses to create; UnknownTopicOrPartition (with the nearest name) for
+    one that a handler names and nobody declared; ConfigError as `check_groups` and `check_global_order` do.
+    """
+    if not declared and not members:
+        return
+    partitions = {topic.name: len(topic.partitions) for topic in await backend.describe_topics()}
+    handlers = [handler for handler, _ in members]
+    missing = [spec for spec in _wanted(declared, handlers, backend) if spec.name not in partitions]
+    for name, result in (await backend.create_topics(missing)).items() if missing else ():
+        if isinstance(result, TopicAlreadyExists):  # by another bus, meanwhile
+            partitions |= {topic.name: len(topic.partitions) for topic in await backend.describe_topics([name])}
+        elif isinstance(result, KafkaError):
+            raise result
+        else:
+            partitions[name] = len(result.partitions)
+    for handler in handlers:
+        for topic in handler.spec.topics:
+            if topic not in partitions and not backend.auto_creates_topics:
+                raise UnknownTopicOrPartition(
+                    f"{handler!r}: there is no topic {topic!r}{nearest(topic, partitions)}; declare it with "
+                    f"bus.topic({topic!r}), or create it: eventbus topics create {topic}"
+                )
+    check_groups(members, partitions)
+    check_global_order(handlers, partitions)
+
+
+def _wanted(
+    declared: Mapping[str, TopicSpec], handlers: Sequence[Handler[Any, Any]], backend: Backend
+) -> list[TopicSpec]:
+    """The topics to create; one that is read with ``order="global"`` and has no number of partitions gets one."""
+    wanted = dict(declared)
+    for handler in handlers:
+        if handler.spec.order == "global":
+            if backend.auto_creates_topics:  # at its first record it would get the log's default
+                wanted = {name: TopicSpec(name, -1, 1, {}) for name in handler.spec.topics} | wanted
+            for name, spec in wanted.items():
+                if spec.partitions == -1 and _reads(handler, name):
+                    wanted[name] = msgspec.structs.replace(spec, partitions=1)
+    return list(wanted.values())
+
+
+def check_global_order(handlers: Sequence[Handler[Any, Any]], partitions: Mapping[str, int]) -> None:
+    """Refuse ``order="global"`` on a topic of several partitions: a log keeps an order within a partition only.
+
+    ``partitions``: how many each known topic has. Raises ConfigError.
+    """
+    for handler in handlers:
+        if handler.spec.order != "global":
+            continue
+        for name, count in partitions.items():
+            if count > 1 and _reads(handler, name):
+                raise ConfigError(
+                    f"{_named(handler)} has order='global', and {name!r} has {count} partitions: records of different "
+                    f"partitions have no order. Make it a topic of one partition (bus.topic({name!r}, partitions=1); a "
+                    "topic never shrinks, so copy it into a new one), or use order='partition' with the key that "
+                    "must be in order"
+                )
