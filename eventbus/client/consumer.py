@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -14,17 +12,19 @@ import anyio
 
 from eventbus.backends.base import EARLIEST, LATEST, Backend, BackendConsumer, ConsumerConfig
 from eventbus.client.commits import BackgroundCommits, OnCommit, Spawn
+from eventbus.client.interceptors import ConsumerInterceptor, passed_through, tell_all
+from eventbus.client.reading import ConsumerRecords, Decoding, Prefetched
 from eventbus.client.rebalance import Listener, RebalanceListener, tell
-from eventbus.errors import ConfigError, EventBusError, SerializationError
+from eventbus.client.threads import Home
+from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import (
     ConsumerRecord,
-    FetchedRecords,
     GroupMetadata,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
 )
-from serdes import Decode, Serde, bind_decoder, serde_for
+from serdes import Serde
 
 logger = logging.getLogger("eventbus.consumer")
 
@@ -32,31 +32,17 @@ _CLOSE_SECONDS = 30
 """How long closing waits for commits and the listener; Kafka's ``close()`` has the same limit."""
 
 
-class _Ahead:
-    """Records fetched ahead of `poll`, and how many of them it has returned.
-
-    The position belongs to the chunk: nothing remembered of a partition can hide records of a newer fetch.
-    """
-
-    __slots__ = ("chunk", "index", "topic_partition")
-
-    def __init__(self, chunk: FetchedRecords) -> None:
-        self.chunk = chunk
-        self.index = 0
-        self.topic_partition = TopicPartition(chunk.topic, chunk.partition)
-
-    @property
-    def position(self) -> int:
-        """The next offset to return; beyond the last record, where the next fetch goes on."""
-        offsets = self.chunk.offsets
-        return offsets[self.index] if self.index < len(offsets) else self.chunk.next_offset
+OffsetsToCommit = Mapping[TopicPartition, OffsetAndMetadata | int]
+"""The *next* offset to read per partition, with a text beside it or without."""
 
 
 class Consumer:
     """Reads records in a loop of the caller's.
 
     Offsets are committed by `commit` alone (unless ``enable_auto_commit`` is set): what is not committed is read again
-    after a restart. Not for several tasks at once: a `poll` or a change of what to read beside another is refused.
+    after a restart. Not for several tasks at once: a `poll` or a change of what to read beside another is refused, and
+    so is any use in another thread (`EventBus.blocking` has a consumer for threads). To stop a loop, cancel it or leave
+    it: a cancelled `poll` loses nothing.
     """
 
     def __init__(
@@ -69,9 +55,11 @@ class Consumer:
         spawn: Spawn,
         listener: RebalanceListener,
         pattern: str | None = None,
+        partitions: Sequence[TopicPartition] = (),
         key: Any = bytes,
         value: Any = bytes,
         serdes: Mapping[type, Serde] | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> None:
         self._backend = backend
         self._open_consumer = open_consumer
@@ -79,27 +67,26 @@ class Consumer:
         self._config = config
         self._topics = topics
         self._pattern = pattern
-        self._key_serde = None if key is bytes else serde_for(key, serdes)
-        self._value_serde = None if value is bytes else serde_for(value, serdes)
-        self._decoders: dict[tuple[str, bool], Decode] = {}
-        self._ahead: deque[_Ahead] = deque()
-        """Never holds a chunk that is used up, so that its first one has a record to return."""
-        self._polled: dict[TopicPartition, int] = {}
-        """Next offset per partition after what `poll` has returned: what `commit` stores, and nothing else."""
+        self._partitions = partitions
+        self._timers = backend.timers
+        self._home = Home()
+        self._ahead = Prefetched(Decoding(key, value, serdes))
+        self._interceptors = interceptors
+        self._on_consume = [one.on_consume for one in interceptors]
+        self._on_commit = [one.on_commit for one in interceptors]
+        self._paused: set[TopicPartition] = set()
         self._sought: set[TopicPartition] = set()
         """Where the user sought to, since the last change of what to read: a listener's word goes before ours."""
         self._has_subject = False
         """Something was subscribed to or assigned."""
         self._is_used = False
-        self._thread = 0
-        """The one that opened it."""
         self._listener = listener
         self._hears_of_rebalances = False
         self._revoking: set[TopicPartition] = set()
         """Being given up in good order: what else goes is lost."""
         self._lost: list[TopicPartition] = []
         """Lost, and the listener has not been told."""
-        self._background = BackgroundCommits(self._commit_one_after_another, spawn)
+        self._background = BackgroundCommits(self._store, spawn, backend.timers)
         self._next_auto_commit = 0.0
         self._until_assigned = anyio.CancelScope()
 
@@ -107,25 +94,31 @@ class Consumer:
     def _consumer(self) -> BackendConsumer:
         if self._opened is None:
             raise ConfigError("this consumer is not open: use `async with bus.new_consumer(...) as consumer:`")
+        self._home.check_thread("a consumer's method")
         return self._opened
 
     async def __aenter__(self) -> Consumer:
         if self._opened is not None:
             raise ConfigError("this consumer is open already: give the second one a `bus.new_consumer(...)` of its own")
-        self._opened = self._open_consumer()
-        self._thread = threading.get_ident()
-        self._has_subject = False
-        self._opened.on_revoked = self._gone
-        self._opened.on_revoking = self._revoke
-        self._opened.on_assigned = self._assign
-        self._next_auto_commit = anyio.current_time() + self._config.auto_commit_interval_ms / 1000
+        self._home.check("opening a consumer")
+        self._open()
         try:
             if self._topics or self._pattern is not None:
                 await self.subscribe(*self._topics, pattern=self._pattern)
+            if self._partitions:
+                await self.assign(self._partitions)
         except BaseException:
             await self.aclose()
             raise
         return self
+
+    def _open(self) -> None:
+        self._opened = opened = self._open_consumer()
+        self._has_subject = False
+        opened.on_revoked = self._gone
+        opened.on_revoking = self._revoke
+        opened.on_assigned = self._assign
+        self._next_auto_commit = self._timers.current_time() + self._config.auto_commit_interval_ms / 1000
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -139,16 +132,22 @@ class Consumer:
         listener is told that the partitions go.
         """
         opened = self._opened
-        if opened is None:
-            return
+        if opened is not None:
+            self._home.check("closing a consumer")
+            try:
+                await self._leave(opened)
+            finally:
+                tell_all([one.close for one in self._interceptors])
+
+    async def _leave(self, opened: BackendConsumer) -> None:
         try:
-            with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+            with self._timers.move_on_after(_CLOSE_SECONDS, shield=True):
                 await self._before_leaving()
         finally:
             self._opened = None
             self._hears_of_rebalances = False
             self._ahead.clear()
-            self._polled.clear()
+            self._paused.clear()
             self._lost.clear()
             await opened.aclose()
 
@@ -190,30 +189,34 @@ class Consumer:
         wanted = [TopicPartition(*partition) for partition in partitions]
         await self._change(lambda: self._consumer.assign(wanted))
 
+    async def unsubscribe(self) -> None:
+        """Read nothing any more, and leave the group as `aclose` does; then subscribe or assign anew."""
+        with self._used_alone():
+            try:
+                await self._leave(self._consumer)
+            finally:
+                self._open()
+
+    def subscription(self) -> list[str]:
+        """The topics subscribed to; with a pattern, those that match it now. Nothing after `assign`."""
+        return self._consumer.subscription()
+
     async def _change(self, change: Callable[[], Awaitable[None]]) -> None:
         """Carry positions over a change of partitions: a backend may give up all of them and start anew."""
         with self._used_alone():
             assigned = self.assignment()
-            self._give_back(assigned)
+            self._ahead.give_back(assigned, self._consumer.seek)
             positions = {partition: await self._consumer.position(partition) for partition in assigned}
-            polled = self._polled.copy()
+            returned, paused = self._ahead.returned.copy(), self._paused.copy()
             self._sought.clear()
             self._has_subject = True
             await change()
-            kept = positions.keys() & set(self.assignment()) - self._sought
-            self._polled = {partition: polled[partition] for partition in polled.keys() & kept}
+            now = set(self.assignment())
+            kept = positions.keys() & now - self._sought
+            self._ahead.keep({partition: returned[partition] for partition in returned.keys() & kept})
             for partition in kept:
                 self._consumer.seek(partition, positions[partition])
-
-    def _give_back(self, partitions: Collection[TopicPartition]) -> None:
-        """Have what was fetched ahead of these partitions fetched again: dropping it alone would lose it."""
-        for ahead in [ahead for ahead in reversed(self._ahead) if ahead.topic_partition in partitions]:
-            self._consumer.seek(ahead.topic_partition, ahead.position)  # of several of a partition the first counts
-            self._ahead.remove(ahead)
-
-    def _forget(self, partition: TopicPartition) -> None:
-        self._ahead = deque(ahead for ahead in self._ahead if ahead.topic_partition != partition)
-        self._polled.pop(partition, None)
+            self.pause(*(paused & now))
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions being read. In a group with other members the first ones come with a poll: see `assigned`."""
@@ -236,7 +239,8 @@ class Consumer:
             self._revoking.discard(partition)
         elif self._hears_of_rebalances:
             self._lost.append(partition)
-        self._forget(partition)
+        self._paused.discard(partition)
+        self._ahead.forget(partition)
 
     async def _revoke(self, partitions: list[TopicPartition]) -> None:
         self._revoking.update(partitions)
@@ -260,8 +264,8 @@ class Consumer:
 
     # reading ---------------------------------------------------------------------------------------------------------
 
-    async def poll(self, timeout_ms: int = 1_000, max_records: int = 500) -> list[ConsumerRecord]:
-        """Up to ``max_records`` records; an empty list when none came within ``timeout_ms``.
+    async def poll(self, timeout_ms: int = 1_000, max_records: int = 500) -> ConsumerRecords:
+        """Up to ``max_records`` records, a list; an empty one when none came within ``timeout_ms``.
 
         Empty and earlier when only a position has moved: past aborted records, or a transaction's marker (KAFKA-12980).
 
@@ -273,23 +277,26 @@ class Consumer:
         raises it and the position is past the record.
         """
         with self._used_alone():
-            if self._config.enable_auto_commit and anyio.current_time() >= self._next_auto_commit:
+            if self._config.enable_auto_commit and self._timers.current_time() >= self._next_auto_commit:
                 await self._commit_automatically()
             if not self._ahead:
                 await self._fetch(timeout_ms)
             elif self._consumer.polled():
                 await self._fetch(0)  # the group waits; of what is here some may go
-        return self._take(max_records)
+        records = self._ahead.take(max_records)
+        if self._on_consume and records:
+            records = passed_through(records, self._on_consume)
+        return records
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        if not self._ahead or self._config.enable_auto_commit or self._consumer.polled():
+        if not self._ahead or self._config.enable_auto_commit or self._on_consume or self._consumer.polled():
             while not (records := await self.poll(1_000, 1)):
                 pass
             return records[0]
-        return self._take(1)[0]
+        return self._ahead.take(1)[0]
 
     @contextmanager
     def _used_alone(self) -> Generator[None]:
@@ -298,11 +305,7 @@ class Consumer:
                 "this consumer is already being polled by another task (or by its own rebalance listener): "
                 "one consumer, one task"
             )
-        if self._thread not in (0, threading.get_ident()):
-            raise ConfigError(
-                "this consumer was opened in another thread, and is not thread-safe: one consumer, one thread; "
-                "a thread that anyio started may ask the event loop: anyio.from_thread.run(consumer.poll)"
-            )
+        self._home.check("a consumer's method")
         self._is_used = True
         try:
             yield
@@ -315,71 +318,23 @@ class Consumer:
             raise ConfigError("this consumer has nothing to read: subscribe() to topics or assign() partitions first")
         await self._tell_of_losses()
         await anyio.lowlevel.checkpoint()
-        for ahead in map(_Ahead, await consumer.fetch(timeout_ms)):
-            # The backend went back by itself (a reset, a topic created anew): the old offset means nothing here.
-            if ahead.position < self._polled.get(ahead.topic_partition, 0):
-                del self._polled[ahead.topic_partition]
-            if ahead.chunk.offsets:
-                self._ahead.append(ahead)
+        self._ahead.add(await consumer.fetch(timeout_ms))
         await self._tell_of_losses()  # what was fetched is in hand: a listener that raises loses none of it
-
-    def _take(self, max_records: int) -> list[ConsumerRecord]:
-        """Up to ``max_records`` of what is there; the positions move with each record taken, never before."""
-        records: list[ConsumerRecord] = []
-        while self._ahead and len(records) < max_records:
-            ahead = self._ahead[0]
-            try:
-                record = self._deserialize(ahead.chunk.record(ahead.index))
-            except Exception as error:
-                if records:
-                    break  # these first: the next poll comes upon the same record and raises
-                if isinstance(error, SerializationError):
-                    self._step(ahead)
-                raise
-            self._step(ahead)
-            records.append(record)
-        return records
-
-    def _step(self, ahead: _Ahead) -> None:
-        ahead.index += 1
-        self._polled[ahead.topic_partition] = ahead.position
-        if ahead.index == len(ahead.chunk):
-            self._ahead.popleft()
-
-    def _deserialize(self, record: ConsumerRecord) -> ConsumerRecord:
-        if self._key_serde is not None and record.key is not None:
-            record.key = self._decode(record, record.key, self._key_serde, True)
-        if self._value_serde is not None and record.value is not None:
-            record.value = self._decode(record, record.value, self._value_serde, False)
-        return record
-
-    def _decode(self, record: ConsumerRecord, data: bytes, serde: Serde, is_key: bool) -> Any:
-        decode = self._decoders.get((record.topic, is_key))
-        if decode is None:
-            decode = self._decoders[(record.topic, is_key)] = bind_decoder(serde, record.topic)
-        try:
-            return decode(data)
-        except Exception as error:
-            raise SerializationError(
-                f"the {'key' if is_key else 'value'} of {record.topic}-{record.partition} offset {record.offset} "
-                f"cannot be read: {error}"
-            ) from error
 
     # positions -------------------------------------------------------------------------------------------------------
 
     async def position(self, partition: TopicPartition) -> int:
         """The next offset `poll` returns of this partition."""
-        for ahead in self._ahead:
-            if ahead.topic_partition == partition:
-                return ahead.position
-        return await self._consumer.position(TopicPartition(*partition))
+        partition = TopicPartition(*partition)
+        ahead = self._ahead.position(partition)
+        return await self._consumer.position(partition) if ahead is None else ahead
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Read on from ``offset``. `commit` then covers what `poll` returns from here on, not what it did before."""
         partition = TopicPartition(*partition)
-        self._consumer.seek(partition, offset)
+        self._consumer.seek(partition, offset if isinstance(offset, int) else offset.offset)
         self._sought.add(partition)
-        self._forget(partition)
+        self._ahead.forget(partition)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Read on from the first offset held; all partitions when none is named."""
@@ -390,21 +345,26 @@ class Consumer:
         await self._seek_to(partitions, LATEST)
 
     async def _seek_to(self, partitions: Sequence[TopicPartition], at: int) -> None:
-        wanted = list(partitions) or self.assignment()
-        for partition, found in (await self._backend.list_offsets(dict.fromkeys(wanted, at))).items():
+        for partition, found in (await self._offsets_at(dict.fromkeys(self._named(partitions), at))).items():
             self.seek(partition, found.offset)
+
+    def _named(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Those named, or all that are assigned."""
+        return [TopicPartition(*partition) for partition in partitions] or self.assignment()
+
+    async def _offsets_at(self, at: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        return await self._backend.list_offsets(at, self._config.isolation)
 
     async def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time; None where there is none."""
-        found = await self._backend.list_offsets(times_ms)
+        found = await self._offsets_at({TopicPartition(*partition): time_ms for partition, time_ms in times_ms.items()})
         return {partition: at if at.offset >= 0 else None for partition, at in found.items()}
 
     async def seek_to_time(self, time_ms: int, *partitions: TopicPartition) -> None:
         """Read on from the first record at or after a time, or from the end; all partitions when none is named."""
-        wanted = [TopicPartition(*partition) for partition in partitions] or self.assignment()
-        found = await self.offsets_for_times(dict.fromkeys(wanted, time_ms))
+        found = await self.offsets_for_times(dict.fromkeys(self._named(partitions), time_ms))
         for partition, at in found.items():
             if at is None:
                 await self._seek_to([partition], LATEST)
@@ -412,19 +372,30 @@ class Consumer:
                 self.seek(partition, at.offset)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return nothing of these partitions until `resume`."""
-        self._consumer.pause(partitions)
-        self._give_back(partitions)
+        """Return nothing of these partitions until `resume`, or until they are given up."""
+        named = [TopicPartition(*partition) for partition in partitions]
+        self._consumer.pause(named)
+        self._paused.update(named)
+        self._ahead.give_back(named, self._consumer.seek)
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Take up paused partitions again."""
-        self._consumer.resume(partitions)
+        named = [TopicPartition(*partition) for partition in partitions]
+        self._consumer.resume(named)
+        self._paused.difference_update(named)
+
+    def paused(self) -> list[TopicPartition]:
+        """The partitions that `pause` stopped."""
+        return sorted(self._paused.intersection(self.assignment()))
+
+    async def beginning_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """The first offset each partition holds; of all assigned ones when none is named."""
+        found = await self._offsets_at(dict.fromkeys(self._named(partitions), EARLIEST))
+        return {partition: at.offset for partition, at in found.items()}
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         """Where each partition ends: the offset its next record gets, or, read committed, the first open one."""
-        return await self._consumer.end_offsets(
-            [TopicPartition(*partition) for partition in partitions] or self.assignment()
-        )
+        return await self._consumer.end_offsets(self._named(partitions))
 
     async def lag(self, partition: TopicPartition) -> int:
         """Records between the position and the end of the partition: what is still to be polled."""
@@ -444,7 +415,7 @@ class Consumer:
 
     # commits ---------------------------------------------------------------------------------------------------------
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
+    async def commit(self, offsets: OffsetsToCommit | None = None) -> None:
         """Store the *next* offset to read per partition; without ``offsets``, of everything `poll` has returned.
 
         Partitions given up since, or whose topic was deleted, are left out. On disk on return. Raises
@@ -453,26 +424,27 @@ class Consumer:
         """
         chosen = self._chosen(offsets)
         self._background.number(chosen)
-        await self._consumer.commit(chosen)
+        await self._store(chosen)
 
     def commit_nowait(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
-        callback: OnCommit | None = None,
+        self, offsets: OffsetsToCommit | OnCommit | None = None, callback: OnCommit | None = None
     ) -> None:
         """Commit without waiting. Errors that may pass are tried again, unless a newer commit has been made since.
 
-        ``callback(offsets, error)`` is called with the outcome; without one an error is logged. `aclose` waits for it.
+        ``callback(offsets, error)`` is called with the outcome; without one an error is logged. It may be the only
+        argument. `aclose` waits for it. `commit_async` is the same under Kafka's name.
         """
+        if callable(offsets):
+            offsets, callback = None, offsets
         self._background.add(self._chosen(offsets), callback)
 
-    def _chosen(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        chosen: Mapping[TopicPartition, OffsetAndMetadata | int]
+    commit_async = commit_nowait
+
+    def _chosen(self, offsets: OffsetsToCommit | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        chosen: OffsetsToCommit
         if offsets is None:
-            assigned = self.assignment()
-            chosen = {partition: self._polled[partition] for partition in assigned if partition in self._polled}
+            polled = self._ahead.returned
+            chosen = {partition: polled[partition] for partition in self.assignment() if partition in polled}
         else:
             chosen = offsets
         return {
@@ -480,12 +452,14 @@ class Consumer:
             for partition, offset in chosen.items()
         }
 
-    async def _commit_one_after_another(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    async def _store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         await self._consumer.commit(offsets)
+        if self._on_commit and offsets:
+            tell_all(self._on_commit, offsets)
 
     async def _commit_automatically(self, partitions: Collection[TopicPartition] | None = None) -> None:
         """What `poll` has returned, whether it was handled or not: that is what ``enable_auto_commit`` means."""
-        self._next_auto_commit = anyio.current_time() + self._config.auto_commit_interval_ms / 1000
+        self._next_auto_commit = self._timers.current_time() + self._config.auto_commit_interval_ms / 1000
         polled = self._chosen(None)
         if partitions is not None:
             polled = {partition: offset for partition, offset in polled.items() if partition in partitions}
@@ -496,9 +470,7 @@ class Consumer:
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed, of all assigned partitions when none is named; absent means never."""
-        return await self._consumer.committed(
-            [TopicPartition(*partition) for partition in partitions] or self.assignment()
-        )
+        return await self._consumer.committed(self._named(partitions))
 
     def group_metadata(self) -> GroupMetadata:
         """Which member of which generation this consumer is: what a transaction that commits its offsets is given."""

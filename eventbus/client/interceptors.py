@@ -1,0 +1,93 @@
+"""Hooks into every record that is sent or read, where Kafka's clients have theirs (``interceptor.classes``)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from eventbus.client.reading import ConsumerRecords
+from eventbus.errors import EventBusError
+from eventbus.types import OffsetAndMetadata, RecordMetadata, TopicPartition
+
+logger = logging.getLogger("eventbus.interceptors")
+
+T = TypeVar("T")
+
+
+class ProducerRecord(msgspec.Struct, kw_only=True):
+    """A record as its sender gave it, before it is bytes; what `Producer.send` takes."""
+
+    topic: str
+    value: Any
+    key: Any = None
+    headers: Any = None
+    partition: int | None = None
+    partition_key: Any = None
+    timestamp_ms: int | None = None
+
+
+class ProducerInterceptor:
+    """What a producer tells of its records; override what you need.
+
+    Plain functions, called on the event loop for every record: keep them short. One that raises is logged, and the
+    record goes on as if the interceptor were not there. Several are called in their order, each with what the one
+    before made of the record.
+    """
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """Called before key and value become bytes and a partition is chosen; what it returns is sent."""
+        return record
+
+    def on_acknowledgement(self, metadata: RecordMetadata | None, error: EventBusError | None) -> None:
+        """Called once per record: it is stored, or ``error`` kept it out, also before it was accepted."""
+
+    def close(self) -> None:
+        """Called when the producer closes."""
+
+
+class ConsumerInterceptor:
+    """What a consumer tells of its records; override what you need.
+
+    Plain functions, called on the event loop: keep them short. One that raises is logged, and everything goes on as if
+    it were not there.
+    """
+
+    def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:
+        """Called with what `poll` is about to return; what it returns is returned instead.
+
+        What it leaves out counts as returned: positions and commits are past it.
+        """
+        return records
+
+    def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Called when a commit is stored."""
+
+    def close(self) -> None:
+        """Called when the consumer closes."""
+
+
+def passed_through(value: T, steps: Sequence[Callable[[T], T]]) -> T:
+    """What the interceptors make of it, one after the other; one that raises, or answers nothing, changes nothing."""
+    for step in steps:
+        try:
+            changed: T | None = step(value)
+        except Exception:  # the user's code: by Kafka's rule it never breaks the client
+            logger.exception("the interceptor %s raised", step)
+            continue
+        if changed is None:
+            logger.error("the interceptor %s returned None, not what it was given: it is passed over", step)
+        else:
+            value = changed
+    return value
+
+
+def tell_all(steps: Sequence[Callable[..., object]], *args: Any) -> None:
+    """Call each of them; what one raises is logged."""
+    for step in steps:
+        try:
+            step(*args)
+        except Exception:  # the user's code: by Kafka's rule it never breaks the client
+            logger.exception("the interceptor %s raised", step)

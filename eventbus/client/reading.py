@@ -1,0 +1,158 @@
+"""What a consumer has fetched and not yet returned, and what `poll` returns."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from eventbus.errors import SerializationError
+from eventbus.types import ConsumerRecord, FetchedRecords, OffsetAndMetadata, TopicPartition
+from serdes import Decode, Serde, bind_decoder, serde_for
+
+
+class ConsumerRecords(list[ConsumerRecord]):
+    """What one `poll` returned: a list of records, in order per partition."""
+
+    __slots__ = ()
+
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions that records are of."""
+        return sorted({record.topic_partition for record in self})
+
+    def by_partition(self) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """The records of each partition, in order."""
+        found: dict[TopicPartition, list[ConsumerRecord]] = {}
+        for record in self:
+            found.setdefault(record.topic_partition, []).append(record)
+        return found
+
+    def next_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What `Consumer.commit` takes once all of these are finished: the next offset to read per partition."""
+        return {record.topic_partition: OffsetAndMetadata(record.next_offset) for record in self}
+
+
+class Decoding:
+    """Keys and values as the types a consumer was asked to read."""
+
+    def __init__(self, key: Any, value: Any, serdes: Mapping[type, Serde] | None) -> None:
+        self._key_serde = None if key is bytes else serde_for(key, serdes)
+        self._value_serde = None if value is bytes else serde_for(value, serdes)
+        self._decoders: dict[tuple[str, bool], Decode] = {}
+
+    def decode(self, record: ConsumerRecord) -> ConsumerRecord:
+        """The record, with key and value read. Raises SerializationError."""
+        if self._key_serde is not None and record.key is not None:
+            record.key = self._decode(record, record.key, self._key_serde, True)
+        if self._value_serde is not None and record.value is not None:
+            record.value = self._decode(record, record.value, self._value_serde, False)
+        return record
+
+    def _decode(self, record: ConsumerRecord, data: bytes, serde: Serde, is_key: bool) -> Any:
+        decode = self._decoders.get((record.topic, is_key))
+        if decode is None:
+            decode = self._decoders[(record.topic, is_key)] = bind_decoder(serde, record.topic)
+        try:
+            return decode(data)
+        except Exception as error:  # a serde is the user's code: whatever it raises, the record cannot be read
+            raise SerializationError(
+                f"the {'key' if is_key else 'value'} of {record.topic}-{record.partition} offset {record.offset} "
+                f"cannot be read: {error}"
+            ) from error
+
+
+class _Chunk:
+    """Records of one fetch, and how many of them were returned.
+
+    The position belongs to the fetch: nothing remembered of a partition can hide records of a newer one.
+    """
+
+    __slots__ = ("index", "records", "topic_partition")
+
+    def __init__(self, records: FetchedRecords) -> None:
+        self.records = records
+        self.index = 0
+        self.topic_partition = TopicPartition(records.topic, records.partition)
+
+    @property
+    def position(self) -> int:
+        """The next offset to return; beyond the last record, where the next fetch goes on."""
+        offsets = self.records.offsets
+        return offsets[self.index] if self.index < len(offsets) else self.records.next_offset
+
+
+class Prefetched:
+    """Records fetched ahead of `poll`, and what it has returned of each partition."""
+
+    def __init__(self, decoding: Decoding) -> None:
+        self._decoding = decoding
+        self._chunks: deque[_Chunk] = deque()
+        """Never holds one that is used up, so that the first one has a record to return."""
+        self.returned: dict[TopicPartition, int] = {}
+        """Next offset per partition after what `poll` has returned: what a commit stores, and nothing else."""
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
+
+    def add(self, fetched: Iterable[FetchedRecords]) -> None:
+        """Records of a fetch, to be returned after those that are here."""
+        for chunk in map(_Chunk, fetched):
+            # The backend went back by itself (a reset, a topic created anew): the old offset means nothing here.
+            if chunk.position < self.returned.get(chunk.topic_partition, 0):
+                del self.returned[chunk.topic_partition]
+            if chunk.records.offsets:
+                self._chunks.append(chunk)
+
+    def take(self, max_records: int) -> ConsumerRecords:
+        """Up to ``max_records`` of what is here; the positions move with each record taken, never before.
+
+        Raises SerializationError, which comes alone: the records before the one at fault are returned first.
+        """
+        records = ConsumerRecords()
+        chunks = self._chunks
+        while chunks and len(records) < max_records:
+            chunk = chunks[0]
+            try:
+                record = self._decoding.decode(chunk.records.record(chunk.index))
+            except Exception as error:
+                if records:
+                    break  # these first: the next poll comes upon the same record and raises
+                if isinstance(error, SerializationError):
+                    self._step(chunk)
+                raise
+            self._step(chunk)
+            records.append(record)
+        return records
+
+    def _step(self, chunk: _Chunk) -> None:
+        chunk.index += 1
+        self.returned[chunk.topic_partition] = chunk.position
+        if chunk.index == len(chunk.records):
+            self._chunks.popleft()
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The next offset to return of a partition, if a record of it is here."""
+        for chunk in self._chunks:
+            if chunk.topic_partition == partition:
+                return chunk.position
+        return None
+
+    def give_back(self, partitions: Collection[TopicPartition], seek: Callable[[TopicPartition, int], object]) -> None:
+        """Have what is here of these partitions fetched again: dropping it alone would lose it."""
+        for chunk in [chunk for chunk in reversed(self._chunks) if chunk.topic_partition in partitions]:
+            seek(chunk.topic_partition, chunk.position)  # of several of a partition the first counts
+            self._chunks.remove(chunk)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Drop what is here of a partition, and what was returned of it."""
+        self._chunks = deque(chunk for chunk in self._chunks if chunk.topic_partition != partition)
+        self.returned.pop(partition, None)
+
+    def keep(self, returned: Mapping[TopicPartition, int]) -> None:
+        """What was returned, after a change of what is read."""
+        self.returned = dict(returned)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._chunks.clear()
+        self.returned.clear()
