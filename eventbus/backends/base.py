@@ -189,6 +189,10 @@ class BackendConsumer(Protocol):
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None: ...
 
+    def subscription(self) -> list[str]:
+        """The topics subscribed to; with a pattern, those that match it now."""
+        ...
+
     def assignment(self) -> list[TopicPartition]: ...
 
     async def fetch(self, max_wait_ms: int | None = None) -> list[FetchedRecords]:

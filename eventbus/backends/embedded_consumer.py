@@ -115,6 +115,9 @@ class EmbeddedConsumer:
         self._refresh()
         return sorted(self._held)
 
+    def subscription(self) -> list[str]:
+        return sorted(self._subscribed())
+
     def _subscribed(self) -> set[str]:
         """The topics there are of those subscribed to."""
         broker = self._engine.broker

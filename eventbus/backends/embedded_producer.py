@@ -82,7 +82,10 @@ class EmbeddedProducer:
         return self.engine.partition_count(topic)
 
     def _topics_changed(self) -> None:
-        """Sequences outlive every change but one: another topic of the same name begins anew."""
+        """Sequences outlive every change but one: another topic of the same name begins anew.
+
+        The broker may be another one too, after `Engine.restart`.
+        """
         topic_id = self.engine.broker.topic_id
         kept: dict[tuple[str, int], Accumulator] = {}
         for topic_partition, accumulator in self._accumulators.items():
@@ -91,6 +94,7 @@ class EmbeddedProducer:
             else:
                 accumulator.forget()
         self._accumulators = kept
+        self.store = self.engine.broker.append_built
         self.on_topics_changed()
 
     # sending ---------------------------------------------------------------------------------------------------------

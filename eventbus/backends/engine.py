@@ -118,9 +118,7 @@ class Engine:
             )
         if self._broker is None:
             now_ms = self.now_ms()
-            broker = self._broker = Broker.open(self._storage, self.config, now_ms=now_ms, new_id=self._new_id)
-            broker.on_advance = self._advanced
-            broker.groups.on_rebalance = self._rebalancing
+            broker = self._open(now_ms)
             try:
                 # Whoever had the log open before lived in another process, or left: nobody of them comes back.
                 broker.groups.drop_clients(now_ms)
@@ -134,6 +132,25 @@ class Engine:
             self._thread = threading.get_ident()
             Engine._shared.setdefault(self.name, self)
         self._users += 1
+
+    def _open(self, now_ms: int) -> Broker:
+        broker = self._broker = Broker.open(self._storage, self.config, now_ms=now_ms, new_id=self._new_id)
+        broker.on_advance = self._advanced
+        broker.groups.on_rebalance = self._rebalancing
+        return broker
+
+    def restart(self) -> None:
+        """Close the log and open it again underneath those who use it, as a broker that is restarted.
+
+        What groups and transactions keep in memory alone is forgotten; members, producers and what they have stored
+        stay. For tests: it blocks, and must not meet a flush or a compaction.
+        """
+        assert self._running is None, "a flush is under way: restart between two"
+        now_ms = self.now_ms()
+        self.broker.close(now_ms)
+        self._open(now_ms)
+        self.topics_changed()
+        self._nearer_deadline.set()
 
     def detach(self) -> None:
         """Leave; the last one closes the log. Blocks for its last flush."""
