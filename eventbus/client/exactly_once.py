@@ -23,7 +23,7 @@ from eventbus.backends.base import BackendConsumer
 from eventbus.backends.delivery import Delivery
 from eventbus.client.dispatch import Dispatch, Failure, log_skipped, log_stopped
 from eventbus.client.handlers import Handler, ProducerFunction
-from eventbus.client.lane import Lane
+from eventbus.client.lane import Lane, part_of
 from eventbus.client.producer import Producer
 from eventbus.client.transaction import Transaction
 from eventbus.errors import (
@@ -115,25 +115,7 @@ class _Work:
 
     def slice(self, end: int) -> FetchedRecords:
         """The records up to ``end``, without those dropped."""
-        chunk, start, dropped = self.chunk, self.start, self.dropped
-        if start == 0 and end == len(chunk) and not dropped:
-            return chunk
-        kept = [index for index in range(start, end) if index not in dropped] if dropped else None
-
-        def column(values: list[Any]) -> list[Any]:
-            return values[start:end] if kept is None else [values[index] for index in kept]
-
-        return FetchedRecords(
-            chunk.topic,
-            chunk.partition,
-            column(chunk.offsets),
-            column(chunk.timestamps_ms),
-            column(chunk.keys),
-            column(chunk.values),
-            None if chunk.headers is None else column(chunk.headers),
-            chunk.timestamp_type,
-            chunk.offsets[end] if end < len(chunk) else chunk.next_offset,
-        )
+        return part_of(self.chunk, self.start, end, {index for index in self.dropped if self.start <= index < end})
 
     def place(self, failure: Failure, piece: FetchedRecords) -> Failure:
         """A failure in a slice, with its place in the whole fetch."""

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Collection
+from threading import get_ident
+from typing import Any, Protocol
 
 import anyio
+import anyio.from_thread
+import anyio.lowlevel
+from anyio.lowlevel import EventLoopToken
 
-from eventbus.errors import EventBusError, HandlerError
+from eventbus.errors import EventBusError, HandlerError, IllegalGeneration
 from eventbus.types import FetchedRecords, TopicPartition
+
+_TO_DO, _FINISHED, _UNSTORED, _ACKNOWLEDGED = 0, 1, 2, 3
+"""A record's state in `Taken`. Unstored: handled, but an output is on its way. Acknowledged: its output is to come."""
 
 
 class Outcome(Protocol):
@@ -22,39 +31,51 @@ class Outcome(Protocol):
     async def wait(self) -> None: ...
 
 
+class CommitWaiter:
+    """Somebody who waits until a commit covers an offset."""
+
+    __slots__ = ("done", "error", "next_offset")
+
+    def __init__(self, next_offset: int) -> None:
+        self.next_offset = next_offset
+        self.done = anyio.Event()
+        self.error: EventBusError | None = None
+
+
 class Lane:
-    """Records of one partition, handled in order.
+    """Records of one partition.
 
     ``finished`` is the next offset to read after the contiguous prefix of records whose handlers have returned and
-    whose outputs are stored: the only thing a commit ever sees.
+    whose outputs are stored: the only thing a commit ever sees. Records handled in order move it with `handled`; those
+    that finish in any order are taken with `take`, and each says for itself that it is finished.
     """
 
     __slots__ = (
-        "_in_flight",
-        "_on_output_error",
-        "abandoned",
-        "at_work",
-        "chunks",
-        "closing",
-        "committed",
-        "ended",
-        "error",
-        "finished",
-        "predecessor",
-        "scope",
-        "stopping",
-        "topic_partition",
-        "wake",
-    )
+        "_commit_at", "_in_flight", "_on_output_error", "_thread", "_token", "_unstored", "_wake_at", "abandoned",
+        "at_work", "begun_count", "chunk", "chunks", "closing", "commit_every", "committed", "ended", "error",
+        "finished", "finished_count", "index", "late", "limit", "on_commit_due", "paused", "predecessor", "publishes",
+        "ring_at", "scope", "stopping", "taken", "topic_partition", "waiters", "wake",
+    )  # fmt: skip
 
-    def __init__(self, topic_partition: TopicPartition, on_output_error: Callable[[HandlerError], bool]) -> None:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        on_output_error: Callable[[HandlerError], bool],
+        *,
+        publishes: bool = False,
+        commit_every: int | None = None,
+        on_commit_due: Callable[[], object] = lambda: None,
+    ) -> None:
         self.topic_partition = topic_partition
         self.chunks: deque[FetchedRecords] = deque()
+        """What was fetched and not begun."""
+        self.paused = False
+        """Enough is waiting: the partition is not fetched from."""
         self.at_work = False
         self.finished = -1
         self.committed = -1
         self.error: HandlerError | None = None
-        """Why the lane has stopped. From then on nothing moves `finished`."""
+        """Why the lane has stopped. From then on nothing moves `finished` past the record at fault."""
         self.stopping = False
         """The record at work is the last one for now: looked at before each record."""
         self.closing = False
@@ -67,8 +88,40 @@ class Lane:
         self.ended = anyio.Event()
         self.predecessor: Lane | None = None
         """The lane of the same partition before this one, when it may still be at work: its end comes first."""
+        self.publishes = publishes
+        """Outputs are sent for its records: an acknowledgement counts only once they are stored."""
+        # The call at work; see `watch`.
+        self.chunk: FetchedRecords | None = None
+        """What is being handled in order now; None between two of them."""
+        self.index = -1
+        """The record of ``chunk`` at work; behind an early return, the first not begun; -1: none is."""
+        self.late = False
+        """The call at work has been cancelled because it took too long."""
+        # Records that finish in any order.
+        self.taken: deque[Taken] = deque()
+        """In order of their offsets; the first one has an unfinished record."""
+        self.begun_count = 0
+        """Records taken, ever."""
+        self.finished_count = 0
+        """Records taken that are in the finished prefix."""
+        self.ring_at = sys.maxsize if commit_every is None else commit_every
+        """`finished_count` at which the lane has something to do: see `wake_when` and ``commit_every``."""
+        self._wake_at = sys.maxsize
+        self.limit = sys.maxsize
+        """No record from this offset on is begun."""
+        # Commits.
+        self.commit_every = sys.maxsize if commit_every is None else commit_every
+        self.on_commit_due = on_commit_due
+        """Called when ``commit_every`` records wait for a commit, or somebody does."""
+        self._commit_at = self.ring_at
+        self.waiters: list[CommitWaiter] = []
         self._in_flight: deque[tuple[int, Outcome]] = deque()
+        self._unstored: deque[tuple[Taken, int, Outcome]] = deque()
         self._on_output_error = on_output_error
+        self._thread = get_ident()
+        self._token = anyio.lowlevel.current_token()
+
+    # records in order ------------------------------------------------------------------------------------------------
 
     def handled(self, next_offset: int, last_output: Outcome | None = None) -> None:
         """Every record below ``next_offset`` was handled; ``last_output`` is what the last of them published."""
@@ -82,6 +135,88 @@ class Lane:
         else:
             self.finished = next_offset
 
+    @property
+    def reached(self) -> int:
+        """The next offset to handle: as `finished`, whether or not the outputs are stored. -1: no record yet."""
+        return self._in_flight[-1][0] if self._in_flight else self.finished
+
+    def rewind(self, offset: int) -> None:
+        """What was handled from ``offset`` on is undone, and may be handled again."""
+        self._in_flight.clear()
+        self.error = None
+        self.finished = offset
+
+    # records in any order --------------------------------------------------------------------------------------------
+
+    def take(self, chunk: FetchedRecords) -> Taken:
+        """From here on each record of ``chunk`` says for itself that it is finished. Fetches are taken in order."""
+        taken = Taken(self, chunk, is_front=not self.taken)
+        self.begun_count += len(chunk)
+        self.taken.append(taken)
+        if not len(chunk):
+            self.advance()
+        return taken
+
+    @property
+    def unfinished(self) -> int:
+        """Records taken, from the first unfinished one on."""
+        return self.begun_count - self.finished_count
+
+    def advance(self) -> None:
+        """Records at the front are finished: move ``finished`` on, over as many as there are."""
+        while self.taken:
+            front = self.taken[0]
+            moved, is_over = front.advance()
+            self.finished_count += moved
+            if not is_over:
+                break
+            self.taken.popleft()
+            if self.taken:
+                self.taken[0].is_front = True
+        if self.finished_count >= self.ring_at:
+            self.ring()
+
+    def wake_when(self, unfinished: int) -> None:
+        """Wake the lane when no more than so many are unfinished."""
+        self._wake_at = self.begun_count - unfinished
+        self.ring_at = min(self._wake_at, self._commit_at)
+        if self.finished_count >= self.ring_at:
+            self.ring()
+
+    def ring(self) -> None:
+        """`finished_count` has come to where there is something to do."""
+        if self.finished_count >= self._wake_at:
+            self._wake_at = sys.maxsize
+            self.wake.set()
+        if self.finished_count >= self._commit_at:
+            self._commit_at = sys.maxsize
+            self.on_commit_due()
+        self.ring_at = min(self._wake_at, self._commit_at)
+
+    def commit_begins(self) -> None:
+        """What is finished now is being committed: count ``commit_every`` from here."""
+        self._commit_at = self.finished_count + self.commit_every
+        self.ring_at = min(self._wake_at, self._commit_at)
+
+    def cut(self, limit: int) -> None:
+        """Let go of the records from the offset ``limit`` on: they are not begun, and will not be."""
+        self.limit = limit
+        for taken in self.taken:
+            taken.cut(limit)
+        self.begun_count = self.finished_count + sum(taken.unfinished for taken in self.taken)
+        self.advance()
+
+    def unstored(self, taken: Taken, index: int, output: Outcome) -> None:
+        """A record of ``taken`` was handled, and is finished once ``output`` is stored."""
+        self._unstored.append((taken, index, output))
+
+    @property
+    def token(self) -> EventLoopToken | None:
+        """The event loop the lane lives on, for other threads; None in its own."""
+        return None if get_ident() == self._thread else self._token
+
+    # outputs ---------------------------------------------------------------------------------------------------------
+
     def settle(self) -> None:
         """Move `finished` past records whose outputs are stored; stop at one that was not, unless that is skipped.
 
@@ -90,48 +225,236 @@ class Lane:
         in_flight = self._in_flight
         while in_flight and in_flight[0][1].done():
             next_offset, output = in_flight.popleft()
-            error = output.exception()
-            if error is not None:
-                stopped = HandlerError(
-                    f"{self.topic_partition}: what the handler published for offset {next_offset - 1} was not stored: "
-                    f"{error}"
-                )
-                stopped.__cause__ = error
-                if not self._on_output_error(stopped):
-                    self.error = stopped
-                    in_flight.clear()
-                    return
+            if self._was_refused(output, next_offset - 1):
+                in_flight.clear()
+                return
             self.finished = next_offset
+        unstored = self._unstored
+        while unstored and unstored[0][2].done():
+            taken, index, output = unstored.popleft()
+            if not self._was_refused(output, taken.chunk.offsets[index]):
+                taken.stored(index)
 
-    @property
-    def reached(self) -> int:
-        """The next offset to handle: as `finished`, whether or not the outputs are stored. -1: no record yet."""
-        return self._in_flight[-1][0] if self._in_flight else self.finished
-
-    def close(self, *, abandon: bool = False) -> None:
-        """Begin no further record. ``abandon``: nothing of it may be committed any more either."""
-        self.stopping = self.closing = True
-        self.abandoned = self.abandoned or abandon
-        self.chunks.clear()
-        self.wake.set()
-
-    def rewind(self, offset: int) -> None:
-        """What was handled from ``offset`` on is undone, and may be handled again."""
-        self._in_flight.clear()
-        self.error = None
-        self.finished = offset
+    def _was_refused(self, output: Outcome, offset: int) -> bool:
+        """The log did not take what was published, and nobody wants to go on without it."""
+        error = output.exception()
+        if error is None:
+            return False
+        stopped = HandlerError(
+            f"{self.topic_partition}: what the handler published for offset {offset} was not stored: {error}"
+        )
+        stopped.__cause__ = error
+        if self._on_output_error(stopped):
+            return False
+        self.error = self.error or stopped
+        return True
 
     async def outputs_stored(self) -> None:
         """Return when the outcome of everything published so far is known, and `finished` tells it."""
         while self._in_flight:
             await self._in_flight[-1][1].wait()
             self.settle()
+        while self._unstored:
+            await self._unstored[0][2].wait()
+            self.settle()
+
+    @property
+    def has_outputs(self) -> bool:
+        """Something published is on its way."""
+        return bool(self._in_flight or self._unstored)
+
+    # commits ---------------------------------------------------------------------------------------------------------
+
+    async def committed_beyond(self, offset: int) -> None:
+        """Return when a commit that covers the record at ``offset`` is stored; raises what keeps it from being."""
+        if self.committed > offset:
+            return
+        if self.abandoned:
+            raise self._gone()
+        waiter = CommitWaiter(offset + 1)
+        self.waiters.append(waiter)
+        self.on_commit_due()
+        try:
+            await waiter.done.wait()
+        finally:
+            if waiter in self.waiters:
+                self.waiters.remove(waiter)
+        if waiter.error is not None:
+            raise waiter.error
+
+    def was_committed(self, next_offset: int, error: EventBusError | None = None) -> None:
+        """A commit of ``next_offset`` was stored, or refused."""
+        if error is None:
+            self.committed = max(self.committed, next_offset)
+        for waiter in [waiter for waiter in self.waiters if waiter.next_offset <= next_offset]:
+            self.waiters.remove(waiter)
+            waiter.error = error
+            waiter.done.set()
+
+    def _gone(self) -> IllegalGeneration:
+        return IllegalGeneration(
+            f"{self.topic_partition} went to another member of the group before the record was committed: whoever "
+            "reads the partition next handles it again"
+        )
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    def close(self, *, abandon: bool = False) -> None:
+        """Begin no further record. ``abandon``: nothing of it may be committed any more either."""
+        self.stopping = self.closing = True
+        self.chunks.clear()
+        self.wake.set()
+        if abandon and not self.abandoned:
+            self.abandoned = True
+            if self.waiters:
+                self.was_committed(sys.maxsize, self._gone())
 
     @property
     def is_idle(self) -> bool:
         """Nothing waits, is at work, or is on its way to be stored."""
-        return not (self.chunks or self.at_work or self._in_flight)
+        waits = self.taken and self.error is None
+        return not (self.chunks or self.at_work or self._in_flight or self._unstored or waits)
 
     def __repr__(self) -> str:
         state = "failed" if self.error else "idle" if self.is_idle else "busy"
         return f"<lane {self.topic_partition} {state} finished={self.finished} committed={self.committed}>"
+
+
+class Taken:
+    """A fetch whose records finish in any order. Made by `Lane.take`."""
+
+    __slots__ = ("_end", "_first", "_outputs", "_publishes", "_states", "chunk", "is_front", "lane")
+
+    def __init__(self, lane: Lane, chunk: FetchedRecords, is_front: bool) -> None:
+        self.lane = lane
+        self.chunk = chunk
+        self.is_front = is_front
+        """No fetch before it is unfinished."""
+        self._publishes = lane.publishes
+        self._states = bytearray(len(chunk))
+        self._first = 0
+        """The first record that is not finished."""
+        self._end = len(chunk)
+        self._outputs: dict[int, Outcome | None] = {}
+        """Of records that are not acknowledged yet."""
+
+    def handled(self, index: int, output: Outcome | None = None) -> None:
+        """The record is finished, or will be once ``output`` is stored. Said twice, it counts once."""
+        states = self._states
+        if states[index] == _FINISHED or states[index] == _UNSTORED:
+            return
+        if output is not None:
+            states[index] = _UNSTORED
+            self.lane.unstored(self, index, output)
+            return
+        states[index] = _FINISHED
+        if index != self._first or not self.is_front:
+            return
+        stop = states.find(_TO_DO, index, self._end)
+        if stop < 0 or self._publishes:
+            self.lane.advance()
+            return
+        # The same as `Lane.advance`, in one breath.
+        self._first = stop
+        lane = self.lane
+        lane.finished = self.chunk.offsets[stop - 1] + 1
+        lane.finished_count += stop - index
+        if lane.finished_count >= lane.ring_at:
+            lane.ring()
+
+    def stored(self, index: int) -> None:
+        """What the record waited for is stored."""
+        self._states[index] = _FINISHED
+        if index == self._first and self.is_front:
+            self.lane.advance()
+
+    def is_handled(self, index: int) -> bool:
+        """Finished, or only its output is on its way."""
+        return self._states[index] in (_FINISHED, _UNSTORED)
+
+    def dropped(self, index: int) -> bool:
+        """The record must not be begun any more: the partition is being given up."""
+        return self.chunk.offsets[index] >= self.lane.limit
+
+    # manual acknowledgement
+
+    def acknowledge(self, index: int) -> None:
+        """The user says that the record is finished. From any thread; from another one it waits for the event loop."""
+        token = self.lane.token
+        if token is None:
+            self._acknowledge(index)
+        else:
+            anyio.from_thread.run_sync(self._acknowledge, index, token=token)
+
+    async def acknowledge_now(self, index: int) -> None:
+        """The same, and return when the commit that covers it is stored; raises what a commit raises."""
+        self._acknowledge(index)
+        await self.lane.committed_beyond(self.chunk.offsets[index])
+
+    def _acknowledge(self, index: int) -> None:
+        if index >= self._end:
+            return
+        if not self.lane.publishes:
+            self.handled(index)
+        elif index in self._outputs:
+            self.handled(index, self._outputs.pop(index))
+        elif self._states[index] == _TO_DO:
+            self._states[index] = _ACKNOWLEDGED
+
+    def output(self, index: int, output: Outcome | None) -> None:
+        """What the handler published for the record, if anything. It is finished once that is stored *and* it is
+        acknowledged, whichever comes first. (Lanes that publish, in manual mode; once for each record.)
+        """
+        if self._states[index] == _ACKNOWLEDGED:
+            self.handled(index, output)
+        elif self._states[index] == _TO_DO:
+            self._outputs[index] = output
+
+    # for the lane
+
+    @property
+    def unfinished(self) -> int:
+        """Records from the first unfinished one on."""
+        return self._end - self._first
+
+    def cut(self, limit: int) -> None:
+        """Records from the offset ``limit`` on are none of ours any more."""
+        self._end = max(self._first, bisect_left(self.chunk.offsets, limit))
+
+    def advance(self) -> tuple[int, bool]:
+        """Move the lane's ``finished`` over the records at the front: over how many, and whether that was all."""
+        first, end = self._first, self._end
+        # Searches at the speed of memchr; each record is passed once for good.
+        found = self._states.find(_TO_DO, first, end)
+        stop = end if found < 0 else found
+        for state in (_UNSTORED, _ACKNOWLEDGED) if self._publishes else ():
+            found = self._states.find(state, first, stop)
+            stop = stop if found < 0 else found
+        self._first = stop
+        if stop == len(self.chunk):
+            self.lane.finished = self.chunk.next_offset
+        elif stop > first:
+            self.lane.finished = self.chunk.offsets[stop - 1] + 1
+        return stop - first, stop == end
+
+
+def part_of(chunk: FetchedRecords, start: int, end: int, left_out: Collection[int] = ()) -> FetchedRecords:
+    """The records of ``chunk`` from ``start`` up to ``end``, without those left out."""
+    if start == 0 and end == len(chunk) and not left_out:
+        return chunk
+    kept = [index for index in range(start, end) if index not in left_out] if left_out else None
+
+    def column(values: list[Any]) -> list[Any]:
+        return values[start:end] if kept is None else [values[index] for index in kept]
+
+    return FetchedRecords(
+        chunk.topic,
+        chunk.partition,
+        column(chunk.offsets),
+        column(chunk.timestamps_ms),
+        column(chunk.keys),
+        column(chunk.values),
+        None if chunk.headers is None else column(chunk.headers),
+        chunk.timestamp_type,
+        chunk.offsets[end] if end < len(chunk) else chunk.next_offset,
+    )

@@ -11,6 +11,7 @@ import anyio
 
 from eventbus import TopicPartition
 from eventbus.backends.base import ConsumerConfig
+from eventbus.backends.clock import RealTimers, Timers
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.client.handlers import Handler
 from eventbus.client.runner import Runner
@@ -150,8 +151,9 @@ class FakeConsumer:
 
 
 class FakeBackend:
-    def __init__(self) -> None:
+    def __init__(self, timers: Timers | None = None) -> None:
         self.fake = FakeConsumer()
+        self.timers = timers or RealTimers()
 
     def consumer(self, config: ConsumerConfig) -> FakeConsumer:
         return self.fake
