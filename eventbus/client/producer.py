@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Protocol, cast
 
@@ -13,6 +14,7 @@ from eventbus.backends.base import Add, Append, BackendProducer, Send
 from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.partitioner import Partitioner, make_partitioner
+from eventbus.client.threads import Home
 from eventbus.client.transaction import OwnProducer, Transaction
 from eventbus.errors import BufferExhausted, ConfigError, SerializationError, UnknownTopicOrPartition
 from eventbus.types import GroupMetadata, Header, Headers, OffsetAndMetadata, RecordMetadata, TopicPartition
@@ -67,7 +69,8 @@ class _Topic:
 class Producer:
     """Publishes records. One per application is right: it may be shared by all tasks of the event loop.
 
-    ``send`` waits for the ack, ``send_nowait`` returns a handle at once, ``flush`` waits for all handles.
+    ``send`` waits for the ack, ``send_nowait`` returns a handle at once, ``flush`` waits for all handles. In another
+    thread they raise ConfigError: see `EventBus.blocking`.
     """
 
     def __init__(
@@ -87,6 +90,8 @@ class Producer:
         self._on_close = on_close
         self._closed = False
         self._scope = anyio.CancelScope()
+        self._home = Home()
+        self._thread = self._home.thread
 
     # sending ---------------------------------------------------------------------------------------------------------
 
@@ -107,6 +112,8 @@ class Producer:
         ``partition_key`` picks the partition in place of ``key``; ``partition`` names it.
         Raises SerializationError, UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, StorageError.
         """
+        if get_ident() != self._thread:
+            raise self._home.elsewhere("send")
         if timestamp_ms is None:
             timestamp_ms = self._clock()
         entry = self._topics.get(topic) or self._topic(topic)
@@ -140,6 +147,8 @@ class Producer:
 
         Raises what `send` raises before the record is accepted, BufferExhausted instead of waiting for room.
         """
+        if get_ident() != self._thread:
+            raise self._home.elsewhere("send_nowait")
         if timestamp_ms is None:
             timestamp_ms = self._clock()
         entry = self._topics.get(topic) or self._topic(topic)
@@ -175,7 +184,7 @@ class Producer:
         first error; a batch fails or is stored as a whole, so records in other batches may be stored then. Waits for
         room in the buffer as it goes: ``values`` may be as long as you like, a generator too.
         """
-
+        self._home.check("send_many")
         entry = self._topics.get(topic) or self._topic(topic)
         packed = pack_headers(headers) if headers else ()
         now_ms = self._clock() if timestamp_ms is None else timestamp_ms
@@ -211,10 +220,12 @@ class Producer:
 
     async def wait_for_room(self) -> None:
         """Return when the buffer has room for more `send_nowait`. BufferExhausted after ``max_block_ms``."""
+        self._home.check("wait_for_room")
         await self._backend.wait_for_room()
 
     async def flush(self) -> None:
         """Return when every record given so far is stored or has failed."""
+        self._home.check("flush")
         await self._backend.flush()
 
     # transactions ----------------------------------------------------------------------------------------------------
@@ -225,6 +236,7 @@ class Producer:
         `begin` does it when nobody else has. After an interrupted commit or abort it sees that through. Raises
         InvalidTransactionTimeout, ProducerFenced, StorageError.
         """
+        self._home.check("a transaction")
         await self._backend.init_transactions()
 
     async def begin(self) -> None:
@@ -232,6 +244,7 @@ class Producer:
 
         Raises InvalidTxnState when one is open or the producer has no transactional id, ProducerFenced.
         """
+        self._home.check("a transaction")
         await self._backend.init_transactions()
         self._backend.begin_transaction()
 
@@ -242,6 +255,7 @@ class Producer:
         `GroupMetadata`; or the name of a group without members. Raises IllegalGeneration, UnknownMemberId,
         RebalanceInProgress, FencedInstanceId: abort then.
         """
+        self._home.check("send_offsets")
         if isinstance(group, str):
             group = GroupMetadata(group)
         elif not isinstance(group, GroupMetadata):
@@ -261,10 +275,12 @@ class Producer:
         ProducerFenced, TransactionOutcomeUnknown, and StorageError when nothing has happened yet: commit again, or
         abort. A commit that was cancelled may have happened: commit again and it tells.
         """
+        self._home.check("commit")
         await self._backend.commit_transaction()
 
     async def abort(self) -> None:
         """On return nothing of the transaction is visible to read-committed readers, nor ever will be."""
+        self._home.check("abort")
         await self._backend.abort_transaction()
 
     def transaction(self) -> Transaction:
@@ -310,6 +326,7 @@ class Producer:
     async def aclose(self) -> None:
         """Flush, then refuse further records. A transaction that is open is aborted."""
         if not self._closed:
+            self._home.check("closing a producer")
             self._closed = True
             await self._backend.aclose()
             self._scope.cancel()

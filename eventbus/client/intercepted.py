@@ -1,0 +1,178 @@
+"""A producer with interceptors: a class of its own, so that one without them pays nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+from eventbus.backends.base import BackendProducer
+from eventbus.backends.delivery import Delivery, OnDelivery
+from eventbus.client.config import ProducerSettings
+from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord, passed_through, tell_all
+from eventbus.client.producer import HeadersLike, Producer
+from eventbus.errors import BufferExhausted, EventBusError
+from eventbus.types import RecordMetadata
+from serdes import Serde
+
+_IN_HAND = 1_000
+"""Records of a `send_many` that are on their way at once."""
+
+
+def open_producer(
+    backend: BackendProducer,
+    settings: ProducerSettings,
+    clock: Callable[[], int],
+    serdes: Mapping[type, Serde],
+    on_close: Callable[[Producer], None],
+    interceptors: Sequence[ProducerInterceptor] = (),
+) -> Producer:
+    """A producer, with interceptors if there are any."""
+    if not interceptors:
+        return Producer(backend, settings, clock, serdes, on_close)
+    return InterceptedProducer(backend, settings, clock, serdes, on_close, interceptors)
+
+
+class InterceptedProducer(Producer):
+    """Shows each record to its interceptors, before it is bytes and when its outcome is known."""
+
+    def __init__(
+        self,
+        backend: BackendProducer,
+        settings: ProducerSettings,
+        clock: Callable[[], int],
+        serdes: Mapping[type, Serde],
+        on_close: Callable[[Producer], None],
+        interceptors: Sequence[ProducerInterceptor],
+    ) -> None:
+        super().__init__(backend, settings, clock, serdes, on_close)
+        self._on_send = [one.on_send for one in interceptors]
+        self._on_acknowledgement = [one.on_acknowledgement for one in interceptors]
+        self._on_closed = [one.close for one in interceptors]
+
+    def _tell(self, metadata: RecordMetadata | None, error: EventBusError | None) -> None:
+        tell_all(self._on_acknowledgement, metadata, error)
+
+    def _accept(self, record: ProducerRecord) -> Delivery:
+        """Put what the interceptors made of it into its batch; BufferExhausted is told by whoever gives up on it."""
+        try:
+            delivery = super().send_nowait(
+                record.topic,
+                record.value,
+                key=record.key,
+                headers=record.headers,
+                partition=record.partition,
+                partition_key=record.partition_key,
+                timestamp_ms=record.timestamp_ms,
+            )
+        except BufferExhausted:
+            raise
+        except EventBusError as error:
+            self._tell(None, error)
+            raise
+        delivery.add_callback(self._tell)
+        return delivery
+
+    async def _accept_with_room(self, record: ProducerRecord) -> Delivery:
+        try:
+            return self._accept(record)
+        except BufferExhausted:
+            pass
+        try:
+            await self.wait_for_room()
+            return self._accept(record)
+        except BufferExhausted as error:
+            self._tell(None, error)
+            raise
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        partition_key: Any = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery:
+        record = ProducerRecord(
+            topic=topic,
+            value=value,
+            key=key,
+            headers=headers,
+            partition=partition,
+            partition_key=partition_key,
+            timestamp_ms=timestamp_ms,
+        )
+        try:
+            delivery = self._accept(passed_through(record, self._on_send))
+        except BufferExhausted as error:
+            self._tell(None, error)
+            raise
+        if on_delivery is not None:
+            delivery.add_callback(on_delivery)
+        return delivery
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        partition_key: Any = None,
+        timestamp_ms: int | None = None,
+    ) -> Coroutine[Any, Any, RecordMetadata]:
+        self._home.check("send")
+        record = ProducerRecord(
+            topic=topic,
+            value=value,
+            key=key,
+            headers=headers,
+            partition=partition,
+            partition_key=partition_key,
+            timestamp_ms=timestamp_ms,
+        )
+        return self._send(passed_through(record, self._on_send))
+
+    async def _send(self, record: ProducerRecord) -> RecordMetadata:
+        return await (await self._accept_with_room(record))
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        *,
+        key: Callable[[Any], Any] | None = None,
+        headers: HeadersLike | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        self._home.check("send_many")
+        deliveries: list[Delivery] = []
+        for value in values:
+            record = ProducerRecord(
+                topic=topic,
+                value=value,
+                key=None if key is None else key(value),
+                headers=headers,
+                timestamp_ms=timestamp_ms,
+            )
+            deliveries.append(await self._accept_with_room(passed_through(record, self._on_send)))
+            if len(deliveries) >= _IN_HAND:
+                deliveries = await _stored(deliveries)
+        await _stored(deliveries)
+
+    async def aclose(self) -> None:
+        is_open = not self._closed
+        await super().aclose()
+        if is_open:
+            tell_all(self._on_closed)
+
+
+async def _stored(deliveries: list[Delivery]) -> list[Delivery]:
+    """Wait for all of them; raises the error of one that failed."""
+    for delivery in deliveries:
+        await delivery
+    return []
