@@ -1,0 +1,79 @@
+"""Automatic commits lose work: they cover what was *polled*, not what was *done*. Here a crash in the middle shows it.
+
+Ten orders; the program dies at the sixth. With ``enable_auto_commit`` the second life begins behind all ten: five were
+never handled, and nobody says so. A handler of a bus commits what it has finished: its second life begins at the sixth.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+
+from eventbus import EventBus
+from eventbus.errors import HandlerError
+
+ORDERS, CRASH_AT = [f"order-{number}" for number in range(10)], "order-5"
+
+
+class Crash(Exception):
+    """The power is gone."""
+
+
+async def auto_commit(url: str, done: list[str], crash: bool) -> None:
+    async with EventBus(url) as bus:
+        config: dict[str, Any] = {"enable_auto_commit": True, "auto_commit_interval_ms": 0}
+        async with bus.new_consumer("orders", group="billing", value=str, **config) as consumer:
+            for record in await consumer.poll(timeout_ms=100):
+                if crash and record.value == CRASH_AT:
+                    await consumer.poll(timeout_ms=0)  # commits what the one before returned
+                    raise Crash
+                done.append(record.value)
+
+
+async def finished_prefix(url: str, done: list[str], crash: bool) -> None:
+    bus = EventBus(url)
+
+    @bus.consumer("orders", group="billing")
+    async def bill(order: str) -> None:
+        if crash and order == CRASH_AT:
+            raise Crash
+        done.append(order)
+
+    async with bus:
+        await bus.drain()
+
+
+async def two_lives(url: str, life: Callable[[str, list[str], bool], Awaitable[None]]) -> list[str]:
+    async with EventBus(url) as log:
+        await log.admin.create_topic("orders")
+        await log.send_many("orders", ORDERS)
+        done: list[str] = []
+        for crash in (True, False):
+            print(f"  {'first' if crash else 'second'} life:", end=" ")
+            before = len(done)
+            try:
+                await life(url, done, crash)
+                print(f"{len(done) - before} handled")
+            except (Crash, HandlerError):
+                print(f"{len(done) - before} handled, then it died at {CRASH_AT}")
+        return done
+
+
+async def main() -> None:
+    print("enable_auto_commit=True")
+    done = await two_lives("memory://auto", auto_commit)
+    print(f"  lost: {[order for order in ORDERS if order not in done]}")
+    assert done == ORDERS[:5], "five handled, five silently lost"
+
+    print("a handler of a bus: commits follow what is finished")
+    done = await two_lives("memory://prefix", finished_prefix)
+    print(f"  lost: {[order for order in ORDERS if order not in done]}")
+    assert done == ORDERS, "each of them, and none twice"
+
+
+if __name__ == "__main__":
+    logging.disable()  # the bus logs the failure of its handler; here it is the point, and printed
+    anyio.run(main)

@@ -1,0 +1,79 @@
+"""An e-bike factory with three streams, each with the guarantees it needs.
+
+| topic   | must not        | so                                                                        |
+|---------|-----------------|---------------------------------------------------------------------------|
+| audit   | lose anything   | every record is awaited: it is on disk, or the machine does not go on     |
+| trends  | mix up a stage  | keyed by stage: a stage's readings stay in order; sent without waiting    |
+| alerts  | let anyone wait | compacted: the latest of a stage counts; CRITICAL has partition 0, first  |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import msgspec
+
+from eventbus import EventBus, EventBusError, RecordMetadata, TopicPartition
+
+
+class StageId(msgspec.Struct, frozen=True):
+    line: str
+    number: int
+
+
+class Alert(msgspec.Struct):
+    stage: StageId
+    level: str
+
+
+class StageSerde:
+    def serialize(self, topic: str, value: Any) -> bytes:
+        return f"{value.line}/{value.number}".encode()
+
+    def deserialize(self, topic: str, data: bytes) -> StageId:
+        line, number = data.decode().split("/")
+        return StageId(line, int(number))
+
+
+def by_level(topic: str, key: bytes | None, alert: Any, partitions: int) -> int:
+    return 0 if alert.level == "CRITICAL" else 1 + sum(key or b"") % (partitions - 1)
+
+
+bus = EventBus("memory://", serdes={StageId: StageSerde()})
+bus.topic("audit")
+bus.topic("trends", partitions=3)
+bus.topic("alerts", partitions=3, configs={"cleanup.policy": "compact"})
+failed: list[EventBusError] = []
+
+
+def on_delivery(metadata: RecordMetadata | None, error: EventBusError | None) -> None:
+    failed.extend([error] if error else [])  # a trend may miss a point; someone should still know
+
+
+@bus.producer("alerts", key=lambda alert: alert.stage, partitioner=by_level)
+async def raise_alert(stage: StageId, level: str) -> Alert:
+    return Alert(stage, level)
+
+
+async def main() -> list[str]:
+    async with bus:
+        for number in range(6):
+            stage = StageId("frame", number)
+            await bus.send("audit", f"stage {number} checked")  # 1. no loss: wait for the disk
+            bus.send_nowait("trends", {"celsius": 20 + number}, key=stage, on_delivery=on_delivery)  # 2. no waiting
+            await raise_alert(stage, ("CRITICAL", "MAJOR", "MINOR")[number % 3])  # 3. by level
+
+        shown: list[str] = []
+        for numbers in ([0], [1, 2]):  # the display: what is critical until there is no more, then the rest
+            async with bus.new_consumer(key=StageId, value=Alert) as display:
+                await display.assign([TopicPartition("alerts", number) for number in numbers])
+                for record in await display.poll(timeout_ms=100):
+                    print(f"partition {record.partition}: {record.value.level:<8} stage {record.key.number}")
+                    shown.append(record.value.level)
+        return shown
+
+
+if __name__ == "__main__":
+    levels = anyio.run(main)
+    assert levels[:2] == ["CRITICAL"] * 2 and "CRITICAL" not in levels[2:] and len(levels) == 6 and not failed

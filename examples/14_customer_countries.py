@@ -1,0 +1,48 @@
+"""How many customers of each country: a consumer with local state, in the loop of the books.
+
+The table lives in memory. A customer who moves is counted where he is now, so the last known country of each is kept
+too. The state is gone with the process: the next one reads the topic, which is compacted, from its beginning.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import anyio
+
+from eventbus import EventBus
+
+MOVES = [
+    ("ada", "Portugal"), ("ben", "Brazil"), ("cleo", "Portugal"), ("ada", "Brazil"), ("dov", "Chile"), ("cleo", None),
+]  # fmt: skip
+
+
+async def count(bus: EventBus, expected: int) -> Counter[str]:
+    countries: Counter[str] = Counter()
+    home: dict[str, str] = {}
+    async with bus.new_consumer("customers", key=str, value=str, start="earliest") as consumer:
+        read = 0
+        while read < expected:
+            for record in await consumer.poll():
+                read += 1
+                if record.key in home:
+                    countries[home.pop(record.key)] -= 1
+                if record.value is not None:  # a tombstone: no customer any more
+                    home[record.key] = record.value
+                    countries[record.value] += 1
+                print(f"{record.key} -> {record.value}: {dict(+countries)}")
+    return +countries
+
+
+async def main() -> None:
+    async with EventBus("memory://") as bus:
+        await bus.admin.create_topic("customers", configs={"cleanup.policy": "compact"})
+        for customer, country in MOVES:
+            await bus.send("customers", country, key=customer)
+        first = await count(bus, len(MOVES))
+        print("a new process counts again:")
+        assert first == await count(bus, len(MOVES)) == {"Brazil": 2, "Chile": 1}
+
+
+if __name__ == "__main__":
+    anyio.run(main)

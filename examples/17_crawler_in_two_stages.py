@@ -1,0 +1,64 @@
+"""Long work in stages, a topic between them: fetching pages waits for the network, parsing them needs the processor.
+
+One handler doing both would hold its partition for as long as both take. In two stages each has the concurrency it
+needs, is scaled and restarted alone, and a mended parser reads the pages again without fetching them. What the parser
+finds goes back to the first topic: the log is the list of what is to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import anyio
+import msgspec
+
+from eventbus import EventBus
+
+SITE = {"/": ["/a", "/b"], "/a": ["/", "/a/1"], "/b": ["/a", "/gone"], "/a/1": []}  # the web, for this script
+
+
+class Page(msgspec.Struct):
+    url: str
+    status: int
+    links: list[str]
+
+
+bus = EventBus("memory://")
+bus.topic("urls", partitions=4)
+bus.topic("pages", partitions=2)
+seen: set[str] = set()
+at_once = most_at_once = 0
+
+
+@bus.consumer("urls", group="fetcher")  # stage 1: four partitions, four requests under way
+@bus.producer("pages", key=lambda page: page.url)
+async def fetch(url: str) -> Page:
+    global at_once, most_at_once
+    at_once += 1
+    most_at_once = max(most_at_once, at_once)
+    await anyio.sleep(0.01)  # the network
+    at_once -= 1
+    return Page(url, 200 if url in SITE else 404, SITE.get(url, []))
+
+
+@bus.consumer("pages", group="parser")  # stage 2
+@bus.producer("urls", key=lambda url: url)
+def parse(page: Page) -> Iterator[str]:
+    print(f"{page.status} {page.url:<6} {' '.join(page.links)}")
+    for url in page.links:
+        if url not in seen:
+            seen.add(url)
+            yield url  # each is a record
+
+
+async def main() -> None:
+    async with bus:
+        seen.add("/")
+        await bus.send("urls", "/", key="/")
+        await bus.drain()  # until nobody finds anything new
+
+
+if __name__ == "__main__":
+    anyio.run(main)
+    print(f"{len(seen)} addresses, up to {most_at_once} requests at once")
+    assert seen == {*SITE, "/gone"}

@@ -1,0 +1,42 @@
+"""Records without a key: sticky fills one batch after the other, round robin begins one in every partition.
+
+A short pause between sends does not spread sticky records, as it did in Kafka before 3.3: the partition changes with
+the bytes that were sent, not with the batch that happened to leave.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from eventbus import EventBus, TopicPartition
+
+PARTITIONS, RECORDS = 3, 30
+
+
+async def spread(partitioner: str, pause_s: float) -> list[int]:
+    """Records per partition."""
+    async with EventBus("memory://", partitioner=partitioner) as bus:
+        await bus.admin.create_topic("clicks", partitions=PARTITIONS)
+        for number in range(RECORDS):
+            bus.send_nowait("clicks", f"click {number}")
+            if pause_s:
+                await anyio.sleep(pause_s)
+        await bus.flush()
+        partitions = [TopicPartition("clicks", number) for number in range(PARTITIONS)]
+        ends = await bus.admin.list_offsets(dict.fromkeys(partitions, -1))
+        return [ends[partition].offset for partition in partitions]
+
+
+async def main() -> None:
+    for partitioner in ("murmur2", "round_robin"):
+        for pause_s in (0, 0.001):
+            counts = await spread(partitioner, pause_s)
+            print(f"{partitioner:<12} {'with pauses' if pause_s else 'at once':<12} {counts}")
+            if partitioner == "round_robin":
+                assert counts == [RECORDS // PARTITIONS] * PARTITIONS
+            else:
+                assert sorted(counts) == [0, 0, RECORDS], "too few bytes for a second batch"
+
+
+if __name__ == "__main__":
+    anyio.run(main)
