@@ -28,6 +28,7 @@ _ROWS = (
     ErrorCode(7, "REQUEST_TIMED_OUT", True, "The request timed out."),
     ErrorCode(10, "MESSAGE_TOO_LARGE", False, "The batch is larger than max.message.bytes."),
     ErrorCode(12, "OFFSET_METADATA_TOO_LARGE", False, "The metadata of a commit is too long."),
+    ErrorCode(15, "COORDINATOR_NOT_AVAILABLE", True, "The coordinator is starting, moving, or cannot be reached."),
     ErrorCode(17, "INVALID_TOPIC_EXCEPTION", False, "The topic name is not legal, or the topic is internal."),
     ErrorCode(21, "INVALID_REQUIRED_ACKS", False, "acks is 0, 1 or all (-1)."),
     ErrorCode(22, "ILLEGAL_GENERATION", False, "The generation of the group is another one."),
@@ -125,6 +126,13 @@ class OffsetMetadataTooLarge(KafkaError):
     """Shorten the metadata of the commit (4,096 characters at most)."""
 
     code = 12
+
+
+class CoordinatorNotAvailable(KafkaError):
+    """Wait and try again: the coordinator is starting or moving."""
+
+    code = 15
+    retriable = True
 
 
 class InvalidTopic(KafkaError):
