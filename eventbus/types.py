@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from eventbus.errors import ConfigError
+
 Header = tuple[str, bytes | None]
 """One record header: a name and a value. A name may occur more than once; order is kept."""
 
@@ -94,6 +96,26 @@ class ConsumerRecord(msgspec.Struct, gc=False):
             if key == name:
                 return value
         return None
+
+    def ack(self) -> None:
+        """Say that the record is finished, in its handler or later, in any order: for handlers with ``ack="manual"``.
+
+        It is committed once all records before it are finished too. A second time does nothing, nor when the partition
+        has gone to another member. From a worker thread it is passed on to the event loop. Raises ConfigError for
+        records of other handlers and of consumers.
+        """
+        raise self._not_manual()
+
+    async def ack_now(self) -> None:
+        """As `ack`, and return when a commit that covers the record is stored. Raises what keeps it from being."""
+        raise self._not_manual()
+
+    def _not_manual(self) -> ConfigError:
+        return ConfigError(
+            f"{self.topic}-{self.partition} offset {self.offset}: ack() is for handlers with "
+            "@consumer(..., ack='manual'); without that a record is finished when its handler returns, and a consumer "
+            "of your own commits with consumer.commit({record.topic_partition: record.next_offset})"
+        )
 
 
 class RecordMetadata(NamedTuple):

@@ -8,307 +8,340 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from types import AsyncGeneratorType, GeneratorType
-from typing import Any, TypeVar
-
-import anyio
-import anyio.to_thread
-import msgspec
+from typing import Any, Protocol
 
 from eventbus.backends.delivery import Delivery
+from eventbus.client.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded, manual_records
+from eventbus.client.failures import (
+    CallTimedOut,
+    Failure,
+    OnFailure,
+    as_failure,
+    failures,
+    handler_error,
+    log_skipped,
+    log_stopped,
+)
 from eventbus.client.handlers import Handler, each, no_producer
-from eventbus.client.lane import Lane, Outcome
+from eventbus.client.lane import Lane, Outcome, Taken
+from eventbus.client.middleware import Middleware
+from eventbus.client.outcomes import joined
+from eventbus.client.places import InBundle, InLane, Item, Places, Worker
 from eventbus.client.transaction import Transaction
-from eventbus.errors import ConfigError, EventBusError, HandlerError, SerializationError
+from eventbus.errors import SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords
-from serdes import Decode, Serde, bind_decoder, serde_for, split_optional
+from serdes import Serde
 
 logger = logging.getLogger("eventbus.runner")
-
-T = TypeVar("T")
 
 Publish = Callable[[Any], Awaitable[Delivery | None]]
 """Sends one output of a handler; None for an output that is None."""
 
-_GENERATORS = (AsyncGeneratorType, GeneratorType)
-_UNFINISHED = (Awaitable, *_GENERATORS)
-"""What a call may return of which nothing has run yet."""
 _THREAD_SLICE_SECONDS = 0.05
 """How long a sync handler's thread works through records before it reports what is finished."""
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """A call of a handler that raised, or whose value could not be read or sent."""
+class RunChunk(Protocol):
+    """Handle the records of ``chunk`` from ``start`` on, in order; return early when the lane stops.
 
-    index: int
-    """The record's place in the fetch; of a batch the first one's."""
-    count: int
-    error: HandlerError
-    cause: Exception
-    is_clean: bool
-    """Nothing was published on behalf of these records."""
+    ``taken``: they are acknowledged by hand. Else the lane's ``finished`` moves.
+    """
 
-
-OnFailure = Callable[[Lane, Failure], bool]
-"""What a failure means. True: go on behind it; False: return."""
+    async def __call__(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None: ...
 
 
 class Dispatch:
     """Calls a handler for each record of a fetch, in order, and moves the lane on."""
 
-    def __init__(self, handler: Handler[Any, Any], publish: Publish | None, serdes: Mapping[type, Serde]) -> None:
+    def __init__(
+        self,
+        handler: Handler[Any, Any],
+        publish: Publish | None,
+        serdes: Mapping[type, Serde],
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        self.counts = Counts()
         self._handler = handler
-        self._function = handler.function
-        self._signature = handler.signature
         self._publish = publish
         self._on_failure: OnFailure = self._by_policy
-        self.transaction: Transaction | None = None
-        """What a handler gets that asks for one."""
-        self._thread = anyio.CapacityLimiter(1)
-        self._record_name = handler.signature.record_name
-        self._payload_name = handler.signature.payload_name
-        self._transaction_name = handler.signature.transaction_name
-        self._batch_of_records = handler.signature.payload is ConsumerRecord
-        annotation, self._takes_null = split_optional(handler.signature.payload)
-        self._serde: Serde | None = None
-        if self._payload_name is not None and not self._batch_of_records:
-            try:
-                self._serde = serde_for(annotation, serdes)
-            except TypeError as error:
-                raise ConfigError(
-                    f"handler {handler.__name__!r}: payload type {annotation!r} cannot be read from JSON: {error}; "
-                    "register a serde for it: EventBus(url, serdes={Type: MySerde()})"
-                ) from None
-        self._decoders: dict[str, Decode] = {}
+        self._calls = Calls(handler, serdes, middleware, self.counts)
+        self._left_behind: dict[tuple[str, int, int], Outcome] = {}
         self.run = self._choose()
 
     def bound(self, publish: Publish | None, on_failure: OnFailure) -> Dispatch:
-        """The same for one lane that publishes, and fails, in a way of its own; they share one worker thread."""
+        """The same for one lane that publishes, and fails, in a way of its own; they share threads and counts."""
         bound = copy.copy(self)
         bound._publish, bound._on_failure = publish, on_failure
+        bound._calls = self._calls.copy()
         bound.run = bound._choose()
         return bound
 
-    def _choose(self) -> Callable[[Lane, FetchedRecords], Awaitable[None]]:
-        signature = self._signature
+    @property
+    def transaction(self) -> Transaction | None:
+        """What a handler gets that asks for one."""
+        return self._calls.transaction
+
+    @transaction.setter
+    def transaction(self, transaction: Transaction | None) -> None:
+        self._calls.transaction = transaction
+
+    def _choose(self) -> RunChunk:
+        signature, calls = self._handler.signature, self._calls
         if self._handler.spec.batch:
             return self._batches
-        if not signature.is_async:
+        if not calls.on_loop:
             return self._in_thread
-        if signature.takes_payload_alone and signature.is_direct and self._publish is None:
+        if self._handler.spec.ack == "manual":
+            return self._by_hand
+        if signature.takes_payload_alone and signature.is_direct and self._publish is None and not calls.needs_record:
             return self._payloads
         return self._one_by_one
 
-    # the four ways to run a fetch ------------------------------------------------------------------------------------
+    # the ways to run a fetch -----------------------------------------------------------------------------------------
 
-    async def _payloads(self, lane: Lane, chunk: FetchedRecords) -> None:
+    async def _payloads(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
         """An async handler that wants the payload alone and publishes nothing: the fast path."""
-        function = self._function
+        function, calls, counts = self._handler.function, self._calls, self.counts
         values: Sequence[Any] = chunk.values
         offsets = chunk.offsets
-        decode: Callable[[Any], Any] | None = self._decoder(chunk.topic)
-        if decode is bytes and (self._takes_null or None not in values):
+        decode: Callable[[Any], Any] | None = calls.decoder(chunk.topic)
+        if decode is bytes and (calls.takes_null or None not in values):
             decode = None
         elif None in values:
-            decode = partial(self._decode, chunk.topic)
-        start = index = 0
+            decode = calls.reader(chunk.topic)
+        index = start
         while start < len(values):
             try:
                 # The loops inside the try: entering one per record would cost as much as the await.
                 if decode is None:
                     for index in range(start, len(values)):
                         if lane.stopping:
+                            counts.handled += index - start
                             return
                         await function(values[index])
                         lane.finished = offsets[index] + 1
                 else:
                     for index in range(start, len(values)):
                         if lane.stopping:
+                            counts.handled += index - start
                             return
                         await function(decode(values[index]))
                         lane.finished = offsets[index] + 1
+                counts.handled += len(values) - start
                 break
-            except _failures() as error:
-                if not self._failed(lane, chunk, index, error):
+            except failures() as raised:
+                counts.handled += index - start
+                # It decodes and calls in one breath; whose error it was is found out only now, when it matters.
+                error = calls.is_readable(chunk, index) or raised
+                if not await self._failed(lane, chunk, index, error):
                     return
                 lane.handled(offsets[index] + 1)
                 start = index + 1
         lane.handled(chunk.next_offset)
 
-    async def _one_by_one(self, lane: Lane, chunk: FetchedRecords) -> None:
-        """Any other handler that runs on the loop: it wants the record, or publishes, or is decorated."""
-        for index, offset in enumerate(chunk.offsets):
-            if lane.stopping or lane.error is not None:
-                return
-            outputs: list[Delivery] = []
-            try:
-                result: Any = self._function(**self._arguments(chunk, index))
-                if self._publish is None and hasattr(result, "__await__"):
-                    result = await result
-                if self._publish is not None or (result is not None and isinstance(result, _GENERATORS)):
-                    await self._send(result, outputs)
-            except _failures() as error:
-                if not self._failed(lane, chunk, index, error, published=outputs):
+    async def _one_by_one(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
+        """Any other handler that runs on the loop: it wants the record, or publishes, or has something around it."""
+        call, publish, offsets = self._calls.of(chunk), self._publish, chunk.offsets
+        handled = 0
+        try:
+            for index in range(start, len(offsets)):
+                lane.index = index
+                if lane.stopping or lane.error is not None:
                     return
-            lane.handled(offset + 1, _joined(outputs) if outputs else None)
+                outputs: list[Delivery] | None = None
+                try:
+                    result = call(index)
+                    if publish is not None:
+                        await self._send(result, outputs := [])
+                    else:
+                        if hasattr(result, "__await__"):
+                            result = await result
+                        if result is not None and isinstance(result, GENERATORS):
+                            raise no_producer(self._handler.__name__)
+                except failures() as error:
+                    if not await self._failed(lane, chunk, index, error, published=outputs or ()):
+                        return
+                else:
+                    handled += 1
+                if publish is None:
+                    lane.finished = offsets[index] + 1
+                else:
+                    lane.handled(offsets[index] + 1, joined(outputs) if outputs else None)
+        finally:
+            self.counts.handled += handled
+        lane.index = len(offsets)
         lane.handled(chunk.next_offset)
 
-    async def _batches(self, lane: Lane, chunk: FetchedRecords) -> None:
-        """A handler of lists: one call for the whole fetch, or for slices of ``batch`` records."""
-        batch = self._handler.spec.batch
-        size = len(chunk) if batch is True else int(batch)
-        for start in range(0, len(chunk), max(size, 1)):
-            if lane.stopping or lane.error is not None:
-                return
-            end = min(start + size, len(chunk))
-            outputs: list[Delivery] = []
-            payloads = self._payloads_of(lane, chunk, start, end)
-            if payloads is None:
-                return
-            try:
-                if payloads:
-                    await self._send(await self._call_with(payloads), outputs)
-            except _failures() as error:
-                if not self._failed(lane, chunk, start, error, end - start, published=outputs):
-                    return
-            lane.handled(chunk.offsets[end - 1] + 1, _joined(outputs) if outputs else None)
-        lane.handled(chunk.next_offset)
+    async def _by_hand(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
+        """Any handler on the loop whose records are acknowledged by hand."""
+        await self._each(InLane(lane, chunk, start, taken, self._calls))
 
-    async def _in_thread(self, lane: Lane, chunk: FetchedRecords) -> None:
+    async def _in_thread(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
         """A plain function: records go to a worker thread by the slice, not one hop each."""
-        index = 0
-        while index < len(chunk):
-            if lane.stopping:
-                return
-            for result, error in await self._run_in_thread(self._work, lane, chunk, index):
-                if lane.error is not None:
-                    return
-                outputs: list[Delivery] = []
-                if error is None and (
-                    self._publish is not None or (result is not None and isinstance(result, _UNFINISHED))
-                ):
-                    try:
-                        await self._send(result, outputs)
-                    except _failures() as raised:
-                        error = raised
-                if error is not None and not self._failed(lane, chunk, index, error, published=outputs):
-                    return
-                lane.handled(chunk.offsets[index] + 1, _joined(outputs) if outputs else None)
-                index += 1
-        lane.handled(chunk.next_offset)
+        await self._in_slices(InLane(lane, chunk, start, taken, self._calls))
 
-    def _work(self, lane: Lane, chunk: FetchedRecords, start: int) -> list[tuple[Any, Exception | None]]:
+    async def work(self, worker: Worker, items: list[Item]) -> None:
+        """Handle records of any lanes, one after the other; those of lanes in error, or given up, are left out.
+
+        ``worker.item`` is the one at work. Returns early when the worker is stopping.
+        """
+        places = InBundle(worker, items, self._calls, self._handler.spec.ack == "manual")
+        await (self._each(places) if self._calls.on_loop else self._in_slices(places))
+
+    async def _each(self, places: Places) -> None:
+        for place in range(places.first, places.end):
+            places.begin(place)
+            if places.stops:
+                places.leave()
+                return
+            if places.skips(place):
+                continue
+            result, error = None, None
+            try:
+                result = places.call(place)
+            except Exception as raised:  # the user's code may raise anything
+                error = raised
+            if not await self._end(places, place, result, error):
+                return
+        places.close()
+
+    async def _in_slices(self, places: Places) -> None:
+        place = places.first
+        while place < places.end:
+            places.begin(place)
+            if places.stops:
+                places.leave()
+                return
+            places.wait()
+            for result, error in await self._calls.in_thread(self._slice, places, place):
+                places.begin(place)
+                if result is not _LEFT_OUT and not await self._end(places, place, result, error):
+                    return
+                place += 1
+        places.close()
+
+    def _slice(self, places: Places, first: int) -> list[tuple[Any, Exception | None]]:
         """In the worker thread: what the handler returned or raised, record by record, as far as the slice went."""
         done: list[tuple[Any, Exception | None]] = []
         give_back_at = time.monotonic() + _THREAD_SLICE_SECONDS
-        for index in range(start, len(chunk)):
+        for place in range(first, places.end):
+            places.begin(place)
+            if places.stops:
+                break
+            if places.skips(place):
+                done.append((_LEFT_OUT, None))
+                continue
             try:
-                result = self._call(self._arguments(chunk, index))
-            except Exception as error:
+                result = self._calls.collected(places.call, place)
+            except Exception as error:  # the user's code may raise anything
                 done.append((None, error))
                 break
             done.append((result, None))
             # What is left to await is awaited before the next record's turn.
-            is_unfinished = result is not None and isinstance(result, _UNFINISHED)
-            if is_unfinished or lane.stopping or time.monotonic() >= give_back_at:
+            is_unfinished = result is not None and isinstance(result, UNFINISHED)
+            if is_unfinished or time.monotonic() >= give_back_at:
                 break
         return done
 
-    # arguments and results -------------------------------------------------------------------------------------------
-
-    def _decoder(self, topic: str) -> Decode:
-        decode = self._decoders.get(topic)
-        if decode is None:
-            assert self._serde is not None
-            decode = self._decoders[topic] = bind_decoder(self._serde, topic)
-        return decode
-
-    def _decode(self, topic: str, data: bytes | None) -> Any:
-        """Bytes to the payload's type. A null passes only where the annotation allows None."""
-        annotation = _name(self._signature.payload)
-        if data is None:
-            if self._takes_null:
-                return None
-            raise SerializationError(
-                f"the value is null (a tombstone), but the handler takes {annotation}: "
-                f"annotate {annotation} | None to be given nulls"
-            )
-        try:
-            return self._decoder(topic)(data)
-        except Exception as error:
-            raise SerializationError(f"the value is no {annotation}: {error}") from error
-
-    def _payload(self, chunk: FetchedRecords, index: int) -> Any:
-        if self._batch_of_records:
-            return chunk.record(index)
-        return self._decode(chunk.topic, chunk.values[index])
-
-    def _arguments(self, chunk: FetchedRecords, index: int) -> dict[str, Any]:
-        arguments: dict[str, Any] = {}
-        if self._payload_name is not None:
-            arguments[self._payload_name] = self._decode(chunk.topic, chunk.values[index])
-        if self._record_name is not None:
-            arguments[self._record_name] = chunk.record(index)
-        if self._transaction_name is not None:
-            arguments[self._transaction_name] = self.transaction
-        return arguments
-
-    def _payloads_of(self, lane: Lane, chunk: FetchedRecords, start: int, end: int) -> list[Any] | None:
-        """The payloads of a batch. One that cannot be read is left out (``on_error="skip"``), or stops the lane."""
-        payloads: list[Any] = []
-        for index in range(start, end):
+    async def _end(self, places: Places, place: int, result: Any, raised: BaseException | None) -> bool:
+        """What a call returned or raised: await and publish what is left of it. False: begin none behind it."""
+        lane, chunk, index = places.record(place)
+        if lane.error is not None:
+            return not places.in_order
+        outputs: list[Delivery] = []
+        if raised is None:
             try:
-                payloads.append(self._payload(chunk, index))
-            except SerializationError as error:
-                if not self._failed(lane, chunk, index, error):
-                    return None
-        return payloads
+                await self._send(result, outputs)
+            except failures() as error:
+                raised = error
+        if raised is None:
+            self.counts.handled += 1
+        elif not await self._failed(lane, chunk, index, raised, published=outputs):
+            return not places.in_order
+        places.finish(place, joined(outputs) if outputs else None, raised is not None)
+        return True
 
-    async def _call_with(self, payloads: list[Any]) -> Any:
-        assert self._payload_name is not None
-        arguments: dict[str, Any] = {self._payload_name: payloads}
-        if self._transaction_name is not None:
-            arguments[self._transaction_name] = self.transaction
-        if self._signature.is_async:
-            return self._function(**arguments)
-        return await self._run_in_thread(self._call, arguments)
+    # batches ---------------------------------------------------------------------------------------------------------
 
-    def _call(self, arguments: dict[str, Any]) -> Any:
-        """In the worker thread: the call of a plain function. A generator's body runs here too."""
-        result = self._function(**arguments)
-        if self._publish is not None and hasattr(result, "__next__"):
-            return iter(list(result))
-        return result
+    async def _batches(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
+        """A handler of lists: one call for the whole fetch, or for slices of ``batch`` records."""
+        while start < len(chunk):
+            lane.index = start
+            if lane.stopping or lane.error is not None:
+                return
+            end = self.end_of(chunk, start)
+            if not await self._batch(lane, chunk, start, end, taken):
+                return
+            start = end
+        lane.index = len(chunk)
+        if taken is None:
+            lane.handled(chunk.next_offset)
 
-    async def _run_in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """One call at a time, whatever the number of partitions: a plain function need not be thread-safe."""
-        return await anyio.to_thread.run_sync(function, *arguments, limiter=self._thread)
+    async def _batch(self, lane: Lane, chunk: FetchedRecords, start: int, end: int, taken: Taken | None) -> bool:
+        """One call. False: the lane has stopped."""
+        calls, given, outputs = self._calls, set[int](), list[Delivery]()
+        reading = _Reading(partial(self._failed, lane, chunk))
+        failed = False
+        try:
+            if calls.needs_record:
+                make = chunk.record if taken is None else manual_records(chunk, taken, given)
+                read = partial(reading.payloads, calls.payload, partial(_index_of, chunk))
+                result = await calls.with_batch(read)([make(index) for index in range(start, end)])
+            else:
+                payloads = await reading.payloads(partial(calls.payload_at, chunk), int, range(start, end))
+                result = await calls.call_batch(payloads) if payloads else None
+            if not reading.stopped:
+                await self._send(result, outputs)
+        except failures() as error:
+            failed = True
+            if reading.stopped or not await self._failed(lane, chunk, start, error, end - start, published=outputs):
+                return False
+        if reading.stopped:
+            return False
+        if not failed:
+            self.counts.handled += end - start - len(reading.left_out)
+        if taken is None:
+            lane.handled(chunk.offsets[end - 1] + 1, joined(outputs) if outputs else None)
+        else:
+            for index in range(start, end):
+                if failed or index not in given or index in reading.left_out:
+                    taken.handled(index)
+        return True
+
+    def end_of(self, chunk: FetchedRecords, index: int) -> int:
+        """Behind the records of the call that begins at ``index``."""
+        batch = self._handler.spec.batch
+        return len(chunk) if batch is True else min(index + max(int(batch), 1), len(chunk))
+
+    # results ---------------------------------------------------------------------------------------------------------
 
     async def _send(self, result: Any, outputs: list[Delivery]) -> None:
         """Await what a call returned, where that is due, and send what it came to; ``outputs`` has what was sent."""
+        if result is FILTERED:
+            self.counts.filtered += 1
+            return
         if hasattr(result, "__await__"):
             result = await result
         publish = self._publish
         if publish is None:
-            if isinstance(result, _GENERATORS):
+            if isinstance(result, GENERATORS):
                 raise no_producer(self._handler.__name__)
+        elif isinstance(result, Yielded):
+            for value in result:
+                await _publish_one(publish, value, outputs)
         elif hasattr(result, "__anext__") or hasattr(result, "__next__"):
             async for value in each(result):
-                delivery = await publish(value)
-                if delivery is not None:
-                    outputs.append(delivery)
+                await _publish_one(publish, value, outputs)
         else:
-            delivery = await publish(result)
-            if delivery is not None:
-                outputs.append(delivery)
+            await _publish_one(publish, result, outputs)
 
     # errors ----------------------------------------------------------------------------------------------------------
 
-    def _failed(
+    async def _failed(
         self,
         lane: Lane,
         chunk: FetchedRecords,
@@ -318,17 +351,40 @@ class Dispatch:
         published: Sequence[Delivery] = (),
     ) -> bool:
         """A record's handler raised. True: go on with the next record; False: the lane has stopped."""
-        error = _as_failure(raised)
-        record = chunk.record(index)
-        if self._serde is not None and not isinstance(error, SerializationError) and count == 1:
-            # The fast path decodes and calls in one breath; whose error it was is found out only now, when it matters.
-            try:
-                self._payload(chunk, index)
-            except SerializationError as unreadable:
-                error = unreadable
-        wrapped = handler_error(self._handler, record, error, count)
-        is_clean = not published and self._transaction_name is None
-        return self._on_failure(lane, Failure(index, count, wrapped, error, is_clean))
+        try:
+            error = await as_failure(raised)
+        except BaseException:
+            if published and self._handler.spec.timeout is not None:
+                self._left_behind[_position(chunk, index)] = joined(list(published))
+            raise
+        is_clean = not published and self._handler.signature.transaction_name is None
+        return self._decide(lane, chunk, index, error, count, is_clean)
+
+    def timed_out(self, lane: Lane, chunk: FetchedRecords, index: int, seconds: float) -> bool:
+        """The call that began at ``index`` took longer than ``seconds`` and was cancelled.
+
+        True: go on behind it, at `end_of`; what it had published is `left_behind`.
+        """
+        is_clean = self._handler.producer is None and self._handler.signature.transaction_name is None
+        count = self.end_of(chunk, index) - index
+        return self._decide(lane, chunk, index, CallTimedOut(seconds), count, is_clean)
+
+    def left_behind(self, chunk: FetchedRecords, index: int) -> Outcome | None:
+        """What a call that was cancelled because of its ``timeout`` had published before, told once."""
+        return self._left_behind.pop(_position(chunk, index), None)
+
+    def _decide(
+        self, lane: Lane, chunk: FetchedRecords, index: int, error: Exception, count: int, is_clean: bool
+    ) -> bool:
+        counts = self.counts
+        counts.failed += count
+        if isinstance(error, CallTimedOut):
+            counts.timed_out += count
+        wrapped = handler_error(self._handler, chunk.record(index), error, count)
+        is_skipped = self._on_failure(lane, Failure(index, count, wrapped, error, is_clean))
+        if is_skipped:
+            counts.skipped += count
+        return is_skipped
 
     def _by_policy(self, lane: Lane, failure: Failure) -> bool:
         """``on_error=`` at once: skip, crash, or stop the lane."""
@@ -343,69 +399,43 @@ class Dispatch:
         return False
 
 
-def _failures() -> tuple[type[BaseException], ...]:
-    """What is a handler's failure: also a cancellation that did not come from us, as of a task it waits for."""
-    return (Exception, anyio.get_cancelled_exc_class())
+class _Reading:
+    """Makes a batch's payloads. One that cannot be read is left out (``on_error="skip"``), or stops the lane."""
+
+    def __init__(self, failed: Callable[[int, BaseException], Awaitable[bool]]) -> None:
+        self._failed = failed
+        self.left_out: set[int] = set()
+        self.stopped = False
+
+    async def payloads(
+        self, payload: Callable[[Any], Any], index: Callable[[Any], int], items: Iterable[Any]
+    ) -> list[Any]:
+        """None at all when the lane has stopped."""
+        payloads: list[Any] = []
+        for item in items:
+            try:
+                payloads.append(payload(item))
+            except SerializationError as error:
+                if not await self._failed(index(item), error):
+                    self.stopped = True
+                    return []
+                self.left_out.add(index(item))
+        return payloads
 
 
-def _as_failure(raised: BaseException) -> Exception:
-    """The same as an error to report; raises it when it is the lane that is being cancelled."""
-    if isinstance(raised, Exception):
-        return raised
-    if anyio.current_effective_deadline() == -math.inf:
-        raise raised
-    failure = RuntimeError("CancelledError: something that it waited for was cancelled")
-    failure.__cause__ = raised
-    return failure
+_LEFT_OUT = object()
+"""The place of a record that was not begun."""
 
 
-def log_skipped(error: HandlerError) -> None:
-    logger.error("%s; skipped (on_error='skip')", error, exc_info=error.__cause__)
+def _index_of(chunk: FetchedRecords, record: ConsumerRecord) -> int:
+    return bisect_left(chunk.offsets, record.offset)
 
 
-def log_stopped(lane: Lane, error: HandlerError, policy: str) -> None:
-    logger.error(
-        "%s; %s is stopped here and nothing from this record on is committed (on_error=%r)",
-        error, lane.topic_partition, policy, exc_info=error.__cause__,
-    )  # fmt: skip
+async def _publish_one(publish: Publish, value: Any, outputs: list[Delivery]) -> None:
+    delivery = await publish(value)
+    if delivery is not None:
+        outputs.append(delivery)
 
 
-def handler_error(handler: Handler[Any, Any], record: ConsumerRecord, error: Exception, count: int) -> HandlerError:
-    """What happened, to which record, where."""
-    many = f" (a batch of {count} records)" if count > 1 else ""
-    where = f"{record.topic}-{record.partition} offset {record.offset}{many}, key {record.key!r:.80}"
-    what = "cannot be read" if isinstance(error, SerializationError) else f"made it raise {type(error).__name__}"
-    wrapped = HandlerError(f"handler {handler.__name__!r}: {where}: {what}: {error}")
-    wrapped.__cause__ = error
-    return wrapped
-
-
-def _joined(outputs: list[Delivery]) -> Outcome:
-    """One handle that is done when all are: the first to fail, else the last."""
-    if len(outputs) == 1:
-        return outputs[0]
-    batches = {id(output.batch): output for output in outputs}
-    if len(batches) == 1:
-        return outputs[-1]
-    return _AllOf(list(batches.values()))
-
-
-class _AllOf:
-    """Several deliveries as one, for a handler that published to several partitions."""
-
-    def __init__(self, outputs: list[Delivery]) -> None:
-        self._outputs = outputs
-
-    def done(self) -> bool:
-        return all(output.done() for output in self._outputs)
-
-    def exception(self) -> EventBusError | None:
-        return next((output.exception() for output in self._outputs if output.exception() is not None), None)
-
-    async def wait(self) -> None:
-        for output in self._outputs:
-            await output.wait()
-
-
-def _name(annotation: Any) -> str:
-    return str(getattr(annotation, "__name__", annotation))
+def _position(chunk: FetchedRecords, index: int) -> tuple[str, int, int]:
+    return chunk.topic, chunk.partition, chunk.offsets[index]

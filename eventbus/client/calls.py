@@ -1,0 +1,338 @@
+"""How a handler is called: what it is given, and what stands around the call."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import AsyncGeneratorType, GeneratorType
+from typing import Any, TypeVar, cast
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from eventbus.client.failures import CallTimedOut
+from eventbus.client.handlers import Handler, each, no_producer
+from eventbus.client.lane import Taken
+from eventbus.client.middleware import CallNext, Middleware, composed
+from eventbus.client.transaction import Transaction
+from eventbus.errors import ConfigError, SerializationError
+from eventbus.types import ConsumerRecord, FetchedRecords
+from serdes import Decode, Serde, bind_decoder, serde_for, split_optional
+
+T = TypeVar("T")
+
+GENERATORS = (AsyncGeneratorType, GeneratorType)
+UNFINISHED = (Awaitable, *GENERATORS)
+"""What a call may return of which nothing has run yet."""
+
+
+class Counts(msgspec.Struct):
+    """What became of records so far."""
+
+    handled: int = 0
+    """Their calls returned; those that a filter or a middleware kept from the handler are among them."""
+    failed: int = 0
+    """Their calls raised, or took too long, or their values cannot be read."""
+    skipped: int = 0
+    """Failed and passed over, because ``on_error="skip"`` says so."""
+    timed_out: int = 0
+    filtered: int = 0
+
+
+class Yielded(list[Any]):
+    """What a generator has yielded: outputs one by one, where another list is one output."""
+
+
+class ManualRecord(ConsumerRecord, gc=True):
+    """A record of a handler with ``ack="manual"``: it knows where its acknowledgement goes.
+
+    Unlike its base it is seen by the garbage collector: a handler's error refers to its lane in a circle.
+    """
+
+    _taken: Taken | None = None
+    _index: int = -1
+    _given: set[int] = msgspec.field(default_factory=set[int])
+    """Indexes of records that the handler got to see; copies that a middleware makes of the record share it."""
+
+    def ack(self) -> None:
+        assert self._taken is not None
+        self._taken.acknowledge(self._index)
+
+    async def ack_now(self) -> None:
+        assert self._taken is not None
+        await self._taken.acknowledge_now(self._index)
+
+    def note_given(self) -> None:
+        self._given.add(self._index)
+
+
+class Calls:
+    """One handler's calls, with its decoder, filter and middleware put together once for each topic."""
+
+    def __init__(
+        self, handler: Handler[Any, Any], serdes: Mapping[type, Serde], middleware: Sequence[Middleware], counts: Counts
+    ) -> None:
+        self._handler = handler
+        self._function = handler.function
+        self._signature = signature = handler.signature
+        self._middleware = (*middleware, *handler.spec.middleware)
+        self._keep = handler.spec.filter
+        self._counts = counts
+        self._thread = anyio.CapacityLimiter(handler.spec.concurrency or 1)
+        self._is_manual = handler.spec.ack == "manual"
+        self._batch_of_records = signature.payload is ConsumerRecord
+        self.transaction: Transaction | None = None
+        """What a handler gets that asks for one."""
+        annotation, self.takes_null = split_optional(signature.payload)
+        self._serde: Serde | None = None
+        if signature.payload_name is not None and not self._batch_of_records:
+            try:
+                self._serde = serde_for(annotation, serdes)
+            except TypeError as error:
+                raise ConfigError(
+                    f"handler {handler.__name__!r}: payload type {annotation!r} cannot be read from JSON: {error}; "
+                    "register a serde for it: EventBus(url, serdes={Type: MySerde()})"
+                ) from None
+        self._decoders: dict[str, Decode] = {}
+        self._chains: dict[str, CallNext] = {}
+        self.needs_record = bool(self._middleware) or self._keep is not None or self._is_manual
+        """Something beside the handler looks at the record."""
+        self.on_loop = signature.is_async or bool(self._middleware)
+        """A call begins on the event loop; a plain function's own part is in its thread all the same."""
+
+    def copy(self) -> Calls:
+        """The same with a transaction of its own; plain functions share their worker threads."""
+        copied = copy.copy(self)
+        copied._chains = {}
+        return copied
+
+    # one record ------------------------------------------------------------------------------------------------------
+
+    def of(
+        self, chunk: FetchedRecords, taken: Taken | None = None, given: set[int] | None = None
+    ) -> Callable[..., Any]:
+        """A function of a record's index that begins its call. On the event loop, or in the thread (`on_loop`).
+
+        ``taken``: the records are acknowledged by hand; those that reached the handler are in ``given``.
+        """
+        if not self.needs_record and self._signature.record_name is None:
+            return self._of_values(chunk)
+        record = chunk.record if taken is None else manual_records(chunk, taken, given if given is not None else set())
+        call = self._chain(chunk.topic) if self.on_loop and self.needs_record else self._plainly(chunk.topic)
+
+        def begin(index: int) -> Any:
+            return call(record(index))
+
+        return begin
+
+    def _of_values(self, chunk: FetchedRecords) -> Callable[[int], Any]:
+        """Nobody wants the record: none is built."""
+        function, values, decode = self._function, chunk.values, self.reader(chunk.topic)
+        if self._signature.is_direct and self._signature.transaction_name is None:
+            return lambda index: function(decode(values[index]))
+        return lambda index: function(**self._arguments(decode, values[index], None))
+
+    def _plainly(self, topic: str) -> Callable[[ConsumerRecord], Any]:
+        """The call of a handler without middleware; of one that is kept from it, `FILTERED` comes back."""
+        function, decode, keep, is_manual = self._function, self.reader(topic), self._keep, self._is_manual
+
+        def call(record: ConsumerRecord) -> Any:
+            if keep is not None and not keep(record):
+                return FILTERED
+            if is_manual and isinstance(record, ManualRecord):
+                record.note_given()
+            return function(**self._arguments(decode, record.value, record))
+
+        return call
+
+    def _chain(self, topic: str) -> CallNext:
+        chain = self._chains.get(topic)
+        if chain is None:
+            signature = self._signature
+            is_simple = signature.takes_payload_alone and signature.is_direct and self._keep is None
+            innermost = self._payload_to_handler(topic) if is_simple else self._record_to_handler(topic)
+            chain = self._chains[topic] = composed(self._middleware, innermost)
+        return chain
+
+    def _payload_to_handler(self, topic: str) -> CallNext:
+        """The innermost of most chains, and the cheapest: an ``async def`` of the payload alone."""
+        function: Callable[[Any], Awaitable[Any]] = self._function
+        decode = self.reader(topic)
+
+        async def innermost(record: ConsumerRecord) -> Any:
+            return await function(decode(record.value))
+
+        return innermost
+
+    def _record_to_handler(self, topic: str) -> CallNext:
+        """The innermost of every other chain."""
+        call = self._plainly(topic)
+
+        async def innermost(record: ConsumerRecord) -> Any:
+            result = call(record) if self._signature.is_async else await self.in_thread(self.collected, call, record)
+            if result is FILTERED:
+                self._counts.filtered += 1
+                return None
+            return await self._ended(result)
+
+        return innermost
+
+    async def _ended(self, result: Any) -> Any:
+        """What a call came to, inside the chain: nothing of it is left to run."""
+        if hasattr(result, "__await__"):
+            result = await result
+        if isinstance(result, GENERATORS):
+            if self._handler.producer is None:
+                raise no_producer(self._handler.__name__)
+            return Yielded([value async for value in each(result)])
+        return result
+
+    def collected(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """In the worker thread: a call of a plain function. A generator's body runs here too.
+
+        It cannot be cancelled: one that took too long fails when it returns.
+        """
+        timeout = self._handler.spec.timeout
+        began = time.monotonic() if timeout is not None else 0.0
+        result = call(*arguments)
+        if timeout is not None and time.monotonic() - began > timeout:
+            raise CallTimedOut(timeout)
+        if self._handler.producer is not None and isinstance(result, GeneratorType):
+            return Yielded(cast("GeneratorType[Any, Any, Any]", result))
+        return result
+
+    async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """``concurrency`` calls at a time (by default one), whatever the number of partitions."""
+        return await anyio.to_thread.run_sync(function, *arguments, limiter=self._thread)
+
+    # batches ---------------------------------------------------------------------------------------------------------
+
+    def with_batch(self, read: Callable[[list[ConsumerRecord]], Awaitable[list[Any]]]) -> CallNext:
+        """The chain around a batch handler. ``read`` makes payloads of the records; without any there is no call."""
+
+        async def innermost(records: list[ConsumerRecord]) -> Any:
+            if self._keep is not None:
+                kept = [record for record in records if self._keep(record)]
+                self._counts.filtered += len(records) - len(kept)
+                records = kept
+            for record in records:
+                if isinstance(record, ManualRecord):
+                    record.note_given()
+            payloads = await read(records)
+            return await self._ended(await self.call_batch(payloads)) if payloads else None
+
+        return composed(self._middleware, innermost)
+
+    async def call_batch(self, payloads: list[Any]) -> Any:
+        """Begin the handler's call with a batch; a plain function's is over on return."""
+        assert self._signature.payload_name is not None
+        arguments: dict[str, Any] = {self._signature.payload_name: payloads}
+        if self._signature.transaction_name is not None:
+            arguments[self._signature.transaction_name] = self.transaction
+        if self._signature.is_async:
+            return self._function(**arguments)
+        return await self.in_thread(self.collected, lambda: self._function(**arguments))
+
+    # arguments -------------------------------------------------------------------------------------------------------
+
+    def payload(self, record: ConsumerRecord) -> Any:
+        """A record's payload as a batch handler has it. Raises SerializationError."""
+        return record if self._batch_of_records else self._decode(record.topic, record.value)
+
+    def payload_at(self, chunk: FetchedRecords, index: int) -> Any:
+        return chunk.record(index) if self._batch_of_records else self._decode(chunk.topic, chunk.values[index])
+
+    def decoder(self, topic: str) -> Decode:
+        """Bytes to payload, and whatever error that may raise."""
+        decode = self._decoders.get(topic)
+        if decode is None:
+            assert self._serde is not None
+            decode = self._decoders[topic] = bind_decoder(self._serde, topic)
+        return decode
+
+    def is_readable(self, chunk: FetchedRecords, index: int) -> SerializationError | None:
+        """What keeps a record's value from being the payload; None: nothing."""
+        try:
+            if self._serde is not None:
+                self._decode(chunk.topic, chunk.values[index])
+        except SerializationError as error:
+            return error
+        return None
+
+    def reader(self, topic: str) -> Callable[[bytes | None], Any]:
+        """Bytes to payload, or a SerializationError."""
+        if self._serde is None:
+            return lambda data: data
+        decode = self.decoder(topic)
+
+        def read(data: bytes | None) -> Any:
+            if data is not None:
+                try:
+                    return decode(data)
+                except Exception as error:  # a serde may raise anything
+                    raise self._unreadable(error) from error
+            return self._decode(topic, data)
+
+        return read
+
+    def _decode(self, topic: str, data: bytes | None) -> Any:
+        """Bytes to the payload's type. A null passes only where the annotation allows None."""
+        if data is None:
+            if self.takes_null:
+                return None
+            annotation = _name(self._signature.payload)
+            raise SerializationError(
+                f"the value is null (a tombstone), but the handler takes {annotation}: "
+                f"annotate {annotation} | None to be given nulls"
+            )
+        try:
+            return self.decoder(topic)(data)
+        except Exception as error:  # a serde may raise anything
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> SerializationError:
+        return SerializationError(f"the value is no {_name(self._signature.payload)}: {error}")
+
+    def _arguments(
+        self, decode: Callable[[bytes | None], Any], value: bytes | None, record: ConsumerRecord | None
+    ) -> dict[str, Any]:
+        signature = self._signature
+        arguments: dict[str, Any] = {}
+        if signature.payload_name is not None:
+            arguments[signature.payload_name] = decode(value)
+        if signature.record_name is not None:
+            arguments[signature.record_name] = record
+        if signature.transaction_name is not None:
+            arguments[signature.transaction_name] = self.transaction
+        return arguments
+
+
+FILTERED = object()
+"""A record that ``filter=`` kept from its handler."""
+
+
+def manual_records(chunk: FetchedRecords, taken: Taken, given: set[int]) -> Callable[[int], ManualRecord]:
+    """A function of the index that builds the record of a handler with manual acks."""
+
+    def record(index: int) -> ManualRecord:
+        return ManualRecord(
+            chunk.topic,
+            chunk.partition,
+            chunk.offsets[index],
+            chunk.timestamps_ms[index],
+            chunk.timestamp_type,
+            chunk.keys[index],
+            chunk.values[index],
+            chunk.headers[index] if chunk.headers is not None else (),
+            taken,
+            index,
+            given,
+        )
+
+    return record
+
+
+def _name(annotation: Any) -> str:
+    return str(getattr(annotation, "__name__", annotation))

@@ -1,0 +1,86 @@
+"""What a handler's failure is, and how it is told."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from eventbus.client.handlers import Handler
+from eventbus.client.lane import Lane
+from eventbus.errors import HandlerError, SerializationError
+from eventbus.types import ConsumerRecord
+
+logger = logging.getLogger("eventbus.runner")
+
+
+class CallTimedOut(TimeoutError):
+    """A call took longer than ``timeout=``."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"it took longer than timeout={seconds:g} s")
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A call of a handler that raised, or whose value could not be read or sent."""
+
+    index: int
+    """The record's place in the fetch; of a batch the first one's."""
+    count: int
+    error: HandlerError
+    cause: Exception
+    is_clean: bool
+    """Nothing was published on behalf of these records."""
+
+
+OnFailure = Callable[[Lane, Failure], bool]
+"""What a failure means. True: go on behind it; False: return."""
+
+
+def failures() -> tuple[type[BaseException], ...]:
+    """What is a handler's failure: also a cancellation that did not come from us, as of a task it waits for."""
+    return (Exception, anyio.get_cancelled_exc_class())
+
+
+async def as_failure(raised: BaseException) -> Exception:
+    """The same as an error to report; raises when it is the lane that is being cancelled."""
+    if isinstance(raised, Exception):
+        # A handler may have made another exception of our cancellation: that is none of its failures.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        return raised
+    if anyio.current_effective_deadline() == -math.inf:
+        raise raised
+    failure = RuntimeError("CancelledError: something that it waited for was cancelled")
+    failure.__cause__ = raised
+    return failure
+
+
+def log_skipped(error: HandlerError) -> None:
+    logger.error("%s; skipped (on_error='skip')", error, exc_info=error.__cause__)
+
+
+def log_stopped(lane: Lane, error: HandlerError, policy: str) -> None:
+    logger.error(
+        "%s; %s is stopped here and nothing from this record on is committed (on_error=%r)",
+        error, lane.topic_partition, policy, exc_info=error.__cause__,
+    )  # fmt: skip
+
+
+def handler_error(handler: Handler[Any, Any], record: ConsumerRecord, error: Exception, count: int) -> HandlerError:
+    """What happened, to which record, where."""
+    many = f" (a batch of {count} records)" if count > 1 else ""
+    where = f"{record.topic}-{record.partition} offset {record.offset}{many}, key {record.key!r:.80}"
+    if isinstance(error, CallTimedOut):
+        what = "its call was given up"
+    elif isinstance(error, SerializationError):
+        what = "cannot be read"
+    else:
+        what = f"made it raise {type(error).__name__}"
+    wrapped = HandlerError(f"handler {handler.__name__!r}: {where}: {what}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

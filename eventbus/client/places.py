@@ -1,0 +1,164 @@
+"""Where records stand while they are handled one after another: in a fetch of one lane, or in a worker's bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from eventbus.client.calls import Calls
+from eventbus.client.lane import Lane, Outcome, Taken
+from eventbus.types import FetchedRecords
+
+Item = tuple[Taken, int]
+"""A record of a fetch that finishes in any order."""
+
+
+class Worker(Protocol):
+    """Who handles bundles: it can be asked to stop, and tells which record is at work."""
+
+    stopping: bool
+    item: Item | None
+
+
+class Places(Protocol):
+    """So many records, by number. `begin` to `call` may be called in a worker thread too."""
+
+    first: int
+    end: int
+    in_order: bool
+    """A failure that is not passed over is the end of them all."""
+
+    def begin(self, place: int) -> None:
+        """Say that the record is at work. First say, then look: who asks to stop does the two in the other order."""
+        ...
+
+    @property
+    def stops(self) -> bool:
+        """The record at work must not be begun, nor any behind it."""
+        ...
+
+    def skips(self, place: int) -> bool:
+        """This one must not be begun; others may."""
+        ...
+
+    def call(self, place: int, /) -> Any:
+        """Begin the handler's call."""
+        ...
+
+    def record(self, place: int) -> tuple[Lane, FetchedRecords, int]: ...
+
+    def finish(self, place: int, output: Outcome | None, failed: bool) -> None:
+        """The record was handled, or has ``failed`` and is passed over."""
+        ...
+
+    def wait(self) -> None:
+        """No record is at work for now."""
+        ...
+
+    def leave(self) -> None:
+        """It ends here, before the record at work was begun."""
+        ...
+
+    def close(self) -> None:
+        """All were handled."""
+        ...
+
+
+class InLane:
+    """The records of a fetch from ``first`` on, in order."""
+
+    in_order = True
+
+    def __init__(self, lane: Lane, chunk: FetchedRecords, first: int, taken: Taken | None, calls: Calls) -> None:
+        self.first = first
+        self.end = len(chunk)
+        self._lane = lane
+        self._chunk = chunk
+        self._taken = taken
+        self._given: set[int] = set()
+        self.call: Callable[[int], Any] = calls.of(chunk, taken, self._given)
+
+    def begin(self, place: int) -> None:
+        self._lane.index = place
+
+    @property
+    def stops(self) -> bool:
+        return self._lane.stopping or self._lane.error is not None
+
+    def skips(self, place: int) -> bool:
+        return False
+
+    def record(self, place: int) -> tuple[Lane, FetchedRecords, int]:
+        return self._lane, self._chunk, place
+
+    def finish(self, place: int, output: Outcome | None, failed: bool) -> None:
+        if self._taken is None:
+            self._lane.handled(self._chunk.offsets[place] + 1, output)
+        elif failed or place not in self._given:
+            self._taken.handled(place, output)
+        self._given.discard(place)
+
+    def wait(self) -> None:
+        self._lane.index = -1
+
+    def leave(self) -> None:
+        """The lane's index tells where."""
+
+    def close(self) -> None:
+        self._lane.index = self.end
+        if self._taken is None:
+            self._lane.handled(self._chunk.next_offset)
+
+
+class InBundle:
+    """Records of several fetches, which finish in any order."""
+
+    in_order = False
+
+    def __init__(self, worker: Worker, items: list[Item], calls: Calls, is_manual: bool) -> None:
+        self.first = 0
+        self.end = len(items)
+        self._worker = worker
+        self._items = items
+        self._calls = calls
+        self._is_manual = is_manual
+        self._calls_of: dict[Taken, tuple[Callable[[int], Any], set[int]]] = {}
+        """By fetch: how its calls begin, and which of its records reached the handler."""
+
+    def begin(self, place: int) -> None:
+        self._worker.item = self._items[place]
+
+    @property
+    def stops(self) -> bool:
+        return self._worker.stopping
+
+    def skips(self, place: int) -> bool:
+        taken, index = self._items[place]
+        return taken.lane.error is not None or taken.dropped(index)
+
+    def call(self, place: int) -> Any:
+        taken, index = self._items[place]
+        found = self._calls_of.get(taken)
+        if found is None:
+            given = set[int]()
+            call = self._calls.of(taken.chunk, taken if self._is_manual else None, given)
+            found = self._calls_of[taken] = call, given
+        return found[0](index)
+
+    def record(self, place: int) -> tuple[Lane, FetchedRecords, int]:
+        taken, index = self._items[place]
+        return taken.lane, taken.chunk, index
+
+    def finish(self, place: int, output: Outcome | None, failed: bool) -> None:
+        taken, index = self._items[place]
+        if not self._is_manual or failed or index not in self._calls_of[taken][1]:
+            taken.handled(index, output)
+
+    def wait(self) -> None:
+        self._worker.item = None
+
+    def leave(self) -> None:
+        self._worker.item = None
+
+    def close(self) -> None:
+        self._worker.item = None
