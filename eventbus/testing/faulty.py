@@ -7,10 +7,12 @@ service in the end, played with these hooks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import anyio
+from anyio.abc import TaskGroup
 
 from eventbus.backends.base import (
     Add,
@@ -40,9 +42,6 @@ Step = Literal[
     "fetch", "send", "flush", "commit", "init_transactions", "send_offsets", "commit_transaction", "abort_transaction"
 ]
 """What a client does with a log."""
-STEPS: tuple[Step, ...] = (
-    "fetch", "send", "flush", "commit", "init_transactions", "send_offsets", "commit_transaction", "abort_transaction",
-)  # fmt: skip
 
 
 class Call(NamedTuple):
@@ -253,6 +252,45 @@ class _Held(NamedTuple):
     """What its sender looks at."""
 
 
+class _Line:
+    """The records of one partition that are held back, in order."""
+
+    def __init__(self, where: TopicPartition, fail: Callable[[BatchDelivery, EventBusError], None]) -> None:
+        self.where = where
+        self.held: deque[_Held] = deque()
+        self._fail = fail
+        self._turn = anyio.Lock()
+
+    async def release(self) -> None:
+        """Give the log each record when its time has come."""
+        async with self._turn:
+            while self.held:
+                held = self.held[0]
+                refused: EventBusError | None = None
+                try:
+                    for wait in held.waits:
+                        await wait()
+                except EventBusError as error:
+                    refused = error
+                if not held.delivery.done:  # else its transaction was aborted meanwhile
+                    self.held.popleft()
+                    self._give(held, refused)
+
+    def _give(self, held: _Held, refused: EventBusError | None) -> None:
+        try:
+            if refused is not None:
+                raise refused
+            stored = held.append()
+        except EventBusError as error:
+            self._fail(held.delivery, error)
+        else:
+            stored.batch.when_done(_Outcome(stored, held.delivery))
+
+    def discard(self, error: EventBusError) -> None:
+        while self.held:
+            self.held.popleft().delivery.discard(error)
+
+
 class FaultyProducer:
     """See `BackendProducer`."""
 
@@ -260,9 +298,11 @@ class FaultyProducer:
         self.inner = inner
         self.config = config
         self._backend = backend
-        self._held: deque[_Held] = deque()
-        self._turn = anyio.Lock()
-        self._held_some = anyio.Event()
+        self._lines: dict[TopicPartition, _Line] = {}
+        """Of partitions that ever held a record back."""
+        self._begun: deque[_Line] = deque()
+        """Lines that hold a record again, and nobody releases yet."""
+        self._some_begun = anyio.Event()
         self._spoiled: EventBusError | None = None
         """What kept a record of the open transaction from the log."""
         self.partition_count = inner.partition_count
@@ -276,115 +316,123 @@ class FaultyProducer:
     def on_topics_changed(self, listener: Callable[[], object]) -> None:
         self.inner.on_topics_changed = listener
 
-    @property
-    def _passes(self) -> bool:
-        """Nothing is asked for: everything goes straight through."""
-        return not self._backend.hooks and not self._held
-
     # sends -----------------------------------------------------------------------------------------------------------
+
+    def _passes(self, line: _Line) -> bool:
+        """Nothing is asked for: a record goes straight through."""
+        return not self._backend.hooks and not line.held
+
+    def _line(self, topic: str, partition: int) -> _Line:
+        where = TopicPartition(topic, partition)
+        line = self._lines.get(where)
+        if line is None:
+            line = self._lines[where] = _Line(where, self._fail)
+        return line
 
     def appender(self, topic: str, partition: int) -> Append:
         append = self.inner.appender(topic, partition)
+        line = self._line(topic, partition)
 
         def faulty(key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> Delivery:
-            if self._passes:
+            if self._passes(line):
                 return append(key, value, headers, timestamp_ms)
-            return self._append(
-                TopicPartition(topic, partition), lambda: append(key, value, headers, timestamp_ms), timestamp_ms
-            )
+            return self._append(line, partial(append, key, value, headers, timestamp_ms), timestamp_ms)
 
         return faulty
 
     def adder(self, topic: str, partition: int) -> Add:
         add = self.inner.adder(topic, partition)
         append = self.inner.appender(topic, partition)
+        line = self._line(topic, partition)
 
         def faulty(key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> BatchDelivery:
-            if self._passes:
+            if self._passes(line):
                 return add(key, value, headers, timestamp_ms)
-            where = TopicPartition(topic, partition)
-            return self._append(where, lambda: append(key, value, headers, timestamp_ms), timestamp_ms).batch
+            return self._append(line, partial(append, key, value, headers, timestamp_ms), timestamp_ms).batch
 
         return faulty
 
-    def _append(self, where: TopicPartition, append: Callable[[], Delivery], timestamp_ms: int) -> Delivery:
+    def sender(self, topic: str, partition: int) -> Send:
+        send = self.inner.sender(topic, partition)
+        append = self.inner.appender(topic, partition)
+        line = self._line(topic, partition)
+
+        async def watched(
+            key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
+        ) -> RecordMetadata:
+            try:
+                waits = self._backend.ask(self._call("send", "before", topic))
+            except EventBusError as error:
+                self._spoil(error)
+                raise
+            if waits or line.held:  # behind what was sent before
+                held = self._hold(line, waits, partial(append, key, value, headers, timestamp_ms))
+                metadata = await Delivery(held, 0, timestamp_ms)
+            else:
+                metadata = await send(key, value, headers, timestamp_ms)
+            await self._backend.at(self._call("send", "after", topic))
+            return metadata
+
+        def faulty(
+            key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
+        ) -> Coroutine[Any, Any, RecordMetadata]:
+            return (send if self._passes(line) else watched)(key, value, headers, timestamp_ms)
+
+        return faulty
+
+    def _append(self, line: _Line, append: Callable[[], Delivery], timestamp_ms: int) -> Delivery:
         try:
-            waits = self._backend.ask(self._call("send", "before", where.topic))
+            waits = self._backend.ask(self._call("send", "before", line.where.topic))
         except KafkaError as error:
-            delivery = BatchDelivery(*where)
-            self._fail(delivery, error)
-            return Delivery(delivery, 0, timestamp_ms)
-        if not waits and not self._held:
-            return append()
-        delivery = BatchDelivery(*where)
-        self._held.append(_Held(waits, append, delivery))
-        self._held_some.set()
-        return Delivery(delivery, 0, timestamp_ms)
+            refused = BatchDelivery(*line.where)
+            self._fail(refused, error)
+            return Delivery(refused, 0, timestamp_ms)
+        if waits or line.held:
+            return Delivery(self._hold(line, waits, append), 0, timestamp_ms)
+        return append()
+
+    def _hold(self, line: _Line, waits: list[Wait], append: Callable[[], Delivery]) -> BatchDelivery:
+        delivery = BatchDelivery(*line.where)
+        if not line.held:
+            self._begun.append(line)
+            self._some_begun.set()
+        line.held.append(_Held(waits, append, delivery))
+        return delivery
 
     def _fail(self, delivery: BatchDelivery, error: EventBusError) -> None:
         self._spoil(error)
         delivery.count = 1
         delivery.fail(error)
 
-    def sender(self, topic: str, partition: int) -> Send:
-        send = self.inner.sender(topic, partition)
-
-        async def faulty(key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> RecordMetadata:
-            if self._passes:
-                return await send(key, value, headers, timestamp_ms)
-            try:
-                await self._backend.at(self._call("send", "before", topic))
-            except EventBusError as error:
-                self._spoil(error)
-                raise
-            await self._release()
-            metadata = await send(key, value, headers, timestamp_ms)
-            await self._backend.at(self._call("send", "after", topic))
-            return metadata
-
-        return faulty
-
     def _spoil(self, error: EventBusError) -> None:
         if self.config.transactional_id is not None:
             self._spoiled = self._spoiled or error
 
     async def _release(self) -> None:
-        """Give the log what was held back, in order, each record when its time has come."""
-        async with self._turn:
-            while self._held:
-                waits, append, delivery = self._held[0]
-                try:
-                    for wait in waits:
-                        await wait()
-                    if delivery.done:
-                        continue  # discarded meanwhile
-                    stored = append()
-                except EventBusError as error:
-                    self._fail(delivery, error)
-                else:
-                    stored.batch.when_done(_Outcome(stored, delivery))
-                self._held.popleft()
+        """Return when nothing is held back any more."""
+        for line in list(self._lines.values()):
+            if line.held:
+                await line.release()
 
     async def flush(self) -> None:
-        if self._passes:
-            await self.inner.flush()
-            return
-        await self._backend.at(self._call("flush", "before"))
+        if self._backend.hooks:
+            await self._backend.at(self._call("flush", "before"))
         await self._release()
         await self.inner.flush()
-        await self._backend.at(self._call("flush", "after"))
+        if self._backend.hooks:
+            await self._backend.at(self._call("flush", "after"))
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._release_in_time)
+            tasks.start_soon(self._release_in_time, tasks)
             await self.inner.run()
 
-    async def _release_in_time(self) -> None:
+    async def _release_in_time(self, tasks: TaskGroup) -> None:
         while True:
-            self._held_some = anyio.Event()
-            if not self._held:
-                await self._held_some.wait()
-            await self._release()
+            self._some_begun = anyio.Event()
+            while self._begun:
+                tasks.start_soon(self._begun.popleft().release)
+            await self._some_begun.wait()
 
     # transactions ----------------------------------------------------------------------------------------------------
 
@@ -415,8 +463,8 @@ class FaultyProducer:
         await self.inner.commit_transaction()
 
     async def abort_transaction(self) -> None:
-        while self._held:
-            self._held.popleft().delivery.discard(TransactionAborted("the transaction was aborted before it was sent"))
+        for line in self._lines.values():
+            line.discard(TransactionAborted("its transaction was aborted before it was sent"))
         await self._around("abort_transaction", self.inner.abort_transaction)
 
     async def _around(self, step: Step, do: Callable[[], Awaitable[Any]]) -> None:
