@@ -129,23 +129,39 @@ class Calls:
 
     def _of_values(self, chunk: FetchedRecords) -> Callable[[int], Any]:
         """Nobody wants the record: none is built."""
-        function, values, decode = self._function, chunk.values, self.reader(chunk.topic)
-        if self._signature.is_direct and self._signature.transaction_name is None:
+        function, values, decode, signature = self._function, chunk.values, self.reader(chunk.topic), self._signature
+        if signature.leading == (signature.payload_name,) and signature.transaction_name is None:
             return lambda index: function(decode(values[index]))
-        return lambda index: function(**self._arguments(decode, values[index], None))
+        return lambda index: function(**self._arguments(decode(values[index]), None))
 
     def _plainly(self, topic: str) -> Callable[[ConsumerRecord], Any]:
-        """The call of a handler without middleware; of one that is kept from it, `FILTERED` comes back."""
-        function, decode, keep, is_manual = self._function, self.reader(topic), self._keep, self._is_manual
+        """The handler's call without middleware, by its record; for one that ``filter`` drops there is `FILTERED`."""
+        call = self._by_position(topic)
+        keep, is_manual = self._keep, self._is_manual
+        if keep is None and not is_manual:
+            return call
 
-        def call(record: ConsumerRecord) -> Any:
+        def looked_at(record: ConsumerRecord) -> Any:
             if keep is not None and not keep(record):
                 return FILTERED
-            if is_manual and isinstance(record, ManualRecord):
+            if isinstance(record, ManualRecord):
                 record.note_given()
-            return function(**self._arguments(decode, record.value, record))
+            return call(record)
 
-        return call
+        return looked_at
+
+    def _by_position(self, topic: str) -> Callable[[ConsumerRecord], Any]:
+        """The call with its arguments; by position where the parameters allow it, which is cheaper."""
+        function, signature = self._function, self._signature
+        payload_name, record_name = signature.payload_name, signature.record_name
+        if payload_name is None and signature.leading == (record_name,) and signature.transaction_name is None:
+            return function
+        if payload_name is None:
+            return lambda record: function(**self._arguments(None, record))
+        decode = self.reader(topic)
+        if signature.transaction_name is None and signature.leading == (payload_name, record_name):
+            return lambda record: function(decode(record.value), record)
+        return lambda record: function(**self._arguments(decode(record.value), record))
 
     def _chain(self, topic: str) -> CallNext:
         chain = self._chains.get(topic)
@@ -263,8 +279,6 @@ class Calls:
 
     def reader(self, topic: str) -> Callable[[bytes | None], Any]:
         """Bytes to payload, or a SerializationError."""
-        if self._serde is None:
-            return lambda data: data
         decode = self.decoder(topic)
 
         def read(data: bytes | None) -> Any:
@@ -295,13 +309,11 @@ class Calls:
     def _unreadable(self, error: Exception) -> SerializationError:
         return SerializationError(f"the value is no {_name(self._signature.payload)}: {error}")
 
-    def _arguments(
-        self, decode: Callable[[bytes | None], Any], value: bytes | None, record: ConsumerRecord | None
-    ) -> dict[str, Any]:
+    def _arguments(self, payload: Any, record: ConsumerRecord | None) -> dict[str, Any]:
         signature = self._signature
         arguments: dict[str, Any] = {}
         if signature.payload_name is not None:
-            arguments[signature.payload_name] = decode(value)
+            arguments[signature.payload_name] = payload
         if signature.record_name is not None:
             arguments[signature.record_name] = record
         if signature.transaction_name is not None:

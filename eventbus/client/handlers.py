@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import sys
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -41,6 +42,8 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     """Called on the event loop, not in a worker thread."""
     is_direct: bool
     """An ``async def`` with the payload first: may be called by position, and what it returns awaited unseen."""
+    leading: tuple[str, ...]
+    """Payload, record and transaction, as far as they are the first parameters and may be passed by position."""
 
     @property
     def takes_payload_alone(self) -> bool:
@@ -254,16 +257,22 @@ def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: Fram
     runs_on_loop = is_async(function)
     if transaction_name is not None:
         _check_transaction(spec, runs_on_loop, where)
-    first = next(iter(parameters.values()))
+    passed = (payload_name, record_name, transaction_name)
+    leading = tuple(
+        parameter.name
+        for parameter in itertools.takewhile(
+            lambda parameter: parameter.name in passed and parameter.kind is parameter.POSITIONAL_OR_KEYWORD,
+            parameters.values(),
+        )
+    )
     return Signature(
         payload=payload,
         payload_name=payload_name,
         record_name=record_name,
         transaction_name=transaction_name,
         is_async=runs_on_loop,
-        is_direct=inspect.iscoroutinefunction(own)
-        and first.name == payload_name
-        and first.kind is not first.KEYWORD_ONLY,
+        is_direct=inspect.iscoroutinefunction(own) and leading[:1] == (payload_name,),
+        leading=leading,
     )
 
 
