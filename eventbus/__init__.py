@@ -13,10 +13,15 @@ from eventbus.version import __version__
 
 if TYPE_CHECKING:
     from eventbus.backends.delivery import Delivery
+    from eventbus.client.blocking import BlockingBus
     from eventbus.client.bus import EventBus
     from eventbus.client.consumer import Consumer
     from eventbus.client.handlers import consumer, producer
+    from eventbus.client.health import BusHealth, HandlerHealth
+    from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
+    from eventbus.client.middleware import CallNext, Middleware
     from eventbus.client.producer import Producer
+    from eventbus.client.reading import ConsumerRecords
     from eventbus.client.transaction import Transaction
     from eventbus.errors import (
         EventBusError,
@@ -39,19 +44,28 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BlockingBus",
+    "BusHealth",
+    "CallNext",
     "Compression",
     "Consumer",
+    "ConsumerInterceptor",
     "ConsumerRecord",
+    "ConsumerRecords",
     "Delivery",
     "EventBus",
     "EventBusError",
     "GroupMetadata",
+    "HandlerHealth",
     "IsolationLevel",
     "KafkaError",
+    "Middleware",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Producer",
     "ProducerFenced",
+    "ProducerInterceptor",
+    "ProducerRecord",
     "Record",
     "RecordMetadata",
     "TimestampType",
@@ -68,11 +82,20 @@ __all__ = [
 # decode batches, need not pay for the client.
 _HOMES = {
     "Delivery": "eventbus.backends.delivery",
+    "BlockingBus": "eventbus.client.blocking",
     "EventBus": "eventbus.client.bus",
     "Consumer": "eventbus.client.consumer",
     "consumer": "eventbus.client.handlers",
     "producer": "eventbus.client.handlers",
+    "BusHealth": "eventbus.client.health",
+    "HandlerHealth": "eventbus.client.health",
+    "ConsumerInterceptor": "eventbus.client.interceptors",
+    "ProducerInterceptor": "eventbus.client.interceptors",
+    "ProducerRecord": "eventbus.client.interceptors",
+    "CallNext": "eventbus.client.middleware",
+    "Middleware": "eventbus.client.middleware",
     "Producer": "eventbus.client.producer",
+    "ConsumerRecords": "eventbus.client.reading",
     "Transaction": "eventbus.client.transaction",
     "EventBusError": "eventbus.errors",
     "KafkaError": "eventbus.errors",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from types import TracebackType
@@ -15,7 +15,6 @@ import anyio.abc
 
 from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.backends.clock import Clock
-from eventbus.backends.delivery import Delivery
 from eventbus.backends.urls import open_backend, system_clock
 from eventbus.client.admin import Admin
 from eventbus.client.config import (
@@ -28,8 +27,10 @@ from eventbus.client.config import (
 from eventbus.client.consumer import Consumer
 from eventbus.client.declarations import Declarations
 from eventbus.client.handlers import Handler, ProducerFunction
+from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
 from eventbus.client.middleware import Middleware, check_middleware
 from eventbus.client.producer import Producer
+from eventbus.client.producers import Producers
 from eventbus.client.rebalance import Listener, RebalanceListener
 from eventbus.client.runner import Runner, inside_handler
 from eventbus.client.sending import Sending
@@ -39,11 +40,11 @@ from eventbus.client.start_checks import check_groups, prepare_topics
 from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transaction, Transactions
 from eventbus.errors import (
-    BufferExhausted,
     ConfigError,
     HandlerError,
     StoppedBySignal,
 )
+from eventbus.types import TopicPartition
 from serdes import Serde
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class EventBus(Declarations, Sending):
     Keywords: the log's settings (``fsync``, ``auto_create_topics``, ``num_partitions``, ...) and the defaults of this
     bus's producers (``acks``, ``linger_ms``, ``compression_type``, ...). ``serdes`` maps types to serdes of your own,
     ``clock`` gives milliseconds since the epoch, ``backend`` is a log opened by other means than a URL.
-    ``middleware`` runs around every handler, outside of the handler's own. ``drain_timeout_ms``: how long records at
+    ``middleware`` runs around every handler, outside of the handler's own, ``interceptors`` see what
+    its producers send. ``drain_timeout_ms``: how long records at
     work may take to finish when the bus closes; then they are cancelled, and handled again by whoever comes next.
     Raises ConfigError for an unknown scheme or setting, naming the right one.
 
@@ -76,6 +78,7 @@ class EventBus(Declarations, Sending):
         clock: Callable[[], int] = system_clock,
         backend: Backend | None = None,
         middleware: Sequence[Middleware] = (),
+        interceptors: Sequence[ProducerInterceptor] = (),
         drain_timeout_ms: int = 30_000,
         **config: Any,
     ) -> None:
@@ -95,8 +98,9 @@ class EventBus(Declarations, Sending):
         self._backend = open_backend(url, log_config, clock) if backend is None else backend
         self._middleware: tuple[Middleware, ...] = check_middleware(middleware, "EventBus")
         self._drain_seconds = drain_timeout_ms / 1000
-        self._producers: dict[str, Producer] = {}
-        self._all_producers: list[Producer] = []
+        self._interceptors = tuple(interceptors)
+        self._producers: Producers | None = None
+        """While it runs."""
         self._transactions = Transactions(self.new_producer, self._backend.timers)
         self._runners: list[Runner] = []
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -190,10 +194,18 @@ class EventBus(Declarations, Sending):
             stack.push_async_exit(SingleError())
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
             self._bridge = Bridge(self._tasks)
+            self._producers = producers = Producers(
+                self._backend,
+                self._clock,
+                self._serdes,
+                self._producer_config,
+                self._interceptors,
+                self._tasks.start_soon,
+            )
             stack.push_async_exit(self._drain_tasks)
             self._tasks.start_soon(self._backend.run)
             for handler, group in members:
-                await self._start_handler(handler, group)
+                await self._start_handler(handler, group, producers)
             self._stack = stack.pop_all()
 
     async def close(self) -> None:
@@ -226,8 +238,7 @@ class EventBus(Declarations, Sending):
             self._bridge.close()
             self._bridge = None
         self._runners = []
-        self._producers = {}
-        self._all_producers = []
+        self._producers = None
         self._transactions = Transactions(self.new_producer, self._backend.timers)
         self._notify()  # who waits in `drain` waits for nothing now
 
@@ -243,8 +254,8 @@ class EventBus(Declarations, Sending):
                     # Cancelled. A plain function may be at work in its thread: what it returns needs its producer.
                     self._tasks.cancel_scope.cancel()
                     await self._until_all_have_left()
-                for one in list(self._all_producers):
-                    await one.aclose()
+                if self._producers is not None:
+                    await self._producers.aclose()
             if self._tasks is not None:
                 self._tasks.cancel_scope.cancel()
 
@@ -252,10 +263,10 @@ class EventBus(Declarations, Sending):
         while any(not runner.has_left for runner in self._runners):
             await self._progress.wait()
 
-    async def _start_handler(self, handler: Handler[Any, Any], group: str) -> None:
+    async def _start_handler(self, handler: Handler[Any, Any], group: str, producers: Producers) -> None:
         config = consumer_settings({"group": group, "client_id": self.client_id, **handler.spec.consumer_options()})
-        publish = None if handler.producer is None else partial(self._enqueue, handler.producer)
-        open_producer = partial(self._open_transactional, handler)
+        publish = None if handler.producer is None else partial(producers.enqueue, handler.producer)
+        open_producer = partial(producers.transactional, handler)
         around: dict[str, Any] = {"middleware": self._middleware} if self._middleware else {}
         runner = Runner(
             handler,
@@ -348,8 +359,13 @@ class EventBus(Declarations, Sending):
     # sending ---------------------------------------------------------------------------------------------------------
 
     def _sending_producer(self) -> Producer:
-        one = self._producers.get("")
-        return one if one is not None else self._own_producer("", {})
+        return self._open_producers("send").main
+
+    def _open_producers(self, what: str) -> Producers:
+        producers = self._producers
+        if producers is None:
+            raise _not_running(what)
+        return producers
 
     def transaction(self, transactional_id: str, *, timeout_ms: int | None = None) -> Transaction:
         """Several records, of several topics, all or nothing: ``async with bus.transaction("importer-1") as tx:``.
@@ -363,65 +379,27 @@ class EventBus(Declarations, Sending):
 
     async def flush(self) -> None:
         """Return when every record sent by this bus so far is stored or has failed."""
-        for one in list(self._all_producers):
-            await one.flush()
+        if self._bridge is not None:
+            self._bridge.home.check("flush")
+        if self._producers is not None:
+            await self._producers.flush()
 
     async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None:
-        """Publish what a producer function returned and wait for the ack; nothing for None."""
         if value is not None:
             spec = function.spec
-            await self._producer_for(function).send(spec.topic, value, key=spec.key(value) if spec.key else None)
-
-    async def _enqueue(self, function: ProducerFunction[Any, Any], value: Any) -> Delivery | None:
-        """The same for an output of a handler: its ack is awaited per fetch, not per record."""
-        if value is None:
-            return None
-        spec = function.spec
-        one = self._producer_for(function)
-        key = spec.key(value) if spec.key else None
-        try:
-            return one.send_nowait(spec.topic, value, key=key)
-        except BufferExhausted:
-            await one.wait_for_room()
-            return one.send_nowait(spec.topic, value, key=key)
+            one = self._open_producers(function.__name__).of(function)
+            await one.send(spec.topic, value, key=spec.key(value) if spec.key else None)
 
     # clients ---------------------------------------------------------------------------------------------------------
 
-    def new_producer(self, **config: Any) -> Producer:
+    def new_producer(self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Any) -> Producer:
         """A producer with settings of its own: ``async with bus.new_producer(linger_ms=5) as producer:``.
 
-        It sends from now on; leave it with `Producer.aclose`, or the bus closes it when it closes.
+        ``interceptors`` see its records after the bus's own. It sends from now on; leave it with `Producer.aclose`, or
+        the bus closes it when it closes.
         """
-        tasks = self._running("new_producer")
-        settings = producer_settings({**self._producer_config, **config})
-        one = Producer(
-            self._backend.producer(settings.config), settings, self._clock, self._serdes, self._all_producers.remove
-        )
-        self._all_producers.append(one)
-        tasks.start_soon(one.run)
-        return one
-
-    def _producer_for(self, function: ProducerFunction[Any, Any]) -> Producer:
-        partitioner = function.spec.partitioner
-        if partitioner is None:
-            return self._sending_producer()
-        name = f"partitioner {id(partitioner)}"
-        return self._producers.get(name) or self._own_producer(name, {"partitioner": partitioner})
-
-    def _open_transactional(self, handler: Handler[Any, Any], transactional_id: str) -> Producer:
-        """The producer of one partition of an exactly-once handler."""
-        partitioner = None if handler.producer is None else handler.producer.spec.partitioner
-        return self.new_producer(
-            transactional_id=transactional_id,
-            transaction_timeout_ms=handler.spec.transaction_timeout_ms,
-            acks="all",
-            enable_idempotence=True,
-            **({} if partitioner is None else {"partitioner": partitioner}),
-        )
-
-    def _own_producer(self, name: str, config: Mapping[str, Any]) -> Producer:
-        one = self._producers[name] = self.new_producer(**config)
-        return one
+        self._running("new_producer")
+        return self._open_producers("new_producer").open(config, interceptors)
 
     def new_consumer(
         self,
@@ -429,17 +407,21 @@ class EventBus(Declarations, Sending):
         topics: str | Sequence[str] = (),
         group: str | None = None,
         pattern: str | None = None,
+        partitions: Iterable[TopicPartition] = (),
         key: Any = bytes,
         value: Any = bytes,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
         **config: Any,
     ) -> Consumer:
         """A consumer for a loop of one's own: ``async with bus.new_consumer("orders", group="audit") as consumer:``.
 
-        ``key`` and ``value`` are the types to read them as. ``on_assigned``, ``on_revoked`` and ``on_lost`` are called
-        when the group moves partitions, see `RebalanceListener`. Further keywords are Kafka's keys with underscores:
+        ``partitions`` in place of topics are read as they are, whoever else reads them. ``key`` and ``value`` are the
+        types to read them as. ``interceptors`` see what `poll` returns and what is committed. ``on_assigned``,
+        ``on_revoked`` and ``on_lost`` are called when the group moves partitions, see `RebalanceListener`. Further
+        keywords are Kafka's keys with underscores:
         ``start``, ``isolation``, ``fetch_min_bytes``, ``group_instance_id``, ``session_timeout_ms``,
         ``partition_assignment_strategy``, ...; see `ConsumerConfig`.
         """
@@ -458,14 +440,20 @@ class EventBus(Declarations, Sending):
             spawn=tasks.start_soon,
             listener=RebalanceListener(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost),
             pattern=pattern,
+            partitions=tuple(partitions),
             key=key,
             value=value,
             serdes=self._serdes,
+            interceptors=tuple(interceptors),
         )
 
     def _running(self, what: str) -> anyio.abc.TaskGroup:
         if self._tasks is None:
-            raise ConfigError(f"{what}: the bus is not running; use it inside `async with bus:`")
+            raise _not_running(what)
         if self._bridge is not None:
             self._bridge.home.check(what)
         return self._tasks
+
+
+def _not_running(what: str) -> ConfigError:
+    return ConfigError(f"{what}: the bus is not running; use it inside `async with bus:`")

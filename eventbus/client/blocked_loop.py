@@ -1,0 +1,160 @@
+"""Notices code that blocks the event loop, and says whose it is while it does.
+
+Nothing of a bus runs while its loop is blocked: no poll, no commit, no other handler, no signal. Only another thread
+can see it, so one asks the loop for an answer now and then, and looks at what it is doing when none comes.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+from eventbus.client.handlers import Handler
+from eventbus.client.middleware import Middleware
+from eventbus.client.threads import Home
+
+logger = logging.getLogger("eventbus.loop")
+
+
+class BlockedLoopWatch:
+    """A thread that warns, once per block, of a loop that has not turned for ``slow_ms``, and says how long it took.
+
+    Start it in the loop to watch. A process that is suspended, or gets no processor, is not blocked by anybody's code:
+    the thread then wakes late too, and the process has used no processor time.
+    """
+
+    def __init__(
+        self,
+        handlers: Iterable[Handler[Any, Any]],
+        middleware: Iterable[Middleware],
+        slow_ms: float,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        processor_time: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._names = known_code(handlers, middleware)
+        self._slow_seconds = slow_ms / 1000
+        self._now = now
+        self._processor_time = processor_time
+        self._home = Home()
+        self._stopping = threading.Event()
+        self._answer = _Answer(now)
+        self._last: tuple[float, float, str] | None = None
+        """When the last block ended, how long it was, and whose it was."""
+
+    def start(self) -> None:
+        """Begin to watch the loop that this is called in."""
+        threading.Thread(target=self._run, name="eventbus-loop-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        """The thread ends soon; nobody waits for it."""
+        self._stopping.set()
+        self._answer.given.set()
+
+    def lately(self, within_seconds: float) -> str:
+        """The last block, in a sentence, if it ended so recently; else nothing."""
+        if self._last is None:
+            return ""
+        ended, seconds, whose = self._last
+        ago = self._now() - ended
+        return (
+            f"the event loop was blocked for {seconds:.1f} s{whose}, {ago:.0f} s ago" if ago <= within_seconds else ""
+        )
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            answer = self._answer = _Answer(self._now)
+            used = self._processor_time()
+            try:
+                self._home.call_soon(answer.give)
+            except RuntimeError:
+                return  # the loop is closed
+            if not answer.given.wait(self._slow_seconds) and not self._was_suspended(answer, used):
+                self._blocked(answer)
+            self._stopping.wait(self._slow_seconds / 2)
+
+    def _was_suspended(self, answer: _Answer, used: float) -> bool:
+        """It was not the loop alone that stood still: this thread woke late too, and nobody has computed anything."""
+        late = self._now() - answer.asked_at - self._slow_seconds
+        return late > self._slow_seconds / 2 and self._processor_time() - used < late / 2
+
+    def _blocked(self, answer: _Answer) -> None:
+        # Documented, and the only way to see another thread's stack, for all its underscore.
+        frame = sys._current_frames().get(self._home.thread)  # pyright: ignore[reportPrivateUsage]
+        whose = "" if frame is None or answer.given.is_set() else self._whose(frame)
+        del frame  # it holds on to everything the handler does
+        if self._stopping.is_set():
+            return
+        if not answer.given.is_set():
+            logger.warning(
+                "the event loop has been blocked for %.3g s%s; meanwhile nothing else runs in it: no poll, no commit, "
+                "no other handler. Await what takes time, or make it a plain function (def): those run in a thread",
+                self._now() - answer.asked_at, whose,
+            )  # fmt: skip
+            answer.given.wait()
+        if self._stopping.is_set():
+            return
+        seconds = answer.given_at - answer.asked_at
+        self._last = answer.given_at, seconds, whose
+        logger.warning("the event loop was blocked for %.3g s%s; it goes on", seconds, whose)
+
+    def _whose(self, innermost: FrameType) -> str:
+        """``, by handler 'bill' at shop.py:42 (in ssl.py:1134)``."""
+        place = f"{innermost.f_code.co_filename}:{innermost.f_lineno}"
+        frame: FrameType | None = innermost
+        while frame is not None:
+            name = self._names.get(frame.f_code)
+            if name is not None:
+                own = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                return f" by {name} at {own}" + ("" if frame is innermost else f" (in {place})")
+            frame = frame.f_back
+        return f" at {place}, by none of this bus's handlers"
+
+
+class _Answer:
+    """What the loop gives to say that it turns."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.given = threading.Event()
+        self.asked_at = self.given_at = now()
+
+    def give(self) -> None:
+        self.given_at = self._now()
+        self.given.set()
+
+
+def known_code(handlers: Iterable[Handler[Any, Any]], middleware: Iterable[Middleware]) -> dict[CodeType, str]:
+    """The code of handlers and middleware, and what to call it. A decorator's, shared by several, is nobody's."""
+    names: dict[CodeType, str] = {}
+    shared: set[CodeType] = set()
+    handlers = list(handlers)
+    called: list[tuple[Any, str]] = [(one.function, f"handler {one.__name__!r}") for one in handlers]
+    around = [*middleware, *(one for handler in handlers for one in handler.spec.middleware)]
+    called += [(one, f"middleware {getattr(one, '__name__', type(one).__name__)!r}") for one in around]
+    for function, name in called:
+        for code in _codes(function):
+            if names.setdefault(code, name) != name:
+                shared.add(code)
+    return {code: name for code, name in names.items() if code not in shared}
+
+
+def _codes(function: Any) -> Iterator[CodeType]:
+    """Of the function, of what it wraps, and of what stands behind a partial or an object that can be called."""
+    while function is not None:
+        if isinstance(function, functools.partial):
+            function = function.func  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - of anything
+            continue
+        if not inspect.isroutine(function) and not inspect.isclass(function):
+            function = getattr(function, "__call__", None)  # noqa: B004 - the method itself is wanted
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            yield code
+        function = getattr(function, "__wrapped__", None)

@@ -1,0 +1,111 @@
+"""The producers of a running bus: the one it sends with, those of producer functions, and those it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from eventbus.backends.base import Backend
+from eventbus.backends.clock import Clock
+from eventbus.backends.delivery import Delivery
+from eventbus.client.config import producer_settings
+from eventbus.client.handlers import Handler, ProducerFunction
+from eventbus.client.intercepted import open_producer
+from eventbus.client.interceptors import ProducerInterceptor
+from eventbus.client.producer import Producer
+from eventbus.errors import BufferExhausted
+from serdes import Serde
+
+
+class Producers:
+    """Opens them when they are needed, with the bus's settings, and closes what is left."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        serdes: Mapping[type, Serde],
+        config: Mapping[str, Any],
+        interceptors: Sequence[ProducerInterceptor],
+        spawn: Callable[..., object],
+    ) -> None:
+        """``config`` and ``interceptors``: what each producer has unless it says otherwise. ``spawn`` starts a task."""
+        self._backend = backend
+        self._clock = clock
+        self._serdes = serdes
+        self._config = config
+        self._interceptors = interceptors
+        self._spawn = spawn
+        self._own: dict[int | None, Producer] = {}
+        """By the identity of their partitioner; None: the bus's."""
+        self._open: list[Producer] = []
+
+    def open(self, config: Mapping[str, Any], interceptors: Sequence[ProducerInterceptor] = ()) -> Producer:
+        """One more producer. Raises ConfigError."""
+        settings = producer_settings({**self._config, **config})
+        one = open_producer(
+            self._backend.producer(settings.config),
+            settings,
+            self._clock,
+            self._serdes,
+            self._open.remove,
+            (*self._interceptors, *interceptors),
+        )
+        self._open.append(one)
+        self._spawn(one.run)
+        return one
+
+    @property
+    def main(self) -> Producer:
+        """What the bus itself sends with."""
+        return self._own.get(None) or self._with_partitioner(None)
+
+    def of(self, function: ProducerFunction[Any, Any]) -> Producer:
+        """Whom a producer function sends with: one for all that have the same partitioner."""
+        partitioner = function.spec.partitioner
+        return self._own.get(None if partitioner is None else id(partitioner)) or self._with_partitioner(partitioner)
+
+    def _with_partitioner(self, partitioner: Any) -> Producer:
+        one = self.open({} if partitioner is None else {"partitioner": partitioner})
+        self._own[None if partitioner is None else id(partitioner)] = one
+        return one
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    def transactional(self, handler: Handler[Any, Any], transactional_id: str) -> Producer:
+        """The producer of one partition of an exactly-once handler."""
+        partitioner = None if handler.producer is None else handler.producer.spec.partitioner
+        return self.open(
+            {
+                "transactional_id": transactional_id,
+                "transaction_timeout_ms": handler.spec.transaction_timeout_ms,
+                "acks": "all",
+                "enable_idempotence": True,
+                **({} if partitioner is None else {"partitioner": partitioner}),
+            }
+        )
+
+    async def enqueue(self, function: ProducerFunction[Any, Any], value: Any) -> Delivery | None:
+        """Send an output of a handler; nothing for None. Its ack is awaited per fetch, not per record."""
+        if value is None:
+            return None
+        spec = function.spec
+        one = self.of(function)
+        key = spec.key(value) if spec.key else None
+        try:
+            return one.send_nowait(spec.topic, value, key=key)
+        except BufferExhausted:
+            await one.wait_for_room()
+            return one.send_nowait(spec.topic, value, key=key)
+
+    async def flush(self) -> None:
+        """Return when everything that was sent so far is stored or has failed."""
+        for one in list(self._open):
+            await one.flush()
+
+    async def aclose(self) -> None:
+        """Flush and close all of them."""
+        for one in list(self._open):
+            await one.aclose()
