@@ -1,5 +1,43 @@
-"""What tests stand on: the real engine in memory under a clock they move, and storages that go wrong."""
+"""For tests: the engine that production has, in memory, under a clock that stands still; and what can go wrong with it.
 
-from eventbus.testing.clock import FakeClock
+::
 
-__all__ = ["FakeClock"]
+    async def test_billing(bus):  # a fixture, from this package's pytest plugin
+        bus.include(bill)
+        async with bus:
+            await bus.send("orders", Order("o-1", 10.0))
+            await bus.log.drain()
+            bus.log.assert_published("invoices", Invoice("o-1", 12.0))
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eventbus.testing.clock import FakeClock
+    from eventbus.testing.log import TestLog
+    from eventbus.testing.testbus import TestBus, in_memory
+
+__all__ = ["FakeClock", "TestBus", "TestLog", "in_memory"]
+
+# Loaded when they are first used (PEP 562): pytest's plugin stands in this package, and most runs need none of it.
+_HOMES = {
+    "FakeClock": "eventbus.testing.clock",
+    "TestBus": "eventbus.testing.testbus",
+    "TestLog": "eventbus.testing.log",
+    "in_memory": "eventbus.testing.testbus",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'eventbus.testing' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,145 @@
+"""Values as a test writes them down beside records as they are stored: what is different?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from eventbus.errors import SerializationError
+from eventbus.types import ConsumerRecord
+from serdes import Decode, Serde, bind_decoder, encoder_for, serde_for
+
+_MOST_SHOWN = 20
+_MOST_CHARACTERS = 300
+
+
+class Values:
+    """Keys and values of one bus, by its serdes."""
+
+    def __init__(self, serdes: Mapping[type, Serde]) -> None:
+        self._serdes = serdes
+
+    def encode_key(self, topic: str, key: Any) -> bytes | None:
+        return None if key is None else encoder_for(cast("type[Any]", type(key)), topic, self._serdes)(key)
+
+    def decoder(self, topic: str, kind: Any, *, is_key: bool = False) -> Callable[[ConsumerRecord, bytes | None], Any]:
+        """A function of the record and the bytes to read: what they are as ``kind``."""
+        decode = bind_decoder(serde_for(kind, self._serdes), topic)
+
+        def read(record: ConsumerRecord, data: bytes | None) -> Any:
+            if data is None:
+                return None
+            try:
+                return decode(data)
+            except Exception as error:  # a serde of the user's may raise anything
+                what = "key" if is_key else "value"
+                raise SerializationError(
+                    f"the {what} of {_place(record)} is no {_name(kind)}: {error}; it is {_text(data)}. Name the type "
+                    f"to read it as: log.{what}s({topic!r}, str)"
+                ) from error
+
+        return read
+
+    def difference(
+        self, topic: str, expected: Sequence[Any], records: Sequence[ConsumerRecord], is_ordered: bool
+    ) -> str:
+        """What keeps the values of the records from being ``expected``, in lines; empty when they are."""
+        wishes = [_Wish(value, topic, self._serdes) for value in expected]
+        in_place = len(wishes) == len(records) and all(map(_Wish.is_met_by, wishes, records))
+        if in_place:
+            return ""
+        left = list(records)
+        missing: list[_Wish] = []
+        for wish in wishes:
+            found = next((n for n, record in enumerate(left) if wish.is_met_by(record)), None)
+            if found is None:
+                missing.append(wish)
+            else:
+                del left[found]
+        if missing or left:
+            lines = _listed("expected, and not there", [repr(wish.value) for wish in missing])
+            lines += _listed("there, and not expected", [_show_as(wishes[0], record) for record in left])
+            return "\n".join([*lines, f"  as expected: {len(wishes) - len(missing)}"])
+        if not is_ordered:
+            return ""
+        lines = _listed("the same values in another order, expected", [repr(wish.value) for wish in wishes])
+        return "\n".join([*lines, *_listed("there", [_show_as(wishes[0], record) for record in records])])
+
+
+class _Wish:
+    """One value a test expects."""
+
+    __slots__ = ("_decode", "_encoded", "value")
+
+    def __init__(self, value: Any, topic: str, serdes: Mapping[type, Serde]) -> None:
+        self.value = value
+        kind = cast("type[Any]", type(value))
+        self._encoded: bytes | None = None
+        self._decode: Decode | None = None
+        if value is None:
+            return
+        try:
+            self._encoded = encoder_for(kind, topic, serdes)(value)
+        except Exception:  # no value that can be sent, but one that can be compared: unittest.mock.ANY inside a dict
+            self._encoded = None
+        try:
+            self._decode = bind_decoder(serde_for(kind, serdes), topic)
+        except TypeError:  # unittest.mock.ANY itself
+            self._decode = bind_decoder(serde_for(Any, serdes), topic)
+
+    def is_met_by(self, record: ConsumerRecord) -> bool:
+        data: bytes | None = record.value
+        if data is None or self._decode is None:
+            return data is None and self._decode is None
+        if data == self._encoded:
+            return True
+        try:
+            return bool(self.read(data) == self.value)
+        except Exception:  # it cannot be read as this type, or not be compared
+            return False
+
+    def read(self, data: bytes) -> Any:
+        return data if self._decode is None else self._decode(data)
+
+
+def show(record: ConsumerRecord) -> str:
+    """``orders-0 offset 3, key 'o-1': {"amount":5}``"""
+    return f"{_place(record)}: {_text(record.value)}"
+
+
+def _show_as(wish: _Wish, record: ConsumerRecord) -> str:
+    """In the form of what was expected, where it has it."""
+    try:
+        return f"{_place(record)}: {_shortened(repr(wish.read(record.value)))}" if record.value else show(record)
+    except Exception:  # it is of another type
+        return show(record)
+
+
+def _listed(title: str, lines: Sequence[str]) -> list[str]:
+    if not lines:
+        return []
+    more = [f"    and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
+    return [f"  {title}:", *(f"    {_shortened(line)}" for line in lines[:_MOST_SHOWN]), *more]
+
+
+def _place(record: ConsumerRecord) -> str:
+    key = "" if record.key is None else f", key {_text(record.key)}"
+    return f"{record.topic}-{record.partition} offset {record.offset}{key}"
+
+
+def _text(data: bytes | None) -> str:
+    if data is None:
+        return "null"
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return _shortened(repr(data))
+    return _shortened(text if text.isprintable() else repr(data))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}... ({len(text):,} characters)"
+
+
+def _name(kind: Any) -> str:
+    return "JSON" if kind is Any else getattr(kind, "__name__", str(kind))

@@ -1,0 +1,32 @@
+"""Pytest's fixtures ``clock`` and ``bus``; pytest finds them by itself where the distribution is installed.
+
+Nothing of the client is loaded before a test asks for one of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from eventbus.testing.clock import FakeClock
+    from eventbus.testing.testbus import TestBus
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that stands still until the test moves it: ``await clock.advance(seconds=5)``."""
+    from eventbus.testing.clock import FakeClock
+
+    return FakeClock()
+
+
+@pytest.fixture
+def bus(clock: Any) -> TestBus:
+    """A bus in memory under ``clock``, not started: declare handlers, then ``async with bus:``."""
+    from eventbus.testing.clock import FakeClock
+    from eventbus.testing.testbus import TestBus
+
+    # A project may have a fixture called clock of its own, which goes before this plugin's.
+    return TestBus(clock=clock if isinstance(clock, FakeClock) else None)

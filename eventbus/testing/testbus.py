@@ -1,0 +1,70 @@
+"""Buses for tests: the engine that production has, in memory, under a clock that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from eventbus.client.bus import EventBus
+from eventbus.client.config import LOG_KEYS
+from eventbus.testing.clock import FakeClock
+from eventbus.testing.log import TestLog
+from eventbus.testing.memory import MemoryLog
+from serdes import Serde
+
+if TYPE_CHECKING:
+    from eventbus.client.middleware import Middleware
+
+
+class TestBus(EventBus):
+    """A bus on a log of its own in memory, with a `FakeClock`: groups, transactions, rebalances are the real ones.
+
+    The keywords are those of `EventBus`. Other than there, topics come into being when they are used, and the log
+    stays as long as this object: a bus that is stopped and started again finds its records and offsets.
+    ``log`` shows what is in it.
+    """
+
+    __test__ = False  # pytest takes every class called Test... for one of its own
+
+    def __init__(
+        self,
+        *,
+        clock: FakeClock | None = None,
+        client_id: str = "eventbus",
+        serdes: Mapping[type, Serde] | None = None,
+        middleware: Sequence[Middleware] = (),
+        drain_timeout_ms: int = 30_000,
+        **config: Any,
+    ) -> None:
+        self.clock = FakeClock() if clock is None else clock
+        memory = MemoryLog(self.clock, _log_config(config))
+        super().__init__(
+            memory.backend.url,
+            client_id=client_id,
+            serdes=serdes,
+            clock=self.clock,
+            backend=memory.backend,
+            middleware=middleware,
+            drain_timeout_ms=drain_timeout_ms,
+            **config,
+        )
+        self.log = TestLog(self, memory)
+
+
+@asynccontextmanager
+async def in_memory(bus: EventBus, clock: FakeClock | None = None, **config: Any) -> AsyncGenerator[TestLog]:
+    """Run an application's own bus on a new log in memory: ``async with in_memory(app.bus) as log:``.
+
+    Its handlers, topics, serdes and middleware stay; its URL and clock are put back at the end. ``config``: the log's
+    settings, as in `TestBus`. Raises ConfigError when the bus is running, HandlerError as the bus does.
+    """
+    memory = MemoryLog(FakeClock() if clock is None else clock, _log_config(config))
+    with bus.on_backend(memory.backend, memory.clock):
+        async with bus:
+            yield TestLog(bus, memory)
+
+
+def _log_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    values = {key.replace(".", "_").replace("-", "_"): value for key, value in config.items()}
+    return {key: value for key, value in values.items() if key in LOG_KEYS}
