@@ -13,45 +13,18 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from eventbus import ConsumerRecord, EventBus, TopicPartition, consumer, producer
-from eventbus.backends.delivery import BatchDelivery, Delivery
+from eventbus import ConsumerRecord, EventBus, consumer, producer
+from eventbus.backends.delivery import Delivery
+from eventbus.client import calls
 from eventbus.client.dispatch import Dispatch
 from eventbus.client.handlers import Handler
-from eventbus.client.lane import Lane
+from eventbus.client.lane import Taken
 from eventbus.errors import StorageError
-from eventbus.types import FetchedRecords, TimestampType
+from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of
 
 
 class Order(msgspec.Struct):
     amount: int
-
-
-class Outputs:
-    """Stands for the sender: every output gets a batch of its own, resolved by hand; "bad" cannot be sent."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self.batches: list[BatchDelivery] = []
-
-    async def publish(self, value: Any) -> Delivery | None:
-        if value == b"bad":
-            raise ValueError("cannot be sent")
-        self.values.append(value)
-        self.batches.append(BatchDelivery("out", 0))
-        return Delivery(self.batches[-1], 0, 0)
-
-
-def chunk_of(*values: bytes | None) -> FetchedRecords:
-    count = len(values)
-    no_keys: list[bytes | None] = [None] * count
-    offsets = list(range(count))
-    return FetchedRecords("t", 0, offsets, [0] * count, no_keys, list(values), None, TimestampType.CREATE_TIME, count)
-
-
-async def run(handler: Handler[..., Any], *values: bytes | None, outputs: Outputs | None = None) -> Lane:
-    lane = Lane(TopicPartition("t", 0), lambda error: False)
-    await Dispatch(handler, outputs.publish if outputs is not None else None, {}).run(lane, chunk_of(*values))
-    return lane
 
 
 def plain(function: Callable[..., Any]) -> Any:
@@ -91,7 +64,7 @@ async def test_an_async_handler_behind_a_plain_decorator_runs_on_the_loop(decora
             await anyio.lowlevel.checkpoint()
             seen.append(([payload], threading.current_thread()))
 
-    lane = await run(consumer("t", batch=batch)(decorate(handle)), b"1", b"2")
+    lane = await dispatched(consumer("t", batch=batch)(decorate(handle)), b"1", b"2")
     assert [value for payload, _ in seen for value in payload] == [b"1", b"2"]
     assert {thread for _, thread in seen} == {threading.current_thread()}
     assert lane.finished == 2
@@ -112,7 +85,7 @@ async def test_a_decorator_that_sometimes_does_not_call() -> None:
     async def handle(payload: bytes) -> None:
         seen.append(payload)
 
-    assert (await run(handle, b"1", b"1", b"2")).finished == 3
+    assert (await dispatched(handle, b"1", b"1", b"2")).finished == 3
     assert seen == [b"1", b"2"]
 
 
@@ -125,7 +98,7 @@ async def test_an_object_with_an_async_call_runs() -> None:
             self.seen.append(payload)
 
     audit = Audit()
-    assert (await run(consumer("t")(audit), b"1", b"2")).finished == 2
+    assert (await dispatched(consumer("t")(audit), b"1", b"2")).finished == 2
     assert audit.seen == [b"1", b"2"]
 
 
@@ -141,7 +114,7 @@ async def test_what_a_plain_function_leaves_to_await_is_awaited_before_the_next_
         steps.append(f"called {payload!r}")
         return later(payload)
 
-    assert (await run(handle, b"1", b"2")).finished == 2
+    assert (await dispatched(handle, b"1", b"2")).finished == 2
     assert steps == ["called b'1'", "awaited b'1'", "called b'2'", "awaited b'2'"]
 
 
@@ -153,7 +126,7 @@ async def test_an_awaited_error_stops_at_its_record() -> None:
     def handle(payload: bytes) -> Any:
         return later(payload) if payload == b"2" else None
 
-    lane = await run(handle, b"1", b"2", b"3")
+    lane = await dispatched(handle, b"1", b"2", b"3")
     assert lane.finished == 1
     assert "offset 1, key None: made it raise ValueError: late" in str(lane.error)
 
@@ -173,7 +146,7 @@ def _yields_of_many(payload: list[bytes]) -> Iterator[int]:
 @pytest.mark.parametrize("decorate", [plain, hidden])
 @pytest.mark.parametrize("function", [_yields, _yields_later, _yields_of_many])
 async def test_a_generator_that_nobody_takes_from_stops_the_lane(decorate: Any, function: Any) -> None:
-    lane = await run(consumer("t", batch=function is _yields_of_many)(decorate(function)), b"1")
+    lane = await dispatched(consumer("t", batch=function is _yields_of_many)(decorate(function)), b"1")
     assert lane.finished == -1
     assert "yields values, but publishes them nowhere" in str(lane.error)
 
@@ -194,7 +167,7 @@ async def test_the_body_of_a_plain_generator_runs_in_the_thread(batch: bool) -> 
             yield payload
 
     outputs = Outputs()
-    await run(consumer("t", batch=batch)(producer("out")(handle)), b"1", b"2", outputs=outputs)
+    await dispatched(consumer("t", batch=batch)(producer("out")(handle)), b"1", b"2", outputs=outputs)
     assert outputs.values == [b"1", b"2"]
     assert threading.current_thread() not in threads
 
@@ -234,7 +207,7 @@ KINDS = ["sync", "async", "generator", "batch"]
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_output_that_cannot_be_sent_is_the_handlers_error(kind: str) -> None:
     outputs = Outputs()
-    lane = await run(_publishing(kind, "stop"), b"1", b"bad", b"3", outputs=outputs)
+    lane = await dispatched(_publishing(kind, "stop"), b"1", b"bad", b"3", outputs=outputs)
     assert outputs.values == [b"1"]
     assert "offset 1, key None: made it raise ValueError: cannot be sent" in str(lane.error)
 
@@ -242,7 +215,7 @@ async def test_an_output_that_cannot_be_sent_is_the_handlers_error(kind: str) ->
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_skipped_record_is_not_finished_before_the_outputs_ahead_of_it(kind: str) -> None:
     outputs = Outputs()
-    lane = await run(_publishing(kind, "skip"), b"1", b"bad", b"3", outputs=outputs)
+    lane = await dispatched(_publishing(kind, "skip"), b"1", b"bad", b"3", outputs=outputs)
     lane.settle()
     assert (outputs.values, lane.finished, lane.error) == ([b"1", b"3"], -1, None)
     outputs.batches[0].resolve(0, -1)
@@ -262,7 +235,7 @@ async def test_outputs_sent_before_the_error_count() -> None:
         yield payload
         raise ValueError("after the first")
 
-    lane = await run(handle, b"1", outputs=outputs)
+    lane = await dispatched(handle, b"1", outputs=outputs)
     assert (outputs.values, lane.finished) == ([b"1"], -1)
     outputs.batches[0].fail(StorageError("disk full"))
     lane.settle()
@@ -281,13 +254,13 @@ async def test_a_record_whose_handler_raises_publishes_nothing(is_async: bool) -
         return double(number)
 
     handler = consumer("t", on_error="skip")(producer("out")(double_later if is_async else double))
-    await run(handler, *(number.to_bytes(8, "big") for number in (0, 1, 2)), outputs=outputs)
+    await dispatched(handler, *(number.to_bytes(8, "big") for number in (0, 1, 2)), outputs=outputs)
     assert outputs.values == [-2, 2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_nothing_more_is_published_once_the_lane_has_failed(kind: str) -> None:
-    lane = Lane(TopicPartition("t", 0), lambda error: False)
+    lane = lane_of()
     outputs = Outputs()
 
     async def publish(value: bytes) -> Delivery | None:
@@ -313,7 +286,7 @@ async def test_a_batch_of_which_nothing_can_be_read_is_not_handed_over() -> None
     async def handle(orders: list[Order]) -> None:
         calls.append(orders)
 
-    lane = await run(handle, b"no json", b"nor this", b"{", b'{"amount":3}')
+    lane = await dispatched(handle, b"no json", b"nor this", b"{", b'{"amount":3}')
     assert calls == [[Order(3)]]
     assert lane.finished == 4
 
@@ -328,7 +301,7 @@ async def test_a_batch_of_records(is_async: bool) -> None:
     async def note_later(records: list[ConsumerRecord]) -> None:
         note(records)
 
-    lane = await run(consumer("t", batch=2)(note_later if is_async else note), b"1", None, b"3")
+    lane = await dispatched(consumer("t", batch=2)(note_later if is_async else note), b"1", None, b"3")
     assert calls == [[(0, b"1"), (1, None)], [(2, b"3")]]
     assert lane.finished == 3
 
@@ -393,3 +366,334 @@ async def test_a_bus_survives_what_cannot_be_published_from_a_thread() -> None:
         with anyio.fail_after(5):
             await bus.drain()
     assert passed == ["good"]
+
+
+# from a place on, and how far it went ---------------------------------------------------------------------------------
+
+SHAPES = ["payload", "record", "sync", "batch", "manual", "manual sync", "manual batch"]
+
+
+def shaped(shape: str, seen: list[Any], act: Callable[[bytes], Any] = lambda value: None, **options: Any) -> Any:
+    """A handler of the wanted shape: it calls ``act`` and, if it is a manual one, acknowledges."""
+
+    def note(value: bytes | None) -> None:
+        assert value is not None
+        seen.append(value)
+        act(value)
+
+    async def payload(value: bytes) -> None:
+        note(value)
+
+    async def record(value: bytes, record: ConsumerRecord) -> None:
+        assert record.value == value
+        note(value)
+
+    def sync(value: bytes) -> None:
+        note(value)
+
+    async def batch(values: list[bytes]) -> None:
+        for value in values:
+            note(value)
+
+    async def manual(record: ConsumerRecord) -> None:
+        note(record.value)
+        record.ack()
+
+    def manual_sync(record: ConsumerRecord) -> None:
+        note(record.value)
+        record.ack()
+
+    async def manual_batch(records: list[ConsumerRecord]) -> None:
+        for one in records:
+            note(one.value)
+            one.ack()
+
+    functions: list[Any] = [payload, record, sync, batch, manual, manual_sync, manual_batch]
+    function = functions[SHAPES.index(shape)]
+    if "manual" in shape:
+        options["ack"] = "manual"
+    return consumer("t", batch=2 if "batch" in shape else False, **options)(function)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_fetch_is_handled_from_any_record_on(shape: str) -> None:
+    seen: list[Any] = []
+    lane = await dispatched(shaped(shape, seen), b"1", b"2", b"3", b"4", b"5", start=2)
+    assert seen == [b"3", b"4", b"5"]
+    if "manual" in shape:
+        assert [lane.taken[0].is_handled(index) for index in range(5)] == [False, False, True, True, True]
+    else:
+        assert lane.finished == 5
+    if shape != "payload":
+        assert lane.index == 5
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_lane_that_stops_goes_on_at_its_index(shape: str) -> None:
+    seen: list[Any] = []
+    lane = lane_of()
+
+    def stop(value: bytes) -> None:
+        lane.stopping = value in (b"2", b"3")
+
+    handler = shaped(shape, seen, stop)
+    dispatch, chunk = Dispatch(handler, None, {}), chunk_of(b"1", b"2", b"3", b"4", b"5")
+    taken = lane.take(chunk) if "manual" in shape else None
+    await dispatch.run(lane, chunk, taken=taken)
+    assert seen == [b"1", b"2"]
+    assert lane.finished == 2
+    start = 2 if shape == "payload" else lane.index
+    assert start == 2
+    lane.stopping = False
+    await dispatch.run(lane, chunk, start, taken)
+    lane.stopping = False
+    await dispatch.run(lane, chunk, len(seen), taken)
+    assert seen == [b"1", b"2", b"3", b"4", b"5"]
+    assert lane.finished == 5
+    assert dispatch.counts.handled == 5
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("policy", ["skip", "stop"])
+async def test_counts(shape: str, policy: str) -> None:
+    def fail(value: bytes) -> None:
+        if value == b"3":
+            raise ValueError("no")
+
+    lane, handler = lane_of(), shaped(shape, [], fail, on_error=policy)
+    dispatch, chunk = Dispatch(handler, None, {}), chunk_of(b"1", b"2", b"3", b"4", b"5")
+    await dispatch.run(lane, chunk, taken=lane.take(chunk) if "manual" in shape else None)
+    failed = 2 if "batch" in shape else 1
+    if policy == "skip":
+        assert dispatch.counts == calls.Counts(handled=5 - failed, failed=failed, skipped=failed)
+        assert lane.finished == 5
+    else:
+        assert dispatch.counts == calls.Counts(handled=2, failed=failed)
+        assert lane.finished == 2
+        assert "offset 2" in str(lane.error)
+
+
+async def test_no_call_with_a_payload_that_is_null_or_unreadable() -> None:
+    for shape in ("payload", "record", "sync", "batch"):
+        seen: list[Any] = []
+        handler = shaped(shape, seen, on_error="skip")
+        lane, chunk = lane_of(), chunk_of(b"1", None, b"3")
+        dispatch = Dispatch(handler, None, {})
+        await dispatch.run(lane, chunk)
+        assert (seen, lane.finished) == ([b"1", b"3"], 3), shape
+        assert dispatch.counts == calls.Counts(handled=2, failed=1, skipped=1), shape
+
+
+# workers --------------------------------------------------------------------------------------------------------------
+
+
+class Bundle:
+    """A worker that remembers which records it was at."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self.items: list[tuple[Taken, int] | None] = []
+
+    @property
+    def item(self) -> tuple[Taken, int] | None:
+        return self.items[-1]
+
+    @item.setter
+    def item(self, item: tuple[Taken, int] | None) -> None:
+        self.items.append(item)
+
+
+LOOSE = ["payload", "record", "sync", "manual", "manual sync"]
+"""Those that may run without order."""
+
+
+def loosely(shape: str, seen: list[Any], act: Callable[[bytes], Any] = lambda value: None, **options: Any) -> Any:
+    return shaped(shape, seen, act, order="none", concurrency=2, **options)
+
+
+@pytest.mark.parametrize("shape", LOOSE)
+async def test_a_bundle_of_records_of_several_fetches(shape: str) -> None:
+    seen: list[Any] = []
+    lanes = [lane_of(0), lane_of(1)]
+    first, second = lanes[0].take(chunk_of(b"1", b"2", b"3")), lanes[1].take(chunk_of(b"a", b"b"))
+    items = [(first, 2), (second, 0), (first, 0), (second, 1)]
+    worker, dispatch = Bundle(), Dispatch(loosely(shape, seen), None, {})
+    await dispatch.work(worker, items)
+    assert seen == [b"3", b"a", b"1", b"b"]
+    assert [lane.finished for lane in lanes] == [1, 2]
+    assert [first.is_handled(index) for index in range(3)] == [True, False, True]
+    assert worker.item is None
+    assert {id(item) for item in worker.items if item is not None} == {id(item) for item in items}
+    assert dispatch.counts.handled == 4
+
+
+@pytest.mark.parametrize("shape", LOOSE)
+async def test_a_worker_that_stops_begins_no_further_record(shape: str) -> None:
+    seen: list[Any] = []
+    lane, worker = lane_of(), Bundle()
+
+    def stop(value: bytes) -> None:
+        worker.stopping = value == b"2"
+
+    taken = lane.take(chunk_of(b"1", b"2", b"3"))
+    await Dispatch(loosely(shape, seen, stop), None, {}).work(worker, [(taken, index) for index in range(3)])
+    assert (seen, lane.finished, worker.item) == ([b"1", b"2"], 2, None)
+
+
+@pytest.mark.parametrize("shape", LOOSE)
+async def test_a_worker_leaves_out_what_must_not_be_begun(shape: str) -> None:
+    seen: list[Any] = []
+    lanes = [lane_of(0), lane_of(1), lane_of(2)]
+    bad, cut, good = (lane.take(chunk_of(b"%d" % number, b"%d!" % number)) for number, lane in enumerate(lanes))
+
+    def fail(value: bytes) -> None:
+        if value == b"0":
+            raise ValueError("no")
+
+    lanes[1].cut(1)
+    items = [(taken, index) for index in range(2) for taken in (bad, cut, good)]
+    dispatch = Dispatch(loosely(shape, seen, fail), None, {})
+    await dispatch.work(Bundle(), items)
+    assert seen == [b"0", b"1", b"2", b"2!"]
+    assert [lane.finished for lane in lanes] == [-1, 1, 2]
+    assert "offset 0" in str(lanes[0].error)
+    assert dispatch.counts == calls.Counts(handled=3, failed=1)
+
+
+@pytest.mark.parametrize("shape", LOOSE)
+async def test_a_failure_that_is_skipped_in_a_bundle(shape: str) -> None:
+    seen: list[Any] = []
+    lane = lane_of()
+
+    def fail(value: bytes) -> None:
+        if value == b"1":
+            raise ValueError("no")
+
+    taken = lane.take(chunk_of(b"1", b"2"))
+    await Dispatch(loosely(shape, seen, fail, on_error="skip"), None, {}).work(Bundle(), [(taken, 1), (taken, 0)])
+    assert (seen, lane.finished, lane.error) == ([b"2", b"1"], 2, None)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_what_a_bundle_publishes_holds_its_records_back(is_async: bool) -> None:
+    def double(payload: bytes) -> bytes:
+        return payload * 2
+
+    async def double_later(payload: bytes) -> bytes:
+        return payload * 2
+
+    handler = consumer("t", order="none", concurrency=2)(producer("out")(double_later if is_async else double))
+    lane, outputs = lane_of(), Outputs()
+    taken = lane.take(chunk_of(b"1", b"2"))
+    await Dispatch(handler, outputs.publish, {}).work(Bundle(), [(taken, 1), (taken, 0)])
+    lane.settle()
+    assert (outputs.values, lane.finished) == ([b"22", b"11"], -1)
+    for batch in outputs.batches:
+        batch.resolve(0, -1)
+    lane.settle()
+    assert lane.finished == 2
+
+
+# too long -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_call_that_was_given_up_is_a_failure_for_on_error() -> None:
+    for policy in ("stop", "skip"):
+        lane, chunk = lane_of(), chunk_of(b"1", b"2", b"3")
+        dispatch = Dispatch(shaped("payload", [], on_error=policy, timeout=2.5), None, {})
+        assert dispatch.timed_out(lane, chunk, 1, 2.5) is (policy == "skip")
+        assert dispatch.end_of(chunk, 1) == 2
+        assert dispatch.counts == calls.Counts(failed=1, timed_out=1, skipped=int(policy == "skip"))
+        if policy == "stop":
+            assert isinstance(lane.error.__cause__ if lane.error else None, TimeoutError)
+            assert "t-0 offset 1, key None: its call was given up: it took longer than timeout=2.5 s" in str(lane.error)
+
+
+async def test_a_batch_that_was_given_up_counts_as_a_whole() -> None:
+    lane, chunk = lane_of(), chunk_of(b"1", b"2", b"3")
+    dispatch = Dispatch(shaped("batch", [], on_error="stop", timeout=1), None, {})
+    assert [dispatch.end_of(chunk, index) for index in range(3)] == [2, 3, 3]
+    assert not dispatch.timed_out(lane, chunk, 0, 1)
+    assert "offset 0 (a batch of 2 records)" in str(lane.error)
+    assert dispatch.counts.timed_out == 2
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_plain_function_that_took_too_long_fails_when_it_returns(
+    batch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    class Time:
+        @staticmethod
+        def monotonic() -> float:
+            return now
+
+    def handle(value: Any) -> bytes:
+        nonlocal now
+        now += 3 if b"2" in value else 1
+        return value
+
+    handle.__annotations__["value"] = list[bytes] if batch else bytes
+    monkeypatch.setattr(calls, "time", Time)
+    outputs = Outputs()
+    handler = consumer("t", timeout=2, on_error="skip", batch=1 if batch else False)(producer("out")(handle))
+    dispatch, lane = Dispatch(handler, outputs.publish, {}), lane_of()
+    await dispatch.run(lane, chunk_of(b"1", b"2", b"3"))
+    assert outputs.values == ([[b"1"], [b"3"]] if batch else [b"1", b"3"])
+    assert dispatch.counts == calls.Counts(handled=2, failed=1, skipped=1, timed_out=1)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_handler_that_makes_its_own_error_of_our_cancellation_has_not_failed(backend: str) -> None:
+    outputs = Outputs()
+
+    @consumer("t", on_error="skip", timeout=5)
+    @producer("out")
+    async def handle(payload: bytes) -> AsyncIterator[bytes]:
+        yield payload
+        try:
+            await anyio.sleep_forever()
+        except BaseException:
+            raise ValueError("was disturbed") from None
+
+    async def main() -> None:
+        lane, chunk = lane_of(), chunk_of(b"1", b"2")
+        dispatch = Dispatch(handle, outputs.publish, {})
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(dispatch.run, lane, chunk)
+                await anyio.wait_all_tasks_blocked()
+                scope.cancel()
+        assert scope.cancelled_caught
+        assert (dispatch.counts, lane.error, lane.index) == (calls.Counts(), None, 0)
+        assert dispatch.left_behind(chunk, 0) is not None
+        assert dispatch.left_behind(chunk, 0) is None
+
+    anyio.run(main, backend=backend)
+
+
+def test_plain_functions_run_side_by_side_as_far_as_concurrency_allows() -> None:
+    inside, most = 0, 0
+    meet = threading.Barrier(3)
+    lock = threading.Lock()
+
+    @consumer("t", concurrency=3)
+    def handle(payload: bytes) -> None:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        meet.wait(10)
+        with lock:
+            inside -= 1
+
+    async def main() -> None:
+        dispatch = Dispatch(handle, None, {})
+        async with anyio.create_task_group() as tasks:
+            for partition in range(6):
+                tasks.start_soon(dispatch.run, lane_of(partition), chunk_of(b"x"))
+
+    for backend in ("asyncio", "trio"):
+        anyio.run(main, backend=backend)
+    assert (inside, most) == (0, 3)
