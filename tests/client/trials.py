@@ -1,0 +1,132 @@
+"""What cancel trials and storms share: who handled which record when, and what must hold of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import anyio
+
+from eventbus import TopicPartition
+
+LOGS = itertools.count()
+
+
+class Item(NamedTuple):
+    """A record by what its value says: where it stands in its partition, and its key."""
+
+    partition: int
+    index: int
+    key: bytes
+
+    @staticmethod
+    def of(value: bytes) -> Item:
+        partition, index, key = value.split(b":")
+        return Item(int(partition), int(index), key)
+
+    @property
+    def value(self) -> bytes:
+        return b"%d:%d:%b" % self
+
+
+class Ledger:
+    """Every call of a handler: begun, finished (returned, or acknowledged) or interrupted."""
+
+    def __init__(self, order: str = "partition") -> None:
+        self.order = order
+        self.begun: Counter[Item] = Counter()
+        self.finished: Counter[Item] = Counter()
+        self.interrupted: Counter[Item] = Counter()
+        self.firsts: dict[Any, list[int]] = defaultdict(list)
+        """The first ends of each unit of order, as they came."""
+        self.at_work: dict[Any, str] = {}
+        self.errors: list[str] = []
+        self.overlaps_allowed = False
+        """A member that lost its place goes on with the record at work, beside the partition's next owner."""
+
+    def unit(self, item: Item) -> Any:
+        """What is handled in order, one after the other."""
+        match self.order:
+            case "partition":
+                return item.partition
+            case "key":
+                return (item.partition, item.key)
+            case _:
+                return item
+
+    @contextmanager
+    def work(self, who: str, *items: Item, acknowledged: bool = True) -> Iterator[None]:
+        """Around what a handler does; ``acknowledged=False``: its end is not the record's end, see `end`."""
+        units = {self.unit(item) for item in items}
+        for unit in units:
+            other = self.at_work.get(unit)
+            if other is not None and not self.overlaps_allowed:
+                self.errors.append(f"{who} works on {unit} beside {other}")
+            self.at_work[unit] = who
+        self.begun.update(items)
+        try:
+            yield
+        except BaseException:
+            self.interrupted.update(items)
+            raise
+        else:
+            if acknowledged:
+                self.end(*items)
+        finally:
+            for unit in units:
+                self.at_work.pop(unit, None)
+
+    def end(self, *items: Item) -> None:
+        for item in items:
+            self.finished[item] += 1
+            if self.finished[item] == 1:
+                self.firsts[self.unit(item)].append(item.index)
+
+    def prefix(self, partition: int) -> int:
+        """The first record of a partition that has never been finished."""
+        done = {item.index for item in self.finished if item.partition == partition}
+        return next(index for index in itertools.count() if index not in done)
+
+    def check_order(self) -> None:
+        for unit, indexes in self.firsts.items():
+            assert indexes == sorted(indexes), f"{unit} was handled out of order: {indexes}"
+        assert not self.errors, self.errors
+
+    def check_nothing_lost(self, sent: Mapping[int, int]) -> None:
+        for partition, count in sent.items():
+            assert self.prefix(partition) == count, f"partition {partition}: {self.prefix(partition)} was lost"
+
+    def check_nothing_repeated(self) -> None:
+        again = [item for item, times in self.finished.items() if times > 1]
+        assert not again, f"finished and handled again: {again}"
+
+
+class CommitWatch:
+    """Looks at every commit of plain offsets at the moment the log takes it."""
+
+    def __init__(self, groups: Any) -> None:
+        self._commit = groups.commit_offsets
+        groups.commit_offsets = self._look
+        self.checks: dict[str, Any] = {}
+        """By group: called with (partition, offset), raises what is wrong with it."""
+        self.errors: list[str] = []
+        self.commits = 0
+
+    def _look(self, group: Any, offsets: Mapping[TopicPartition, Any], now_ms: int) -> Any:
+        name = group if isinstance(group, str) else group.group
+        check = self.checks.get(name)
+        for topic_partition, offset in offsets.items() if check is not None else ():
+            self.commits += 1
+            error = check(topic_partition.partition, offset.offset)
+            if error:
+                self.errors.append(error)
+        return self._commit(group, offsets, now_ms)
+
+
+async def turns(count: int) -> None:
+    """Let every task take ``count`` steps."""
+    for _ in range(count):
+        await anyio.lowlevel.checkpoint()
