@@ -196,7 +196,7 @@ class Faults:
             yield
 
     def fail_next(self, step: Step, error: Exception | None = None, *, times: int = 1, after: bool = False) -> None:
-        """The next ``times`` calls of ``step`` raise ``error`` (RequestTimedOut, CoordinatorNotAvailable) and do nothing.
+        """The next ``times`` calls of ``step`` raise ``error`` and do nothing; by default what a lost connection means.
 
         ``after=True``: they have reached it, and its answer is lost on the way back: whoever tries again meets its own
         work. Not for sends that nobody awaits: their answer is their delivery.

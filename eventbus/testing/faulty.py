@@ -54,7 +54,11 @@ class Call(NamedTuple):
     """Whose consumer it is; empty without a group, and for producers."""
     transactional_id: str = ""
     topic: str = ""
-    """Of a send."""
+    """Of a send, as are the next ones."""
+    key: bytes | None = None
+    value: bytes | None = None
+    is_awaited: bool = True
+    """Somebody waits for its ack; not so for ``send_nowait`` and the outputs of handlers."""
     records: int = 0
     """After a fetch: how many it returns."""
 
@@ -336,7 +340,7 @@ class FaultyProducer:
         def faulty(key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> Delivery:
             if self._passes(line):
                 return append(key, value, headers, timestamp_ms)
-            return self._append(line, partial(append, key, value, headers, timestamp_ms), timestamp_ms)
+            return self._append(line, append, key, value, headers, timestamp_ms)
 
         return faulty
 
@@ -348,7 +352,7 @@ class FaultyProducer:
         def faulty(key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> BatchDelivery:
             if self._passes(line):
                 return add(key, value, headers, timestamp_ms)
-            return self._append(line, partial(append, key, value, headers, timestamp_ms), timestamp_ms).batch
+            return self._append(line, append, key, value, headers, timestamp_ms).batch
 
         return faulty
 
@@ -361,7 +365,7 @@ class FaultyProducer:
             key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
         ) -> RecordMetadata:
             try:
-                waits = self._backend.ask(self._call("send", "before", topic))
+                waits = self._backend.ask(self._sending(line, key, value, is_awaited=True))
             except EventBusError as error:
                 self._spoil(error)
                 raise
@@ -370,7 +374,7 @@ class FaultyProducer:
                 metadata = await Delivery(held, 0, timestamp_ms)
             else:
                 metadata = await send(key, value, headers, timestamp_ms)
-            await self._backend.at(self._call("send", "after", topic))
+            await self._backend.at(self._sending(line, key, value, is_awaited=True)._replace(when="after"))
             return metadata
 
         def faulty(
@@ -380,16 +384,25 @@ class FaultyProducer:
 
         return faulty
 
-    def _append(self, line: _Line, append: Callable[[], Delivery], timestamp_ms: int) -> Delivery:
+    def _append(
+        self,
+        line: _Line,
+        append: Append,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp_ms: int,
+    ) -> Delivery:
         try:
-            waits = self._backend.ask(self._call("send", "before", line.where.topic))
+            waits = self._backend.ask(self._sending(line, key, value, is_awaited=False))
         except KafkaError as error:
             refused = BatchDelivery(*line.where)
             self._fail(refused, error)
             return Delivery(refused, 0, timestamp_ms)
         if waits or line.held:
-            return Delivery(self._hold(line, waits, append), 0, timestamp_ms)
-        return append()
+            held = self._hold(line, waits, partial(append, key, value, headers, timestamp_ms))
+            return Delivery(held, 0, timestamp_ms)
+        return append(key, value, headers, timestamp_ms)
 
     def _hold(self, line: _Line, waits: list[Wait], append: Callable[[], Delivery]) -> BatchDelivery:
         delivery = BatchDelivery(*line.where)
@@ -474,8 +487,12 @@ class FaultyProducer:
         if self._backend.hooks:
             await self._backend.at(self._call(step, "after"))
 
-    def _call(self, step: Step, when: Literal["before", "after"], topic: str = "") -> Call:
-        return Call(step, when, self, transactional_id=self.config.transactional_id or "", topic=topic)
+    def _call(self, step: Step, when: Literal["before", "after"]) -> Call:
+        return Call(step, when, self, transactional_id=self.config.transactional_id or "")
+
+    def _sending(self, line: _Line, key: bytes | None, value: bytes | None, *, is_awaited: bool) -> Call:
+        call = self._call("send", "before")
+        return call._replace(topic=line.where.topic, key=key, value=value, is_awaited=is_awaited)
 
     async def aclose(self) -> None:
         if self in self._backend.producers:
