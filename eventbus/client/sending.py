@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Sending(ABC):
-    """`send`, `send_nowait` and `send_many` through `_sending_producer`."""
+    """`send`, `send_nowait` and `send_many` through `_sending_producer`. Raises ConfigError in another thread."""
 
     @abstractmethod
     def _sending_producer(self) -> Producer:
@@ -77,3 +77,7 @@ class Sending(ABC):
     ) -> None:
         """Publish many records and wait until all are stored; see `Producer.send_many`."""
         await self._sending_producer().send_many(topic, values, key=key, headers=headers, timestamp_ms=timestamp_ms)
+
+    async def wait_for_room(self) -> None:
+        """Return when the buffer has room for more `send_nowait`; see `Producer.wait_for_room`."""
+        await self._sending_producer().wait_for_room()

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, InvalidStateError
+from functools import partial
 from threading import get_ident
 from typing import Any, TypeVar
 
@@ -64,6 +65,8 @@ class Bridge:
         """Calls the loop has not seen; while there are any, it has been woken."""
         self._open: set[Future[Any]] = set()
         self._closed = False
+        self._wake = anyio.Event()
+        tasks.start_soon(self._serve)
 
     @property
     def is_closed(self) -> bool:
@@ -71,7 +74,12 @@ class Bridge:
 
     def call(self, function: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
         """Run it as a task of the loop, and wait. Raises what it raises; ConfigError when the bus closes meanwhile."""
-        return self.start(function, what).result()
+        future = self.start(function, what)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C while waiting: the task ends too; nothing to cancel when it is what raised
+            raise
 
     def start(self, function: Callable[[], Coroutine[Any, Any, T]], what: str) -> Future[T]:
         """Run it as a task of the loop, in the caller's context variables."""
@@ -93,10 +101,14 @@ class Bridge:
         self._ask(lambda: self._answer(function, future), future, what)
         return future.result()
 
-    def post(self, function: Callable[[Future[T]], object], what: str) -> Future[T]:
-        """Call ``function(future)`` in the loop's thread, and wait for nothing: it sees to the future."""
-        future: Future[T] = Future()
-        self._ask(lambda: self._begin(function, future), future, what)
+    def promise(self, what: str) -> Future[Any]:
+        """A future that somebody else settles, or `close`. Raises ConfigError when the bus is closed."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._closed:
+                raise _closed(what)
+            self._open.add(future)
+        future.add_done_callback(self._forget)
         return future
 
     def _ask(self, ask: Callable[[], object], future: Future[Any], what: str) -> None:
@@ -114,7 +126,7 @@ class Bridge:
         future.add_done_callback(self._forget)
         if wakes:
             try:
-                self.home.call_soon(self._serve)
+                self.home.call_soon(lambda: self._wake.set())
             except RuntimeError:  # the loop is closed, and could not close the bus before
                 self.close()
 
@@ -122,25 +134,37 @@ class Bridge:
         with self._lock:
             self._open.discard(future)
 
-    def _serve(self) -> None:
-        """Everything that was asked for up to now; one wake of the loop serves a burst of calls."""
-        with self._lock:
-            asked, self._asked = self._asked, deque()
-        for one in asked:
-            one()
+    async def _serve(self) -> None:
+        """Everything that is asked for, in a task: a bare callback knows of no event loop. One wake serves a burst."""
+        while True:
+            wake = self._wake = anyio.Event()
+            with self._lock:
+                asked, self._asked = self._asked, deque()
+            for one in asked:
+                one()
+            await wake.wait()
 
     async def _run(self, function: Callable[[], Coroutine[Any, Any, T]], future: Future[T], what: str) -> None:
-        try:
-            result = await function()
-        except anyio.get_cancelled_exc_class():
-            settle(future, error=_closed(what))
-            raise
-        except BaseException as error:  # passed on to the thread that asked
-            settle(future, error=error)
-            if not isinstance(error, Exception):
+        with anyio.CancelScope() as scope:
+            future.add_done_callback(partial(self._given_up, scope))
+            try:
+                result = await function()
+            except anyio.get_cancelled_exc_class():
+                settle(future, error=_closed(what))
                 raise
-        else:
-            settle(future, result)
+            except BaseException as error:  # passed on to the thread that asked
+                settle(future, error=error)
+                if not isinstance(error, Exception):
+                    raise
+            else:
+                settle(future, result)
+
+    def _given_up(self, scope: anyio.CancelScope, future: Future[Any]) -> None:
+        if future.cancelled():
+            try:
+                self.home.call_soon(scope.cancel)
+            except RuntimeError:  # the loop is closed: nothing is left to cancel
+                return
 
     def _answer(self, function: Callable[[], T], future: Future[T]) -> None:
         try:
@@ -149,12 +173,6 @@ class Bridge:
             settle(future, error=error)
         else:
             settle(future, result)
-
-    def _begin(self, function: Callable[[Future[T]], object], future: Future[T]) -> None:
-        try:
-            function(future)
-        except Exception as error:  # passed on to the thread that asked
-            settle(future, error=error)
 
     def close(self) -> None:
         """The bus is closed: whoever waits is told, and whoever asks from now on."""

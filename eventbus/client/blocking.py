@@ -1,0 +1,471 @@
+"""The bus for programs without an event loop, and for plain threads beside one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from functools import partial, wraps
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+
+from eventbus.backends.delivery import OnDelivery
+from eventbus.client.admin import Admin
+from eventbus.client.consumer import Consumer
+from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
+from eventbus.client.producer import HeadersLike, Producer
+from eventbus.client.rebalance import Listener
+from eventbus.client.threads import Bridge, settle
+from eventbus.client.transaction import Outcome, Transaction
+from eventbus.errors import BufferExhausted, ConfigError, EventBusError, InvalidTxnState
+from eventbus.types import ConsumerRecord, RecordMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from eventbus.client.bus import EventBus
+
+R = TypeVar("R")
+P = ParamSpec("P")
+
+BridgeOf = Callable[[], Bridge | None]
+
+_starting = threading.Lock()
+"""Held while a bus starts: of two threads that enter it at once one starts it, and the other joins."""
+
+
+class _OpenHere(threading.local):
+    """The transactional ids that a thread has a transaction of open."""
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+
+
+_open_here = _OpenHere()
+
+
+class _Asked:
+    """Something that lives on the bus's loop, and is asked from other threads."""
+
+    def __init__(self, bridge: BridgeOf, it: Callable[[], Any]) -> None:
+        self._bridge_of = bridge
+        self._it = it
+
+    def _bridge(self, what: str) -> Bridge:
+        bridge = self._bridge_of()
+        if bridge is None:
+            raise ConfigError(f"{what}: the bus is not running; use it inside `with bus.blocking() as b:`")
+        return bridge
+
+    @staticmethod
+    def _waits(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[_Asked, P], R]:
+        """The method of the same name, and the thread waits for what it returns."""
+        name, what = method.__name__, method.__qualname__
+
+        @wraps(method)
+        def call(self: _Asked, *args: P.args, **kwargs: P.kwargs) -> R:
+            return self._bridge(what).call(lambda: getattr(self._it(), name)(*args, **kwargs), what)
+
+        return call
+
+    @staticmethod
+    def _asks(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[_Asked, P], R]:
+        """The plain method of the same name, called in the loop's thread."""
+        name, what = method.__name__, method.__qualname__
+
+        @wraps(method)
+        def call(self: _Asked, *args: P.args, **kwargs: P.kwargs) -> R:
+            return self._bridge(what).ask(lambda: getattr(self._it(), name)(*args, **kwargs), what)
+
+        return call
+
+
+class BlockingAdmin(_Asked):
+    """`Admin` for threads: the same methods, and they wait."""
+
+    create_topic = _Asked._waits(Admin.create_topic)
+    create_topics = _Asked._waits(Admin.create_topics)
+    delete_topics = _Asked._waits(Admin.delete_topics)
+    list_topics = _Asked._waits(Admin.list_topics)
+    describe_topics = _Asked._waits(Admin.describe_topics)
+    add_partitions = _Asked._waits(Admin.add_partitions)
+    alter_configs = _Asked._waits(Admin.alter_configs)
+    list_offsets = _Asked._waits(Admin.list_offsets)
+    group_offsets = _Asked._waits(Admin.group_offsets)
+    alter_group_offsets = _Asked._waits(Admin.alter_group_offsets)
+    delete_group_offsets = _Asked._waits(Admin.delete_group_offsets)
+    list_groups = _Asked._waits(Admin.list_groups)
+    describe_group = _Asked._waits(Admin.describe_group)
+    describe_groups = _Asked._waits(Admin.describe_groups)
+    delete_group = _Asked._waits(Admin.delete_group)
+    remove_group_members = _Asked._waits(Admin.remove_group_members)
+    delete_records = _Asked._waits(Admin.delete_records)
+    list_transactions = _Asked._waits(Admin.list_transactions)
+    describe_transactions = _Asked._waits(Admin.describe_transactions)
+    abort_transaction = _Asked._waits(Admin.abort_transaction)
+    fence_producer = _Asked._waits(Admin.fence_producer)
+    describe_producers = _Asked._waits(Admin.describe_producers)
+
+
+class _BlockingSending(_Asked):
+    """The three ways to send."""
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        partition_key: Any = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Publish one record and wait for its ack; see `Producer.send`."""
+
+        async def send() -> RecordMetadata:
+            return await self._it().send(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                partition_key=partition_key,
+                timestamp_ms=timestamp_ms,
+            )
+
+        return self._bridge("send").call(send, "send")
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        partition_key: Any = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Future[RecordMetadata]:
+        """Put one record into its batch and return a future of its metadata; `send_many` is faster for many.
+
+        Waits for room in the buffer where `Producer.send_nowait` raises, and otherwise raises what that raises before
+        the record is accepted. ``on_delivery`` is called on the loop's thread.
+        """
+        bridge = self._bridge("send_nowait")
+        future: Future[RecordMetadata] = bridge.promise("send_nowait")
+
+        def accept() -> None:
+            delivery = self._it().send_nowait(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                partition_key=partition_key,
+                timestamp_ms=timestamp_ms,
+                on_delivery=on_delivery,
+            )
+            delivery.add_callback(partial(_settle_delivery, future))
+
+        try:
+            try:
+                bridge.ask(accept, "send_nowait")
+            except BufferExhausted:
+                bridge.call(self._it().wait_for_room, "send_nowait")
+                bridge.ask(accept, "send_nowait")
+        except BaseException:
+            future.cancel()
+            raise
+        return future
+
+    def send_many(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        *,
+        key: Callable[[Any], Any] | None = None,
+        headers: HeadersLike | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Publish many records and wait until all are stored; see `Producer.send_many`.
+
+        ``values`` and ``key`` run on the loop's thread: a generator that blocks would block the bus.
+        """
+
+        async def send() -> None:
+            await self._it().send_many(topic, values, key=key, headers=headers, timestamp_ms=timestamp_ms)
+
+        self._bridge("send_many").call(send, "send_many")
+
+
+def _settle_delivery(
+    future: Future[RecordMetadata], metadata: RecordMetadata | None, error: EventBusError | None
+) -> None:
+    settle(future, metadata, error)
+
+
+class BlockingProducer(_BlockingSending):
+    """`Producer` for threads. May be shared by several; leave it with `close` or a ``with`` block."""
+
+    flush = _Asked._waits(Producer.flush)
+    wait_for_room = _Asked._waits(Producer.wait_for_room)
+    init = _Asked._waits(Producer.init)
+    begin = _Asked._waits(Producer.begin)
+    send_offsets = _Asked._waits(Producer.send_offsets)
+    commit = _Asked._waits(Producer.commit)
+    abort = _Asked._waits(Producer.abort)
+    close = _Asked._waits(Producer.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class BlockingConsumer(_Asked):
+    """`Consumer` for threads: ``with b.new_consumer("orders", group="audit") as consumer:``.
+
+    One thread polls it at a time. Iterating asks the loop for each record; `poll` brings many at once. Listeners and
+    callbacks are called on the loop's thread.
+    """
+
+    subscribe = _Asked._waits(Consumer.subscribe)
+    unsubscribe = _Asked._waits(Consumer.unsubscribe)
+    subscription = _Asked._asks(Consumer.subscription)
+    assign = _Asked._waits(Consumer.assign)
+    assignment = _Asked._asks(Consumer.assignment)
+    assigned = _Asked._waits(Consumer.assigned)
+    poll = _Asked._waits(Consumer.poll)
+    position = _Asked._waits(Consumer.position)
+    seek = _Asked._asks(Consumer.seek)
+    seek_to_beginning = _Asked._waits(Consumer.seek_to_beginning)
+    seek_to_end = _Asked._waits(Consumer.seek_to_end)
+    seek_to_time = _Asked._waits(Consumer.seek_to_time)
+    offsets_for_times = _Asked._waits(Consumer.offsets_for_times)
+    pause = _Asked._asks(Consumer.pause)
+    resume = _Asked._asks(Consumer.resume)
+    paused = _Asked._asks(Consumer.paused)
+    beginning_offsets = _Asked._waits(Consumer.beginning_offsets)
+    end_offsets = _Asked._waits(Consumer.end_offsets)
+    lag = _Asked._waits(Consumer.lag)
+    uncommitted = _Asked._waits(Consumer.uncommitted)
+    commit = _Asked._waits(Consumer.commit)
+    commit_nowait = _Asked._asks(Consumer.commit_nowait)
+    commit_async = commit_nowait
+    committed = _Asked._waits(Consumer.committed)
+    group_metadata = _Asked._asks(Consumer.group_metadata)
+    close = _Asked._waits(Consumer.aclose)
+    _open = _Asked._waits(Consumer.__aenter__)
+    _next = _Asked._waits(Consumer.__anext__)
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        bridge = self._bridge_of()
+        if bridge is not None and not bridge.is_closed:  # else it went with its bus
+            self.close()
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        return self._next()
+
+
+def _pass_on(entered: Future[None], left: Future[None]) -> None:
+    if not left.cancelled():
+        settle(entered, error=left.exception())
+
+
+class _BlockRaised(Exception):
+    """The block of a transaction has raised, in its own thread."""
+
+
+class BlockingTransaction(_BlockingSending):
+    """`Transaction` for threads: ``with b.transaction("importer-1") as tx:`` commits, or aborts if the block raises."""
+
+    send_offsets = _Asked._waits(Transaction.send_offsets)
+
+    def __init__(self, bridge: BridgeOf, transactional_id: str, transaction: Transaction) -> None:
+        super().__init__(bridge, lambda: transaction)
+        self.transactional_id = transactional_id
+        self._transaction = transaction
+        self._leaving: anyio.Event | None = None
+        self._raised = False
+        self._left: Future[None] | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """ "open", "committed", "aborted" or "unknown"; see `Transaction.outcome`."""
+        return self._transaction.outcome
+
+    def __enter__(self) -> Self:
+        ids = _open_here.ids
+        if self.transactional_id in ids:
+            raise InvalidTxnState(
+                f"a transaction of {self.transactional_id!r} is open in this very thread and would wait for itself: "
+                "use the one that is open, or another transactional id"
+            )
+        bridge = self._bridge("transaction")
+        entered: Future[None] = bridge.promise("transaction")
+        self._left = bridge.start(partial(self._live, entered), "transaction")
+        self._left.add_done_callback(partial(_pass_on, entered))
+        try:
+            entered.result()
+        except BaseException:
+            self._left.cancel()  # Ctrl-C while waiting for the turn; nothing to cancel when entering is what raised
+            raise
+        ids.add(self.transactional_id)
+        return self
+
+    async def _live(self, entered: Future[None]) -> None:
+        """Enter and leave in one task: it holds the turn, and when the bus is cancelled, the transaction aborts."""
+        try:
+            async with self._transaction:
+                self._leaving = anyio.Event()
+                settle(entered)
+                await self._leaving.wait()
+                if self._raised:
+                    raise _BlockRaised
+        except _BlockRaised:
+            return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _open_here.ids.discard(self.transactional_id)
+        self._raised = error is not None
+        left, leaving = self._left, self._leaving
+        assert left is not None and leaving is not None
+        try:
+            self._bridge("transaction").ask(leaving.set, "transaction")
+            left.result()
+        except EventBusError:
+            if error is None:
+                raise
+
+
+class BlockingBus(_BlockingSending):
+    """A bus for plain programs, and for plain threads beside a bus that runs.
+
+    ::
+
+        with bus.blocking() as b:
+            b.send("orders", order, key="o-1")
+            with b.new_consumer("orders", group="audit") as consumer:
+                for record in consumer: ...
+
+    When the bus is not running, entering starts an event loop in a thread of its own and the bus on it, and leaving
+    closes both. When it runs already (this is a plain handler's thread, or a web framework's), entering joins it and
+    leaving closes nothing. Any number of threads may use one at once. On the loop's own thread every call raises
+    ConfigError: it would wait for itself. So does a call that a closing bus can no longer answer.
+    """
+
+    def __init__(self, bus: EventBus, bridge: BridgeOf) -> None:
+        super().__init__(bridge, lambda: bus)
+        self._bus = bus
+        self._own: ExitStack | None = None
+
+    def __enter__(self) -> Self:
+        _refuse_in_a_loop()
+        with _starting:
+            if self._bridge_of() is None:
+                with ExitStack() as stack:
+                    portal = stack.enter_context(anyio.from_thread.start_blocking_portal())
+                    stack.enter_context(portal.wrap_async_context_manager(self._bus))
+                    self._own = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        own, self._own = self._own, None
+        return None if own is None else own.__exit__(kind, error, traceback)
+
+    @property
+    def admin(self) -> BlockingAdmin:
+        """Topics, offsets and groups."""
+        return BlockingAdmin(self._bridge_of, lambda: self._bus.admin)
+
+    def flush(self) -> None:
+        """Return when every record sent by the bus so far is stored or has failed."""
+        self._bridge("flush").call(self._bus.flush, "flush")
+
+    def drain(self) -> None:
+        """Return when every handler has finished everything now in its topics; see `EventBus.drain`."""
+        self._bridge("drain").call(self._bus.drain, "drain")
+
+    def call(self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an ``async def`` of yours on the bus's loop, and wait for what it returns: all of `EventBus` is there."""
+        return self._bridge("call").call(lambda: function(*args, **kwargs), "call")
+
+    def transaction(self, transactional_id: str, *, timeout_ms: int | None = None) -> BlockingTransaction:
+        """Several records, all or nothing: ``with b.transaction("importer-1") as tx:``; see `EventBus.transaction`."""
+        opened = self._bridge("transaction").ask(
+            lambda: self._bus.transaction(transactional_id, timeout_ms=timeout_ms), "transaction"
+        )
+        return BlockingTransaction(self._bridge_of, transactional_id, opened)
+
+    def new_producer(self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Any) -> BlockingProducer:
+        """A producer with settings of its own; see `EventBus.new_producer`."""
+        one = self._bridge("new_producer").ask(
+            lambda: self._bus.new_producer(interceptors=interceptors, **config), "new_producer"
+        )
+        return BlockingProducer(self._bridge_of, lambda: one)
+
+    def new_consumer(
+        self,
+        *names: str,
+        topics: str | Sequence[str] = (),
+        group: str | None = None,
+        pattern: str | None = None,
+        partitions: Iterable[TopicPartition] = (),
+        key: Any = bytes,
+        value: Any = bytes,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
+        **config: Any,
+    ) -> BlockingConsumer:
+        """A consumer for a loop of one's own, opened by ``with``; see `EventBus.new_consumer`."""
+        one = self._bridge("new_consumer").ask(
+            lambda: self._bus.new_consumer(
+                *names,
+                topics=topics,
+                group=group,
+                pattern=pattern,
+                partitions=partitions,
+                key=key,
+                value=value,
+                on_assigned=on_assigned,
+                on_revoked=on_revoked,
+                on_lost=on_lost,
+                interceptors=interceptors,
+                **config,
+            ),
+            "new_consumer",
+        )
+        return BlockingConsumer(self._bridge_of, lambda: one)
+
+
+def _refuse_in_a_loop() -> None:
+    try:
+        anyio.lowlevel.current_token()
+    except RuntimeError:
+        return
+    raise ConfigError(
+        "bus.blocking() was entered on an event loop's thread, and would block it: use `async with bus:` there"
+    )
