@@ -33,6 +33,7 @@ COMMANDS = {
     "groups": "eventbus.cli.groups",
     "transactions": "eventbus.cli.transactions",
     "log": "eventbus.cli.logs",
+    "perf": "eventbus.cli.perf",
 }
 """The commands of this package and the module whose ``register`` adds each."""
 

@@ -180,6 +180,11 @@ def describe_groups(args: argparse.Namespace) -> int:
         if out.json:
             out.data([_as_json(one, positions, parts) for one, positions in described])
             return
+        if not described:
+            out.note(
+                "there are no groups yet: a handler's group, or one of `eventbus consume TOPIC --group NAME`, is there "
+                "once it has read"
+            )
         for number, (one, positions) in enumerate(described):
             if number:
                 out.line()

@@ -17,6 +17,7 @@ from eventbus.cli.parser import (
     topic_of,
 )
 from eventbus.cli.shell import open_bus, run_async
+from eventbus.cli.skew import add_skew
 from eventbus.errors import TopicAlreadyExists, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def register(subcommands: Subcommands) -> None:
     records.add_argument("--before", type=int, metavar="OFFSET", help="the first offset to keep; -1: keep none")
     records.add_argument("--partition", type=natural, metavar="N", help="default: every partition")
     records.set_defaults(run=delete_records)
+
+    add_skew(actions)
 
 
 def list_topics(args: argparse.Namespace) -> int:

@@ -214,3 +214,14 @@ def test_delete_forgets_a_group_or_some_of_its_offsets(billing: Cli) -> None:
     assert 1 not in offsets(billing)
     assert billing("groups", "delete", "billing").out == "Deleted group billing.\n"
     assert billing("groups", "list").out == ""
+
+
+def test_no_groups_at_all_is_said(orders: Cli) -> None:
+    result = orders("groups", "describe")
+    assert result.code == 0 and result.out == "" and result.err.startswith("there are no groups yet")
+    assert orders("groups", "describe", "--json").json == []
+
+
+def test_a_console_consumer_without_a_group_leaves_none_behind(orders: Cli) -> None:
+    orders("consume", "orders", "--from-beginning", "--max-messages", "2")
+    assert orders("groups", "list").out == ""
