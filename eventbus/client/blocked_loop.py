@@ -65,7 +65,7 @@ class BlockedLoopWatch:
         ended, seconds, whose = self._last
         ago = self._now() - ended
         return (
-            f"the event loop was blocked for {seconds:.1f} s{whose}, {ago:.0f} s ago" if ago <= within_seconds else ""
+            f"the event loop was blocked for {seconds:.1f} s {whose}, {ago:.0f} s ago" if ago <= within_seconds else ""
         )
 
     def _run(self) -> None:
@@ -86,36 +86,40 @@ class BlockedLoopWatch:
         return late > self._slow_seconds / 2 and self._processor_time() - used < late / 2
 
     def _blocked(self, answer: _Answer) -> None:
-        # Documented, and the only way to see another thread's stack, for all its underscore.
-        frame = sys._current_frames().get(self._home.thread)  # pyright: ignore[reportPrivateUsage]
-        whose = "" if frame is None or answer.given.is_set() else self._whose(frame)
-        del frame  # it holds on to everything the handler does
-        if self._stopping.is_set():
-            return
-        if not answer.given.is_set():
-            logger.warning(
-                "the event loop has been blocked for %.3g s%s; meanwhile nothing else runs in it: no poll, no commit, "
-                "no other handler. Await what takes time, or make it a plain function (def): those run in a thread",
-                self._now() - answer.asked_at, whose,
-            )  # fmt: skip
-            answer.given.wait()
-        if self._stopping.is_set():
-            return
-        seconds = answer.given_at - answer.asked_at
-        self._last = answer.given_at, seconds, whose
-        logger.warning("the event loop was blocked for %.3g s%s; it goes on", seconds, whose)
+        """Say whose it is, once, or once for each if the loop goes from one to the next without turning."""
+        place = ""
+        told: set[str] = set()
+        while not answer.given.is_set():
+            # Documented, and the only way to see another thread's stack, for all its underscore.
+            frame = sys._current_frames().get(self._home.thread)  # pyright: ignore[reportPrivateUsage]
+            if frame is not None and not answer.given.is_set():
+                name, place = self._whose(frame)
+                if name not in told:
+                    told.add(name)
+                    logger.warning(
+                        "the event loop has been blocked for %.3g s %s; meanwhile nothing else runs in it: no poll, no "
+                        "commit, no other handler. Await what takes time, or make it a plain function (def): those run "
+                        "in a thread",
+                        self._now() - answer.asked_at, place,
+                    )  # fmt: skip
+            del frame  # it holds on to everything the handler does
+            answer.given.wait(self._slow_seconds)
+        if not self._stopping.is_set():
+            seconds = answer.given_at - answer.asked_at
+            self._last = answer.given_at, seconds, place
+            logger.warning("the event loop was blocked for %.3g s %s; it goes on", seconds, place)
 
-    def _whose(self, innermost: FrameType) -> str:
-        """``, by handler 'bill' at shop.py:42 (in ssl.py:1134)``."""
+    def _whose(self, innermost: FrameType) -> tuple[str, str]:
+        """``handler 'bill'`` and ``by handler 'bill' at shop.py:42 (in ssl.py:1134)``."""
         place = f"{innermost.f_code.co_filename}:{innermost.f_lineno}"
         frame: FrameType | None = innermost
         while frame is not None:
             name = self._names.get(frame.f_code)
             if name is not None:
                 own = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                return f" by {name} at {own}" + ("" if frame is innermost else f" (in {place})")
+                return name, f"by {name} at {own}" + ("" if frame is innermost else f" (in {place})")
             frame = frame.f_back
-        return f" at {place}, by none of this bus's handlers"
+        return "", f"at {place}, by none of this bus's handlers"
 
 
 class _Answer:

@@ -127,6 +127,11 @@ class EventBus(Declarations, Sending):
         return self._tasks is not None
 
     @property
+    def serdes(self) -> Mapping[type, Serde]:
+        """The serdes of one's own, by type."""
+        return self._serdes
+
+    @property
     def runners(self) -> tuple[Runner, ...]:
         """What runs the handlers, one for each, in the order of their declaration; empty while the bus is stopped."""
         return tuple(self._runners)
@@ -171,7 +176,7 @@ class EventBus(Declarations, Sending):
         """Open the log, create declared topics, start the consumers. Pair it with `close` in the same task."""
         if self._tasks is not None or self._is_starting:
             raise ConfigError("the bus is running already")
-        members = [(handler, self._group_of(handler)) for handler in self._handlers]
+        members = [(handler, self.group_of(handler)) for handler in self._handlers]
         check_groups(members, self._topics)
         self._is_starting = True
         try:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar, cast
+
+import msgspec
 
 from eventbus.broker import TopicSpec
 from eventbus.client.admin import as_text
@@ -119,5 +123,30 @@ class Declarations(ABC):
         self._functions.append(function)
         self._topics.setdefault(function.spec.topic, TopicSpec(function.spec.topic, -1, 1, {}))
 
-    def _group_of(self, handler: Handler[Any, Any]) -> str:
+    @property
+    def handlers(self) -> tuple[Handler[Any, Any], ...]:
+        """What is declared, in its order."""
+        return tuple(self._handlers)
+
+    def group_of(self, handler: Handler[Any, Any]) -> str:
+        """The group that a handler's bus runs it as: its own, or one named after the bus and the function."""
         return handler.spec.group or f"{self.client_id}.{handler.__name__}"
+
+    @contextmanager
+    def in_group(self, handler: Handler[Any, Any], group: str) -> Generator[None]:
+        """While inside, the bus starts with this handler alone, as a member of ``group``: for replays.
+
+        It begins at the group's offsets, or at the earliest record; what it publishes is published. Enter it while the
+        bus is stopped; ConfigError otherwise, and for a handler of another bus.
+        """
+        if self.is_running:
+            raise ConfigError("in_group: the bus is running already; enter it before the bus starts")
+        if handler not in self._handlers:
+            raise ConfigError(f"in_group: {handler!r} is not declared on this bus")
+        alone = copy.copy(handler)
+        alone.spec = msgspec.structs.replace(handler.spec, group=group, group_instance_id=None, start="earliest")
+        kept, self._handlers = self._handlers, [alone]
+        try:
+            yield
+        finally:
+            self._handlers = kept

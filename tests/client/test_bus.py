@@ -754,3 +754,32 @@ async def test_on_backend_runs_it_elsewhere_for_a_while(make_bus: Any, file_url:
         await bus.send("t", "real")
         await bus.drain()
     assert len(seen) == 2 and seen[1].startswith("real 1")
+
+
+async def test_in_group_runs_one_handler_alone_in_another_group(make_bus: Any) -> None:
+    bus = make_bus()
+    bus.topic("t")
+    seen: list[tuple[str, str]] = []
+
+    @bus.consumer("t", group="g", start="latest", group_instance_id="me")
+    async def one(text: str) -> None:
+        seen.append(("one", text))
+
+    @bus.consumer("t", group="h")
+    async def two(text: str) -> None:
+        seen.append(("two", text))
+
+    assert bus.handlers == (one, two) and bus.group_of(one) == "g"
+    with bus.in_group(one, "replay"):
+        async with bus:
+            await bus.send("t", "x")
+            await bus.drain()
+            assert [runner.group for runner in bus.runners] == ["replay"]
+            with pytest.raises(ConfigError, match="running already"), bus.in_group(one, "again"):
+                pass
+            assert [row.group for row in await bus.admin.list_groups()] == ["replay"]
+    assert seen == [("one", "x")] and bus.handlers == (one, two)
+    assert one.spec.group == "g"
+    other = make_bus()
+    with pytest.raises(ConfigError, match="not declared on this bus"), other.in_group(one, "replay"):
+        pass
