@@ -1,4 +1,4 @@
-"""``eventbus groups list | describe | reset-offsets | delete``: flags and columns as Kafka's kafka-consumer-groups."""
+"""``eventbus groups list | describe | events | reset-offsets | delete``: flags and columns as Kafka's tool."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from eventbus.cli.group_events import events_of, show_events
 from eventbus.cli.offsets import EARLIEST, LATEST, parse_time
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
@@ -44,6 +45,16 @@ def register(subcommands: Subcommands) -> None:
     describe.add_argument("--members", action="store_true", help="the members alone")
     describe.add_argument("--state", action="store_true", help="the state alone")
     describe.set_defaults(run=describe_groups)
+
+    events = actions.add_parser(
+        "events",
+        help="a group's rebalances: when, why, how much moved",
+        description="The generations of a group that its log still holds: when each was assigned, what had changed,\n"
+        "and how many partitions got another owner. AFTER is how long the one before had lasted. Not stored, so not\n"
+        "shown: how long a rebalance took, and whether a member left or its session ended.",
+    )
+    _add_group(events, "the group's name")
+    events.set_defaults(run=show_group_events)
 
     reset = actions.add_parser(
         "reset-offsets",
@@ -287,6 +298,24 @@ def _as_json(group: GroupDescription, positions: Sequence[_Position], parts: Seq
             for one in positions
         ]
     return answer
+
+
+# events ---------------------------------------------------------------------------------------------------------------
+
+
+def show_group_events(args: argparse.Namespace) -> int:
+    group, out = _group_of(args), Output.of(args)
+    assert group is not None
+
+    async def main() -> None:
+        async with open_bus(args) as bus:
+            _known(group, [listing.group for listing in await bus.admin.list_groups()])
+            events = await events_of(bus, group)
+        if not events and not out.json:
+            out.note(f"group {group!r} never had members: its offsets were set by an administrator, or by hand")
+        show_events(out, events)
+
+    return run_async(main)
 
 
 # reset ----------------------------------------------------------------------------------------------------------------
