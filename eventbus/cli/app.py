@@ -26,6 +26,7 @@ ENTRY_POINTS = "eventbus.commands"
 COMMANDS = {
     "demo": "eventbus.cli.demo",
     "run": "eventbus.cli.run",
+    "replay": "eventbus.cli.replay",
     "topics": "eventbus.cli.topics",
     "produce": "eventbus.cli.produce",
     "consume": "eventbus.cli.consume",

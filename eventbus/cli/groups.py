@@ -107,14 +107,15 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--to-offset", type=int, metavar="N", help="this offset")
     target.add_argument("--shift-by", type=int, metavar="N", help="so many records on; back when negative")
     target.add_argument(
-        "--to-datetime", type=_moment, metavar="WHEN", help="the first record at or after, as 2013-01-31T18:00"
+        "--to-datetime", type=moment, metavar="WHEN", help="the first record at or after, as 2013-01-31T18:00"
     )
     target.add_argument(
         "--by-duration", type=parse_duration, metavar="HOWLONG", help="the same, so long ago: PT1H30M, P7D, or 90m"
     )
 
 
-def _moment(text: str) -> int:
+def moment(text: str) -> int:
+    """An argparse type: a time, in milliseconds since 1970."""
     value = parse_time(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: see --to-earliest and --to-latest")
