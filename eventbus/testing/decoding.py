@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from eventbus.errors import SerializationError
@@ -57,49 +58,55 @@ class Values:
             else:
                 del left[found]
         if missing or left:
-            lines = _listed("expected, and not there", [repr(wish.value) for wish in missing])
-            lines += _listed("there, and not expected", [_show_as(wishes[0], record) for record in left])
+            lines = _listed("expected, and not there", [_shortened(repr(wish.value)) for wish in missing])
+            lines += _listed("there, and not expected", [wishes[0].show(record) for record in left])
             return "\n".join([*lines, f"  as expected: {len(wishes) - len(missing)}"])
         if not is_ordered:
             return ""
-        lines = _listed("the same values in another order, expected", [repr(wish.value) for wish in wishes])
-        return "\n".join([*lines, *_listed("there", [_show_as(wishes[0], record) for record in records])])
+        lines = _listed("the same values in another order, expected", [_shortened(repr(wish.value)) for wish in wishes])
+        return "\n".join([*lines, *_listed("there", [wishes[0].show(record) for record in records])])
 
 
 class _Wish:
     """One value a test expects."""
 
-    __slots__ = ("_decode", "_encoded", "value")
+    __slots__ = ("_decoders", "_encoded", "value")
 
     def __init__(self, value: Any, topic: str, serdes: Mapping[type, Serde]) -> None:
         self.value = value
-        kind = cast("type[Any]", type(value))
         self._encoded: bytes | None = None
-        self._decode: Decode | None = None
+        self._decoders: list[Decode] = []
         if value is None:
             return
+        kind = cast("type[Any]", type(value))
+        kinds: list[Any] = [kind]
         try:
             self._encoded = encoder_for(kind, topic, serdes)(value)
-        except Exception:  # no value that can be sent, but one that can be compared: unittest.mock.ANY inside a dict
-            self._encoded = None
-        try:
-            self._decode = bind_decoder(serde_for(kind, serdes), topic)
-        except TypeError:  # unittest.mock.ANY itself
-            self._decode = bind_decoder(serde_for(Any, serdes), topic)
+        except Exception:  # no value that can be sent, but one that can be compared: unittest.mock.ANY, alone or inside
+            kinds.append(Any)
+        for one in kinds:
+            with suppress(TypeError):  # no type that JSON can be read as
+                self._decoders.append(bind_decoder(serde_for(one, serdes), topic))
 
     def is_met_by(self, record: ConsumerRecord) -> bool:
         data: bytes | None = record.value
-        if data is None or self._decode is None:
-            return data is None and self._decode is None
+        if data is None or self.value is None:
+            return data is None and self.value is None
         if data == self._encoded:
             return True
-        try:
-            return bool(self.read(data) == self.value)
-        except Exception:  # it cannot be read as this type, or not be compared
-            return False
+        for decode in self._decoders:
+            with suppress(Exception):  # it cannot be read as this type, or not be compared
+                if bool(decode(data) == self.value):
+                    return True
+        return False
 
-    def read(self, data: bytes) -> Any:
-        return data if self._decode is None else self._decode(data)
+    def show(self, record: ConsumerRecord) -> str:
+        """The record in the form of what was expected, where it has it."""
+        data: bytes | None = record.value
+        if data is not None and self._decoders:
+            with suppress(Exception):  # it is of another type
+                return f"{_place(record)}: {_shortened(repr(self._decoders[0](data)))}"
+        return show(record)
 
 
 def show(record: ConsumerRecord) -> str:
@@ -107,19 +114,11 @@ def show(record: ConsumerRecord) -> str:
     return f"{_place(record)}: {_text(record.value)}"
 
 
-def _show_as(wish: _Wish, record: ConsumerRecord) -> str:
-    """In the form of what was expected, where it has it."""
-    try:
-        return f"{_place(record)}: {_shortened(repr(wish.read(record.value)))}" if record.value else show(record)
-    except Exception:  # it is of another type
-        return show(record)
-
-
 def _listed(title: str, lines: Sequence[str]) -> list[str]:
     if not lines:
         return []
     more = [f"    and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
-    return [f"  {title}:", *(f"    {_shortened(line)}" for line in lines[:_MOST_SHOWN]), *more]
+    return [f"  {title}:", *(f"    {line}" for line in lines[:_MOST_SHOWN]), *more]
 
 
 def _place(record: ConsumerRecord) -> str:

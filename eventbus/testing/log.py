@@ -46,7 +46,7 @@ class TestLog:
     def __init__(self, bus: EventBus, memory: MemoryLog) -> None:
         self._bus = bus
         self._memory = memory
-        self._values = Values(_serdes(bus))
+        self._values = Values(bus.serdes)
 
     def __repr__(self) -> str:
         return f"<TestLog of {self._bus!r}>"
@@ -220,11 +220,11 @@ class TestLog:
 
     def _group(self, broker: Broker, group: str | AnyHandler) -> str:
         if isinstance(group, Handler):
-            if group not in _handlers(self._bus):
+            if group not in self._bus.handlers:
                 raise ConfigError(f"{group!r} is no handler of this bus: {self._bus!r}")
-            return _group_of(self._bus)(group)
+            return self._bus.group_of(group)
         known = {listing.group for listing in broker.groups.list()}
-        known |= {_group_of(self._bus)(handler) for handler in _handlers(self._bus)}
+        known |= {self._bus.group_of(handler) for handler in self._bus.handlers}
         if group not in known:
             raise GroupIdNotFound(
                 f"there is no group {group!r}{nearest(group, known)}; there are: {', '.join(sorted(known)) or 'none'}"
@@ -238,8 +238,8 @@ class TestLog:
         (description,) = broker.groups.describe([name])
         topics = {topic for topic, _ in broker.groups.fetch_offsets(name)}
         topics |= {topic for member in description.members for topic, _ in member.partitions}
-        for handler in _handlers(self._bus):
-            topics |= set(handler.spec.topics) if _group_of(self._bus)(handler) == name else set()
+        for handler in self._bus.handlers:
+            topics |= set(handler.spec.topics) if self._bus.group_of(handler) == name else set()
         return {topic for topic in topics if broker.has_topic(topic)}
 
 
@@ -263,18 +263,3 @@ def _read(
         records += fetched
         position = fetched.next_offset
     return records
-
-
-# until the bus has these names
-
-
-def _serdes(bus: Any) -> Any:
-    return bus.serdes if hasattr(bus, "serdes") else bus._serdes
-
-
-def _handlers(bus: Any) -> Any:
-    return bus.handlers if hasattr(bus, "handlers") else bus._handlers
-
-
-def _group_of(bus: Any) -> Any:
-    return bus.group_of if hasattr(bus, "group_of") else bus._group_of
