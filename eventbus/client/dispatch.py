@@ -70,6 +70,8 @@ class Dispatch:
         self._on_failure: OnFailure = self._by_policy
         self._calls = Calls(handler, serdes, middleware, self.counts)
         self._left_behind: dict[tuple[str, int, int], Outcome] = {}
+        self._given_up: set[tuple[str, int, int]] = set()
+        """Calls in threads that took too long and still run: what they come to is ignored."""
         self.run = self._choose()
 
     def bound(self, publish: Publish | None, on_failure: OnFailure) -> Dispatch:
@@ -187,7 +189,7 @@ class Dispatch:
     async def work(self, worker: Worker, items: list[Item]) -> None:
         """Handle records of any lanes, one after the other; those of lanes in error, or given up, are left out.
 
-        ``worker.item`` is the one at work. Returns early when the worker is stopping.
+        ``worker.item`` is the one at work. Returns early when the worker is stopping: then it is the first not begun.
         """
         places = InBundle(worker, items, self._calls, self._handler.spec.ack == "manual")
         await (self._each(places) if self._calls.on_loop else self._in_slices(places))
@@ -196,7 +198,6 @@ class Dispatch:
         for place in range(places.first, places.end):
             places.begin(place)
             if places.stops:
-                places.leave()
                 return
             if places.skips(place):
                 continue
@@ -214,12 +215,12 @@ class Dispatch:
         while place < places.end:
             places.begin(place)
             if places.stops:
-                places.leave()
                 return
             places.wait()
             for result, error in await self._calls.in_thread(self._slice, places, place):
                 places.begin(place)
-                if result is None and error is None and self._publish is None:  # what most calls come to, in short
+                if result is None and error is None and self._publish is None and not self._given_up:
+                    # What most calls come to, in short.
                     self.counts.handled += 1
                     places.finish(place, None, failed=False)
                 elif result is not _LEFT_OUT and not await self._end(places, place, result, error):
@@ -253,7 +254,7 @@ class Dispatch:
     async def _end(self, places: Places, place: int, result: Any, raised: BaseException | None) -> bool:
         """What a call returned or raised: await and publish what is left of it. False: begin none behind it."""
         lane, chunk, index = places.record(place)
-        if lane.error is not None:
+        if lane.error is not None and (places.in_order or _position(chunk, index) in self._given_up):
             return not places.in_order
         outputs: list[Delivery] = []
         if raised is None:
@@ -301,9 +302,11 @@ class Dispatch:
                 await self._send(result, outputs)
         except failures() as error:
             failed = True
-            if reading.stopped or not await self._failed(lane, chunk, start, error, end - start, published=outputs):
+            if reading.stopped or _position(chunk, start) in self._given_up:
                 return False
-        if reading.stopped:
+            if not await self._failed(lane, chunk, start, error, end - start, published=outputs):
+                return False
+        if reading.stopped or _position(chunk, start) in self._given_up:
             return False
         if not failed:
             self.counts.handled += end - start - len(reading.left_out)
@@ -364,12 +367,14 @@ class Dispatch:
         return self._decide(lane, chunk, index, error, count, is_clean)
 
     def timed_out(self, lane: Lane, chunk: FetchedRecords, index: int, seconds: float) -> bool:
-        """The call that began at ``index`` took longer than ``seconds`` and was cancelled.
+        """The call that began at ``index`` took longer than ``seconds``, and was cancelled where that can be.
 
         True: go on behind it, at `end_of`; what it had published is `left_behind`.
         """
         is_clean = self._handler.producer is None and self._handler.signature.transaction_name is None
         count = self.end_of(chunk, index) - index
+        if not self._calls.on_loop:
+            self._given_up.add(_position(chunk, index))
         return self._decide(lane, chunk, index, CallTimedOut(seconds), count, is_clean)
 
     def left_behind(self, chunk: FetchedRecords, index: int) -> Outcome | None:

@@ -18,6 +18,7 @@ class Worker(Protocol):
 
     stopping: bool
     item: Item | None
+    """The record at work; behind an early return the first one not begun."""
 
 
 class Places(Protocol):
@@ -53,10 +54,6 @@ class Places(Protocol):
 
     def wait(self) -> None:
         """No record is at work for now."""
-        ...
-
-    def leave(self) -> None:
-        """It ends here, before the record at work was begun."""
         ...
 
     def close(self) -> None:
@@ -100,9 +97,6 @@ class InLane:
 
     def wait(self) -> None:
         self._lane.index = -1
-
-    def leave(self) -> None:
-        """The lane's index tells where."""
 
     def close(self) -> None:
         self._lane.index = self.end
@@ -155,9 +149,6 @@ class InBundle:
             taken.handled(index, output)
 
     def wait(self) -> None:
-        self._worker.item = None
-
-    def leave(self) -> None:
         self._worker.item = None
 
     def close(self) -> None:

@@ -537,7 +537,7 @@ async def test_a_worker_that_stops_begins_no_further_record(shape: str) -> None:
 
     taken = lane.take(chunk_of(b"1", b"2", b"3"))
     await Dispatch(loosely(shape, seen, stop), None, {}).work(worker, [(taken, index) for index in range(3)])
-    assert (seen, lane.finished, worker.item) == ([b"1", b"2"], 2, None)
+    assert (seen, lane.finished, worker.item) == ([b"1", b"2"], 2, (taken, 2))
 
 
 @pytest.mark.parametrize("shape", LOOSE)
@@ -607,6 +607,49 @@ async def test_a_call_that_was_given_up_is_a_failure_for_on_error() -> None:
         if policy == "stop":
             assert isinstance(lane.error.__cause__ if lane.error else None, TimeoutError)
             assert "t-0 offset 1, key None: its call was given up: it took longer than timeout=2.5 s" in str(lane.error)
+
+
+async def test_what_ends_behind_the_record_at_fault_is_finished_all_the_same() -> None:
+    """A call in a thread is given up, and stops its lane; those before it in the same slice have been handled."""
+    lane, dispatched_before = lane_of(), list[bytes]()
+    chunk = chunk_of(b"1", b"2", b"3")
+    taken = lane.take(chunk)
+
+    def give_up(value: bytes) -> None:
+        dispatched_before.append(value)
+        if value == b"2":
+            dispatch.timed_out(lane, chunk, 1, 5)  # as the watch does, in the midst of it
+
+    dispatch = Dispatch(loosely("sync", [], give_up, timeout=5), None, {})
+    await dispatch.work(Bundle(), [(taken, index) for index in range(3)])
+    assert dispatched_before == [b"1", b"2"]
+    assert [taken.is_handled(index) for index in range(3)] == [True, False, False]
+    assert lane.finished == 1
+
+
+@pytest.mark.parametrize("takes_seconds", [3, 7])
+async def test_a_batch_in_a_thread_that_was_given_up_is_told_once(
+    takes_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    lane, chunk = lane_of(), chunk_of(b"1")
+
+    class Time:
+        @staticmethod
+        def monotonic() -> float:
+            return now
+
+    @consumer("t", batch=True, timeout=5)
+    def handle(payload: list[bytes]) -> None:
+        nonlocal now
+        now += takes_seconds
+        dispatch.timed_out(lane, chunk, 0, 5)
+
+    monkeypatch.setattr(calls, "time", Time)
+    dispatch = Dispatch(handle, None, {})
+    await dispatch.run(lane, chunk)
+    assert dispatch.counts == calls.Counts(failed=1, timed_out=1)
+    assert lane.finished == -1
 
 
 async def test_a_batch_that_was_given_up_counts_as_a_whole() -> None:
