@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import logging
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sized
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -19,6 +19,8 @@ logger = logging.getLogger("eventbus.testing")
 
 _MOST_TURNS = 100_000
 """A task that is never blocked would be waited for for ever."""
+_READY = "_ready"
+"""Where asyncio's own event loop has what it calls next; others have nothing of that name."""
 _FEW_TIMERS = 64
 """Below it timers that are over are left where they are."""
 
@@ -54,6 +56,8 @@ class FakeClock:
         """A heap; timers that are over stay until they come up, or are too many."""
         self._over = 0
         self._count = 0
+        self.moved = 0
+        """How often somebody began to wait by it, or moved it."""
         self._settling: list[int] = []
         """The tasks inside `settle`, the innermost last: each waits for those behind it, never for those before."""
 
@@ -99,6 +103,7 @@ class FakeClock:
         if seconds <= 0 or seconds == math.inf:
             return None
         self._count += 1
+        self.moved += 1
         timer = _Timer(self._elapsed_us + max(round(seconds * 1_000_000), 1), self._count, fire)
         heapq.heappush(self._timers, timer)
         return timer
@@ -120,17 +125,43 @@ class FakeClock:
 
         ``advance()`` of nothing only settles. Raises ConfigError for a negative time: this clock never goes back.
         """
+        target_us = self._after(ms, seconds)
+        await self.settle()
+        while await self._wake_next(target_us):
+            pass
+        # A handler may have advanced it further meanwhile.
+        self._elapsed_us = max(self._elapsed_us, target_us)
+
+    async def jump(self, *, ms: float = 0, seconds: float = 0) -> None:
+        """Let time pass at once, as on a machine that was suspended: what was due happens now, late, and once.
+
+        For days and weeks (retention, expiry): `advance` would stop some hundred thousand times on its way.
+        """
+        target_us = self._after(ms, seconds)
+        await self.settle()
+        self._elapsed_us = max(self._elapsed_us, target_us)
+        while await self._wake_next(self._elapsed_us):
+            pass
+
+    def _after(self, ms: float, seconds: float) -> int:
         distance_us = round((ms + seconds * 1_000) * 1_000)
         if distance_us < 0:
             raise ConfigError(f"the clock cannot be advanced by {distance_us / 1000:,} ms: time does not go back")
-        target_us = self._elapsed_us + distance_us
+        return self._elapsed_us + distance_us
+
+    async def advance_to_next(self) -> bool:
+        """Let time pass up to the next deadline, whenever that is; False when nobody waits by this clock."""
         await self.settle()
-        while (deadline_us := self._next_deadline_us()) is not None and deadline_us <= target_us:
-            self._elapsed_us = max(self._elapsed_us, deadline_us)
-            self._fire_next()
-            await self.settle()  # before the next one of the same deadline: trio wakes tasks in a random order
-        # A handler may have advanced it further meanwhile.
-        self._elapsed_us = max(self._elapsed_us, target_us)
+        return await self._wake_next(math.inf)
+
+    async def _wake_next(self, latest_us: float) -> bool:
+        deadline_us = self._next_deadline_us()
+        if deadline_us is None or deadline_us > latest_us:
+            return False
+        self._elapsed_us = max(self._elapsed_us, deadline_us)
+        self._fire_next()
+        await self.settle()  # before the next one of the same deadline: trio wakes tasks in a random order
+        return True
 
     def _next_deadline_us(self) -> int | None:
         loop = anyio.lowlevel.current_token()
@@ -141,6 +172,7 @@ class FakeClock:
     def _fire_next(self) -> None:
         timer = heapq.heappop(self._timers)
         fire, timer.fire = timer.fire, None
+        self.moved += 1
         assert fire is not None
         fire()
 
@@ -169,12 +201,16 @@ class FakeClock:
     async def _settle_asyncio(self, this_task: asyncio.Task[object]) -> None:
         """As anyio decides who is blocked, but it sleeps for 0.1 s between two looks.
 
-        Twice in a row: what the loop was about to call when all were blocked may have woken somebody.
+        Twice in a row: what the loop was about to call when all were blocked may have woken somebody. A loop that has
+        nothing to call says all of that at once.
         """
+        ready: Sized | None = getattr(asyncio.get_running_loop(), _READY, None)
         calm = 0
         busy: asyncio.Task[object] | None = None
         for _ in range(_MOST_TURNS):
             await anyio.lowlevel.checkpoint()
+            if ready is not None and not ready:
+                return
             if busy is None or not _is_at_work(busy):
                 busy = self._one_at_work(this_task)
             calm = 0 if busy is not None else calm + 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import logging
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import anyio
 import msgspec
 
 from eventbus.backends.base import ProducerConfig
@@ -19,12 +21,18 @@ from eventbus.log.memory import MemoryStorage
 from eventbus.testing.clock import FakeClock
 from eventbus.testing.faulty import FaultyBackend
 
+logger = logging.getLogger("eventbus.testing")
+
 _URL = "memory://"
 _SETTINGS = {
     "auto_create_topics": True,
     # Nobody in another process reads along: without this the clock would stop here once a second.
     "checkpoint_interval_ms": 3_600_000,
 }
+_STALL_SECONDS = 5
+"""So long in reality nothing moves before a word is said of it."""
+_LEAVE_SECONDS = 1
+"""So long in reality a bus that closes may take before time is made to pass for it."""
 
 
 class MemoryLog:
@@ -32,7 +40,8 @@ class MemoryLog:
 
     def __init__(self, clock: FakeClock, config: Mapping[str, Any]) -> None:
         self.clock = clock
-        self.backend = FaultyBackend(_Unhurried(_URL, self._open, timers_of(clock)))
+        self._inner = _UnderTest(_URL, self._open, clock)
+        self.backend = FaultyBackend(self._inner)
         self._settings = broker_config({**_SETTINGS, **config})
         self._storage = MemoryStorage()
         self._engine: Engine | None = None
@@ -40,6 +49,10 @@ class MemoryLog:
     def _open(self) -> Engine:
         engine = self._engine = Engine(_URL, self._storage, self._settings, self.clock, new_id)
         return engine
+
+    def closing(self) -> None:
+        """The bus closes: the test is behind its last `advance`, and whoever waits by the clock would wait for ever."""
+        self._inner.closing.set()
 
     @contextmanager
     def broker(self) -> Generator[Broker]:
@@ -55,8 +68,44 @@ class MemoryLog:
             broker.close(now_ms)
 
 
-class _Unhurried(EmbeddedBackend):
-    """Batches leave at once: ``linger_ms`` would have every awaited send wait for a clock that stands still."""
+class _UnderTest(EmbeddedBackend):
+    """The backend of a clock that stands still."""
+
+    def __init__(self, url: str, engine_of: Callable[[], Engine], clock: FakeClock) -> None:
+        super().__init__(url, engine_of, timers_of(clock))
+        self._clock = clock
+        self.closing = anyio.Event()
+
+    async def start(self) -> None:
+        self.closing = anyio.Event()
+        await super().start()
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._say_if_nothing_moves)
+            tasks.start_soon(self._let_time_pass_at_the_end)
+            await super().run()
 
     def producer(self, config: ProducerConfig) -> EmbeddedProducer:
+        """Batches leave at once: ``linger_ms`` would have every awaited send wait until the clock is advanced."""
         return super().producer(msgspec.structs.replace(config, linger_ms=0))
+
+    async def _say_if_nothing_moves(self) -> None:
+        """A test that waits for what takes time, and does not let it pass, waits for ever: say why."""
+        clock = self._clock
+        moved = -1
+        while moved != clock.moved:
+            moved = clock.moved
+            await anyio.sleep(_STALL_SECONDS)
+        logger.warning(
+            "nothing has moved for %d s: %r stands still, and what takes time (a poll of nothing, a sleep of a "
+            "handler) ends in `await clock.advance(...)` alone",
+            _STALL_SECONDS, clock,
+        )  # fmt: skip
+
+    async def _let_time_pass_at_the_end(self) -> None:
+        """A handler that sleeps by the clock, or hangs, is given up at ``drain_timeout_ms``, as in production."""
+        await self.closing.wait()
+        await anyio.sleep(_LEAVE_SECONDS)  # most need no time at all; plain functions and the like need some real one
+        while await self._clock.advance_to_next():
+            pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from eventbus.client.bus import EventBus
@@ -50,6 +51,18 @@ class TestBus(EventBus):
             **config,
         )
         self.log = TestLog(self, memory)
+        self._memory = memory
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        self._memory.closing()
+        return await super().__aexit__(kind, error, traceback)
+
+    async def close(self) -> None:
+        """See `EventBus.close`. Time passes by itself from here on, should anything wait for it."""
+        self._memory.closing()
+        await super().close()
 
 
 @asynccontextmanager
@@ -62,7 +75,10 @@ async def in_memory(bus: EventBus, clock: FakeClock | None = None, **config: Any
     memory = MemoryLog(FakeClock() if clock is None else clock, _log_config(config))
     with bus.on_backend(memory.backend, memory.clock):
         async with bus:
-            yield TestLog(bus, memory)
+            try:
+                yield TestLog(bus, memory)
+            finally:
+                memory.closing()
 
 
 def _log_config(config: Mapping[str, Any]) -> dict[str, Any]:

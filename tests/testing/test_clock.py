@@ -15,8 +15,11 @@ from eventbus.testing import FakeClock
 Test = Callable[[FakeClock], Awaitable[None]]
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def run(request: pytest.FixtureRequest) -> Callable[[Test], None]:
+@pytest.fixture(params=["asyncio", "asyncio-another-loop", "trio"])
+def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Test], None]:
+    if request.param == "asyncio-another-loop":
+        monkeypatch.setattr("eventbus.testing.clock._READY", "uvloop has nothing of that kind")
+
     def run(test: Test) -> None:
         clock = FakeClock()
 
@@ -24,7 +27,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Test], None]:
             with anyio.fail_after(30):
                 await test(clock)
 
-        anyio.run(in_time, backend=request.param)
+        anyio.run(in_time, backend=request.param.partition("-")[0])
         assert clock._settling == []
 
     return run
@@ -287,6 +290,45 @@ def test_nothing_waits_in_reality(run: Callable[[Test], None]) -> None:
             began = time.monotonic()
             await clock.advance(seconds=3_600)
             assert time.monotonic() - began < 10  # an hour would be more
+
+    run(test)
+
+
+def test_a_jump_passes_everything_and_wakes_once(run: Callable[[Test], None]) -> None:
+    async def test(clock: FakeClock) -> None:
+        woken: list[tuple[str, int]] = []
+
+        async def every_second() -> None:
+            while True:
+                await clock.sleep(1)
+                woken.append(("tick", clock() - 1_700_000_000_000))
+
+        async def once() -> None:
+            await clock.sleep(0.5)
+            woken.append(("once", clock() - 1_700_000_000_000))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(every_second)
+            tasks.start_soon(once)
+            await clock.jump(seconds=86_400)
+            assert woken == [("once", 86_400_000), ("tick", 86_400_000)]
+            with pytest.raises(ConfigError, match="does not go back"):
+                await clock.jump(ms=-1)
+            tasks.cancel_scope.cancel()
+
+    run(test)
+
+
+def test_from_deadline_to_deadline(run: Callable[[Test], None]) -> None:
+    async def test(clock: FakeClock) -> None:
+        async with anyio.create_task_group() as tasks:
+            for seconds in (7, 3):
+                tasks.start_soon(clock.sleep, seconds)
+            assert await clock.advance_to_next()
+            assert clock() == 1_700_000_003_000
+            assert await clock.advance_to_next()
+            assert clock() == 1_700_000_007_000
+            assert not await clock.advance_to_next()
 
     run(test)
 
