@@ -1,0 +1,456 @@
+"""A group's offsets in the user's own database, so that rows and offsets are committed together."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
+
+from eventbus import Consumer, ConsumerRecord, EventBusError, OffsetAndMetadata, TopicPartition
+from eventbus.errors import ConfigError
+from outbox.threaded import ThreadedConnection
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+logger = logging.getLogger("outbox")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Listener = Callable[[list[TopicPartition]], object]
+"""Told of partitions by a rebalance: a plain function, or an ``async def``, which is awaited."""
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+
+class OffsetsMoved(EventBusError):
+    """The stored offsets are not where these records begin, so nothing was written: poll again.
+
+    Another consumer has written these records meanwhile, or the partition is another's now. The consumer that follows
+    the offsets has been moved to what is stored.
+    """
+
+    retriable = True
+
+
+class SqlConnection(Protocol):
+    """What a transaction gives: an `AsyncConnection`, or, of a plain engine, the same methods run in worker threads."""
+
+    async def execute(self, statement: Any, parameters: Any = None) -> Any:
+        """Run a statement; its rows have been fetched."""
+        ...
+
+    async def scalar(self, statement: Any, parameters: Any = None) -> Any:
+        """The first column of the first row, or None."""
+        ...
+
+    async def run_sync(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``fn(connection, ...)`` with the plain connection, away from the event loop: `Session`'s way in."""
+        ...
+
+
+class _Move(NamedTuple):
+    partition: TopicPartition
+    expected: int | None
+    """What must be stored now; None: nothing."""
+    next_offset: int
+
+
+class SqlOffsets:
+    """Offsets of one group in a table beside the rows that its records become: each record counts once.
+
+    ::
+
+        from sqlalchemy import create_engine, text
+        from outbox import OffsetsMoved, SqlOffsets
+
+        offsets = SqlOffsets(create_engine("sqlite:///bills.db"), group="billing")
+
+        async with bus.new_consumer(group="billing", value=Order) as consumer:
+            await offsets.follow(consumer, "orders")
+            while True:
+                records = await consumer.poll()
+                try:
+                    async with offsets.transaction(records) as connection:
+                        for record in records:
+                            await connection.execute(
+                                text("INSERT INTO bills (order_id, total) VALUES (:order_id, :total)"),
+                                {"order_id": record.value.order_id, "total": record.value.amount * 1.2},
+                            )
+                except OffsetsMoved:
+                    continue
+
+    `follow` subscribes, and on every assignment seeks to what the table holds. `transaction` moves the offsets and
+    commits them with the block's rows; an exception in the block rolls both back, and the consumer reads the records
+    again. Give it everything that `poll` returned, in order, whether it becomes a row or not.
+
+    The offset is moved by compare-and-set, first thing in the transaction: a zombie that lost its partition and does
+    not know it yet raises `OffsetsMoved` and writes nothing, and so does its successor if the zombie was first. Rows
+    count once in either order, on any database that SQLAlchemy speaks to, at its default isolation level.
+
+    ``engine``: an `Engine`, whose driver is called in worker threads, or an `AsyncEngine`. One object is for one
+    consumer. The offsets are shown to the log's group too, so that its lag can be read there; what the group holds is
+    never believed.
+    """
+
+    def __init__(
+        self,
+        engine: Engine | AsyncEngine,
+        group: str,
+        *,
+        table: str = "eventbus_offsets",
+        schema: str | None = None,
+        start: Literal["earliest", "latest"] = "earliest",
+    ) -> None:
+        """``table`` is created when it is missing; ``schema`` is the database's. Raises ConfigError.
+
+        ``start``: where a partition without a row begins.
+        """
+        if not group or len(group) > 255:
+            raise ConfigError(f"group={group!r}: a text of 1 to 255 characters")
+        for what, name in (("table", table), ("schema", schema)):
+            if name is not None and not _IDENTIFIER.fullmatch(name):
+                raise ConfigError(f"{what}={name!r}: letters, digits and underscores, 63 at most, no digit first")
+        if start not in ("earliest", "latest"):
+            raise ConfigError(f'start={start!r}: "earliest" or "latest"')
+        from sqlalchemy.ext.asyncio import AsyncEngine
+        from sqlalchemy.pool import SingletonThreadPool
+
+        if not isinstance(engine, AsyncEngine) and isinstance(engine.pool, SingletonThreadPool):
+            raise ConfigError(
+                "this engine has a connection per thread, so that a transaction over worker threads would meet several "
+                'databases: create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})'
+            )
+        self.group = group
+        self._engine = engine
+        self._table = _table(table, schema)
+        self._start = start
+        self._is_created = False
+        self._consumer: Consumer | None = None
+        self._shows_lag = False
+        self._expected: dict[TopicPartition, int | None] = {}
+        """What is stored for the partitions that are placed, as far as we know; None: nothing yet."""
+        self._first: dict[TopicPartition, int] = {}
+        """Where partitions without a row began: where a failed transaction goes back to."""
+        self._failed: dict[TopicPartition, int] = {}
+        """Where batches began that were rolled back: what was read behind them must not be written before them."""
+
+    # following -------------------------------------------------------------------------------------------------------
+
+    async def follow(
+        self,
+        consumer: Consumer,
+        *topics: str,
+        pattern: str | None = None,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Subscribe ``consumer`` to ``topics`` or ``pattern``, and have it begin at the stored offsets, always.
+
+        Without topics: seek in what the consumer has assigned by hand. The listeners are told after this object.
+        Raises ConfigError for a second consumer, or when one without a group subscribes; and what the database raises.
+        """
+        if self._consumer not in (None, consumer):
+            raise ConfigError("these SqlOffsets follow another consumer already: one object each, the table is shared")
+        self._consumer = consumer
+        await self.create_table()
+
+        async def assigned(partitions: list[TopicPartition]) -> None:
+            await self._place(partitions)
+            await _tell(on_assigned, partitions)
+
+        async def revoked(partitions: list[TopicPartition]) -> None:
+            self._forget(partitions)
+            await _tell(on_revoked, partitions)
+
+        async def lost(partitions: list[TopicPartition]) -> None:
+            self._forget(partitions)
+            await _tell(on_lost or on_revoked, partitions)
+
+        if topics or pattern is not None:
+            consumer.group_metadata()
+            await consumer.subscribe(*topics, pattern=pattern, on_assigned=assigned, on_revoked=revoked, on_lost=lost)
+        self._shows_lag = _has_group(consumer)
+        await self._place([partition for partition in consumer.assignment() if partition not in self._expected])
+
+    async def _place(self, partitions: Sequence[TopicPartition]) -> None:
+        """Have the consumer begin where the table says; where it says nothing, where we began, or as ``start`` says."""
+        consumer = self._consumer
+        assert consumer is not None
+        self._forget_stored(partitions)  # until the database has answered
+        stored = await self.stored(partitions)
+        fresh = [partition for partition in partitions if partition not in stored and partition not in self._first]
+        for partition in self._still_ours(fresh):
+            if self._start == "latest":
+                await consumer.seek_to_end(partition)
+            else:
+                await consumer.seek_to_beginning(partition)
+        for partition in self._still_ours(partitions):
+            offset = stored.get(partition)
+            begin = self._first.get(partition) if offset is None else offset
+            if begin is not None:
+                consumer.seek(partition, begin)
+            self._expected[partition] = offset
+
+    def _assignment(self) -> list[TopicPartition]:
+        assert self._consumer is not None
+        try:
+            return self._consumer.assignment()
+        except ConfigError:  # it is closed
+            return []
+
+    def _still_ours(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those the consumer has: the others were given up meanwhile, and whoever reads them next asks the table."""
+        assigned = set(self._assignment())
+        return [partition for partition in partitions if partition in assigned]
+
+    def _forget_stored(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._expected.pop(partition, None)
+            self._failed.pop(partition, None)
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        self._forget_stored(partitions)
+        for partition in partitions:
+            self._first.pop(partition, None)
+
+    # rows and offsets ------------------------------------------------------------------------------------------------
+
+    def transaction(self, records: Iterable[ConsumerRecord]) -> AbstractAsyncContextManager[SqlConnection]:
+        """One database transaction of the rows that the block writes and the offsets behind ``records``.
+
+        ``async with offsets.transaction(records) as connection``: committed at its end; nothing of it stays when the
+        block or the commit raises, and the consumer reads the records again. Raises `OffsetsMoved` on entering, and
+        what the database raises.
+        """
+        return self._transaction(records)
+
+    @asynccontextmanager
+    async def _transaction(self, records: Iterable[ConsumerRecord]) -> AsyncGenerator[SqlConnection]:
+        consumer = self._consumer
+        if consumer is None:
+            raise ConfigError("these SqlOffsets follow no consumer yet: `await offsets.follow(consumer, ...)` first")
+        first, behind = _span(records)
+        try:
+            unplaced = [partition for partition in self._assignment() if partition not in self._expected]
+            if unplaced:  # the database was away when they came: they have begun wherever the log's group was
+                await self._place(unplaced)
+            moves = self._moves(first, behind, unplaced)
+            async with self._begin() as connection:
+                await connection.run_sync(self._claim, moves)
+                yield connection
+        except OffsetsMoved:
+            # What the consumer has in hand was read behind a position that is not the table's.
+            await self._place(self._still_ours(first))
+            raise
+        except BaseException:
+            self._go_back(first)
+            raise
+        self._expected.update(behind)
+        for partition in behind:
+            self._first.pop(partition, None)
+            self._failed.pop(partition, None)
+        if self._shows_lag and behind:
+            consumer.commit_nowait({at: OffsetAndMetadata(offset) for at, offset in behind.items()}, _not_shown)
+
+    def _go_back(self, first: dict[TopicPartition, int]) -> None:
+        """To where this batch began. Should the commit have happened all the same, the next claim finds out."""
+        assert self._consumer is not None
+        for partition in self._still_ours(first):
+            expected = self._expected.get(partition)
+            begin = self._first.get(partition) if expected is None else expected
+            if begin is not None:
+                self._consumer.seek(partition, begin)
+            self._failed[partition] = min(first[partition], self._failed.get(partition, first[partition]))
+
+    def _moves(
+        self, first: dict[TopicPartition, int], behind: dict[TopicPartition, int], unplaced: list[TopicPartition]
+    ) -> list[_Move]:
+        """In the order of partitions, so that two transactions never wait for each other's rows."""
+        moves: list[_Move] = []
+        for partition in sorted(first):
+            if partition in unplaced:
+                raise OffsetsMoved(f"{partition}: its stored offset was not known when these records were polled")
+            if partition not in self._expected:
+                raise OffsetsMoved(f"{partition} is not, or no longer, this consumer's: nothing was written")
+            expected = self._expected[partition]
+            if expected is None:
+                self._first.setdefault(partition, first[partition])
+            elif first[partition] < expected:
+                raise OffsetsMoved(
+                    f"{partition}: records from offset {first[partition]} on were given, and those below {expected} "
+                    f"have been written; to write them again, `forget` the partition first"
+                )
+            if first[partition] > self._failed.get(partition, first[partition]):
+                raise OffsetsMoved(
+                    f"{partition}: records from offset {first[partition]} on were given, and those from "
+                    f"{self._failed[partition]} on were rolled back before: poll them again first"
+                )
+            moves.append(_Move(partition, expected, behind[partition]))
+        return moves
+
+    def _claim(self, connection: Connection, moves: list[_Move]) -> None:
+        """Move the offsets if they are what we believe; the rows stay locked until the transaction ends."""
+        from sqlalchemy import func
+        from sqlalchemy.exc import IntegrityError
+
+        table = self._table
+        columns = table.c
+        for (topic, partition), expected, next_offset in moves:
+            if expected is None:
+                values = {"group": self.group, "topic": topic, "partition": partition, "next_offset": next_offset}
+                try:
+                    connection.execute(table.insert().values(values))
+                except IntegrityError as error:
+                    raise self._moved(TopicPartition(topic, partition), expected) from error
+                continue
+            updated = connection.execute(
+                table.update()
+                .where(
+                    columns.group == self.group,
+                    columns.topic == topic,
+                    columns.partition == partition,
+                    columns.next_offset == expected,
+                )
+                .values(next_offset=next_offset, updated_at=func.now())
+            )
+            if updated.rowcount != 1:
+                raise self._moved(TopicPartition(topic, partition), expected)
+
+    def _moved(self, partition: TopicPartition, expected: int | None) -> OffsetsMoved:
+        known = "no offset" if expected is None else f"offset {expected}"
+        return OffsetsMoved(
+            f"{partition}: another consumer of group {self.group!r} has moved it on from {known}; nothing was written, "
+            "poll again"
+        )
+
+    @asynccontextmanager
+    async def _begin(self) -> AsyncGenerator[SqlConnection]:
+        """A transaction of the database, of either kind of engine."""
+        from sqlalchemy.ext.asyncio import AsyncEngine
+
+        if isinstance(self._engine, AsyncEngine):
+            async with self._engine.begin() as connection:
+                yield cast("SqlConnection", connection)
+        else:
+            async with ThreadedConnection(self._engine) as connection:
+                yield connection
+
+    # the table -------------------------------------------------------------------------------------------------------
+
+    async def create_table(self) -> None:
+        """Create the table if it is missing; `follow` does it. Without the right to, have somebody else create it."""
+        from sqlalchemy.exc import DBAPIError
+
+        if self._is_created:
+            return
+        try:
+            async with self._begin() as connection:
+                await connection.run_sync(self._create)
+        except DBAPIError:
+            async with self._begin() as connection:  # another process was faster
+                if not await connection.run_sync(self._exists):
+                    raise
+        self._is_created = True
+
+    def _create(self, connection: Connection) -> None:
+        self._table.create(connection, checkfirst=True)
+
+    def _exists(self, connection: Connection) -> bool:
+        from sqlalchemy import inspect
+
+        return inspect(connection).has_table(self._table.name, schema=self._table.schema)
+
+    async def stored(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The next offset that is stored for each partition; absent means none."""
+        wanted = {TopicPartition(*partition) for partition in partitions}
+        if not wanted:
+            return {}
+        await self.create_table()
+        async with self._begin() as connection:
+            return await connection.run_sync(self._stored, wanted)
+
+    def _stored(self, connection: Connection, wanted: set[TopicPartition]) -> dict[TopicPartition, int]:
+        from sqlalchemy import select
+
+        columns = self._table.c
+        topics = sorted({partition.topic for partition in wanted})
+        rows = connection.execute(
+            select(columns.topic, columns.partition, columns.next_offset).where(
+                columns.group == self.group, columns.topic.in_(topics)
+            )
+        )
+        found = {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+        return {partition: offset for partition, offset in found.items() if partition in wanted}
+
+    async def forget(self, *partitions: TopicPartition) -> None:
+        """Delete the stored offsets of these partitions: for a topic that was made anew, or to write it all again.
+
+        While no consumer of the group is at work; the next one begins as ``start`` says.
+        """
+        async with self._begin() as connection:
+            await connection.run_sync(self._delete, [TopicPartition(*partition) for partition in partitions])
+        self._forget(partitions)
+
+    def _delete(self, connection: Connection, partitions: list[TopicPartition]) -> None:
+        columns = self._table.c
+        for topic, partition in partitions:
+            connection.execute(
+                self._table.delete().where(
+                    columns.group == self.group, columns.topic == topic, columns.partition == partition
+                )
+            )
+
+
+def _table(name: str, schema: str | None) -> Any:
+    from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, func
+
+    def text(length: int) -> Any:
+        # MySQL compares text without regard to case, and topics do not.
+        return String(length).with_variant(String(length, collation="utf8mb4_bin"), "mysql", "mariadb")
+
+    return Table(
+        name,
+        MetaData(schema=schema),
+        Column("group", text(255), primary_key=True),
+        Column("topic", text(249), primary_key=True),
+        Column("partition", Integer, primary_key=True, autoincrement=False),
+        Column("next_offset", BigInteger, nullable=False),
+        Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    )
+
+
+def _span(records: Iterable[ConsumerRecord]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The first offset of each partition, and the next one behind the last."""
+    first: dict[TopicPartition, int] = {}
+    behind: dict[TopicPartition, int] = {}
+    for record in records:
+        partition = record.topic_partition
+        first[partition] = min(first.get(partition, record.offset), record.offset)
+        behind[partition] = max(behind.get(partition, 0), record.next_offset)
+    return first, behind
+
+
+def _has_group(consumer: Consumer) -> bool:
+    try:
+        consumer.group_metadata()
+    except ConfigError:
+        return False
+    return True
+
+
+def _not_shown(offsets: object, error: EventBusError | None) -> None:
+    if error is not None:  # the table has them, and that is what counts
+        logger.debug("the log's group does not show the stored offsets: %s", error)
+
+
+async def _tell(listener: Listener | None, partitions: list[TopicPartition]) -> None:
+    if listener is not None:
+        told = listener(partitions)
+        if inspect.isawaitable(told):
+            await cast("Awaitable[object]", told)
