@@ -163,9 +163,14 @@ class FaultyConsumer:
         self.inner = inner
         self.config = config
         self._backend = backend
-        self._assigned = inner.on_assigned
+        self.on_revoked = inner.on_revoked
+        self.on_revoking = inner.on_revoking
         self.on_assigned = inner.on_assigned
+        inner.on_revoked = self._revoked
+        inner.on_revoking = self._revoking
+        inner.on_assigned = self._take
         self.subscribe = inner.subscribe
+        self.subscription = inner.subscription
         self.assign = inner.assign
         self.assignment = inner.assignment
         self.polled = inner.polled
@@ -177,34 +182,15 @@ class FaultyConsumer:
         self.resume = inner.resume
         self.end_offsets = inner.end_offsets
 
-    @property
-    def on_revoked(self) -> Callable[[TopicPartition], object]:
-        return self.inner.on_revoked
+    def _revoked(self, partition: TopicPartition) -> None:
+        self.on_revoked(partition)
 
-    @on_revoked.setter
-    def on_revoked(self, listener: Callable[[TopicPartition], object]) -> None:
-        self.inner.on_revoked = listener
-
-    @property
-    def on_revoking(self) -> Callable[[list[TopicPartition]], Awaitable[object]]:
-        return self.inner.on_revoking
-
-    @on_revoking.setter
-    def on_revoking(self, listener: Callable[[list[TopicPartition]], Awaitable[object]]) -> None:
-        self.inner.on_revoking = listener
-
-    @property
-    def on_assigned(self) -> Callable[[list[TopicPartition]], Awaitable[object]]:
-        return self._assigned
-
-    @on_assigned.setter
-    def on_assigned(self, listener: Callable[[list[TopicPartition]], Awaitable[object]]) -> None:
-        self._assigned = listener
-        self.inner.on_assigned = self._take
+    async def _revoking(self, partitions: list[TopicPartition]) -> None:
+        await self.on_revoking(partitions)
 
     async def _take(self, partitions: list[TopicPartition]) -> None:
         try:
-            await self._assigned(partitions)
+            await self.on_assigned(partitions)
         finally:
             self._backend.moved()
 
@@ -309,16 +295,13 @@ class FaultyProducer:
         self._some_begun = anyio.Event()
         self._spoiled: EventBusError | None = None
         """What kept a record of the open transaction from the log."""
+        self.on_topics_changed = inner.on_topics_changed
+        inner.on_topics_changed = self._topics_changed
         self.partition_count = inner.partition_count
         self.wait_for_room = inner.wait_for_room
 
-    @property
-    def on_topics_changed(self) -> Callable[[], object]:
-        return self.inner.on_topics_changed
-
-    @on_topics_changed.setter
-    def on_topics_changed(self, listener: Callable[[], object]) -> None:
-        self.inner.on_topics_changed = listener
+    def _topics_changed(self) -> None:
+        self.on_topics_changed()
 
     # sends -----------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,499 @@
+"""One life of an application on a disk in memory, which may end at any instant; see `eventbus.testing.crash_points`."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from types import coroutine
+from typing import Any, Literal, NamedTuple, cast
+
+import anyio
+
+from eventbus.backends.embedded import EmbeddedBackend
+from eventbus.backends.engine import Engine
+from eventbus.broker import Broker, BrokerConfig
+from eventbus.broker.names import CLUSTER_METADATA, CONSUMER_OFFSETS, TRANSACTION_STATE
+from eventbus.client.bus import EventBus
+from eventbus.client.handlers import Handler
+from eventbus.client.middleware import CallNext
+from eventbus.client.runner import Runner, inside_handler
+from eventbus.log.memory import MemoryFile, MemoryStorage
+from eventbus.log.storage import Buffer
+from eventbus.records import fetched_records
+from eventbus.testing.clock import FakeClock
+from eventbus.testing.faulty import Call, FaultyBackend, Wait
+from eventbus.types import ConsumerRecord, IsolationLevel, TopicPartition
+
+Way = Literal["kill", "cancel", "stop"]
+"""How a process ends. kill: nothing of it reaches the log any more (SIGKILL, a crash). cancel: everything is cancelled
+at once (a second SIGTERM, a supervisor's patience). stop: it is closed in order (SIGTERM)."""
+
+_FETCH_BYTES = 1 << 20
+_TURN_MS = 100
+"""How far time is moved when everybody waits: a commit interval."""
+_QUIET_TURNS = 12
+"""So long without a write or a call, and a loop of the user's own has nothing left to do: a poll takes 0.5 s."""
+_STUCK_TURNS = 150
+"""So long, and records that are not committed will not be: a partition is stopped, or read from its end on."""
+
+_INTERNAL = {
+    CONSUMER_OFFSETS: "group state or offsets",
+    TRANSACTION_STATE: "transaction state",
+    CLUSTER_METADATA: "topics",
+}
+
+# -- the disk ----------------------------------------------------------------------------------------------------------
+
+
+class Disk(MemoryStorage):
+    """What outlives a process. ``on_write`` is told of each write to the log of a partition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_write: Callable[[str], object] = _nobody
+        self.writes = 0
+
+    def open(self, path: str, create: bool = False) -> MemoryFile:
+        is_new = path not in self._files
+        file = super().open(path, create)
+        if is_new and path.endswith(".log"):
+            file = self._files[path] = _LogFile(self, path)
+        return file
+
+    def wrote(self, path: str) -> None:
+        self.writes += 1
+        self.on_write(path.split("/")[-2])
+
+    def copy(self) -> Disk:
+        """The bytes as they are now, on a disk of their own."""
+        copied = Disk()
+        copied._directories = set(self._directories)
+        copied._ids = self._ids
+        for path, file in self._files.items():
+            twin = copied._files[path] = _LogFile(copied, path) if path.endswith(".log") else MemoryFile()
+            twin.data = bytearray(file.data)
+            twin.size = file.size
+        return copied
+
+
+class _LogFile(MemoryFile):
+    """The records of a partition: each write to it is a step."""
+
+    __slots__ = ("_disk", "_path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        super().__init__()
+        self._disk = disk
+        self._path = path
+
+    def append(self, data: Buffer) -> None:
+        super().append(data)
+        self._disk.wrote(self._path)
+
+
+def _nobody(partition: str) -> None:
+    """Nobody wants to know."""
+
+
+Visible = dict[TopicPartition, list[ConsumerRecord]]
+"""What a read-committed reader finds in the topics of users."""
+
+
+def visible(broker: Broker) -> Visible:
+    """What a read-committed reader finds now."""
+    found: Visible = {}
+    for topic in broker.list_topics():
+        if topic.startswith("__"):
+            continue
+        for partition in range(broker.partitions_of(topic)):
+            found[TopicPartition(topic, partition)] = list(_records(broker, TopicPartition(topic, partition)))
+    return found
+
+
+def _records(broker: Broker, where: TopicPartition) -> Generator[ConsumerRecord]:
+    position = broker.list_offsets(where, -2).offset
+    while True:
+        data = broker.fetch(where, position, _FETCH_BYTES, IsolationLevel.READ_COMMITTED)
+        if not data.records:
+            return
+        chunk = fetched_records(data.records, *where, position, check_crcs=False, aborted=data.aborted)
+        yield from chunk
+        position = chunk.next_offset
+
+
+# -- what happens in a life --------------------------------------------------------------------------------------------
+
+
+class Instant(NamedTuple):
+    """A moment in the life of a process."""
+
+    when: Literal["before", "after"]
+    what: str
+    nth: int
+    """Which time of its kind."""
+
+    def __str__(self) -> str:
+        return f"{self.when} {self.what}" + (f" (the {_ordinal(self.nth)})" if self.nth > 1 else "")
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
+    return f"{number}{ending}"
+
+
+class HandlerCall:
+    """A call of a handler in one life."""
+
+    __slots__ = ("handler", "is_done", "records", "sent", "swallowed")
+
+    def __init__(self, handler: str, records: list[ConsumerRecord]) -> None:
+        self.handler = handler
+        self.records = [(record.topic_partition, record.offset) for record in records]
+        self.is_done = False
+        """It has returned, of its own accord."""
+        self.swallowed = False
+        """It was cancelled, and returned as if nothing had been."""
+        self.sent: list[tuple[str, bytes | None, bytes | None]] = []
+        """What was sent on its behalf: topic, key, value."""
+
+    @property
+    def label(self) -> str:
+        where, first = self.records[0]
+        last = self.records[-1][1]
+        return f"{self.handler}({where}@{first}{f'..{last}' if last != first else ''})"
+
+
+_at_work: ContextVar[HandlerCall | None] = ContextVar("eventbus_crash_points_at_work", default=None)
+
+
+class Settings(NamedTuple):
+    """What all lives have in common."""
+
+    clock: FakeClock
+    config: BrokerConfig
+    run: Callable[[EventBus], Awaitable[object]] | None
+    limit_seconds: float
+
+
+class Process:
+    """One life: a bus on a disk, from its start to its end of whatever kind."""
+
+    def __init__(
+        self,
+        bus: EventBus,
+        disk: Disk,
+        settings: Settings,
+        dies_at: Instant | int | None = None,
+        way: Way = "kill",
+    ) -> None:
+        self.bus = bus
+        self.disk = disk
+        self.trace: list[Instant] = []
+        self.keys: list[tuple[int, int]] = []
+        """By instant: how much was written, and how many calls had begun and ended. The same: no way to tell."""
+        self.calls: list[HandlerCall] = []
+        self.ended_at: Instant | None = None
+        """The instant that was asked for, once it came."""
+        self.survivors = disk
+        """What the next life finds."""
+        self.found: Visible = {}
+        """What readers saw before this life began its work."""
+        self.seen_at_end: Visible = {}
+        self.committed: dict[str, dict[TopicPartition, int]] = {}
+        self.is_stuck = False
+        self.error: BaseException | None = None
+        self._settings = settings
+        self._dies_at = dies_at
+        self._way: Way = way
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._events = 0
+        self._is_over = False
+        """Nothing of it counts any more."""
+        self._scope = anyio.CancelScope()
+        self._stop = anyio.Event()
+        self._ended = False
+        self._polled: set[str] = set()
+        self.handlers: tuple[Runner, ...] = ()
+        """Who handles what, once it has started."""
+        self._has_started = False
+        self._at_work = 0
+        """Calls of handlers."""
+        self._in_threads = 0
+        """Those of them that are plain functions."""
+        self._progress = anyio.Event()
+        inner = EmbeddedBackend("memory://", self._engine, settings.clock)
+        self.backend = FaultyBackend(inner)
+        self.backend.start = self._start_backend
+        self.backend.hooks.append(self._step)
+        disk.on_write = self._wrote
+
+    def _engine(self) -> Engine:
+        ids = itertools.count(1)
+        return Engine(
+            "memory://", self.disk, self._settings.config, self._settings.clock, lambda: next(ids).to_bytes(16, "big")
+        )
+
+    async def _start_backend(self) -> None:
+        await self.backend.inner.start()
+        self.found = visible(self.backend.engine.broker)
+
+    # instants --------------------------------------------------------------------------------------------------------
+
+    def _hit(self, when: Literal["before", "after"], what: str) -> bool:
+        """An instant has come. True: it is the one to end at, or the life is over already."""
+        if self.ended_at is not None:
+            return self._way != "stop"
+        number = self._counts[when, what] = self._counts[when, what] + 1
+        instant = Instant(when, what, number)
+        self.trace.append(instant)
+        self.keys.append((self.disk.writes, self._events))
+        if instant != self._dies_at and len(self.trace) - 1 != self._dies_at:
+            return False
+        self.ended_at = instant
+        if self._way == "stop":
+            self._stop.set()
+            return False
+        if self._way == "kill":
+            self.survivors = self.disk.copy()
+            self._is_over = True
+        self._scope.cancel()
+        return True
+
+    async def _rest(self) -> None:
+        """Go no further, unless whoever is here must not be cancelled."""
+        if anyio.current_effective_deadline() == -float("inf"):
+            await anyio.sleep_forever()
+
+    def _wrote(self, partition: str) -> None:
+        topic, _, _ = partition.rpartition("-")
+        self._hit("after", f"write of {_INTERNAL[topic]}" if topic in _INTERNAL else f"write to {partition}")
+
+    def _step(self, call: Call) -> Wait | None:
+        if call.step == "send":
+            at_work = _at_work.get()
+            if call.when == "before" and at_work is not None and not self._is_over:
+                at_work.sent.append((call.topic, call.key, call.value))
+            if not call.is_awaited:
+                return None
+        if call.step == "fetch":
+            if call.when == "before" and call.group in self._polled:
+                return None
+            self._polled.add(call.group)
+            if call.when == "after":
+                if not call.records:
+                    return None
+                self._polled.discard(call.group)
+        return self._rest if self._hit(call.when, _name_of(call)) else None
+
+    # handlers --------------------------------------------------------------------------------------------------------
+
+    async def watch(self, given: Any, call_next: CallNext) -> Any:
+        """The outermost middleware: sees each call begin and end."""
+        records = cast("list[ConsumerRecord]", given if isinstance(given, list) else [given])
+        call = HandlerCall(inside_handler.get(), records)
+        if self._hit("before", f"handler {call.label}"):
+            await self._rest()
+        self._begins(call)
+        in_thread = not self._is_async(call.handler)
+        self._in_threads += in_thread
+        self._at_work += 1
+        try:
+            result = await self.watched(call_next(given), call)
+        finally:
+            self._in_threads -= in_thread
+            self._at_work -= 1
+            progress, self._progress = self._progress, anyio.Event()
+            progress.set()
+        if not self._is_over and not call.swallowed:
+            call.is_done = True
+            self._events += 1
+        if self._hit("after", f"handler {call.label}") and self._is_over:
+            await self._rest()
+        return result
+
+    def _begins(self, call: HandlerCall) -> None:
+        if self._is_over:
+            return
+        self.calls.append(call)
+        self._events += 1
+        _at_work.set(call)
+
+    def _is_async(self, handler: str) -> bool:
+        return all(one.handler.signature.is_async for one in self.handlers if one.handler.__name__ == handler)
+
+    @coroutine
+    def watched(self, work: Awaitable[Any], call: HandlerCall | None = None) -> Generator[Any, Any, Any]:
+        """Await ``work``, which goes no further once the process is dead; see whether it swallows a cancellation."""
+        steps = work.__await__()
+        value: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                waits_for = steps.send(value) if error is None else steps.throw(error)
+            except StopIteration as returned:
+                if call is not None and error is not None and isinstance(error, anyio.get_cancelled_exc_class()):
+                    call.swallowed = self.ended_at is not None
+                return returned.value
+            value = error = None
+            try:
+                value = yield waits_for
+                if self._is_over and anyio.current_effective_deadline() == -float("inf"):
+                    yield from anyio.sleep_forever().__await__()  # dead: it does not wake up to do more
+            except GeneratorExit:
+                steps.close()
+                raise
+            except BaseException as raised:  # handed to whom it was meant for
+                error = raised
+
+    # a life ----------------------------------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        """From start to end. What goes wrong is in ``error``."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._run_bus)
+                await self._pump()
+        except BaseExceptionGroup as errors:
+            self.error = _leaf(errors)
+            if not isinstance(self.error, Exception):
+                raise
+
+    async def only_publish(self) -> None:
+        """A life in which nothing is read: what ``run`` sends is there, and a crash of it is nobody's concern."""
+        done = anyio.Event()
+        self.backend.hooks.insert(0, lambda call: anyio.sleep_forever if call.step == "fetch" else None)
+        send = self._settings.run
+        assert send is not None
+
+        async def publish() -> None:
+            try:
+                async with self.bus:
+                    await send(self.bus)
+            except Exception as error:  # what the user's function or the log raises: told to the caller
+                self.error = error
+            finally:
+                done.set()
+
+        with self.bus.on_backend(self.backend, self._settings.clock):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(publish)
+                while not done.is_set():
+                    await self._settings.clock.settle()
+                    if not done.is_set():
+                        await self._settings.clock.advance(ms=_TURN_MS)
+
+    async def _run_bus(self) -> None:
+        try:
+            with self._scope:
+                on_backend = self.bus.on_backend(self.backend, self._settings.clock, middleware=(self.watch,))
+                with on_backend:
+                    async with self.bus:
+                        self.handlers = self.bus.runners
+                        self._has_started = True
+                        async with self._beside():
+                            await self._stop.wait()
+        finally:
+            self._ended = True
+
+    @asynccontextmanager
+    async def _beside(self) -> AsyncGenerator[None]:
+        """What the application runs beside its handlers."""
+        run = self._settings.run
+        if run is None:
+            yield
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._run_beside, run)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def _run_beside(self, run: Callable[[EventBus], Awaitable[object]]) -> None:
+        await self.watched(run(self.bus))
+
+    async def _pump(self) -> None:
+        """Let time pass until the process has ended; stop it when there is nothing left to do."""
+        clock = self._settings.clock
+        until = clock.current_time() + self._settings.limit_seconds
+        quiet, before = 0, (-1, -1)
+        while True:
+            await clock.settle()
+            if self._ended:
+                return
+            if self._in_threads:
+                await self._progress.wait()
+                continue
+            if self._ended_by_itself(until):
+                continue
+            now = self.disk.writes, self._events
+            quiet = quiet + 1 if now == before else 0
+            before = now
+            if not self._stop.is_set() and self.ended_at is None and self._is_drained(quiet):
+                self._look()
+                self._stop.set()
+                continue
+            await clock.advance(ms=_TURN_MS)
+
+    def _ended_by_itself(self, until: float) -> bool:
+        if self._stop.is_set() or self.ended_at is not None or not self._has_started:
+            return False
+        failed = self.bus.failure is not None
+        if not failed and self._settings.clock.current_time() < until:
+            return False
+        self.is_stuck = not failed
+        self.error = self.bus.failure
+        self._look()
+        self._stop.set()
+        return True
+
+    def _is_drained(self, quiet: int) -> bool:
+        """Everything is handled and committed, and nothing has moved for as long as a loop of one's own may pause."""
+        if not self._has_started or (self._settings.run is not None and quiet < _QUIET_TURNS):
+            return False
+        broker = self.backend.engine.broker
+        seen = visible(broker)
+        for runner in self.handlers:
+            committed = broker.groups.fetch_offsets(runner.group, None)
+            for where in topics_of(runner.handler, seen):
+                records = seen[where]
+                if records and (where not in committed or committed[where].offset <= records[-1].offset):
+                    return quiet >= _STUCK_TURNS and not self._at_work
+        return True
+
+    def _look(self) -> None:
+        """What the world sees of this life's work."""
+        broker = self.backend.engine.broker
+        self.seen_at_end = visible(broker)
+        for runner in self.handlers:
+            offsets = broker.groups.fetch_offsets(runner.group, None)
+            self.committed[runner.group] = {where: one.offset for where, one in offsets.items()}
+
+
+def topics_of(handler: Handler[Any, Any], partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Those of ``partitions`` that the handler reads."""
+    spec = handler.spec
+    if spec.pattern is None:
+        return [where for where in partitions if where.topic in spec.topics]
+    return [where for where in partitions if re.fullmatch(spec.pattern, where.topic)]
+
+
+def _name_of(call: Call) -> str:
+    match call.step:
+        case "fetch":
+            return f"poll of group {call.group}" if call.group else "poll"
+        case "commit":
+            return f"commit of group {call.group}"
+        case "send":
+            return f"send to {call.topic}"
+        case _:
+            name = call.step.replace("_", " ")
+            return f"{name} of {call.transactional_id}" if call.transactional_id else name
+
+
+def _leaf(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error inside groups of groups."""
+    first = errors.exceptions[0]
+    return _leaf(cast("BaseExceptionGroup[BaseException]", first)) if isinstance(first, BaseExceptionGroup) else first
