@@ -13,41 +13,36 @@ stands now, and go on there if the partition is still its own.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import msgspec
 
-from eventbus.backends.base import BackendConsumer
 from eventbus.backends.delivery import Delivery
-from eventbus.client.dispatch import Dispatch, Failure, log_skipped, log_stopped
-from eventbus.client.handlers import Handler, ProducerFunction
+from eventbus.client.failures import Failure, log_skipped, log_stopped
+from eventbus.client.handlers import ProducerFunction
 from eventbus.client.lane import Lane, part_of
+from eventbus.client.lane_commits import REBALANCED
 from eventbus.client.producer import Producer
 from eventbus.client.transaction import Transaction
+from eventbus.client.ways import Shared
 from eventbus.errors import (
     BufferExhausted,
     ConcurrentTransactions,
     EventBusError,
-    FencedInstanceId,
     HandlerError,
-    IllegalGeneration,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTxnState,
     OutOfOrderSequence,
     ProducerFenced,
-    RebalanceInProgress,
     TransactionAborted,
     TransactionOutcomeUnknown,
-    UnknownMemberId,
     UnknownProducerId,
 )
 from eventbus.types import FetchedRecords
 
-REBALANCED = (IllegalGeneration, UnknownMemberId, RebalanceInProgress, FencedInstanceId)
-"""What a commit says to a member whose group has moved on."""
 _TAKEN_OVER = (
     ProducerFenced,
     InvalidProducerEpoch,
@@ -130,27 +125,23 @@ class ExactlyOnce:
     def __init__(
         self,
         lane: Lane,
-        handler: Handler[Any, Any],
+        shared: Shared,
         transactional_id: str,
-        dispatch: Dispatch,
-        consumer: BackendConsumer,
         open_producer: OpenProducer,
-        settled: Callable[[Lane], Awaitable[None]],
     ) -> None:
         self._lane = lane
-        self._handler = handler
+        self._shared = shared
+        self._handler = shared.handler
         self._id = transactional_id
-        publish = None if handler.producer is None else self._publish
-        self._bound = dispatch.bound(publish, self._failed)
-        self._consumer = consumer
+        publish = None if shared.handler.producer is None else self._publish
+        self._bound = shared.dispatch.bound(publish, self._failed)
+        self._consumer = shared.consumer
         self._open_producer = open_producer
-        self._settled = settled
-        """Returns when no rebalance is under way, or the lane is closing."""
         self._producer: Producer | None = None
         self._failure: Failure | None = None
         self._interruption: EventBusError | None = None
         self.begun_at: float | None = None
-        """When the open transaction began, on the event loop's clock."""
+        """When the open transaction began, in seconds on the backend's timers."""
 
     # a fetch ---------------------------------------------------------------------------------------------------------
 
@@ -158,6 +149,7 @@ class ExactlyOnce:
         """Handle the records in transactions; on return all are committed, or the lane is closing or in error."""
         lane, policy = self._lane, self._handler.spec.on_error
         work = _Work(chunk)
+        lane.at_work = True
         try:
             if self._producer is None:
                 await self._take_up(work)
@@ -168,6 +160,8 @@ class ExactlyOnce:
         except EventBusError as error:
             work.stopped_by = HandlerError(f"handler {self._handler.__name__!r}: {lane.topic_partition}: {error}")
             work.stopped_by.__cause__ = error
+        finally:
+            lane.at_work = False
         if work.stopped_by is not None and not lane.closing:
             if policy != "crash":
                 log_stopped(lane, work.stopped_by, policy)
@@ -194,12 +188,12 @@ class ExactlyOnce:
     async def _after(self, cause: EventBusError, work: _Work, end: int) -> Failure | None:
         """The transaction was aborted and no record is known to be at fault: make ready for the next try."""
         if isinstance(cause, REBALANCED):
-            await self._settled(self._lane)
+            await self._shared.settled(self._lane)
         elif _was_interrupted(cause):
             work.interruptions += 1
             if work.interruptions > _MOST_INTERRUPTIONS:
                 raise self._never_ends(work, cause) from cause
-            await self._settled(self._lane)
+            await self._shared.settled(self._lane)
             if not self._lane.closing:
                 await self._take_up(work)
         elif end - work.start > 1:
@@ -235,7 +229,7 @@ class ExactlyOnce:
         piece, first = work.slice(end), work.next_offset
         lane.rewind(first)
         self._failure = self._interruption = None
-        self.begun_at = anyio.current_time()
+        self.begun_at = self._shared.timers.current_time()
         try:
             async with self._producer.transaction() as self._bound.transaction:
                 failure = await self._fill(self._bound.transaction, work, piece)
@@ -258,7 +252,8 @@ class ExactlyOnce:
     async def _fill(self, transaction: Transaction, work: _Work, piece: FetchedRecords) -> Failure | None:
         """Handle the records and add how far that went: all that belongs to the transaction. Raises to abort it."""
         lane = self._lane
-        await self._bound.run(lane, piece)
+        async with self._shared.turn(lane):
+            await self._shared.watch.run_in_order(self._bound, lane, piece)
         if self._interruption is not None:
             await self._check_stored()  # it may have been an output of ours that spoiled it
             raise self._interruption
@@ -279,6 +274,11 @@ class ExactlyOnce:
         error, lane.error = lane.error, None
         if error is not None:
             raise error.__cause__ if isinstance(error.__cause__, EventBusError) else error
+
+    async def rest(self) -> None:
+        await self._lane.wake.wait()
+
+    async def finish(self) -> None: ...
 
     async def aclose(self) -> None:
         """Let go of the producer."""

@@ -17,8 +17,8 @@ from anyio.lowlevel import EventLoopToken
 from eventbus.errors import EventBusError, HandlerError, IllegalGeneration
 from eventbus.types import FetchedRecords, TopicPartition
 
-_TO_DO, _FINISHED, _UNSTORED, _ACKNOWLEDGED = 0, 1, 2, 3
-"""A record's state in `Taken`. Unstored: handled, but an output is on its way. Acknowledged: its output is to come."""
+_TO_DO, _FINISHED, _UNSTORED = 0, 1, 2
+"""A record's state in `Taken`. Unstored: handled, but what it published is on its way."""
 
 
 class Outcome(Protocol):
@@ -52,8 +52,8 @@ class Lane:
 
     __slots__ = (
         "_commit_at", "_in_flight", "_on_output_error", "_thread", "_token", "_unstored", "_wake_at", "abandoned",
-        "at_work", "begun_count", "chunk", "chunks", "closing", "commit_every", "committed", "ended", "error",
-        "finished", "finished_count", "index", "late", "limit", "on_commit_due", "paused", "predecessor", "publishes",
+        "at_work", "begun_count", "chunks", "closing", "commit_every", "committed", "ended", "error",
+        "finished", "finished_count", "index", "limit", "on_commit_due", "paused", "predecessor",
         "ring_at", "scope", "stopping", "taken", "topic_partition", "waiters", "wake",
     )  # fmt: skip
 
@@ -62,7 +62,6 @@ class Lane:
         topic_partition: TopicPartition,
         on_output_error: Callable[[HandlerError], bool],
         *,
-        publishes: bool = False,
         commit_every: int | None = None,
         on_commit_due: Callable[[], object] = lambda: None,
     ) -> None:
@@ -88,15 +87,9 @@ class Lane:
         self.ended = anyio.Event()
         self.predecessor: Lane | None = None
         """The lane of the same partition before this one, when it may still be at work: its end comes first."""
-        self.publishes = publishes
-        """Outputs are sent for its records: an acknowledgement counts only once they are stored."""
-        # The call at work; see `watch`.
-        self.chunk: FetchedRecords | None = None
-        """What is being handled in order now; None between two of them."""
         self.index = -1
-        """The record of ``chunk`` at work; behind an early return, the first not begun; -1: none is."""
-        self.late = False
-        """The call at work has been cancelled because it took too long."""
+        """Of the fetch that is being handled in order the record at work; behind an early return the first one not
+        begun; -1 while a call waits for its thread."""
         # Records that finish in any order.
         self.taken: deque[Taken] = deque()
         """In order of their offsets; the first one has an unfinished record."""
@@ -247,6 +240,7 @@ class Lane:
         if self._on_output_error(stopped):
             return False
         self.error = self.error or stopped
+        self.wake.set()
         return True
 
     async def outputs_stored(self) -> None:
@@ -310,6 +304,11 @@ class Lane:
                 self.was_committed(sys.maxsize, self._gone())
 
     @property
+    def is_busy(self) -> bool:
+        """Records are at work, or taken and not finished."""
+        return self.at_work or bool(self.taken)
+
+    @property
     def is_idle(self) -> bool:
         """Nothing waits, is at work, or is on its way to be stored."""
         waits = self.taken and self.error is None
@@ -323,20 +322,18 @@ class Lane:
 class Taken:
     """A fetch whose records finish in any order. Made by `Lane.take`."""
 
-    __slots__ = ("_end", "_first", "_outputs", "_publishes", "_states", "chunk", "is_front", "lane")
+    __slots__ = ("_end", "_first", "_publishes", "_states", "chunk", "is_front", "lane")
 
     def __init__(self, lane: Lane, chunk: FetchedRecords, is_front: bool) -> None:
         self.lane = lane
         self.chunk = chunk
         self.is_front = is_front
         """No fetch before it is unfinished."""
-        self._publishes = lane.publishes
         self._states = bytearray(len(chunk))
         self._first = 0
         """The first record that is not finished."""
         self._end = len(chunk)
-        self._outputs: dict[int, Outcome | None] = {}
-        """Of records that are not acknowledged yet."""
+        self._publishes = False
 
     def handled(self, index: int, output: Outcome | None = None) -> None:
         """The record is finished, or will be once ``output`` is stored. Said twice, it counts once."""
@@ -345,6 +342,7 @@ class Taken:
             return
         if output is not None:
             states[index] = _UNSTORED
+            self._publishes = True
             self.lane.unstored(self, index, output)
             return
         states[index] = _FINISHED
@@ -392,23 +390,8 @@ class Taken:
         await self.lane.committed_beyond(self.chunk.offsets[index])
 
     def _acknowledge(self, index: int) -> None:
-        if index >= self._end:
-            return
-        if not self.lane.publishes:
+        if index < self._end:  # else it was never begun: the partition has been given up
             self.handled(index)
-        elif index in self._outputs:
-            self.handled(index, self._outputs.pop(index))
-        elif self._states[index] == _TO_DO:
-            self._states[index] = _ACKNOWLEDGED
-
-    def output(self, index: int, output: Outcome | None) -> None:
-        """What the handler published for the record, if anything. It is finished once that is stored *and* it is
-        acknowledged, whichever comes first. (Lanes that publish, in manual mode; once for each record.)
-        """
-        if self._states[index] == _ACKNOWLEDGED:
-            self.handled(index, output)
-        elif self._states[index] == _TO_DO:
-            self._outputs[index] = output
 
     # for the lane
 
@@ -427,8 +410,8 @@ class Taken:
         # Searches at the speed of memchr; each record is passed once for good.
         found = self._states.find(_TO_DO, first, end)
         stop = end if found < 0 else found
-        for state in (_UNSTORED, _ACKNOWLEDGED) if self._publishes else ():
-            found = self._states.find(state, first, stop)
+        if self._publishes:
+            found = self._states.find(_UNSTORED, first, stop)
             stop = stop if found < 0 else found
         self._first = stop
         if stop == len(self.chunk):

@@ -1,17 +1,18 @@
 """Hops 5 to 7: records to a handler, its outputs to their topics, and then, only then, the offset.
 
-One poll loop per handler puts what it fetches into a lane per partition; each lane runs its records in order. A lane
-with enough to do pauses its partition, so polling never waits for a handler. Commits run beside both, and see nothing
-but each lane's finished prefix.
+One poll loop per handler puts what it fetches into a lane per partition; each lane handles its records in its `Way`. A
+lane with enough to do pauses its partition, so polling never waits for a handler. Commits run beside both, and see
+nothing but each lane's finished prefix.
 
-When the group rebalances, the lanes of partitions that move finish the record at work and commit; what was fetched and
+When the group rebalances, the lanes of partitions that move finish the records at work and commit; what was fetched and
 not begun is dropped, for its next owner reads it. The other lanes go on.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,20 +21,25 @@ import anyio.abc
 import anyio.lowlevel
 
 from eventbus.backends.base import Backend, ConsumerConfig
+from eventbus.client.calls import Counts
 from eventbus.client.dispatch import Dispatch, Publish
-from eventbus.client.exactly_once import LONGEST_SHARE, REBALANCED, ExactlyOnce, OpenProducer
+from eventbus.client.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
 from eventbus.client.handlers import Handler
 from eventbus.client.lane import Lane
-from eventbus.errors import EventBusError, HandlerError
-from eventbus.types import FetchedRecords, OffsetAndMetadata, TopicPartition
+from eventbus.client.lane_commits import LaneCommits
+from eventbus.client.middleware import Middleware
+from eventbus.client.watch import AtWork
+from eventbus.client.ways import Shared, Way
+from eventbus.errors import CorruptRecord, EventBusError, HandlerError, StorageError
+from eventbus.types import FetchedRecords, GroupMetadata, TopicPartition
 from serdes import Serde
 
 logger = logging.getLogger("eventbus.runner")
 
 _CHUNKS_PER_LANE = 2
 """Fetches a lane holds before its partition is paused: one at work, one in reserve."""
-_COMMIT_INTERVAL_SECONDS = 0.1
-"""How often finished offsets are committed; a crash makes a handler see this much again."""
+_LONGEST_PAUSE_SECONDS = 5.0
+"""Between two polls, while the log cannot be reached."""
 
 inside_handler: ContextVar[str] = ContextVar("eventbus_inside_handler", default="")
 """The handler whose task this is; empty elsewhere."""
@@ -53,6 +59,7 @@ class Runner:
         open_producer: OpenProducer,
         serdes: Mapping[type, Serde],
         on_progress: Callable[[], None],
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self.handler = handler
         self.group = group
@@ -61,8 +68,15 @@ class Runner:
         """Nothing runs any more, what was finished is committed."""
         self.error: HandlerError | None = None
         """Why a partition has stopped, the first that did; None while all run."""
-        self._dispatch = Dispatch(handler, publish, serdes)
+        self.poll_error = ""
+        """Why the log could not be read the last time; "" when it could."""
+        # When, in seconds on the backend's timers; None: not yet.
+        self.started_at: float | None = None
+        self.last_poll_at: float | None = None
+        self.last_assigned_at: float | None = None
+        self._dispatch = Dispatch(handler, publish, serdes, middleware)
         self._backend = backend
+        self._timers = timers = backend.timers
         self._consumer = consumer = backend.consumer(config)
         consumer.on_assigned = self._assigned
         consumer.on_revoking = self._give_up
@@ -70,10 +84,19 @@ class Runner:
         self._drain_seconds = min(handler.spec.drain_timeout_ms, config.max_poll_interval_ms // 3) / 1000
         self._flush = flush
         self._open_producer = open_producer
+        self._commits = LaneCommits(handler, consumer, self.lanes, timers)
+        self._shared = Shared(
+            handler, self._dispatch, consumer, self._commits, timers, flush, self._wait_until_settled,
+            self._drain_seconds,
+        )  # fmt: skip
+        self._watch = self._shared.watch
         self._transactions: dict[Lane, ExactlyOnce] = {}
         """Of an exactly-once handler, by lane."""
         self._on_progress = on_progress
         self._poll_scope = anyio.CancelScope()
+        self._drain_scope = anyio.CancelScope()
+        self._deadline_seconds: float | None = None
+        """How long the records at work may take when the runner stops."""
         self._stopping = False
         self._giving_up = False
         self._ending: dict[TopicPartition, Lane] = {}
@@ -83,8 +106,6 @@ class Runner:
         """Lanes that wait for the end of a rebalance; woken when the consumer has answered, for it may know more."""
         self._is_watched = False
         """Somebody waits for the end of a rebalance to ask `is_idle` again."""
-        self._commit_now = anyio.Event()
-        self._commit_error = ""
         self._lane_tasks: anyio.abc.TaskGroup | None = None
 
     async def start(self) -> None:
@@ -97,29 +118,73 @@ class Runner:
 
     async def run(self) -> None:
         """Poll, handle and commit until `stop`; then finish the records at work, commit, and leave."""
-        beside = self._cut_long_slices if self.handler.spec.exactly_once else self._commit_regularly
+        self.started_at = self._timers.current_time()
+        delivery, workers = self.handler.spec.delivery, self._shared.workers
         try:
             async with anyio.create_task_group() as background:
-                background.start_soon(beside)
+                background.start_soon(self._watch.run)
+                if delivery == "exactly-once":
+                    background.start_soon(self._cut_long_slices)
+                elif delivery == "at-least-once":
+                    background.start_soon(self._commits.run)
                 async with anyio.create_task_group() as self._lane_tasks:
+                    if workers is not None:
+                        workers.start(self._lane_tasks)
                     with self._poll_scope:
                         await self._poll()
                     self._close_lanes()
+                    await self._drain()
+                    if workers is not None:
+                        workers.close()
                 background.cancel_scope.cancel()
         finally:
             # Also when cancelled: what is finished is committed, what is not is not.
             with anyio.CancelScope(shield=True):
                 await self._leave()
 
-    def stop(self) -> None:
-        """Take no further record; those at work are finished."""
+    def stop(self, deadline_seconds: float | None = None) -> None:
+        """Take no further record; those at work are finished, or cancelled when they take longer than the deadline."""
+        if not self._stopping:
+            self._deadline_seconds = deadline_seconds
         self._stopping = True
         self._poll_scope.cancel()
         self._close_lanes()
 
+    def cancel(self) -> None:
+        """Stop, and cancel the records at work now; also in the middle of `stop`."""
+        self.stop(0)
+        self._deadline_seconds = 0
+        self._drain_scope.cancel()
+
     def _close_lanes(self) -> None:
         for lane in self.lanes.values():
             lane.close()
+
+    async def _drain(self) -> None:
+        """Return when no lane is at work any more, or they have been told to end because their time is over."""
+        lanes = [*self.lanes.values(), *self._ending.values()]
+        seconds = math.inf if self._deadline_seconds is None else self._deadline_seconds
+        with self._drain_scope, self._timers.move_on_after(seconds):
+            for lane in lanes:
+                await lane.ended.wait()
+        late = [lane for lane in lanes if not lane.ended.is_set()]
+        if late:
+            logger.warning(
+                "handler %r: it stops, and %s: cancelled, not committed, and handled again by whoever reads "
+                "the partition next",
+                self.handler.__name__, self._still_at_work(late),
+            )  # fmt: skip
+            for lane in late:
+                lane.scope.cancel()
+        for lane in lanes:  # a plain function in its thread cannot be cancelled
+            await lane.ended.wait()
+
+    def _still_at_work(self, lanes: Collection[Lane]) -> str:
+        partitions = {lane.topic_partition for lane in lanes}
+        found = [f"{one[0]} offset {one.offset}" for one in self.at_work() if one.topic_partition in partitions]
+        if found:
+            return f"has not finished {', '.join(found)} in time"
+        return f"what was begun of {_named(lanes)} is not finished (not acknowledged, or not stored) in time"
 
     async def is_idle(self) -> bool:
         """Everything now in this member's partitions has been handled and its outputs are stored.
@@ -128,6 +193,8 @@ class Runner:
         """
         if self._stopping or not all(lane.is_idle for lane in self.lanes.values()):
             return False  # what is dropped when it stops is not handled
+        if self.error is None and any(lane.error is not None for lane in self.lanes.values()):
+            return False  # it is about to be said
         if not await self._is_settled():
             self._is_watched = True
             return False
@@ -143,17 +210,31 @@ class Runner:
     # polling ---------------------------------------------------------------------------------------------------------
 
     async def _poll(self) -> None:
+        pause = 0.1
         while True:
+            self.last_poll_at = self._timers.current_time()
             try:
                 fetched = await self._consumer.fetch()
             except EventBusError as error:
-                # Damaged bytes, or an offset that is gone with start="none": reading on would lose records in silence.
-                raise HandlerError(f"handler {self.handler.__name__!r} cannot read on: {error}") from error
+                if not error.retriable or isinstance(error, (CorruptRecord, StorageError)):
+                    # Damaged bytes, or an offset that is gone with start="none": reading on would lose records in
+                    # silence.
+                    raise HandlerError(f"handler {self.handler.__name__!r} cannot read on: {error}") from error
+                self._say_unreachable(error)
+                await self._timers.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                continue
+            pause, self.poll_error = 0.1, ""
             for chunk in fetched:
                 self._hand_over(chunk)
             self._say_what_was_lost()
             self._wake_those_who_wait()
             await anyio.lowlevel.checkpoint()
+
+    def _say_unreachable(self, error: EventBusError) -> None:
+        if not self.poll_error:  # once for each outage
+            logger.warning("handler %r: polling fails, and is tried again: %s", self.handler.__name__, error)
+        self.poll_error = str(error)
 
     def _hand_over(self, chunk: FetchedRecords) -> None:
         if self._stopping:
@@ -165,7 +246,8 @@ class Runner:
         if lane.error is not None or lane.closing:
             return
         lane.chunks.append(chunk)
-        if len(lane.chunks) >= _CHUNKS_PER_LANE:
+        if len(lane.chunks) >= _CHUNKS_PER_LANE and not lane.paused:
+            lane.paused = True
             self._consumer.pause([topic_partition])
         lane.wake.set()
 
@@ -180,70 +262,78 @@ class Runner:
 
     def _open_lane(self, topic_partition: TopicPartition) -> Lane:
         exactly_once = self.handler.spec.exactly_once
-        lane = Lane(topic_partition, _stops if exactly_once else self._output_failed)
+        lane = Lane(
+            topic_partition,
+            _stops if exactly_once else self._output_failed,
+            commit_every=self.handler.spec.commit_every,
+            on_commit_due=self._commits.due,
+        )
         lane.predecessor = self._ending.get(topic_partition)
         self.lanes[topic_partition] = lane
-        if exactly_once:
-            self._transactions[lane] = ExactlyOnce(
-                lane,
-                self.handler,
-                f"{self.group}.{self.handler.__name__}.{topic_partition}",
-                self._dispatch,
-                self._consumer,
-                self._open_producer,
-                self._wait_until_settled,
-            )
+        if (
+            self._shared.workers is not None
+            and self.handler.spec.concurrency is None
+            and self.handler.signature.is_async
+        ):
+            self._shared.workers.concurrency = max(len(self.lanes), 1)
         assert self._lane_tasks is not None
         self._lane_tasks.start_soon(self._run_lane, lane)
         return lane
 
+    def _way_of(self, lane: Lane) -> Way:
+        if not self.handler.spec.exactly_once:
+            assert self._lane_tasks is not None
+            return self._shared.way_of(lane, self._lane_tasks)
+        self._transactions[lane] = transactions = ExactlyOnce(
+            lane,
+            self._shared,
+            f"{self.group}.{self.handler.__name__}.{lane.topic_partition}",
+            self._open_producer,
+        )
+        return transactions
+
     async def _run_lane(self, lane: Lane) -> None:
         inside_handler.set(self.handler.__name__)
-        transactions = self._transactions.get(lane)
+        way = self._way_of(lane)
         try:
             with lane.scope:
                 if lane.predecessor is not None:
                     await lane.predecessor.ended.wait()
                     lane.predecessor = None
-                await self._work(lane, transactions)
+                await self._work(lane, way)
+                await way.finish()
         finally:
+            await way.aclose()
             lane.ended.set()
             if self._ending.get(lane.topic_partition) is lane:
                 del self._ending[lane.topic_partition]
-            if transactions is not None:
-                del self._transactions[lane]
-                await transactions.aclose()
+            self._transactions.pop(lane, None)
         self._on_progress()
 
-    async def _work(self, lane: Lane, transactions: ExactlyOnce | None) -> None:
-        dispatch = self._dispatch
+    async def _work(self, lane: Lane, way: Way) -> None:
+        """Until the lane is closing, or in error."""
         while not lane.closing:
-            if not lane.chunks:
-                lane.wake = anyio.Event()
-                self._on_progress()
-                await lane.wake.wait()
-                continue
-            chunk = lane.chunks.popleft()
-            if len(lane.chunks) == _CHUNKS_PER_LANE - 1:
-                self._consumer.resume([lane.topic_partition])
-            lane.at_work = True
-            self._commit_now.set()
-            try:
-                if transactions is not None:
-                    await transactions.run(chunk)
-                else:
-                    await dispatch.run(lane, chunk)
-                    if lane.closing:
-                        await self._flush()  # somebody waits for this lane: do not let outputs linger
-                    await lane.outputs_stored()
-            finally:
-                lane.at_work = False
-            if lane.error is not None and not lane.abandoned:
+            if lane.error is not None:
                 self._stop_partition(lane, lane.error)
                 return
-            self._commit_now.set()
+            lane.wake = anyio.Event()
+            if not lane.chunks:
+                self._on_progress()
+                await way.rest()
+                continue
+            chunk = lane.chunks.popleft()
+            if lane.paused:
+                lane.paused = False
+                self._consumer.resume([lane.topic_partition])
+            self._commits.expect()
+            await way.run(chunk)
+            if lane.error is not None:
+                continue
+            self._commits.expect()
             # Handlers that never suspend must not keep other tasks from running for longer than one fetch.
             await anyio.lowlevel.checkpoint()
+        if lane.error is not None and not lane.abandoned:
+            self._stop_partition(lane, lane.error)
 
     def _output_failed(self, error: HandlerError) -> bool:
         """What a handler published was not stored. True: go on all the same."""
@@ -266,8 +356,8 @@ class Runner:
         """Let no transaction grow old because its slice is long: the log would abort it."""
         longest_seconds = self.handler.spec.transaction_timeout_ms / 1000 / LONGEST_SHARE
         while True:
-            await anyio.sleep(longest_seconds / 2)
-            latest = anyio.current_time() - longest_seconds
+            await self._timers.sleep(longest_seconds / 2)
+            latest = self._timers.current_time() - longest_seconds
             for lane, transactions in self._transactions.items():
                 if transactions.begun_at is not None and transactions.begun_at <= latest:
                     lane.stopping = True
@@ -275,6 +365,7 @@ class Runner:
     # rebalances ------------------------------------------------------------------------------------------------------
 
     async def _assigned(self, partitions: list[TopicPartition]) -> None:
+        self.last_assigned_at = self._timers.current_time()
         self._on_progress()
 
     async def _give_up(self, partitions: list[TopicPartition]) -> None:
@@ -285,7 +376,7 @@ class Runner:
             for lane in lanes:
                 lane.close()
             await self._let_end(lanes)
-            if not self.handler.spec.exactly_once:
+            if self.handler.spec.delivery == "at-least-once":
                 await self._settle_and_commit(lanes)
             for lane in lanes:  # not so when cancelled: then they are still ours, and `_leave` commits them
                 self._forget(lane)
@@ -295,7 +386,7 @@ class Runner:
 
     async def _let_end(self, lanes: Collection[Lane]) -> None:
         """Return when they are at rest, or their time is over; a handler that takes longer is cancelled."""
-        with anyio.move_on_after(self._drain_seconds):
+        with self._timers.move_on_after(self._drain_seconds):
             await self._flush()
             for lane in lanes:
                 await lane.ended.wait()
@@ -309,16 +400,16 @@ class Runner:
         )  # fmt: skip
         for lane in late:
             lane.scope.cancel()
-        with anyio.move_on_after(self._drain_seconds):  # a plain function in its thread cannot be cancelled
+        with self._timers.move_on_after(self._drain_seconds):  # a plain function in its thread cannot be cancelled
             for lane in late:
                 await lane.ended.wait()
 
     async def _settle_and_commit(self, lanes: Collection[Lane]) -> None:
-        with anyio.move_on_after(self._drain_seconds):
+        with self._timers.move_on_after(self._drain_seconds):
             if any(not lane.is_idle for lane in lanes):
                 await self._flush()
         try:
-            await self._commit_lanes(lanes)
+            await self._commits.commit_lanes(lanes)
         except EventBusError as error:
             logger.warning(
                 "handler %r: what was finished of %s could not be committed before the group %r took it away: %s; "
@@ -330,7 +421,7 @@ class Runner:
         """The partition is lost, or gone, or is another one of the same name: nothing of it is committed any more."""
         lane = self.lanes.get(topic_partition)
         if lane is not None:
-            if lane.at_work or lane.finished > lane.committed:
+            if lane.is_busy or lane.finished > lane.committed:
                 self._lost.append(lane)
             lane.close(abandon=True)
             self._forget(lane)
@@ -374,54 +465,76 @@ class Runner:
 
     # commits ---------------------------------------------------------------------------------------------------------
 
-    async def _commit_regularly(self) -> None:
-        while True:
-            await self._commit_now.wait()
-            self._commit_now = anyio.Event()
-            await anyio.sleep(_COMMIT_INTERVAL_SECONDS)
-            await self._commit()
-            if any(lane.at_work or lane.finished > lane.committed for lane in self.lanes.values()):
-                self._commit_now.set()  # slow handlers, or a commit that failed
-
-    async def _commit(self) -> None:
-        self._consumer.assignment()  # those gone meanwhile are abandoned here
-        try:
-            await self._commit_lanes(self.lanes.values())
-        except REBALANCED as error:
-            # The next fetch rejoins; then it is tried again, or the partition is given up there.
-            logger.debug("handler %r: not committed yet: %s", self.handler.__name__, error)
-        except EventBusError as error:
-            if str(error) != self._commit_error:  # it is tried ten times a second: say it once
-                self._commit_error = str(error)
-                logger.error("handler %r: offsets are not committed: %s", self.handler.__name__, error)
-        else:
-            self._commit_error = ""
-
-    async def _commit_lanes(self, lanes: Collection[Lane]) -> None:
-        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-        moving: list[Lane] = []
-        for lane in lanes:
-            lane.settle()
-            if lane.finished > lane.committed and not lane.abandoned:
-                offsets[lane.topic_partition] = OffsetAndMetadata(lane.finished)
-                moving.append(lane)
-        if offsets:
-            await self._consumer.commit(offsets)
-        for lane in moving:
-            lane.committed = max(lane.committed, offsets[lane.topic_partition].offset)
+    async def commit(self) -> None:
+        """Commit what is finished now. Raises what a commit raises."""
+        if self.handler.spec.delivery == "at-least-once" and not self.has_left:
+            await self._commits.commit()
 
     async def _leave(self) -> None:
         try:
-            if not self.handler.spec.exactly_once:
-                # The flush drives the outputs itself: when everything is cancelled at once, the sender's task is gone.
-                await self._flush()
-                await self._commit()
+            if self.handler.spec.delivery == "at-least-once":
+                with self._timers.move_on_after(self._drain_seconds):
+                    # The flush drives the outputs itself: when everything is cancelled at once, the sender's task is
+                    # gone.
+                    await self._flush()
+                    await self._commits.attempt()
         finally:
             try:
                 await self._consumer.aclose()
             finally:  # whatever went wrong: the bus waits for this
                 self.has_left = True
                 self._on_progress()
+
+    # what health is made of ------------------------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> Counts:
+        return self._dispatch.counts
+
+    @property
+    def last_commit_at(self) -> float | None:
+        """Seconds on the backend's timers; None: not yet."""
+        return self._commits.last_commit_at
+
+    @property
+    def commit_error(self) -> str:
+        """What kept the last commit from being stored; "" when it was."""
+        return self._commits.error
+
+    @property
+    def commit_failing_since(self) -> float | None:
+        """Seconds on the backend's timers; None while commits are stored."""
+        return self._commits.failing_since
+
+    @property
+    def member(self) -> GroupMetadata:
+        """Which member of which generation this runner is; generation -1: none now."""
+        return self._consumer.group_metadata()
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """Its place in the group is being negotiated."""
+        return self._giving_up or self.member.generation_id < 0
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        """Partitions that are not fetched from, because enough of them waits for the handler."""
+        return [topic_partition for topic_partition, lane in self.lanes.items() if lane.paused]
+
+    def at_work(self) -> list[AtWork]:
+        """The records whose handlers are at work now."""
+        return self._watch.at_work()
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """By partition how many offsets lie between what is committed (or was begun with) and the end."""
+        partitions = self._consumer.assignment()
+        committed = await self._consumer.committed(partitions)
+        behind: dict[TopicPartition, int] = {}
+        for topic_partition, end in (await self._consumer.end_offsets(partitions)).items():
+            known = committed.get(topic_partition)
+            at = await self._consumer.position(topic_partition) if known is None else known.offset
+            behind[topic_partition] = max(end - at, 0)
+        return behind
 
     def __repr__(self) -> str:
         return f"<runner {self.handler.__name__} group={self.group} lanes={len(self.lanes)}>"

@@ -210,15 +210,15 @@ async def test_a_commit_refused_in_a_rebalance_is_tried_again_in_silence(caplog:
         run.consumer.commit_error = RebalanceInProgress("wait")
         run.consumer.deliver(records(T0, range(3)))
         await until(lambda: len(slow.done) == 3)
-        await run.runner._commit()
+        await run.runner._commits.attempt()
         run.consumer.commit_error = None
-        await run.runner._commit()
+        await run.runner._commits.attempt()
         assert run.consumer.offsets[T0].offset == 3
         run.consumer.commit_error = StorageFull("full")
         run.consumer.deliver(records(T0, [3]))
         await until(lambda: len(slow.done) == 4)
-        await run.runner._commit()
-        await run.runner._commit()
+        await run.runner._commits.attempt()
+        await run.runner._commits.attempt()
         run.consumer.commit_error = None
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO] == [
         "handler 'handle': offsets are not committed: full"

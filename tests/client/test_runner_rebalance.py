@@ -136,28 +136,6 @@ async def test_a_storm_of_members(url: str, seed: int) -> None:
         ledger.check(await ends_of(watcher))
 
 
-async def test_two_handlers_of_one_group_and_topic_share_it(url: str) -> None:
-    bus = EventBus(url)
-    bus.topic("t", partitions=4)
-    seen: dict[str, list[int]] = {"one": [], "two": []}
-
-    @bus.consumer("t", group="g")
-    async def one(number: int, record: ConsumerRecord) -> None:
-        seen["one"].append(record.partition)
-
-    @bus.consumer("t", group="g")
-    async def two(number: int, record: ConsumerRecord) -> None:
-        seen["two"].append(record.partition)
-
-    async with bus:
-        await bus.drain()
-        for number in range(40):
-            await bus.send("t", number, partition=number % 4)
-        await bus.drain()
-    assert len(seen["one"]) == len(seen["two"]) == 20
-    assert set(seen["one"]) & set(seen["two"]) == set()
-
-
 async def test_two_handlers_of_one_group_with_topics_of_their_own(url: str) -> None:
     bus = EventBus(url)
     for topic in ("a", "b"):

@@ -1,0 +1,131 @@
+"""Hop 7: what is finished in a handler's lanes becomes its group's offsets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+import anyio
+
+from eventbus.backends.base import BackendConsumer
+from eventbus.backends.clock import Timers
+from eventbus.client.handlers import Handler
+from eventbus.client.lane import Lane
+from eventbus.errors import (
+    EventBusError,
+    FencedInstanceId,
+    IllegalGeneration,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from eventbus.types import OffsetAndMetadata, TopicPartition
+
+logger = logging.getLogger("eventbus.runner")
+
+REBALANCED = (IllegalGeneration, UnknownMemberId, RebalanceInProgress, FencedInstanceId)
+"""What a commit says to a member whose group has moved on."""
+_LONGEST_PAUSE_SECONDS = 5.0
+"""Between two attempts, while commits fail."""
+
+
+class LaneCommits:
+    """Commits the lanes' finished prefixes, at intervals and when somebody asks for it."""
+
+    def __init__(
+        self,
+        handler: Handler[..., object],
+        consumer: BackendConsumer,
+        lanes: Mapping[TopicPartition, Lane],
+        timers: Timers,
+    ) -> None:
+        self._handler = handler
+        self._consumer = consumer
+        self._lanes = lanes
+        self._timers = timers
+        self._interval_seconds = handler.spec.commit_interval_ms / 1000
+        self._expected = anyio.Event()
+        """There will be something to commit."""
+        self._due = anyio.Event()
+        """Do not wait for the end of the interval."""
+        self._failures = 0
+        self.last_commit_at: float | None = None
+        """Seconds on the timers."""
+        self.error = ""
+        """What kept the last commit from being stored; "" when it was."""
+        self.failing_since: float | None = None
+        """Seconds on the timers; None while commits are stored."""
+
+    def expect(self) -> None:
+        """A lane is at work: commit what it has finished at the end of an interval."""
+        self._expected.set()
+
+    def due(self) -> None:
+        """Commit as soon as possible."""
+        self._expected.set()
+        self._due.set()
+
+    async def run(self) -> None:
+        """Commit regularly, for ever; the failures are logged, and tried again at growing intervals."""
+        while True:
+            await self._expected.wait()
+            self._expected = anyio.Event()
+            if self._failures:
+                await self._timers.sleep(min(self._interval_seconds * 2**self._failures, _LONGEST_PAUSE_SECONDS))
+            else:
+                with self._timers.move_on_after(self._interval_seconds):
+                    await self._due.wait()
+            self._due = anyio.Event()
+            await self.attempt()
+            if any(lane.is_busy or lane.finished > lane.committed for lane in self._lanes.values()):
+                self._expected.set()  # slow handlers, or a commit that failed
+
+    async def attempt(self) -> None:
+        """Commit what is finished now; what goes wrong is logged."""
+        try:
+            await self.commit()
+        except REBALANCED as error:
+            # The next fetch rejoins; then it is tried again, or the partition is given up there.
+            logger.debug("handler %r: not committed yet: %s", self._handler.__name__, error)
+        except EventBusError as error:
+            if str(error) != self.error:  # it is tried again and again: say it once
+                logger.error("handler %r: offsets are not committed: %s", self._handler.__name__, error)
+            self.failed(error)
+
+    async def commit(self) -> None:
+        """Commit what is finished now, of all lanes. Raises what a commit raises."""
+        self._consumer.assignment()  # those gone meanwhile are abandoned here
+        await self.commit_lanes(list(self._lanes.values()))
+
+    async def commit_lanes(self, lanes: Collection[Lane]) -> None:
+        """The same of some lanes."""
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        moving: list[Lane] = []
+        for lane in lanes:
+            lane.settle()
+            lane.commit_begins()
+            if lane.finished > lane.committed and not lane.abandoned:
+                offsets[lane.topic_partition] = OffsetAndMetadata(lane.finished)
+                moving.append(lane)
+        if not offsets:
+            return
+        try:
+            await self._consumer.commit(offsets)
+        except EventBusError as error:
+            for lane in moving:
+                lane.was_committed(offsets[lane.topic_partition].offset, error)
+            raise
+        for lane in moving:
+            lane.was_committed(offsets[lane.topic_partition].offset)
+        self.succeeded()
+
+    def succeeded(self) -> None:
+        """A commit was stored."""
+        self.error, self._failures, self.failing_since = "", 0, None
+        self.last_commit_at = self._timers.current_time()
+
+    def failed(self, error: EventBusError) -> None:
+        """A commit was refused, and not because the group rebalances."""
+        self.error = str(error)
+        self._failures += 1
+        if self.failing_since is None:
+            self.failing_since = self._timers.current_time()

@@ -1,0 +1,90 @@
+"""``concurrency=`` where partitions keep their order: so many of them are at work at once, and all have their turns."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from eventbus.backends.clock import Timers
+from eventbus.client.lane import Lane
+
+_TURN_SECONDS = 0.05
+"""A lane works so long while others wait; then it ends the record at work, and goes to the end of the line."""
+
+
+class _Waiter:
+    __slots__ = ("has_turn", "wake")
+
+    def __init__(self) -> None:
+        self.wake = anyio.Event()
+        self.has_turn = False
+
+
+class Turns:
+    """Of the lanes of one handler."""
+
+    def __init__(self, count: int, timers: Timers) -> None:
+        self._free = count
+        self._timers = timers
+        self._line: deque[_Waiter] = deque()
+        self._at_work: dict[Lane, float] = {}
+        """Since when; the longest first."""
+
+    @asynccontextmanager
+    async def of(self, lane: Lane) -> AsyncGenerator[None]:
+        """A lane's turn. Its ``stopping`` is set when the turn is over."""
+        if self._free and not self._line:
+            self._free -= 1
+        else:
+            await self._wait(lane)
+        self._at_work[lane] = self._timers.current_time()
+        lane.stopping = lane.closing
+        try:
+            yield
+        finally:
+            del self._at_work[lane]
+            lane.stopping = lane.closing
+            self._pass_on()
+
+    async def _wait(self, lane: Lane) -> None:
+        waiter = _Waiter()
+        self._line.append(waiter)
+        try:
+            while not waiter.has_turn:
+                if self._line[0] is waiter:
+                    with self._timers.move_on_after(_TURN_SECONDS):
+                        await waiter.wake.wait()
+                    self._end_longest()
+                else:
+                    await waiter.wake.wait()
+                    if not waiter.has_turn:  # it is the first in line now
+                        waiter.wake = anyio.Event()
+        except BaseException:
+            if waiter.has_turn:
+                self._pass_on()
+            else:
+                was_first = self._line[0] is waiter
+                self._line.remove(waiter)
+                if was_first and self._line:
+                    self._line[0].wake.set()
+            raise
+
+    def _end_longest(self) -> None:
+        latest = self._timers.current_time() - _TURN_SECONDS
+        for lane, since in self._at_work.items():
+            if since <= latest and not lane.stopping:
+                lane.stopping = True
+                return
+
+    def _pass_on(self) -> None:
+        if not self._line:
+            self._free += 1
+            return
+        waiter = self._line.popleft()
+        waiter.has_turn = True
+        waiter.wake.set()
+        if self._line:
+            self._line[0].wake.set()

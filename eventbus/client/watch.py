@@ -1,0 +1,245 @@
+"""How long calls take: one task looks at all calls of a handler at intervals, and knows those that take too long.
+
+It compares what it sees with what it saw before; a call costs nothing. A call is met at most one interval after it
+began, so that it is late at most an interval after its time is over, and never before.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from typing import NamedTuple, Protocol
+
+import anyio
+
+from eventbus.backends.clock import Timers
+from eventbus.client.dispatch import Dispatch
+from eventbus.client.handlers import Handler
+from eventbus.client.lane import Lane, Taken
+from eventbus.types import FetchedRecords, TopicPartition
+
+logger = logging.getLogger("eventbus.runner")
+
+_LONGEST_INTERVAL_SECONDS = 1.0
+_INTERVALS_PER_TIMEOUT = 20
+"""A call is cancelled within 5 % of its timeout, plus what the event loop is late."""
+
+
+class AtWork(NamedTuple):
+    """A record whose handler is at work."""
+
+    topic_partition: TopicPartition
+    offset: int
+    since: float
+    """Seconds on the backend's timers, known to the interval of the watch: one second at most."""
+
+
+class Watched(Protocol):
+    """What makes calls, one at a time."""
+
+    @property
+    def marker(self) -> object | None:
+        """Another value for each call; None while there is none."""
+        ...
+
+    @property
+    def where(self) -> tuple[TopicPartition, int] | None:
+        """Partition and offset of the record at work."""
+        ...
+
+    def is_too_late(self) -> None:
+        """Cancel the call at work and begin no other inside the scope that is cancelled."""
+        ...
+
+    def stop_lane(self, dispatch: Dispatch, seconds: float) -> None:
+        """The call at work is in a thread and cannot be cancelled: stop its lane now."""
+        ...
+
+
+class _Seen:
+    """What was seen of one that makes calls."""
+
+    __slots__ = ("is_told", "marker", "since")
+
+    def __init__(self) -> None:
+        self.marker: object | None = None
+        self.since = 0.0
+        self.is_told = False
+
+
+class LaneCall:
+    """Records of a lane being handled in order: one `Dispatch.run`."""
+
+    __slots__ = ("_lane", "_start", "_taken", "chunk", "late", "scope")
+
+    def __init__(self, lane: Lane, chunk: FetchedRecords, start: int, taken: Taken | None) -> None:
+        self._lane = lane
+        self._start = start
+        self._taken = taken
+        self.chunk = chunk
+        self.scope = anyio.CancelScope()
+        self.late: object | None = None
+        """The marker of a call that was cancelled because it took too long."""
+
+    @property
+    def index(self) -> int:
+        """The record at work; if none is, the next one."""
+        if self._taken is not None:
+            return max(self._lane.index, self._start)
+        # The fast path of a handler moves nothing but `finished`.
+        return max(self._lane.index, self._start, bisect_left(self.chunk.offsets, self._lane.reached))
+
+    @property
+    def marker(self) -> object | None:
+        lane = self._lane
+        if lane.index < 0:
+            return None
+        return (lane.index, 0 if self._taken is not None else lane.reached)
+
+    @property
+    def where(self) -> tuple[TopicPartition, int] | None:
+        index = self.index
+        if self._lane.index < 0 or index >= len(self.chunk):
+            return None
+        return self._lane.topic_partition, self.chunk.offsets[index]
+
+    def is_too_late(self) -> None:
+        self.late = self.marker
+        self._lane.stopping = True
+        self.scope.cancel()
+
+    def stop_lane(self, dispatch: Dispatch, seconds: float) -> None:
+        self._lane.stopping = True
+        dispatch.timed_out(self._lane, self.chunk, self.index, seconds)
+
+
+class Watch:
+    """Of one handler."""
+
+    def __init__(self, handler: Handler[..., object], dispatch: Dispatch, timers: Timers) -> None:
+        self._handler = handler
+        self._dispatch = dispatch
+        self._timers = timers
+        self.timeout_seconds = timeout = handler.spec.timeout
+        self._in_threads = not handler.signature.is_async
+        self._interval_seconds = _LONGEST_INTERVAL_SECONDS
+        if timeout is not None:
+            self._interval_seconds = min(timeout / _INTERVALS_PER_TIMEOUT, _LONGEST_INTERVAL_SECONDS)
+        self._seen: dict[Watched, _Seen] = {}
+        self._wake: anyio.Event | None = None
+        """While nobody makes calls: the watch sleeps."""
+
+    def begins(self, one: Watched) -> None:
+        """From now on it may make calls."""
+        self._seen[one] = _Seen()
+        if self._wake is not None:
+            self._wake.set()
+
+    def ends(self, one: Watched) -> None:
+        """It makes no calls for now."""
+        self._seen.pop(one, None)
+
+    async def run(self) -> None:
+        """Look at all calls, for ever. Raises HandlerError for one in a thread that takes too long ("crash")."""
+        while True:
+            if not self._seen:
+                self._wake = anyio.Event()
+                await self._wake.wait()
+                self._wake = None
+            await self._timers.sleep(self._look())
+
+    def _look(self) -> float:
+        """One look at all calls; seconds until the next one."""
+        now, timeout = self._timers.current_time(), self.timeout_seconds
+        pause = self._interval_seconds
+        for one, seen in list(self._seen.items()):
+            marker = one.marker
+            if marker is None or marker != seen.marker:
+                seen.marker, seen.since, seen.is_told = marker, now, False
+            if marker is None or timeout is None or seen.is_told:
+                continue
+            left = seen.since + timeout - now
+            if left <= 0:
+                seen.is_told = True
+                self._is_late(one)
+            else:
+                pause = min(pause, left)
+        return pause
+
+    def _is_late(self, one: Watched) -> None:
+        timeout = self.timeout_seconds
+        assert timeout is not None
+        if not self._in_threads:
+            one.is_too_late()
+        elif self._handler.spec.on_error == "skip":
+            logger.warning(
+                "handler %r: %s takes longer than timeout=%s s in its thread, where it cannot be cancelled: "
+                "what is behind it waits", self._handler.__name__, _named(one.where), timeout,
+            )  # fmt: skip
+        else:
+            one.stop_lane(self._dispatch, timeout)
+
+    def at_work(self) -> list[AtWork]:
+        """The records whose handlers are at work now."""
+        now = self._timers.current_time()
+        found: list[AtWork] = []
+        for one, seen in self._seen.items():
+            where = one.where
+            if where is not None and (marker := one.marker) is not None:
+                found.append(AtWork(*where, seen.since if marker == seen.marker else now))
+        return sorted(found)
+
+    def timed_out(self, dispatch: Dispatch, lane: Lane, chunk: FetchedRecords, index: int) -> bool:
+        """A call was cancelled because it took too long. True: go on behind it. Raises HandlerError ("crash")."""
+        assert self.timeout_seconds is not None
+        return dispatch.timed_out(lane, chunk, index, self.timeout_seconds)
+
+    async def run_in_order(
+        self, dispatch: Dispatch, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None
+    ) -> int:
+        """Handle the records from ``start`` on; the first not begun. Returns early when the lane stops or is in error.
+
+        A call that takes too long is passed over, or stops the lane, as ``on_error`` says.
+        """
+        while start < len(chunk):
+            call = LaneCall(lane, chunk, start, taken)
+            lane.index = start
+            self.begins(call)
+            try:
+                if self.timeout_seconds is None or self._in_threads:
+                    await dispatch.run(lane, chunk, start, taken)
+                else:
+                    with call.scope:
+                        await dispatch.run(lane, chunk, start, taken)
+            finally:
+                self.ends(call)
+            start = call.index
+            if call.late is None:
+                break
+            lane.stopping = lane.closing
+            if call.marker == call.late and start < len(chunk):
+                if not self.timed_out(dispatch, lane, chunk, start):
+                    break
+                start = self._pass_over(dispatch, lane, chunk, start, taken)
+            # Else it ended in the very turn in which it was cancelled: its task was about to go on already, and saw
+            # nothing of it; `Dispatch.run` then looked at ``stopping`` and returned. It has finished, in time.
+            if lane.closing or lane.error is not None:
+                break
+        if start >= len(chunk) and taken is None:
+            lane.handled(chunk.next_offset)
+        return start
+
+    def _pass_over(self, dispatch: Dispatch, lane: Lane, chunk: FetchedRecords, index: int, taken: Taken | None) -> int:
+        """The records of a call are finished, for better or worse; the first one behind them."""
+        end = dispatch.end_of(chunk, index)
+        output = dispatch.left_behind(chunk, index)
+        if taken is None:
+            lane.handled(chunk.offsets[end - 1] + 1, output)
+        else:
+            for place in range(index, end):
+                taken.handled(place, output)
+        return end
+
+
+def _named(where: tuple[TopicPartition, int] | None) -> str:
+    return "a call" if where is None else f"{where[0]} offset {where[1]}"

@@ -1,0 +1,362 @@
+"""The ways a lane handles what was fetched: in order, committed before, acknowledged by hand, or beside one another.
+
+The fifth, in transactions, is `exactly_once`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from eventbus.backends.base import BackendConsumer
+from eventbus.backends.clock import Timers
+from eventbus.client.dispatch import Dispatch
+from eventbus.client.handlers import Handler
+from eventbus.client.lane import Lane, Taken, part_of
+from eventbus.client.lane_commits import REBALANCED, LaneCommits
+from eventbus.client.turns import Turns
+from eventbus.client.watch import Watch
+from eventbus.client.workers import Backlog, Workers
+from eventbus.errors import EventBusError
+from eventbus.types import FetchedRecords, OffsetAndMetadata
+
+logger = logging.getLogger("eventbus.runner")
+
+_RECORDS_PER_SLICE = 500
+"""Committed at a time before they are handled: so many a crash may lose."""
+_MOST_TAKEN = 2_000
+"""Records given to the workers in one go; then others run."""
+_LONGEST_PAUSE_SECONDS = 5.0
+
+
+class Way(Protocol):
+    """One lane's."""
+
+    async def run(self, chunk: FetchedRecords) -> None:
+        """Begin all records, or as many as the lane may; what was begun need not have ended on return."""
+        ...
+
+    async def rest(self) -> None:
+        """Return when the lane is woken."""
+        ...
+
+    async def finish(self) -> None:
+        """The lane is closing, or in error: return when all that was begun has ended."""
+        ...
+
+    async def aclose(self) -> None:
+        """The lane ends here, also when it was cancelled. On return nothing of it is at work."""
+        ...
+
+
+class Shared:
+    """What the lanes of one handler share."""
+
+    def __init__(
+        self,
+        handler: Handler[Any, Any],
+        dispatch: Dispatch,
+        consumer: BackendConsumer,
+        commits: LaneCommits,
+        timers: Timers,
+        flush: Callable[[], Awaitable[None]],
+        settled: Callable[[Lane], Awaitable[None]],
+        budget_seconds: float,
+    ) -> None:
+        self.handler = handler
+        self.dispatch = dispatch
+        self.consumer = consumer
+        self.commits = commits
+        self.timers = timers
+        self.flush = flush
+        self.settled = settled
+        """Returns when no rebalance is under way, or the lane is closing."""
+        self.budget_seconds = budget_seconds
+        """How long a partition that moves waits for what is at work."""
+        self.watch = Watch(handler, dispatch, timers)
+        spec = handler.spec
+        in_threads = not handler.signature.is_async
+        limited = spec.concurrency is not None and spec.is_ordered and not in_threads
+        self.turns = Turns(spec.concurrency, timers) if limited and spec.concurrency is not None else None
+        """Plain functions wait for one of their threads instead."""
+        self.workers: Workers | None = None
+        if not spec.is_ordered:
+            by_key = spec.order == "key"
+            self.workers = Workers(dispatch, self.watch, spec.concurrency or 1, by_key=by_key, in_threads=in_threads)
+
+    def count_lanes(self, count: int) -> None:
+        """Where ``concurrency`` is not said, there are as many workers as partitions."""
+        if self.workers is not None and self.handler.spec.concurrency is None and self.handler.signature.is_async:
+            self.workers.concurrency = max(count, self.workers.concurrency)
+
+    def turn(self, lane: Lane) -> AbstractAsyncContextManager[None]:
+        """Around the work of a lane, where only so many may be at work."""
+        return nullcontext() if self.turns is None else self.turns.of(lane)
+
+    def way_of(self, lane: Lane, tasks: anyio.abc.TaskGroup) -> Way:
+        spec = self.handler.spec
+        if self.workers is not None:
+            return Beside(lane, self, self.workers, tasks)
+        if spec.ack == "manual":
+            return ByHand(lane, self)
+        if spec.delivery == "at-most-once":
+            return AtMostOnce(lane, self)
+        return InOrder(lane, self)
+
+
+class InOrder:
+    """One record after the other; finished when its call has returned and its outputs are stored."""
+
+    def __init__(self, lane: Lane, shared: Shared) -> None:
+        self._lane = lane
+        self._shared = shared
+        self._uncommitted = 0
+
+    async def run(self, chunk: FetchedRecords) -> None:
+        every = self._shared.handler.spec.commit_every
+        if every is None:
+            await self._handle(chunk)
+            return
+        start = 0
+        while start < len(chunk) and not (self._lane.closing or self._lane.error):
+            end = min(start + every - self._uncommitted, len(chunk))
+            await self._handle(part_of(chunk, start, end))
+            self._uncommitted += end - start
+            start = end
+            if self._uncommitted >= every:
+                self._uncommitted = 0
+                await self._shared.commits.attempt()
+
+    async def _handle(self, chunk: FetchedRecords) -> None:
+        lane, shared = self._lane, self._shared
+        with at_work(lane):
+            if shared.turns is None:
+                await shared.watch.run_in_order(shared.dispatch, lane, chunk)
+            else:
+                await self._in_turns(shared.turns, chunk)
+            if lane.closing:
+                await shared.flush()  # somebody waits for this lane: do not let outputs linger
+            await lane.outputs_stored()
+
+    async def _in_turns(self, turns: Turns, chunk: FetchedRecords) -> None:
+        lane, shared = self._lane, self._shared
+        start = 0
+        while start < len(chunk) and not (lane.closing or lane.error):
+            async with turns.of(lane):
+                start = await shared.watch.run_in_order(shared.dispatch, lane, chunk, start)
+
+    async def rest(self) -> None:
+        await self._lane.wake.wait()
+
+    async def finish(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class AtMostOnce:
+    """Each slice of a fetch is committed before it is handled: a crash loses what was not handled of it.
+
+    A slice that is committed is handled to its end, also when the lane is closing: nobody else will.
+    """
+
+    def __init__(self, lane: Lane, shared: Shared) -> None:
+        self._lane = lane
+        self._shared = shared
+
+    async def run(self, chunk: FetchedRecords) -> None:
+        lane = self._lane
+        size = self._shared.handler.spec.commit_every or _RECORDS_PER_SLICE
+        for start in range(0, len(chunk), size):
+            piece = part_of(chunk, start, min(start + size, len(chunk)))
+            with at_work(lane):
+                if not await self._commit(piece.next_offset):
+                    return
+                await self._handle(piece)
+            if lane.error is not None:
+                return
+
+    async def _commit(self, next_offset: int) -> bool:
+        """False: the lane is closing, and the slice belongs to whoever reads the partition next."""
+        lane, shared = self._lane, self._shared
+        pause = shared.handler.spec.commit_interval_ms / 1000
+        while not lane.closing:
+            try:
+                await shared.consumer.commit({lane.topic_partition: OffsetAndMetadata(next_offset)})
+            except REBALANCED as error:
+                logger.debug("handler %r: not committed yet: %s", shared.handler.__name__, error)
+                await shared.settled(lane)
+            except EventBusError as error:
+                if str(error) != shared.commits.error:
+                    logger.error(
+                        "handler %r: the offset %d of %s is not committed, so what is below it is not handled yet: %s",
+                        shared.handler.__name__, next_offset, lane.topic_partition, error,
+                    )  # fmt: skip
+                shared.commits.failed(error)
+            else:
+                lane.was_committed(next_offset)
+                shared.commits.succeeded()
+                return True
+            lane.wake = anyio.Event()
+            if not lane.closing:
+                with shared.timers.move_on_after(pause):
+                    await lane.wake.wait()
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        return False
+
+    async def _handle(self, piece: FetchedRecords) -> None:
+        lane, shared = self._lane, self._shared
+        start = 0
+        while start < len(piece) and lane.error is None:
+            async with shared.turn(lane):
+                lane.stopping = False
+                start = await shared.watch.run_in_order(shared.dispatch, lane, piece, start)
+        if lane.closing:
+            await shared.flush()
+        await lane.outputs_stored()
+
+    async def rest(self) -> None:
+        await self._lane.wake.wait()
+
+    async def finish(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class _Ahead:
+    """Ways that begin records while earlier ones are not finished, up to ``max_unfinished``."""
+
+    def __init__(self, lane: Lane, shared: Shared) -> None:
+        self._lane = lane
+        self._shared = shared
+
+    async def _next(self, chunk: FetchedRecords, start: int) -> Taken | None:
+        """As many records as may be begun now; None: the lane is closing or in error."""
+        lane, most, wanted = self._lane, self._shared.handler.spec.max_unfinished, len(chunk) - start
+        least = min(wanted, max(most // 4, 1))
+        while lane.error is None and not lane.closing:
+            room = most - lane.unfinished
+            if room >= least:
+                return lane.take(part_of(chunk, start, start + min(room, wanted, _MOST_TAKEN)))
+            lane.wake = anyio.Event()
+            await self._wait(most - least)
+        return None
+
+    async def rest(self) -> None:
+        await self._wait(0)
+
+    async def _wait(self, unfinished: int) -> None:
+        """Return when the lane is woken, or no more records than that are unfinished."""
+        if self._lane.unfinished > unfinished:
+            self._lane.wake_when(unfinished)
+        await self._lane.wake.wait()
+
+    async def _acknowledged(self) -> None:
+        """Return when all that was begun is acknowledged, or the time for that is over."""
+        lane = self._lane
+        with self._shared.timers.move_on_after(self._shared.budget_seconds):
+            while lane.unfinished and lane.error is None and not lane.abandoned:
+                lane.wake = anyio.Event()
+                lane.wake_when(0)
+                await lane.wake.wait()
+
+
+class ByHand(_Ahead):
+    """One call after the other; a record is finished when it is acknowledged, in the call or later."""
+
+    async def run(self, chunk: FetchedRecords) -> None:
+        lane, shared = self._lane, self._shared
+        start = 0
+        while start < len(chunk):
+            taken = await self._next(chunk, start)
+            if taken is None:
+                return
+            start += len(taken.chunk)
+            begun = 0
+            with at_work(lane):
+                while begun < len(taken.chunk) and not (lane.closing or lane.error):
+                    async with shared.turn(lane):
+                        begun = await shared.watch.run_in_order(shared.dispatch, lane, taken.chunk, begun, taken)
+            if begun < len(taken.chunk) and lane.error is None:
+                lane.cut(taken.chunk.offsets[begun])
+
+    async def finish(self) -> None:
+        await self._acknowledged()
+
+    async def aclose(self) -> None: ...
+
+
+class Beside(_Ahead):
+    """By the handler's workers: by key or without any order."""
+
+    def __init__(self, lane: Lane, shared: Shared, workers: Workers, tasks: anyio.abc.TaskGroup) -> None:
+        super().__init__(lane, shared)
+        self._workers = workers
+        self._backlog: Backlog = workers.open(lane)
+        self._tasks = tasks
+        self._is_settling = False
+
+    async def run(self, chunk: FetchedRecords) -> None:
+        start = 0
+        while start < len(chunk):
+            taken = await self._next(chunk, start)
+            if taken is None:
+                return
+            start += len(taken.chunk)
+            self._workers.add(self._backlog, taken)
+            await anyio.lowlevel.checkpoint()
+
+    async def _wait(self, unfinished: int) -> None:
+        if self._lane.has_outputs and not self._is_settling:
+            self._is_settling = True
+            self._tasks.start_soon(self._settle)
+        await super()._wait(unfinished)
+
+    async def _settle(self) -> None:
+        """Records wait for their outputs: that must not keep the lane from taking others."""
+        try:
+            await self._lane.outputs_stored()
+        finally:
+            self._is_settling = False
+            self._lane.wake.set()
+
+    async def finish(self) -> None:
+        lane, backlog = self._lane, self._backlog
+        if lane.error is None:
+            backlog.close()
+        while True:
+            if lane.error is not None:
+                backlog.drop()
+            if backlog.is_over:
+                break
+            lane.wake = anyio.Event()
+            await lane.wake.wait()
+        if lane.has_outputs:
+            await self._shared.flush()
+            await lane.outputs_stored()
+        if self._shared.handler.spec.ack == "manual":
+            await self._acknowledged()
+
+    async def aclose(self) -> None:
+        lane, backlog = self._lane, self._backlog
+        if backlog.is_over:
+            return
+        self._workers.cancel(backlog)
+        with anyio.CancelScope(shield=True):
+            while backlog.workers:
+                lane.wake = anyio.Event()
+                await lane.wake.wait()
+
+
+@contextmanager
+def at_work(lane: Lane) -> Generator[None]:
+    lane.at_work = True
+    try:
+        yield
+    finally:
+        lane.at_work = False
