@@ -16,6 +16,7 @@ import bus
 import core
 import groups
 import growth
+import handlers
 import peers
 import transactions
 from figures import FIGURES

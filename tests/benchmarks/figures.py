@@ -201,4 +201,31 @@ FIGURES = [
         True,
         "us",
     ),
+    Figure(
+        "json3",
+        "the same with 3 middlewares",
+        "typed JSON consumer, 3 middlewares:records cpu",
+        None,
+        None,
+        250e3,
+    ),
+    Figure("H1", "dispatch, by CPU", "dispatch of a record:records cpu", "faststream consume:records cpu", 8, 15),
+    Figure("H4", "plain functions / a hop each", "plain function:records", "thread per record:records", 5, 20),
+    Figure(
+        "H5",
+        "time limit, policy on / off",
+        "handlers with everything on:on cpu us",
+        "handlers with everything on:off cpu us",
+        2.5,
+        1.5,
+        True,
+        "us",
+    ),
+    Figure(
+        "K1", "32 keys side by side / in order", "keys side by side:records", "keys side by side:in order", None, 20
+    ),
+    Figure("K2", "one key of 1,000 hangs / none", "one blocked key:others", "one blocked key:free", None, 0.9),
+    Figure("idle", "CPU of an idle consumer", "idle consumer:% cpu", None, None, 1, True, "%"),
+    Figure("mem", "memory, a million records more", "memory of a long run:MB per M", None, None, 1, True, "MB"),
+    Figure("kit", "a test with the kit", "a test with the kit:ms", None, None, 10, True, "ms"),
 ]
