@@ -9,7 +9,7 @@ from eventbus.backends.base import BackendProducer
 from eventbus.backends.delivery import Delivery, OnDelivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord, passed_through, tell_all
-from eventbus.client.producer import HeadersLike, Producer
+from eventbus.client.producer import HeadersLike, Producer, pack_headers
 from eventbus.errors import BufferExhausted, EventBusError
 from eventbus.types import RecordMetadata
 from serdes import Serde
@@ -100,7 +100,7 @@ class InterceptedProducer(Producer):
             topic=topic,
             value=value,
             key=key,
-            headers=headers,
+            headers=pack_headers(headers) if headers else (),
             partition=partition,
             partition_key=partition_key,
             timestamp_ms=timestamp_ms,
@@ -130,7 +130,7 @@ class InterceptedProducer(Producer):
             topic=topic,
             value=value,
             key=key,
-            headers=headers,
+            headers=pack_headers(headers) if headers else (),
             partition=partition,
             partition_key=partition_key,
             timestamp_ms=timestamp_ms,
@@ -156,7 +156,7 @@ class InterceptedProducer(Producer):
                 topic=topic,
                 value=value,
                 key=None if key is None else key(value),
-                headers=headers,
+                headers=pack_headers(headers) if headers else (),
                 timestamp_ms=timestamp_ms,
             )
             deliveries.append(await self._accept_with_room(passed_through(record, self._on_send)))

@@ -23,7 +23,8 @@ class ProducerRecord(msgspec.Struct, kw_only=True):
     topic: str
     value: Any
     key: Any = None
-    headers: Any = None
+    headers: Sequence[tuple[str, bytes | str | None]] = ()
+    """Pairs, also when a mapping was given."""
     partition: int | None = None
     partition_key: Any = None
     timestamp_ms: int | None = None
