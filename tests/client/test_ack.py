@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 
-from eventbus import ConsumerRecord, EventBus, consumer
+from eventbus import ConsumerRecord, EventBus, TopicPartition, consumer
 from eventbus.client.dispatch import Dispatch
 from eventbus.client.middleware import CallNext
 from eventbus.errors import ConfigError, IllegalGeneration
+from eventbus.testing import TestBus
 from tests.client.dispatching import chunk_of, dispatched, lane_of
 
 
@@ -229,3 +231,42 @@ async def test_a_partition_that_is_lost() -> None:
     records[0].ack()
     with pytest.raises(IllegalGeneration, match="handles it again"):
         await records[0].ack_now()
+
+
+# on a bus -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("order", ["partition", "none"])
+def test_on_a_bus_what_is_not_acknowledged_comes_again(order: str, backend: str) -> None:
+    seen: list[list[str]] = []
+
+    async def main() -> None:
+        bus = TestBus()
+        bus.topic("t", partitions=1)
+        late: list[ConsumerRecord] = []
+
+        @bus.consumer("t", group="g", ack="manual", order=order, concurrency=2, drain_timeout_ms=0)
+        async def handle(payload: str, record: ConsumerRecord) -> None:
+            seen[-1].append(payload)
+            if payload == "late" and len(seen) == 1:
+                late.append(record)
+            elif payload != "never":
+                record.ack()
+
+        for values in (["a", "late", "b", "never", "c"], []):
+            seen.append([])
+            async with bus:
+                for value in values:
+                    await bus.send("t", value, partition=0)
+                while len(seen[-1]) < (5 if values else 2):
+                    await anyio.lowlevel.checkpoint()
+                if values:
+                    assert bus.log.committed("g").get(TopicPartition("t", 0), 0) <= 1
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(late.pop().ack_now)
+                        await bus.clock.advance(seconds=1)
+                    assert bus.log.committed("g")[TopicPartition("t", 0)] == 3
+
+    anyio.run(main, backend=backend)
+    assert [sorted(values) for values in seen] == [["a", "b", "c", "late", "never"], ["c", "never"]]
