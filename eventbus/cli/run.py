@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, default_url
 from eventbus.cli.shell import run_async
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, StoppedBySignal
 
 if TYPE_CHECKING:
     from eventbus import EventBus
@@ -23,7 +26,8 @@ def register(subcommands: Subcommands) -> None:
         "run",
         help="run a service: module:bus",
         description="Import the module (the current directory is on the path), start its bus and run it until\n"
-        "Ctrl-C or SIGTERM: handlers finish what they have, offsets are committed, the log is closed.",
+        "Ctrl-C or SIGTERM: handlers finish what they have (within the bus's drain_timeout_ms), offsets are\n"
+        "committed, the log is closed. A second signal stops at once: what is unfinished is not committed.",
     )
     parser.add_argument("target", metavar="MODULE:BUS", help="as in app:bus, shop.billing:bus or app:make_bus()")
     parser.set_defaults(run=run_service)
@@ -37,13 +41,38 @@ def run_service(args: argparse.Namespace) -> int:
 
     async def main() -> None:
         async with bus:
-            out.note(f"running {args.target} on {bus.url}; Ctrl-C stops it")
             await bus.run()
         out.note("stopped")
         if bus.failure is not None:
             raise bus.failure  # a partition stood still: whoever supervises this process should know
 
-    return run_async(main)
+    with _life_as_notes(out, f"running {args.target} on {bus.url}; Ctrl-C stops it"):
+        try:
+            return run_async(main)
+        except StoppedBySignal as error:
+            out.note(str(error))
+            return 128 + error.number
+
+
+@contextmanager
+def _life_as_notes(out: Output, running: str) -> Generator[None]:
+    """What the bus says of signals, which is not a warning, as lines on stderr; ``running`` once they are heard."""
+    from eventbus.client.signals import RUNNING
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno < logging.WARNING:  # warnings are shown anyway
+                out.note(running if record.msg == RUNNING else record.getMessage())
+
+    logger, handler = logging.getLogger("eventbus.life"), Handler()
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def load_bus(target: str) -> EventBus:

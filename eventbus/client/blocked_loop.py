@@ -12,10 +12,11 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
+from eventbus.backends.clock import RealTimers, Timers
 from eventbus.client.handlers import Handler
 from eventbus.client.middleware import Middleware
 from eventbus.client.threads import Home
@@ -120,6 +121,18 @@ class BlockedLoopWatch:
                 return name, f"by {name} at {own}" + ("" if frame is innermost else f" (in {place})")
             frame = frame.f_back
         return "", f"at {place}, by none of this bus's handlers"
+
+
+def watch_loop(
+    handlers: Sequence[Handler[Any, Any]], middleware: Sequence[Middleware], slow_ms: float | None, timers: Timers
+) -> BlockedLoopWatch | None:
+    """Watch the loop this is called in, if code of theirs runs on it; not under a test's clock, which stands still."""
+    on_loop = handlers and (middleware or any(one.signature.is_async or one.spec.middleware for one in handlers))
+    if slow_ms is None or not on_loop or not isinstance(timers, RealTimers):
+        return None
+    watch = BlockedLoopWatch(handlers, middleware, slow_ms)
+    watch.start()
+    return watch
 
 
 class _Answer:

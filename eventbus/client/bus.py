@@ -17,6 +17,7 @@ from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.backends.clock import Clock
 from eventbus.backends.urls import open_backend, system_clock
 from eventbus.client.admin import Admin
+from eventbus.client.blocked_loop import watch_loop
 from eventbus.client.config import (
     LOG_KEYS,
     PRODUCER_KEYS,
@@ -27,6 +28,8 @@ from eventbus.client.config import (
 from eventbus.client.consumer import Consumer
 from eventbus.client.declarations import Declarations
 from eventbus.client.handlers import Handler, ProducerFunction
+from eventbus.client.health import BusHealth
+from eventbus.client.health_watch import HealthWatch
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
 from eventbus.client.middleware import Middleware, check_middleware
 from eventbus.client.producer import Producer
@@ -60,9 +63,11 @@ class EventBus(Declarations, Sending):
     Keywords: the log's settings (``fsync``, ``auto_create_topics``, ``num_partitions``, ...) and the defaults of this
     bus's producers (``acks``, ``linger_ms``, ``compression_type``, ...). ``serdes`` maps types to serdes of your own,
     ``clock`` gives milliseconds since the epoch, ``backend`` is a log opened by other means than a URL.
-    ``middleware`` runs around every handler, outside of the handler's own, ``interceptors`` see what
-    its producers send. ``drain_timeout_ms``: how long records at
-    work may take to finish when the bus closes; then they are cancelled, and handled again by whoever comes next.
+    ``middleware`` runs around every handler, outside of the handler's own, ``interceptors`` see what its producers
+    send. ``drain_timeout_ms``: how long records at work may take to finish when the bus closes; then they are
+    cancelled, and handled again by whoever comes next.
+    ``wedged_after_ms``: a handler that has not moved for so long, though records wait, is wedged, see `health`.
+    ``slow_loop_ms``: code that blocks the event loop for longer is named in a warning; None: do not look.
     Raises ConfigError for an unknown scheme or setting, naming the right one.
 
     Use it as ``async with bus:``: entering opens the log and starts the consumers; leaving finishes the records at
@@ -80,9 +85,16 @@ class EventBus(Declarations, Sending):
         middleware: Sequence[Middleware] = (),
         interceptors: Sequence[ProducerInterceptor] = (),
         drain_timeout_ms: int = 30_000,
+        wedged_after_ms: int = 60_000,
+        slow_loop_ms: int | None = 1_000,
         **config: Any,
     ) -> None:
         super().__init__(client_id)
+        if drain_timeout_ms < 0 or wedged_after_ms < 1 or (slow_loop_ms is not None and slow_loop_ms < 1):
+            raise ConfigError(
+                f"drain_timeout_ms={drain_timeout_ms} is at least 0, wedged_after_ms={wedged_after_ms} and "
+                f"slow_loop_ms={slow_loop_ms} at least 1 (slow_loop_ms=None: do not look)"
+            )
         values = normalise(config, LOG_KEYS | PRODUCER_KEYS, "bus")
         self.url = url
         self._clock = clock
@@ -98,6 +110,9 @@ class EventBus(Declarations, Sending):
         self._backend = open_backend(url, log_config, clock) if backend is None else backend
         self._middleware: tuple[Middleware, ...] = check_middleware(middleware, "EventBus")
         self._drain_seconds = drain_timeout_ms / 1000
+        self._wedged_after_ms = wedged_after_ms
+        self._slow_loop_ms = slow_loop_ms
+        self._health: HealthWatch | None = None
         self._interceptors = tuple(interceptors)
         self._producers: Producers | None = None
         """While it runs."""
@@ -196,6 +211,9 @@ class EventBus(Declarations, Sending):
             self._stopped_by = None
             stack.callback(self._forget_run)
             await prepare_topics(self._backend, self._topics, members)
+            watch = watch_loop(self._handlers, self._middleware, self._slow_loop_ms, self._backend.timers)
+            if watch is not None:
+                stack.callback(watch.stop)
             stack.push_async_exit(SingleError())
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
             self._bridge = Bridge(self._tasks)
@@ -211,6 +229,14 @@ class EventBus(Declarations, Sending):
             self._tasks.start_soon(self._backend.run)
             for handler, group in members:
                 await self._start_handler(handler, group, producers)
+            self._health = HealthWatch(
+                self._runners,
+                self._backend.timers,
+                self._wedged_after_ms,
+                None if watch is None else watch.lately,
+            )
+            if members:
+                self._tasks.start_soon(self._health.run)
             self._stack = stack.pop_all()
 
     async def close(self) -> None:
@@ -244,6 +270,7 @@ class EventBus(Declarations, Sending):
             self._bridge = None
         self._runners = []
         self._producers = None
+        self._health = None
         self._transactions = Transactions(self.new_producer, self._backend.timers)
         self._notify()  # who waits in `drain` waits for nothing now
 
@@ -251,7 +278,7 @@ class EventBus(Declarations, Sending):
         """Stop intake, let the lanes finish, then end the background tasks."""
         try:
             for runner in self._runners:
-                runner.stop()
+                runner.stop(self._drain_seconds)
             await self._until_all_have_left()
         finally:
             with anyio.CancelScope(shield=True):
@@ -272,7 +299,6 @@ class EventBus(Declarations, Sending):
         config = consumer_settings({"group": group, "client_id": self.client_id, **handler.spec.consumer_options()})
         publish = None if handler.producer is None else partial(producers.enqueue, handler.producer)
         open_producer = partial(producers.transactional, handler)
-        around: dict[str, Any] = {"middleware": self._middleware} if self._middleware else {}
         runner = Runner(
             handler,
             group,
@@ -283,7 +309,7 @@ class EventBus(Declarations, Sending):
             open_producer,
             self._serdes,
             self._notify,
-            **around,
+            self._middleware,
         )
         await runner.start()
         self._runners.append(runner)
@@ -303,29 +329,16 @@ class EventBus(Declarations, Sending):
             return
         if not self._hears_signals:
             self._hears_signals = True
-            if await self._tasks.start(hear_signals, self._on_signal):
-                logger.info("%s runs until SIGTERM or SIGINT (Ctrl-C)", self.url)
+            await self._tasks.start(hear_signals, self._drain_seconds, self.stop, self._stop_at_once)
         stop_asked = self._stop_asked
         await stop_asked.wait()
         if self._stop_asked is stop_asked:
             self._stop_asked = anyio.Event()
 
-    def _on_signal(self, number: signal.Signals, nth: int) -> None:
-        if nth == 1:
-            logger.info(
-                "%s: stopping; records at work may take up to %g s to finish (drain_timeout_ms); "
-                "a second signal stops at once",
-                number.name, self._drain_seconds,
-            )  # fmt: skip
-        else:
-            logger.warning(
-                "%s again: stopping at once; what is unfinished is not committed, and handled again after the next "
-                "start (a plain function ends when it returns; a third signal kills)",
-                number.name,
-            )  # fmt: skip
-            self._stopped_by = number
-            for runner in self._runners:
-                runner.cancel()
+    def _stop_at_once(self, number: signal.Signals) -> None:
+        self._stopped_by = number
+        for runner in self._runners:
+            runner.cancel()
         self.stop()
 
     def stop(self) -> None:
@@ -353,6 +366,19 @@ class EventBus(Declarations, Sending):
             if all([await runner.is_idle() for runner in self._runners]) and progress is self._progress:
                 return
             await progress.wait()
+
+    async def health(self) -> BusHealth:
+        """Whether records go through the handlers, and what stands in their way; `BusHealth.is_healthy` for a probe.
+
+        The bus looks by itself every few seconds too, and logs a warning when a handler is wedged, and when it goes on.
+        """
+        if self._health is None or self._stack is None:
+            if self._is_starting:
+                return BusHealth(status="starting", reason="the bus is starting")
+            state = "not running" if self._tasks is None else "closing"
+            return BusHealth(status="failed", reason=f"the bus is {state}")
+        self._running("health")
+        return await self._health.look()
 
     def _notify(self) -> None:
         for runner in self._runners:

@@ -90,6 +90,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     since_last_assignment_ms: int | None = None
     rebalancing_ms: int | None = None
     """For how long the group has been rebalancing; None: it is not."""
+    polls_failing_ms: int | None = None
+    """Since the first failed poll that no successful one followed; None: they work."""
+    poll_error: str = ""
     commits_failing_ms: int | None = None
     """Since the first failed commit that no successful one followed; None: they work."""
     commit_error: str = ""
@@ -111,12 +114,16 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def judge(facts: Facts, limit_ms: int) -> Verdict:
     """The worst that is true of a handler. ``limit_ms``: what may take time, may take so long (``wedged_after_ms``)."""
-    for rule in (_ended, _all_stopped, _no_poll, _no_rest, _no_commits, _stuck_record, _standing):
+    for rule in (_ended, _all_stopped, _no_poll, _failing_polls, _no_rest, _no_commits, _stuck_record, _standing):
         verdict = rule(facts, limit_ms)
         if verdict is not None:
             return verdict
     if facts.stopped:
         return Verdict("stopped", f"{_stopped(facts)}; its other partitions go on", "degraded")
+    if facts.polls_failing_ms is not None:
+        return Verdict(
+            "running", f"polls fail since {_seconds(facts.polls_failing_ms)}: {facts.poll_error}", "degraded"
+        )
     if facts.commits_failing_ms is not None:
         return Verdict(
             "running", f"commits fail since {_seconds(facts.commits_failing_ms)}: {facts.commit_error}", "degraded"
@@ -153,6 +160,15 @@ def _no_poll(facts: Facts, limit_ms: int) -> Verdict | None:
     return _wedged(
         f"has not polled for {_seconds(waits_ms)}: the log does not answer, or the event loop has no time for it; "
         "restart the service if it lasts"
+    )
+
+
+def _failing_polls(facts: Facts, limit_ms: int) -> Verdict | None:
+    if facts.polls_failing_ms is None or facts.polls_failing_ms <= limit_ms:
+        return None
+    return _wedged(
+        f"no poll has worked for {_seconds(facts.polls_failing_ms)}: {facts.poll_error}; it is tried again, see "
+        "whether the log can be reached"
     )
 
 

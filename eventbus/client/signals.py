@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Callable, Generator
@@ -12,32 +13,55 @@ from typing import Any
 import anyio
 import anyio.abc
 
+logger = logging.getLogger("eventbus.life")
+
+RUNNING = "running until SIGTERM or SIGINT (Ctrl-C)"
+"""Said as soon as signals are heard."""
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PATIENCE_SECONDS = 1.0
+"""How long the event loop may take to hear of a signal before the next one interrupts what blocks it."""
 
 
 async def hear_signals(
-    on_signal: Callable[[signal.Signals, int], None],
+    drain_seconds: float,
+    on_first: Callable[[], None],
+    on_second: Callable[[signal.Signals], None],
     *,
-    task_status: anyio.abc.TaskStatus[bool] = anyio.TASK_STATUS_IGNORED,
+    task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Call ``on_signal`` with the first two signals and which one it is, 1 or 2; a third one kills the process.
+    """Call ``on_first`` with the first signal, ``on_second`` with the second one; a third one kills the process.
 
-    Says through ``task_status`` whether signals are heard: not so outside of the main thread, where they are somebody
-    else's, nor on Windows.
+    Outside of the main thread, where signals are somebody else's, and on Windows, it hears none. ``drain_seconds`` is
+    how long the bus takes to close, for the log.
     """
     with ExitStack() as stack:
         try:
             signals = stack.enter_context(anyio.open_signal_receiver(*SIGNALS))
         except (NotImplementedError, RuntimeError, ValueError):
-            task_status.started(False)
+            logger.info("running until stop() is called: signals are not heard here")
+            task_status.started()
             return
-        stuck = stack.enter_context(_Stuck().watching())
-        task_status.started(True)
-        async for number in signals:
+        stuck = stack.enter_context(_Stuck(_PATIENCE_SECONDS).watching())
+        logger.info(RUNNING)
+        task_status.started()
+        async for one in signals:
+            number = signal.Signals(one)
             stuck.heard += 1
-            if stuck.heard > 2:  # a plain function in its thread, which nobody can stop
+            if stuck.heard == 1:
+                logger.info(
+                    "%s: stopping; records at work have up to %g s to finish (drain_timeout_ms), a second signal stops "
+                    "at once", number.name, drain_seconds,
+                )  # fmt: skip
+                on_first()
+            elif stuck.heard == 2:
+                logger.warning(
+                    "%s again: stopping at once; what is unfinished is not committed, and handled again after the next "
+                    "start (a plain function ends when it returns; a third signal kills)", number.name,
+                )  # fmt: skip
+                on_second(number)
+            else:
                 kill_by(number)
-            on_signal(signal.Signals(number), stuck.heard)
 
 
 class _Stuck:
@@ -48,7 +72,7 @@ class _Stuck:
     `asyncio.run`; and the one after that kills.
     """
 
-    def __init__(self, patience_seconds: float = 1.0) -> None:
+    def __init__(self, patience_seconds: float) -> None:
         self.heard = 0
         """Signals that the loop has taken."""
         self._patience_seconds = patience_seconds

@@ -92,6 +92,7 @@ def test_a_service_runs_until_a_signal_and_commits(
     assert [process.stdout.readline(), process.stdout.readline()] == [b"one\n", b"two\n"]
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
-    assert (process.returncode, out, err) == (0, b"", b"stopped\n")
+    assert (process.returncode, out) == (0, b"")
+    assert err.startswith(f"{number.name}: stopping; ".encode()) and err.endswith(b"\nstopped\n")
     [row] = service("offsets", "orders", "--group", "service", "--json").json
     assert (row["committed"], row["lag"]) == (2, 0)

@@ -72,6 +72,14 @@ TABLE: list[tuple[str, dict[str, Any], HandlerStatus, BusStatus, str]] = [
         "commits fail", {"commits_failing_ms": LONG_MS, "commit_error": "disk full"},
         "wedged", "failed", "no offset could be committed for 60 s: disk full.*handled again",
     ),
+    (
+        "a poll failed", {"polls_failing_ms": 12_345, "poll_error": "no answer"},
+        "running", "degraded", "polls fail since 12 s: no answer",
+    ),
+    (
+        "polls fail", {"polls_failing_ms": LONG_MS, "poll_error": "x"},
+        "wedged", "failed", "no poll has worked for 60 s: x",
+    ),
     ("a long record", {"lag": {A: 9, B: 0}, "at_work": at_work(LIMIT_MS)}, "running", "ok", ""),
     (
         "a record too long", {"lag": {A: 9, B: 0}, "at_work": at_work(95_000)},

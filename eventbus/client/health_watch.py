@@ -1,0 +1,182 @@
+"""Looks at the handlers of a running bus every few seconds: lag over time, what does not move, who is wedged."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from eventbus.backends.clock import Timers
+from eventbus.client.health import BusHealth, Facts, HandlerHealth, RecordAtWork, Verdict, judge, summary
+from eventbus.client.runner import Runner
+from eventbus.errors import EventBusError
+from eventbus.types import TopicPartition
+
+logger = logging.getLogger("eventbus.health")
+
+_LOOK_SECONDS = 5.0
+"""How often it looks, at most."""
+_ANSWER_SECONDS = 2.0
+"""How long the log may take to tell the ends of partitions."""
+_TREND_SECONDS = 60.0
+"""How far back the trend of the lag goes."""
+
+
+class HealthWatch:
+    """What is known of each runner over time, and the warning when one is wedged, or recovers."""
+
+    def __init__(
+        self,
+        runners: Sequence[Runner],
+        timers: Timers,
+        wedged_after_ms: int,
+        blocked: Callable[[float], str] | None = None,
+    ) -> None:
+        """``blocked``: what there is to say of an event loop that was blocked within so many seconds, if anything."""
+        self._runners = runners
+        self._timers = timers
+        self._limit_ms = wedged_after_ms
+        self._blocked = blocked
+        self._tracks: dict[Runner, _Track] = {}
+
+    async def run(self) -> None:
+        """Look at regular times; a task of the bus."""
+        while True:
+            await self._timers.sleep(min(_LOOK_SECONDS, self._limit_ms / 4000))
+            await self.look()
+
+    async def look(self) -> BusHealth:
+        """How the bus does now."""
+        handlers: list[HandlerHealth] = []
+        verdicts: list[Verdict] = []
+        for runner in self._runners:
+            track = self._tracks.get(runner)
+            if track is None:
+                track = self._tracks[runner] = _Track(runner)
+            lag = await track.ask_lag(self._timers)
+            now = self._timers.current_time()
+            facts = track.facts(lag, now)
+            verdict = judge(facts, self._limit_ms)
+            track.tell(verdict)
+            handlers.append(track.health(facts, verdict, now))
+            verdicts.append(verdict)
+        return summary(handlers, verdicts, "" if self._blocked is None else self._blocked(self._limit_ms / 1000))
+
+
+class _Track:
+    """One runner, as it was seen so far."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._lags: deque[tuple[float, int]] = deque()
+        self._finished: dict[TopicPartition, tuple[int, float]] = {}
+        """Per partition with lag: how far it was finished, and since when."""
+        self._rebalancing_since: float | None = None
+        self._polls_fail_since: float | None = None
+        self._is_wedged = False
+        self._lag: dict[TopicPartition, int] = {}
+
+    async def ask_lag(self, timers: Timers) -> dict[TopicPartition, int]:
+        """How far behind each partition is; as it was last known when the log does not answer now."""
+        if not self._runner.has_left:
+            with timers.move_on_after(_ANSWER_SECONDS):
+                try:
+                    self._lag = await self._runner.lag()
+                except EventBusError as error:
+                    logger.debug("handler %r: its lag is not known: %s", self._runner.handler.__name__, error)
+        return self._lag
+
+    def facts(self, lag: dict[TopicPartition, int], now: float) -> Facts:
+        runner = self._runner
+        self._rebalancing_since = _since(self._rebalancing_since, runner.is_rebalancing, now)
+        self._polls_fail_since = _since(self._polls_fail_since, bool(runner.poll_error), now)
+        self._see_lag(lag, now)
+        return Facts(
+            handler=runner.handler.__name__,
+            group=runner.group,
+            running_ms=_ago(runner.started_at, now) or 0,
+            has_left=runner.has_left,
+            error="" if runner.error is None else str(runner.error),
+            stopped=tuple(one for one, lane in runner.lanes.items() if lane.error is not None),
+            since_last_poll_ms=_ago(runner.last_poll_at, now),
+            since_last_commit_ms=_ago(runner.last_commit_at, now),
+            since_last_assignment_ms=_ago(runner.last_assigned_at, now),
+            rebalancing_ms=_ago(self._rebalancing_since, now),
+            polls_failing_ms=_ago(self._polls_fail_since, now),
+            poll_error=runner.poll_error,
+            commits_failing_ms=_ago(runner.commit_failing_since, now),
+            commit_error=runner.commit_error,
+            assignment=tuple(sorted(lag)),
+            lag=lag,
+            at_work=[RecordAtWork(one.topic_partition, one.offset, _ms(now - one.since)) for one in runner.at_work()],
+            standing_ms={one: _ms(now - since) for one, (_, since) in self._finished.items()},
+            acks_by_hand=runner.handler.spec.ack == "manual",
+        )
+
+    def _see_lag(self, lag: dict[TopicPartition, int], now: float) -> None:
+        finished: dict[TopicPartition, tuple[int, float]] = {}
+        for one, behind in lag.items():
+            if behind > 0:
+                lane = self._runner.lanes.get(one)
+                at = -1 if lane is None else lane.finished
+                before = self._finished.get(one)
+                finished[one] = before if before is not None and before[0] == at else (at, now)
+        self._finished = finished
+        if not self._lags or now - self._lags[-1][0] >= _LOOK_SECONDS / 2:
+            self._lags.append((now, sum(lag.values())))
+        while len(self._lags) > 2 and now - self._lags[1][0] >= _TREND_SECONDS:
+            self._lags.popleft()
+
+    def _trend(self, lag: int, now: float) -> float | None:
+        """Records a second."""
+        then, before = self._lags[0]
+        return round((lag - before) / (now - then), 1) if now > then else None
+
+    def tell(self, verdict: Verdict) -> None:
+        """Say it once when the handler becomes wedged, and once when it goes on."""
+        wedged, name = verdict.status == "wedged", self._runner.handler.__name__
+        if wedged and not self._is_wedged:
+            logger.warning("handler %r is wedged: %s", name, verdict.reason)
+        elif self._is_wedged and not wedged:
+            logger.warning("handler %r is not wedged any more: %s", name, verdict.reason)
+        self._is_wedged = wedged
+
+    def health(self, facts: Facts, verdict: Verdict, now: float) -> HandlerHealth:
+        runner = self._runner
+        total = sum(facts.lag.values())
+        member = runner.member
+        return HandlerHealth(
+            handler=facts.handler,
+            group=facts.group,
+            status=verdict.status,
+            reason=verdict.reason,
+            since_last_poll_ms=facts.since_last_poll_ms,
+            since_last_commit_ms=facts.since_last_commit_ms,
+            since_last_assignment_ms=facts.since_last_assignment_ms,
+            member_id=member.member_id,
+            generation_id=member.generation_id,
+            assignment=facts.assignment,
+            paused=tuple(runner.paused),
+            lag=total,
+            lag_by_partition={str(one): behind for one, behind in facts.lag.items()},
+            lag_trend=self._trend(total, now),
+            at_work=tuple(facts.at_work),
+            counts=msgspec.structs.replace(runner.counts),
+        )
+
+
+def _since(known: float | None, is_so: bool, now: float) -> float | None:
+    """Since when something has been so: seen now for the first time, or before."""
+    if not is_so:
+        return None
+    return now if known is None else known
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)
+
+
+def _ago(at: float | None, now: float) -> int | None:
+    return None if at is None else _ms(now - at)
