@@ -322,6 +322,7 @@ class EmbeddedConsumer:
             return await self._fetch(member, wait_ms)
         finally:
             member.poll_ends()
+            self._engine.due_by(member.poll_deadline_ms)
 
     async def _fetch(self, member: Membership | None, wait_ms: int) -> list[FetchedRecords]:
         """Returns early, with nothing, when a position has passed what is not for readers (KAFKA-12980)."""

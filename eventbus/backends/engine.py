@@ -28,6 +28,8 @@ from eventbus.types import TopicPartition
 
 logger = logging.getLogger("eventbus.engine")
 
+_TICK_MS = 1_000
+_SELDOM_MS = 60_000
 _TOO_LATE = 3
 """A flush that covers a record makes it durable; so many without that are a bug, not a reason to go on."""
 
@@ -316,17 +318,30 @@ class Engine:
         for member in members:
             member.heartbeat()
 
+    def due_by(self, deadline_ms: int) -> None:
+        """Something is to be looked at by then. Cheap, for it is said with every poll."""
+        if 0 <= deadline_ms < self._next_tick_ms:
+            self._nearer_deadline.set()
+
     def deadline_changed(self) -> None:
         """Something may be due earlier than the housekeeping thinks: a rebalance began, a transaction was opened."""
         if self.broker.next_deadline_ms() < self._next_tick_ms:
             self._nearer_deadline.set()
 
+    def _longest_wait_ms(self, now_ms: int) -> int:
+        if self.config.fsync == "interval":
+            return self.config.fsync_interval_ms
+        if self.timers is not self.clock:
+            return _TICK_MS
+        # Waited for by the very clock that the deadlines are set by: none is missed in between.
+        deadlines_ms = [member.poll_deadline_ms for members in self._members.values() for member in members]
+        return min([_SELDOM_MS, *(deadline_ms - now_ms for deadline_ms in deadlines_ms if deadline_ms > now_ms)])
+
     async def run(self) -> None:
         """Housekeeping: heartbeats, timeouts, flushes by interval, retention, checkpoints for other processes."""
-        interval_ms = self.config.fsync_interval_ms if self.config.fsync == "interval" else 1_000
         while True:
             now_ms = self.now_ms()
-            wait_ms = min(interval_ms, max(self.broker.next_deadline_ms() - now_ms, 1))
+            wait_ms = min(self._longest_wait_ms(now_ms), max(self.broker.next_deadline_ms() - now_ms, 1))
             self._next_tick_ms = now_ms + wait_ms
             if self._nearer_deadline.is_set():
                 self._nearer_deadline = anyio.Event()

@@ -462,6 +462,11 @@ class Membership:
             self._lose(lost)
         self._wake()
 
+    @property
+    def poll_deadline_ms(self) -> int:
+        """When `beat` gives its place up, unless it polls before; in the past, when nothing of that kind is to come."""
+        return -1 if self._in_poll else self._last_poll_ms + self._config.max_poll_interval_ms + 1
+
     def beat(self, now_ms: int) -> None:
         """The process lives, and so does this member, unless its owner has stopped polling."""
         if self._state == "out" and not self._is_member:

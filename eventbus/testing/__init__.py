@@ -17,16 +17,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eventbus.testing.clock import FakeClock
+    from eventbus.testing.crash_points import crash_points
+    from eventbus.testing.crash_report import CrashReport
+    from eventbus.testing.faults import Faults
+    from eventbus.testing.faulty import FaultyBackend
     from eventbus.testing.log import TestLog
     from eventbus.testing.testbus import TestBus, in_memory
 
-__all__ = ["FakeClock", "TestBus", "TestLog", "in_memory"]
+__all__ = [
+    "CrashReport",
+    "FakeClock",
+    "Faults",
+    "FaultyBackend",
+    "TestBus",
+    "TestLog",
+    "crash_points",
+    "in_memory",
+]
 
 # Loaded when they are first used (PEP 562): pytest's plugin stands in this package, and most runs need none of it.
 _HOMES = {
+    "CrashReport": "eventbus.testing.crash_report",
     "FakeClock": "eventbus.testing.clock",
+    "Faults": "eventbus.testing.faults",
+    "FaultyBackend": "eventbus.testing.faulty",
     "TestBus": "eventbus.testing.testbus",
     "TestLog": "eventbus.testing.log",
+    "crash_points": "eventbus.testing.crash_points",
     "in_memory": "eventbus.testing.testbus",
 }
 

@@ -75,8 +75,7 @@ class TestLog:
         """
         await self._bus.drain()
         for runner in self._bus.runners:
-            commit = getattr(runner, "commit", None)
-            await (self.clock.advance(ms=100) if commit is None else commit())
+            await runner.commit()
 
     # records ---------------------------------------------------------------------------------------------------------
 

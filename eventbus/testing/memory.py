@@ -10,9 +10,10 @@ from typing import Any
 import anyio
 import msgspec
 
-from eventbus.backends.base import ProducerConfig
+from eventbus.backends.base import ConsumerConfig, ProducerConfig
 from eventbus.backends.clock import timers_of
 from eventbus.backends.embedded import EmbeddedBackend
+from eventbus.backends.embedded_consumer import EmbeddedConsumer
 from eventbus.backends.embedded_producer import EmbeddedProducer
 from eventbus.backends.engine import Engine
 from eventbus.backends.urls import broker_config, new_id
@@ -26,9 +27,11 @@ logger = logging.getLogger("eventbus.testing")
 _URL = "memory://"
 _SETTINGS = {
     "auto_create_topics": True,
-    # Nobody in another process reads along: without this the clock would stop here once a second.
+    # The clock would stop once a second, for readers in other processes; and every 15 seconds, to look what to compact.
     "checkpoint_interval_ms": 3_600_000,
+    "log_cleaner_backoff_ms": 60_000,
 }
+_LONG_POLL_MS = 10_000
 _STALL_SECONDS = 5
 """So long in reality nothing moves before a word is said of it."""
 _LEAVE_SECONDS = 1
@@ -89,6 +92,12 @@ class _UnderTest(EmbeddedBackend):
     def producer(self, config: ProducerConfig) -> EmbeddedProducer:
         """Batches leave at once: ``linger_ms`` would have every awaited send wait until the clock is advanced."""
         return super().producer(msgspec.structs.replace(config, linger_ms=0))
+
+    def consumer(self, config: ConsumerConfig) -> EmbeddedConsumer:
+        """A poll of nothing asks again every ten seconds: the records end it anyway, and the clock stops less often."""
+        if config.fetch_min_bytes <= 1:
+            config = msgspec.structs.replace(config, fetch_max_wait_ms=max(config.fetch_max_wait_ms, _LONG_POLL_MS))
+        return super().consumer(config)
 
     async def _say_if_nothing_moves(self) -> None:
         """A test that waits for what takes time, and does not let it pass, waits for ever: say why."""

@@ -14,7 +14,6 @@ REAL_WAITS = {"sleep", "sleep_until", "move_on_after", "move_on_at", "fail_after
 WAITERS = {"anyio", "asyncio", "trio", "time"}
 """`time.monotonic` is fine: how long something took is no wait."""
 SEAM = "backends/clock.py"
-NOT_YET = {"client/runner.py", "client/exactly_once.py"}
 
 
 def real_waits(source: str) -> list[str]:
@@ -41,9 +40,7 @@ def modules() -> list[str]:
 @pytest.mark.parametrize("module", modules())
 def test_no_module_waits_by_itself(module: str) -> None:
     found = real_waits((PACKAGES / module).read_text())
-    if module in NOT_YET:
-        pytest.skip("not done yet")
-    elif module != SEAM:
+    if module != SEAM:
         assert found == [], f"{module}: use the timers of the engine or the backend"
 
 

@@ -1,0 +1,250 @@
+"""Buses under test: the real engine in memory, whose time the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import msgspec
+import pytest
+
+from eventbus import EventBus, TopicPartition, consumer
+from eventbus.errors import ConfigError, HandlerError, TransactionAborted
+from eventbus.testing import FakeClock, TestBus, in_memory
+
+Run = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+class Order(msgspec.Struct):
+    order_id: str
+    amount: float
+
+
+class Invoice(msgspec.Struct):
+    order_id: str
+    total: float
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def run(request: pytest.FixtureRequest) -> Run:
+    def run(test: Callable[[], Awaitable[None]]) -> None:
+        async def in_time() -> None:
+            with anyio.fail_after(30):
+                await test()
+
+        anyio.run(in_time, backend=request.param)
+
+    return run
+
+
+def test_a_handler_in_six_lines(run: Run) -> None:
+    async def test() -> None:
+        bus = TestBus()
+
+        @bus.consumer("orders", group="billing")
+        @bus.producer("invoices", key=lambda invoice: invoice.order_id)
+        async def bill(order: Order) -> Invoice:
+            return Invoice(order.order_id, order.amount * 1.2)
+
+        async with bus:
+            await bus.send("orders", Order("o-1", 10.0))
+            await bus.log.drain()
+            bus.log.assert_published("invoices", Invoice("o-1", 12.0), key="o-1")
+            bus.log.assert_committed("billing", "orders", 0, 1)
+            bus.log.assert_no_lag(bill)
+
+    run(test)
+
+
+def test_time_passes_when_the_test_says_so(run: Run) -> None:
+    async def test() -> None:
+        bus = TestBus()
+        clock = bus.clock
+        begun = clock()
+
+        @bus.consumer("jobs", group="workers")
+        async def work(seconds: int) -> None:
+            await clock.sleep(seconds)
+            await bus.send("done", clock() - begun)
+
+        async with bus:
+            await bus.send("jobs", 3_600)
+            await clock.advance(seconds=3_599)
+            bus.log.assert_nothing_published("done")
+            await clock.advance(seconds=1)
+            bus.log.assert_published("done", 3_600_000)
+            assert bus.log.records("jobs")[0].timestamp_ms == begun
+            assert bus.log.records("done")[0].timestamp_ms == begun + 3_600_000
+
+    run(test)
+
+
+def test_commits_polls_and_sessions_go_by_the_clock(run: Run) -> None:
+    async def test() -> None:
+        bus = TestBus()
+
+        @bus.consumer("t", group="g")
+        async def handle(value: str) -> None: ...
+
+        async with bus:
+            await bus.send("t", "x")
+            await bus.drain()
+            assert bus.log.committed("g") == {}
+            await bus.clock.advance(ms=200)
+            assert bus.log.committed("g") == {TopicPartition("t", 0): 1}
+            # A member that does not poll is given up by its group after max_poll_interval_ms, for another to take over.
+            async with bus.new_consumer("t", group="slow", max_poll_interval_ms=60_000) as consumer:
+                await consumer.poll(0)
+                assert consumer.assignment() == [TopicPartition("t", 0)]
+                await bus.clock.advance(seconds=59)
+                assert consumer.assignment() == [TopicPartition("t", 0)]
+                await bus.clock.advance(seconds=5)
+                assert consumer.assignment() == []
+
+    run(test)
+
+
+def test_transactions_time_out_by_the_clock(run: Run) -> None:
+    async def test() -> None:
+        bus = TestBus()
+        bus.topic("t")
+        async with bus:
+            with pytest.raises(TransactionAborted):
+                async with bus.transaction("importer", timeout_ms=5_000) as tx:
+                    await tx.send("t", "never seen")
+                    await bus.clock.advance(seconds=10)
+            bus.log.assert_nothing_published("t")
+
+    run(test)
+
+
+def test_retention_goes_by_the_clock(run: Run) -> None:
+    async def test() -> None:
+        bus = TestBus()
+        bus.topic("t", configs={"retention.ms": 600_000, "segment.ms": 60_000})
+        async with bus:
+            await bus.send("t", "old")
+            await bus.clock.advance(seconds=550)
+            await bus.send("t", "new")
+            bus.log.assert_published("t", "old", "new")
+            await bus.clock.advance(seconds=150)
+            bus.log.assert_published("t", "new")
+
+    run(test)
+
+
+def test_a_long_poll_ends_when_the_clock_says_so(run: Run) -> None:
+    async def test() -> None:
+        bus = TestBus()
+        bus.topic("t")
+        async with bus, bus.new_consumer("t") as reader:
+            polled: list[int] = []
+
+            async def poll() -> None:
+                polled.append(len(await reader.poll(10_000)))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(poll)
+                await bus.clock.advance(ms=9_999)
+                assert polled == []
+                await bus.clock.advance(ms=1)
+                assert polled == [0]
+
+    run(test)
+
+
+def test_lingering_producers_do_not_wait_for_a_clock_that_stands_still(run: Run) -> None:
+    async def test() -> None:
+        bus = TestBus(linger_ms=50)
+        async with bus:
+            await bus.send("t", "x")
+            async with bus.new_producer(linger_ms=1_000) as producer:
+                await producer.send("t", "y")
+            bus.log.assert_published("t", "x", "y")
+
+    run(test)
+
+
+def test_a_bus_that_is_started_again_finds_its_log(run: Run) -> None:
+    async def test() -> None:
+        bus = TestBus(num_partitions=2)
+        handled: list[str] = []
+
+        @bus.consumer("t", group="g")
+        async def handle(value: str) -> None:
+            if value == "poison" and handled == ["a"]:
+                raise ValueError("crash")
+            handled.append(value)
+
+        with pytest.raises(HandlerError):
+            async with bus:
+                await bus.send("t", "a", partition=0)
+                await bus.send("t", "poison", partition=0)
+                await bus.log.drain()
+        assert bus.log.committed("g") == {TopicPartition("t", 0): 1}
+        handled.append("the service is started again")
+        async with bus:
+            await bus.log.drain()
+        assert handled == ["a", "the service is started again", "poison"]
+        bus.log.assert_no_lag("g")
+        bus.log.assert_published("t", "a", "poison", partition=0)
+
+    run(test)
+
+
+def test_two_buses_have_nothing_in_common(run: Run) -> None:
+    async def test() -> None:
+        one, other = TestBus(), TestBus()
+        async with one, other:
+            await one.send("t", "x")
+            assert one.log.topics() == ["t"]
+            assert other.log.topics() == []
+
+    run(test)
+
+
+@consumer("orders", group="billing")
+async def marked(order: Order) -> None: ...
+
+
+def test_an_applications_own_bus_runs_in_memory(run: Run, tmp_path: object) -> None:
+    async def test() -> None:
+        url = f"file://{tmp_path}/never-opened"
+        app = EventBus(url, client_id="shop")
+        app.topic("orders", partitions=3)
+        app.include(marked)
+        clock = FakeClock(1_000)
+        for _ in range(2):
+            async with in_memory(app, clock) as log:
+                assert (log.bus, log.clock) == (app, clock)
+                await app.send("orders", Order("o-1", 5.0), key="o-1")
+                await log.drain()
+                log.assert_published("orders", Order("o-1", 5.0))
+                log.assert_no_lag(marked)
+                assert sum(log.committed("billing").values()) == 1
+        assert app.url == url
+        assert not app.is_running
+        assert await anyio.Path(f"{tmp_path}/never-opened").exists() is False
+
+    run(test)
+
+
+def test_a_bus_that_runs_is_not_taken_away_from_its_log(run: Run) -> None:
+    async def test() -> None:
+        async with EventBus("memory://") as app:
+            with pytest.raises(ConfigError, match="running already"):
+                async with in_memory(app):
+                    pytest.fail("it must not start")
+
+    run(test)
+
+
+def test_settings_are_those_of_the_bus() -> None:
+    assert TestBus(**{"num.partitions": 3}).url == "memory://"
+    with pytest.raises(ConfigError, match="did you mean 'num_partitions'"):
+        TestBus(num_partition=3)
+
+
+def test_pytest_does_not_take_them_for_tests() -> None:
+    assert TestBus.__test__ is False
+    assert type(TestBus().log).__test__ is False
