@@ -7,7 +7,8 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 from eventbus.client.handlers import Handler
-from eventbus.testing.crash_process import HandlerCall, Instant, Process, Visible, Way, topics_of
+from eventbus.testing.crash_disk import Visible
+from eventbus.testing.crash_process import HandlerCall, Instant, Past, Process, Way, topics_of
 from eventbus.testing.crash_report import Finding, Kind, difference
 from eventbus.types import ConsumerRecord, TopicPartition
 
@@ -23,17 +24,23 @@ class Run(NamedTuple):
     """The lives of one run, and the state after the last."""
 
     way: Way
-    lives: list[Process]
+    past: list[Process | Past]
+    """The lives that ended before their time."""
+    last: Process
     state: Any
+
+    @property
+    def lives(self) -> list[Process | Past]:
+        return [*self.past, self.last]
 
 
 class Expected:
     """What happens without a crash."""
 
     def __init__(self, run: Run, identity: Identity) -> None:
-        life = run.lives[-1]
+        life = run.last
         self.trace: list[Instant] = life.trace
-        self.keys = life.keys
+        self.told_apart = {instant for index, instant in enumerate(life.trace) if life.is_told_apart(index)}
         self.state = run.state
         self.found = life.found
         """What was there before anybody worked: the inputs."""
@@ -110,15 +117,14 @@ class _Judge:
         self._run = run
         self._expected = expected
         self._identity = identity
-        self._last = run.lives[-1]
+        self._last = run.last
         self._handlers: dict[str, Handler[Any, Any]] = {
             one.handler.__name__: one.handler for one in self._last.handlers
         }
-        self._ends = ends = [life.ended_at for life in run.lives if life.ended_at is not None]
-        self._at = ", then ".join(f"{_ENDED[run.way]} {end}" for end in ends)
+        self._at = ", then ".join(f"{_ENDED[run.way]} {life.ended_at}" for life in run.past)
 
     def _finding(self, kind: Kind, where: str, which: str, what: str, advice: str) -> Finding:
-        return Finding(kind, self._at, where, which, what, advice, len(self._ends) > 1)
+        return Finding(kind, self._at, where, which, what, advice, len(self._run.past) > 1)
 
     def findings(self) -> Generator[Finding]:
         yield from self._failures()
@@ -204,7 +210,7 @@ class _Judge:
                         self._why_missing(),
                     )
                 elif after > before:
-                    often = f"is there {after} times" if before else "is there, and never without a crash"
+                    often = f"there {after} times" if before else "there, and never without a crash"
                     yield self._finding("doubled_output", topic, f"{name!r:.80}", often, self._why_doubled())
 
     def _why_missing(self) -> str:
@@ -228,7 +234,8 @@ class _Judge:
 
     def _half_done(self) -> Generator[Finding]:
         """Right after an end, before the next life mends it; and at the end of all."""
-        seen = [(life.found, "until the next start") for life in self._run.lives[1:]]
+        lives = [life for life in (*self._run.past[1:], self._last) if isinstance(life, Process)]
+        seen = [(life.found, "until the next start") for life in lives]
         for visible, until in [*seen, (self._last.seen_at_end, "for good")]:
             got = outputs(visible, self._expected.found, self._identity)
             for label, together in self._expected.groups.items():
@@ -250,24 +257,37 @@ class _Judge:
         before, after = self._expected.state, self._run.state
         if before == after:
             return
-        one, other = _multiset(before), _multiset(after)
-        what = difference(one, other) if one is not None and other is not None else ""
         yield self._finding(
             "state",
             "state()",
             "",
-            f"is {what}" if what else f"is {after!r:.80}, without a crash {before!r:.80}",
+            f"is {_how_different(before, after)}",
             "effects outside of the log: store them together with the record's topic, partition and offset (or its own "
             "id), and leave out what is there already; and commit or acknowledge only after them",
         )
 
 
-def _multiset(state: Any) -> Counter[Any] | None:
-    if isinstance(state, Mapping):
-        return Counter([(key, repr(value)) for key, value in cast("Mapping[Any, Any]", state).items()])
-    if not isinstance(state, (list, tuple, set, frozenset)):
-        return None
-    values = list(cast("Iterable[Any]", state))
+def _how_different(before: Any, after: Any) -> str:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return _changed(cast("Mapping[Any, Any]", before), cast("Mapping[Any, Any]", after))
+    collections = (list, tuple, set, frozenset)
+    if isinstance(before, collections) and isinstance(after, collections):
+        one, other = _counted(cast("Iterable[Any]", before)), _counted(cast("Iterable[Any]", after))
+        return difference(one, other) or f"in another order: {after!r:.80}"
+    return f"{after!r:.80}, without a crash {before!r:.80}"
+
+
+def _changed(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> str:
+    keys = [key for key in {**before, **after} if key not in before or key not in after or before[key] != after[key]]
+    parts: list[str] = []
+    for key in keys[:3]:
+        was = f"instead of {before[key]!r:.40}" if key in before else "and was not there"
+        parts.append(f"{after[key]!r:.40} for {key!r:.40} {was}" if key in after else f"without {key!r:.40}")
+    return "; ".join(parts) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
+
+
+def _counted(values: Iterable[Any]) -> Counter[Any]:
+    values = list(values)
     try:
         return Counter(values)
     except TypeError:

@@ -18,8 +18,9 @@ from eventbus.backends.urls import broker_config
 from eventbus.client.bus import EventBus
 from eventbus.errors import ConfigError
 from eventbus.testing.clock import FakeClock
+from eventbus.testing.crash_disk import Disk
 from eventbus.testing.crash_judge import Expected, Run, judge
-from eventbus.testing.crash_process import Disk, Instant, Process, Settings, Way
+from eventbus.testing.crash_process import Instant, Past, Process, Settings, Way
 from eventbus.testing.crash_report import CrashReport, Finding
 from eventbus.types import ConsumerRecord
 
@@ -81,18 +82,12 @@ async def crash_points(
     )
     with _quietly():
         await trials.prepare(publish)
-        cases = trials.cases(ways, pairs, Random(seed))
-        findings: list[Finding] = []
-        not_reached = 0
-        for case in cases:
-            found = await trials.end_at(case)
-            not_reached += found is None
-            findings.extend(found or ())
+        findings = await trials.all_findings(ways, pairs, Random(seed))
     return CrashReport(
         findings,
-        runs=len(cases) - not_reached,
+        runs=trials.runs,
         instants=len(trials.expected.trace),
-        not_reached=not_reached,
+        not_reached=trials.not_reached,
         seconds=time.perf_counter() - began,
     )
 
@@ -114,14 +109,21 @@ class _Trials:
         self._reset = reset
         self._identity = identity
         self._disk = Disk()
+        self._sees_all = state is not None or reset is not None or settings.run is not None
+        """There is more to see than the log and calls of handlers: no two instants are alike."""
+        self._kept: dict[Instant, Past] | None = None
+        """What each instant leaves behind, where the log is all there is: then it need not be lived again."""
         self.expected: Expected
+        self.runs = 0
+        self.not_reached = 0
 
     async def prepare(self, publish: Publish) -> None:
         """Publish, and learn what happens without a crash."""
         await self._publish(publish)
         first, second = await self._run(), await self._run()
         self.expected = Expected.of(first, self._identity)
-        if not any(life.calls for life in first.lives) and self._settings.run is None:
+        self._kept = first.last.kept
+        if not first.last.calls and self._settings.run is None:
             raise ConfigError(
                 "no handler was called in the run without a crash: do publish= and the handlers name the same topics, "
                 "and do they start at the earliest record?"
@@ -146,56 +148,61 @@ class _Trials:
         await process.only_publish()
         _raise(process)
 
-    def cases(self, ways: Sequence[Way], pairs: int, random: Random) -> list[_Case]:
-        """Every instant, in every way; of those that nothing tells apart, one."""
-        trace, keys = self.expected.trace, self.expected.keys
-        sees_all = self._state is not None or self._settings.run is not None
-        cases: list[_Case] = []
-        killed: list[Instant] = []
-        for index, instant in enumerate(trace):
-            if sees_all or index == 0 or keys[index] != keys[index - 1]:
-                killed.append(instant)
+    async def all_findings(self, ways: Sequence[Way], pairs: int, random: Random) -> list[Finding]:
+        """Of an end at every instant, in every way; of those that nothing tells apart, at one. Then of pairs."""
+        trace = self.expected.trace
+        told_apart = [instant for instant in trace if self._sees_all or instant in self.expected.told_apart]
+        findings: list[Finding] = []
+        lengths: dict[Instant, int] = {}
         for way in ways:
-            if way == "kill":
-                cases += [_Case(way, instant) for instant in killed]
-            else:  # what is written has been decided at the step that writes it
-                cases += [_Case(way, instant) for instant in trace if not instant.what.startswith("write ")]
-        if "kill" in ways:
-            for _ in range(pairs if killed else 0):
-                cases.append(_Case("kill", random.choice(killed), random.randrange(len(trace))))
-        return cases
+            # What is written was decided at the step that writes it: only a kill comes between.
+            for instant in told_apart if way == "kill" else [one for one in trace if not one.what.startswith("write ")]:
+                run = await self._judged(_Case(way, instant), findings)
+                if run is not None and way == "kill":
+                    lengths[instant] = len(run.last.trace)
+        for _ in range(pairs if lengths else 0):
+            instant = random.choice(list(lengths))
+            await self._judged(_Case("kill", instant, random.randrange(lengths[instant])), findings)
+        return findings
 
-    async def end_at(self, case: _Case) -> list[Finding] | None:
-        """The findings of one run; None when it did not come to its instant."""
+    async def _judged(self, case: _Case, findings: list[Finding]) -> Run | None:
+        """One run, and its findings; None when it did not come to its instants."""
         run = await self._run(case)
-        ends = [life for life in run.lives if life.ended_at is not None]
-        if len(ends) < (1 if case.second is None else 2):
+        if len(run.past) < (1 if case.second is None else 2):
+            self.not_reached += 1
             return None
-        return judge(run, self.expected, self._identity)
+        self.runs += 1
+        findings.extend(judge(run, self.expected, self._identity))
+        return run
 
     async def _run(self, case: _Case | None = None) -> Run:
-        clock = self._settings.clock
         if self._reset is not None:
             undone = self._reset()
             if inspect.isawaitable(undone):
                 await undone
         way: Way = "kill" if case is None else case.way
-        ends: list[Instant | int | None] = [] if case is None else [case.first]
+        ends: list[Instant | int] = [] if case is None else [case.first]
         if case is not None and case.second is not None:
             ends.append(case.second)
+        past: list[Process | Past] = []
         disk = self._disk.copy()
-        lives: list[Process] = []
-        for end in (*ends, None):
-            process = Process(self._make(), disk, self._settings, end, way)
+        if case is not None and way == "kill" and self._kept is not None:
+            ends.pop(0)
+            kept = self._kept[case.first]
+            past.append(kept)
+            disk = kept.survivors.copy()
+        while True:
+            process = Process(self._make(), disk, self._settings, ends.pop(0) if ends else None, way)
+            if case is None and not self._sees_all:
+                process.kept = {}
             await process.live()
-            lives.append(process)
             if process.ended_at is None:
                 break
+            past.append(process)
             disk = process.survivors
-            await clock.settle()
         if case is None:
-            _raise(lives[0])
-        return Run(way, lives, None if self._state is None else self._state())
+            _raise(process)
+        return Run(way, past, process, None if self._state is None else self._state())
 
 
 def _clock_of(app: EventBus | Callable[[], EventBus]) -> FakeClock:

@@ -8,23 +8,22 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from copy import copy
 from types import coroutine
 from typing import Any, Literal, NamedTuple, cast
 
 import anyio
 
+from eventbus.backends.base import LATEST
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.backends.engine import Engine
-from eventbus.broker import Broker, BrokerConfig
-from eventbus.broker.names import CLUSTER_METADATA, CONSUMER_OFFSETS, TRANSACTION_STATE
+from eventbus.broker import BrokerConfig
 from eventbus.client.bus import EventBus
 from eventbus.client.handlers import Handler
 from eventbus.client.middleware import CallNext
 from eventbus.client.runner import Runner, inside_handler
-from eventbus.log.memory import MemoryFile, MemoryStorage
-from eventbus.log.storage import Buffer
-from eventbus.records import fetched_records
 from eventbus.testing.clock import FakeClock
+from eventbus.testing.crash_disk import Disk, Visible, named, partitions_of, records_of, visible
 from eventbus.testing.faulty import Call, FaultyBackend, Wait
 from eventbus.types import ConsumerRecord, IsolationLevel, TopicPartition
 
@@ -32,100 +31,12 @@ Way = Literal["kill", "cancel", "stop"]
 """How a process ends. kill: nothing of it reaches the log any more (SIGKILL, a crash). cancel: everything is cancelled
 at once (a second SIGTERM, a supervisor's patience). stop: it is closed in order (SIGTERM)."""
 
-_FETCH_BYTES = 1 << 20
 _TURN_MS = 100
 """How far time is moved when everybody waits: a commit interval."""
 _QUIET_TURNS = 12
 """So long without a write or a call, and a loop of the user's own has nothing left to do: a poll takes 0.5 s."""
 _STUCK_TURNS = 150
 """So long, and records that are not committed will not be: a partition is stopped, or read from its end on."""
-
-_INTERNAL = {
-    CONSUMER_OFFSETS: "group state or offsets",
-    TRANSACTION_STATE: "transaction state",
-    CLUSTER_METADATA: "topics",
-}
-
-# -- the disk ----------------------------------------------------------------------------------------------------------
-
-
-class Disk(MemoryStorage):
-    """What outlives a process. ``on_write`` is told of each write to the log of a partition."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.on_write: Callable[[str], object] = _nobody
-        self.writes = 0
-
-    def open(self, path: str, create: bool = False) -> MemoryFile:
-        is_new = path not in self._files
-        file = super().open(path, create)
-        if is_new and path.endswith(".log"):
-            file = self._files[path] = _LogFile(self, path)
-        return file
-
-    def wrote(self, path: str) -> None:
-        self.writes += 1
-        self.on_write(path.split("/")[-2])
-
-    def copy(self) -> Disk:
-        """The bytes as they are now, on a disk of their own."""
-        copied = Disk()
-        copied._directories = set(self._directories)
-        copied._ids = self._ids
-        for path, file in self._files.items():
-            twin = copied._files[path] = _LogFile(copied, path) if path.endswith(".log") else MemoryFile()
-            twin.data = bytearray(file.data)
-            twin.size = file.size
-        return copied
-
-
-class _LogFile(MemoryFile):
-    """The records of a partition: each write to it is a step."""
-
-    __slots__ = ("_disk", "_path")
-
-    def __init__(self, disk: Disk, path: str) -> None:
-        super().__init__()
-        self._disk = disk
-        self._path = path
-
-    def append(self, data: Buffer) -> None:
-        super().append(data)
-        self._disk.wrote(self._path)
-
-
-def _nobody(partition: str) -> None:
-    """Nobody wants to know."""
-
-
-Visible = dict[TopicPartition, list[ConsumerRecord]]
-"""What a read-committed reader finds in the topics of users."""
-
-
-def visible(broker: Broker) -> Visible:
-    """What a read-committed reader finds now."""
-    found: Visible = {}
-    for topic in broker.list_topics():
-        if topic.startswith("__"):
-            continue
-        for partition in range(broker.partitions_of(topic)):
-            found[TopicPartition(topic, partition)] = list(_records(broker, TopicPartition(topic, partition)))
-    return found
-
-
-def _records(broker: Broker, where: TopicPartition) -> Generator[ConsumerRecord]:
-    position = broker.list_offsets(where, -2).offset
-    while True:
-        data = broker.fetch(where, position, _FETCH_BYTES, IsolationLevel.READ_COMMITTED)
-        if not data.records:
-            return
-        chunk = fetched_records(data.records, *where, position, check_crcs=False, aborted=data.aborted)
-        yield from chunk
-        position = chunk.next_offset
-
-
-# -- what happens in a life --------------------------------------------------------------------------------------------
 
 
 class Instant(NamedTuple):
@@ -160,11 +71,23 @@ class HandlerCall:
         self.sent: list[tuple[str, bytes | None, bytes | None]] = []
         """What was sent on its behalf: topic, key, value."""
 
+    def copy(self) -> HandlerCall:
+        """The call as it stands now."""
+        return copy(self)
+
     @property
     def label(self) -> str:
         where, first = self.records[0]
         last = self.records[-1][1]
         return f"{self.handler}({where}@{first}{f'..{last}' if last != first else ''})"
+
+
+class Past(NamedTuple):
+    """A life that is over: what is left of it."""
+
+    survivors: Disk
+    calls: list[HandlerCall]
+    ended_at: Instant
 
 
 _at_work: ContextVar[HandlerCall | None] = ContextVar("eventbus_crash_points_at_work", default=None)
@@ -200,6 +123,8 @@ class Process:
         """The instant that was asked for, once it came."""
         self.survivors = disk
         """What the next life finds."""
+        self.kept: dict[Instant, Past] | None = None
+        """What each instant would leave behind, if that is asked for."""
         self.found: Visible = {}
         """What readers saw before this life began its work."""
         self.seen_at_end: Visible = {}
@@ -251,6 +176,8 @@ class Process:
         instant = Instant(when, what, number)
         self.trace.append(instant)
         self.keys.append((self.disk.writes, self._events))
+        if self.kept is not None and self.is_told_apart(len(self.trace) - 1):
+            self.kept[instant] = Past(self.disk.copy(), [call.copy() for call in self.calls], instant)
         if instant != self._dies_at and len(self.trace) - 1 != self._dies_at:
             return False
         self.ended_at = instant
@@ -263,14 +190,17 @@ class Process:
         self._scope.cancel()
         return True
 
+    def is_told_apart(self, index: int) -> bool:
+        """Something was written, or a call began or ended, since the instant before."""
+        return index == 0 or self.keys[index] != self.keys[index - 1]
+
     async def _rest(self) -> None:
         """Go no further, unless whoever is here must not be cancelled."""
         if anyio.current_effective_deadline() == -float("inf"):
             await anyio.sleep_forever()
 
     def _wrote(self, partition: str) -> None:
-        topic, _, _ = partition.rpartition("-")
-        self._hit("after", f"write of {_INTERNAL[topic]}" if topic in _INTERNAL else f"write to {partition}")
+        self._hit("after", f"write {named(partition)}")
 
     def _step(self, call: Call) -> Wait | None:
         if call.step == "send":
@@ -329,14 +259,16 @@ class Process:
     def watched(self, work: Awaitable[Any], call: HandlerCall | None = None) -> Generator[Any, Any, Any]:
         """Await ``work``, which goes no further once the process is dead; see whether it swallows a cancellation."""
         steps = work.__await__()
+        cancelled = anyio.get_cancelled_exc_class()
         value: Any = None
         error: BaseException | None = None
+        was_cancelled = False
         while True:
             try:
                 waits_for = steps.send(value) if error is None else steps.throw(error)
             except StopIteration as returned:
-                if call is not None and error is not None and isinstance(error, anyio.get_cancelled_exc_class()):
-                    call.swallowed = self.ended_at is not None
+                if call is not None:
+                    call.swallowed = was_cancelled
                 return returned.value
             value = error = None
             try:
@@ -348,6 +280,10 @@ class Process:
                 raise
             except BaseException as raised:  # handed to whom it was meant for
                 error = raised
+            # asyncio throws what is raised; trio sends it in a box.
+            told = error or getattr(cast(object, value), "error", None)
+            if self._way == "cancel" and self.ended_at is not None and isinstance(told, cancelled):
+                was_cancelled = True
 
     # a life ----------------------------------------------------------------------------------------------------------
 
@@ -454,12 +390,14 @@ class Process:
         if not self._has_started or (self._settings.run is not None and quiet < _QUIET_TURNS):
             return False
         broker = self.backend.engine.broker
-        seen = visible(broker)
+        partitions = list(partitions_of(broker))
         for runner in self.handlers:
             committed = broker.groups.fetch_offsets(runner.group, None)
-            for where in topics_of(runner.handler, seen):
-                records = seen[where]
-                if records and (where not in committed or committed[where].offset <= records[-1].offset):
+            for where in topics_of(runner.handler, partitions):
+                offset = committed[where].offset if where in committed else 0
+                # Behind the last record there may be markers of transactions, which nobody commits.
+                end = broker.list_offsets(where, LATEST, IsolationLevel.READ_COMMITTED).offset
+                if offset < end and any(record.offset >= offset for record in records_of(broker, where, offset)):
                     return quiet >= _STUCK_TURNS and not self._at_work
         return True
 
