@@ -70,7 +70,7 @@ class Dispatch:
         self._on_failure: OnFailure = self._by_policy
         self._calls = Calls(handler, serdes, middleware, self.counts)
         self._left_behind: dict[tuple[str, int, int], Outcome] = {}
-        self._given_up: set[tuple[str, int, int]] = set()
+        self._given_up: set[tuple[Lane, int]] = set()
         """Calls in threads that took too long and still run: what they come to is ignored."""
         self.run = self._choose()
 
@@ -169,6 +169,8 @@ class Dispatch:
                         return
                 else:
                     handled += 1
+                    if lane.error is not None:  # it was given up meanwhile, or an output before it was not stored
+                        return
                 if publish is None:
                     lane.finished = offsets[index] + 1
                 else:
@@ -254,7 +256,7 @@ class Dispatch:
     async def _end(self, places: Places, place: int, result: Any, raised: BaseException | None) -> bool:
         """What a call returned or raised: await and publish what is left of it. False: begin none behind it."""
         lane, chunk, index = places.record(place)
-        if lane.error is not None and (places.in_order or _position(chunk, index) in self._given_up):
+        if lane.error is not None and (places.in_order or (lane, chunk.offsets[index]) in self._given_up):
             return not places.in_order
         outputs: list[Delivery] = []
         if raised is None:
@@ -302,11 +304,9 @@ class Dispatch:
                 await self._send(result, outputs)
         except failures() as error:
             failed = True
-            if reading.stopped or _position(chunk, start) in self._given_up:
+            if reading.stopped or not await self._failed(lane, chunk, start, error, end - start, published=outputs):
                 return False
-            if not await self._failed(lane, chunk, start, error, end - start, published=outputs):
-                return False
-        if reading.stopped or _position(chunk, start) in self._given_up:
+        if reading.stopped or (lane, chunk.offsets[start]) in self._given_up:
             return False
         if not failed:
             self.counts.handled += end - start - len(reading.left_out)
@@ -357,6 +357,8 @@ class Dispatch:
         published: Sequence[Delivery] = (),
     ) -> bool:
         """A record's handler raised. True: go on with the next record; False: the lane has stopped."""
+        if (lane, chunk.offsets[index]) in self._given_up:
+            return False
         try:
             error = await as_failure(raised)
         except BaseException:
@@ -373,8 +375,8 @@ class Dispatch:
         """
         is_clean = self._handler.producer is None and self._handler.signature.transaction_name is None
         count = self.end_of(chunk, index) - index
-        if not self._calls.on_loop:
-            self._given_up.add(_position(chunk, index))
+        if not self._handler.signature.is_async:
+            self._given_up.add((lane, chunk.offsets[index]))
         return self._decide(lane, chunk, index, CallTimedOut(seconds), count, is_clean)
 
     def left_behind(self, chunk: FetchedRecords, index: int) -> Outcome | None:

@@ -628,8 +628,10 @@ async def test_what_ends_behind_the_record_at_fault_is_finished_all_the_same() -
 
 
 @pytest.mark.parametrize("takes_seconds", [3, 7])
-async def test_a_batch_in_a_thread_that_was_given_up_is_told_once(
-    takes_seconds: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("with_middleware", [False, True])
+async def test_a_call_in_a_thread_that_was_given_up_is_told_once(
+    with_middleware: bool, batch: bool, takes_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     lane, chunk = lane_of(), chunk_of(b"1")
@@ -639,17 +641,22 @@ async def test_a_batch_in_a_thread_that_was_given_up_is_told_once(
         def monotonic() -> float:
             return now
 
-    @consumer("t", batch=True, timeout=5)
-    def handle(payload: list[bytes]) -> None:
+    async def passing(record: Any, call_next: Any) -> Any:
+        return await call_next(record)
+
+    def handle(payload: Any) -> None:
         nonlocal now
         now += takes_seconds
-        dispatch.timed_out(lane, chunk, 0, 5)
+        dispatch.timed_out(lane, chunk, 0, 5)  # as the watch does, in the midst of it
 
+    handle.__annotations__["payload"] = list[bytes] if batch else bytes
+    handler = consumer("t", batch=batch, timeout=5, middleware=[passing] if with_middleware else [])(handle)
     monkeypatch.setattr(calls, "time", Time)
-    dispatch = Dispatch(handle, None, {})
+    dispatch = Dispatch(handler, None, {})
     await dispatch.run(lane, chunk)
-    assert dispatch.counts == calls.Counts(failed=1, timed_out=1)
+    assert (dispatch.counts.failed, dispatch.counts.timed_out) == (1, 1)
     assert lane.finished == -1
+    assert "its call was given up" in str(lane.error)
 
 
 async def test_a_batch_that_was_given_up_counts_as_a_whole() -> None:
