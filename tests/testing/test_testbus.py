@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -68,13 +69,13 @@ def test_time_passes_when_the_test_says_so(run: Run) -> None:
             await bus.send("done", clock() - begun)
 
         async with bus:
-            await bus.send("jobs", 3_600)
-            await clock.advance(seconds=3_599)
+            await bus.send("jobs", 60)
+            await clock.advance(seconds=59)
             bus.log.assert_nothing_published("done")
             await clock.advance(seconds=1)
-            bus.log.assert_published("done", 3_600_000)
+            bus.log.assert_published("done", 60_000)
             assert bus.log.records("jobs")[0].timestamp_ms == begun
-            assert bus.log.records("done")[0].timestamp_ms == begun + 3_600_000
+            assert bus.log.records("done")[0].timestamp_ms == begun + 60_000
 
     run(test)
 
@@ -188,6 +189,89 @@ def test_a_bus_that_is_started_again_finds_its_log(run: Run) -> None:
         assert handled == ["a", "the service is started again", "poison"]
         bus.log.assert_no_lag("g")
         bus.log.assert_published("t", "a", "poison", partition=0)
+
+    run(test)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kit does after some seconds of reality, it does at once."""
+    monkeypatch.setattr("eventbus.testing.memory._LEAVE_SECONDS", 0)
+    monkeypatch.setattr("eventbus.testing.memory._STALL_SECONDS", 0.001)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("fails", [False, True])
+def test_leaving_does_not_wait_for_a_clock_nobody_moves_any_more(run: Run, fails: bool) -> None:
+    async def test() -> None:
+        bus = TestBus()
+        ended: list[str] = []
+
+        @bus.consumer("jobs", group="workers")
+        async def work(seconds: int) -> None:
+            try:
+                await bus.clock.sleep(seconds)
+                ended.append("finished")
+            finally:
+                ended.append("left")
+
+        async def with_a_job(seconds: int) -> None:
+            async with bus:
+                await bus.send("jobs", seconds)
+                await bus.clock.settle()
+                if fails:
+                    raise ZeroDivisionError("the test's own failure, not to be hidden")
+
+        for seconds, expected in ((20, ["finished", "left"]), (10_000, ["left"])):  # drain_timeout_ms is 30 s
+            ended.clear()
+            if fails:
+                with pytest.raises(ZeroDivisionError):
+                    await with_a_job(seconds)
+            else:
+                await with_a_job(seconds)
+            assert ended == expected
+
+    run(test)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_closing_by_hand_and_in_memory_lets_time_pass_too(run: Run) -> None:
+    async def test() -> None:
+        for bus in (TestBus(), EventBus("memory://")):
+            clock = FakeClock() if not isinstance(bus, TestBus) else bus.clock
+
+            @bus.consumer("jobs", group="workers")
+            async def work(seconds: int, clock: FakeClock = clock) -> None:
+                await clock.sleep(seconds)
+
+            if isinstance(bus, TestBus):
+                await bus.start()
+                await bus.send("jobs", 10_000)
+                await clock.settle()
+                await bus.close()
+            else:
+                async with in_memory(bus, clock):
+                    await bus.send("jobs", 10_000)
+                    await clock.settle()
+            assert clock() >= 1_700_000_030_000
+
+    run(test)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_test_that_waits_for_ever_finds_out_why(
+    run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        bus = TestBus()
+        bus.topic("t")
+        async with bus, bus.new_consumer("t") as reader:
+            with anyio.CancelScope() as scope:
+                told = logging.Handler()
+                told.emit = lambda record: scope.cancel()
+                monkeypatch.setattr(logging.getLogger("eventbus.testing"), "handlers", [told])
+                await reader.poll()
+        assert "ends in `await clock.advance(...)` alone" in caplog.text
 
     run(test)
 
