@@ -484,6 +484,31 @@ async def test_no_call_with_a_payload_that_is_null_or_unreadable() -> None:
         assert dispatch.counts == calls.Counts(handled=2, failed=1, skipped=1), shape
 
 
+@pytest.mark.parametrize("shape", ["payload", "with a default", "sync", "batch"])
+async def test_whose_error_it_was(shape: str) -> None:
+    """A value that is no Order is told apart from a handler that raises."""
+
+    def fail(order: Any) -> None:
+        raise ValueError("by hand")
+
+    async def alone(order: Order) -> None:
+        fail(order)
+
+    async def with_default(order: Order, limit: int = 5) -> None:
+        fail(order)
+
+    def sync(order: Order) -> None:
+        fail(order)
+
+    async def batch(orders: list[Order]) -> None:
+        fail(orders)
+
+    functions: dict[str, Any] = {"payload": alone, "with a default": with_default, "sync": sync, "batch": batch}
+    handler = consumer("t", batch=shape == "batch")(functions[shape])
+    assert "offset 0, key None: cannot be read: the value is no Order" in str((await dispatched(handler, b"no")).error)
+    assert "key None: made it raise ValueError: by hand" in str((await dispatched(handler, b'{"amount":1}')).error)
+
+
 # workers --------------------------------------------------------------------------------------------------------------
 
 
@@ -747,3 +772,33 @@ def test_plain_functions_run_side_by_side_as_far_as_concurrency_allows() -> None
     for backend in ("asyncio", "trio"):
         anyio.run(main, backend=backend)
     assert (inside, most) == (0, 3)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_record_that_waits_for_its_thread_is_not_at_work(backend: str) -> None:
+    release = threading.Event()
+    begun: list[bytes] = []
+
+    @consumer("t", order="none", concurrency=1)
+    def handle(payload: bytes) -> None:
+        begun.append(payload)
+        release.wait(10)
+
+    async def main() -> None:
+        dispatch, lanes, worker = Dispatch(handle, None, {}), [lane_of(0), lane_of(1)], Bundle()
+        taken = lanes[1].take(chunk_of(b"2"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dispatch.run, lanes[0], chunk_of(b"1"))
+            while not begun:
+                await anyio.lowlevel.checkpoint()
+            tasks.start_soon(dispatch.work, worker, [(taken, 0)])
+            await anyio.wait_all_tasks_blocked()
+            assert lanes[0].index == 0
+            assert worker.item is None
+            tasks.start_soon(dispatch.run, lanes[1], chunk_of(b"3"))
+            await anyio.wait_all_tasks_blocked()
+            assert lanes[1].index == -1
+            release.set()
+
+    anyio.run(main, backend=backend)
+    assert sorted(begun) == [b"1", b"2", b"3"]

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from eventbus import ConsumerRecord, EventBus, consumer, producer
+from eventbus import ConsumerRecord, EventBus, Transaction, consumer, producer
 from eventbus.client.calls import Counts
 from eventbus.client.dispatch import Dispatch
 from eventbus.client.middleware import CallNext, check_middleware
@@ -452,3 +452,20 @@ def test_on_a_bus(options: dict[str, Any], backend: str) -> None:
 
     anyio.run(main, backend=backend)
     assert seen == ["A"]
+
+
+async def test_each_lane_of_an_exactly_once_handler_passes_its_own_transaction() -> None:
+    seen: list[Any] = []
+
+    @consumer("t", exactly_once=True, middleware=[passing])
+    async def handle(payload: bytes, tx: Transaction) -> None:
+        seen.append(tx)
+
+    dispatch = Dispatch(handler=handle, publish=None, serdes={})
+    transactions: list[Any] = [object(), object()]
+    for transaction in transactions:
+        lane, bound = lane_of(), dispatch.bound(None, lambda lane, failure: False)
+        bound.transaction = transaction
+        await bound.run(lane, chunk_of(b"x"))
+        assert lane.finished == 1
+    assert seen == transactions
