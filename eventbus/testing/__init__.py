@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eventbus.testing.clock import FakeClock
-    from eventbus.testing.crash_points import crash_points
+    from eventbus.testing.crash_trials import crash_points
     from eventbus.testing.crash_report import CrashReport
     from eventbus.testing.faults import Faults
     from eventbus.testing.faulty import FaultyBackend
@@ -43,7 +43,7 @@ _HOMES = {
     "FaultyBackend": "eventbus.testing.faulty",
     "TestBus": "eventbus.testing.testbus",
     "TestLog": "eventbus.testing.log",
-    "crash_points": "eventbus.testing.crash_points",
+    "crash_points": "eventbus.testing.crash_trials",
     "in_memory": "eventbus.testing.testbus",
 }
 

@@ -12,7 +12,7 @@ import pytest
 from eventbus import ConsumerRecord, EventBus, Transaction
 from eventbus.errors import ConfigError, HandlerError
 from eventbus.testing import FakeClock
-from eventbus.testing.crash_points import crash_points
+from eventbus.testing.crash_trials import crash_points
 from eventbus.testing.crash_report import CrashReport
 
 ORDERS = [("orders", b"%d" % number, b"k%d" % number) for number in range(4)]
