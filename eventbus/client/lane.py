@@ -414,7 +414,7 @@ class Taken:
             found = self._states.find(_UNSTORED, first, stop)
             stop = stop if found < 0 else found
         self._first = stop
-        if stop == len(self.chunk):
+        if stop == len(self.chunk) and self.chunk.next_offset <= self.lane.limit:
             self.lane.finished = self.chunk.next_offset
         elif stop > first:
             self.lane.finished = self.chunk.offsets[stop - 1] + 1

@@ -327,10 +327,10 @@ class Beside(_Ahead):
 
     async def finish(self) -> None:
         lane, backlog = self._lane, self._backlog
-        if lane.error is None:
+        if not (lane.error or lane.abandoned):
             backlog.close()
         while True:
-            if lane.error is not None:
+            if lane.error or lane.abandoned:
                 backlog.drop()
             if backlog.is_over:
                 break

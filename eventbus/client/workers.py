@@ -22,8 +22,10 @@ from eventbus.client.watch import Watch
 from eventbus.types import TopicPartition
 
 _KEY_LANES_PER_WORKER = 64
-_MOST_ITEMS = 32
+_MOST_ITEMS = 8
 """What a worker takes at a time, at most: the others of the partition and other partitions have their turns."""
+_MOST_ITEMS_IN_THREADS = 32
+"""They share a change of threads."""
 _ITEMS_BETWEEN_CHECKPOINTS = 500
 """Handlers that never suspend must not keep other tasks from running for long."""
 
@@ -144,13 +146,14 @@ class Backlog:
         """Something to do for one worker. ``several``: of more than one key lane, up to ``share`` records."""
         items: list[Item] = []
         held: list[KeyLane] = []
+        most = _MOST_ITEMS_IN_THREADS if several else _MOST_ITEMS
         self._keyed_turn = not self._keyed_turn
         if self._ready and (self._keyed_turn or not self._loose):
             while self._ready and len(items) < share:
                 key_lane = self._ready.popleft()
                 held.append(key_lane)
-                items += key_lane.items[:_MOST_ITEMS]
-                del key_lane.items[:_MOST_ITEMS]
+                items += key_lane.items[:most]
+                del key_lane.items[:most]
                 if not several:
                     break
         else:
@@ -319,7 +322,7 @@ class Workers:
             if backlog is None:
                 await self._wait(worker)
                 continue
-            share = min(max(backlog.size // self.concurrency, 1), _MOST_ITEMS)
+            share = min(max(backlog.size // self.concurrency, 1), _MOST_ITEMS_IN_THREADS)
             worker.items, worker.held = items, _ = backlog.give(share, self._in_threads)
             self._queue(backlog)
             worker.backlog = backlog

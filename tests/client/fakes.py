@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
+import pytest
 
 from eventbus import TopicPartition
 from eventbus.backends.base import ConsumerConfig
@@ -23,14 +26,33 @@ from eventbus.types import FetchedRecords, GroupMetadata, OffsetAndMetadata, Tim
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def records(partition: TopicPartition, offsets: Iterable[int]) -> FetchedRecords:
-    """Records whose values are their offsets."""
+def records(
+    partition: TopicPartition, offsets: Iterable[int], key: Callable[[int], bytes | None] = lambda offset: None
+) -> FetchedRecords:
+    """Records whose values are their offsets, and whose keys come from them."""
     listed = list(offsets)
-    empty: list[bytes | None] = [None] * len(listed)
+    keys = [key(offset) for offset in listed]
     values: list[bytes | None] = [b"%d" % offset for offset in listed]
     return FetchedRecords(
-        *partition, listed, [0] * len(listed), empty, values, None, TimestampType.CREATE_TIME, listed[-1] + 1
+        *partition, listed, [0] * len(listed), keys, values, None, TimestampType.CREATE_TIME, listed[-1] + 1
     )
+
+
+def on_both(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test on asyncio and on trio."""
+
+    def run(backend: str, **arguments: Any) -> None:
+        anyio.run(partial(test, **arguments), backend=backend)
+
+    run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
+    signature = inspect.signature(test)
+    backend = inspect.Parameter("backend", inspect.Parameter.KEYWORD_ONLY)
+    named: Any = run
+    named.__signature__ = signature.replace(
+        parameters=[*signature.parameters.values(), backend], return_annotation=None
+    )
+    named.pytestmark = list(getattr(test, "pytestmark", []))
+    return pytest.mark.parametrize("backend", ["asyncio", "trio"])(run)
 
 
 async def others_run() -> None:
@@ -259,8 +281,8 @@ class FakeTransactions:
 class Running:
     """A runner at work, and everything around it."""
 
-    def __init__(self, handler: Handler[..., Any], **config: Any) -> None:
-        self.backend = FakeBackend()
+    def __init__(self, handler: Handler[..., Any], timers: Timers | None = None, **config: Any) -> None:
+        self.backend = FakeBackend(timers)
         self.consumer = self.backend.fake
         self.transactions = FakeTransactions(self.consumer)
         self.progress = anyio.Event()
@@ -293,8 +315,8 @@ class Running:
 
 
 @asynccontextmanager
-async def running(handler: Handler[..., Any], **config: Any) -> Any:
-    run = Running(handler, **config)
+async def running(handler: Handler[..., Any], timers: Timers | None = None, **config: Any) -> Any:
+    run = Running(handler, timers, **config)
     async with anyio.create_task_group() as tasks:
         await run.runner.start()
         tasks.start_soon(run.runner.run)
