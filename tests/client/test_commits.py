@@ -197,7 +197,7 @@ async def test_automatic_commits_come_before_partitions_go(make_bus: Any) -> Non
 
 
 async def test_automatic_commits_lose_what_is_still_at_work(make_bus: Any) -> None:
-    """Why they are off: the next poll commits records that another task has not finished. Then the process dies."""
+    """Why they are off (KAFKA-2942): the next poll commits records that are still at work. Then the process dies."""
     handled: list[bytes] = []
     async with filled(make_bus) as bus:
         async with bus.new_consumer("t", group="g", enable_auto_commit=True, auto_commit_interval_ms=0) as consumer:

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from eventbus import GroupMetadata, OffsetAndMetadata, TopicPartition
+from eventbus import ConsumerRecords, GroupMetadata, OffsetAndMetadata, TopicPartition
 from eventbus.errors import (
     ConfigError,
     NoCommittedOffset,
@@ -576,3 +576,147 @@ async def test_a_consumer_may_be_closed_after_its_bus(make_bus: Any) -> None:
     await consumer.aclose()
     with pytest.raises(ConfigError, match="not open"):
         await consumer.poll()
+
+
+# what users of Kafka's clients look for -------------------------------------------------------------------------------
+
+
+async def test_a_poll_tells_its_partitions(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t", group="g") as consumer:
+            records = ConsumerRecords()
+            while len(records) < 13:
+                records += await consumer.poll(max_records=13 - len(records))
+            assert records.partitions() == [T0, T1]
+            assert {partition: len(some) for partition, some in records.by_partition().items()} == {T0: 10, T1: 3}
+            assert [record.offset for record in records.by_partition()[T1]] == [0, 1, 2]
+            assert records.next_offsets() == {T0: (10, ""), T1: (3, "")}
+            await consumer.commit(records.next_offsets())
+            assert await consumer.committed() == {T0: (10, ""), T1: (3, "")}
+        empty = ConsumerRecords()
+        assert empty == [] and not empty and empty.partitions() == [] and empty.by_partition() == {}
+
+
+async def test_chosen_partitions_are_read_and_new_ones_are_not(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer(partitions=[("t", 1)]) as consumer:
+            assert consumer.assignment() == [T1] and consumer.subscription() == []
+            await bus.admin.add_partitions("t", 3)
+            await bus.send("t", b"new", partition=2)
+            assert {record.partition for record in await consumer.poll(0, 100)} == {1}
+            assert await consumer.poll(0) == []
+        with pytest.raises(ConfigError, match="either subscribe"):
+            async with bus.new_consumer("t", partitions=[T0]):
+                pass
+
+
+async def test_subscription_and_unsubscribe(filled: Any) -> None:
+    bus, fill = filled
+    told: list[tuple[str, list[TopicPartition]]] = []
+    async with bus:
+        await fill(bus)
+        await bus.admin.create_topic("trains")
+        async with bus.new_consumer(
+            pattern="t.*",
+            group="g",
+            on_assigned=lambda partitions: told.append(("+", partitions)),
+            on_revoked=lambda partitions: told.append(("-", partitions)),
+        ) as consumer:
+            assert consumer.subscription() == ["t", "trains"]
+            assert len(await consumer.poll(max_records=5)) == 5
+            await consumer.unsubscribe()
+            assert told == [("+", [T0, T1, ("trains", 0)]), ("-", [T0, T1, ("trains", 0)])]
+            assert consumer.subscription() == consumer.assignment() == []
+            assert (await bus.admin.describe_group("g")).members == ()
+            with pytest.raises(ConfigError, match="nothing to read"):
+                await consumer.poll()
+            await consumer.assign([T1])  # from subscribing to assigning: only this way, as in Kafka
+            assert {record.partition for record in await consumer.poll(0, 100)} == {1}
+            await consumer.unsubscribe()
+            await consumer.subscribe("t")
+            assert {record.partition for record in await consumer.poll(0, 100)} == {0, 1}
+
+
+async def test_paused_partitions_are_told_and_stay_so(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        await bus.admin.create_topic("other")
+        async with bus.new_consumer("t") as consumer:
+            assert consumer.paused() == []
+            consumer.pause(T1)
+            assert consumer.paused() == [T1]
+            await consumer.subscribe("t", "other")  # what stays is as it was
+            assert consumer.paused() == [T1]
+            assert {record.partition for record in await consumer.poll(0, 100)} == {0}
+            consumer.resume(T1)
+            assert consumer.paused() == []
+            assert {record.partition for record in await consumer.poll(0, 100)} == {1}
+            consumer.pause(T0)
+            await bus.admin.delete_topics("t")
+            assert consumer.paused() == []
+
+
+async def test_where_partitions_begin_and_end(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        await bus.admin.delete_records({T0: 4})
+        async with bus.new_consumer("t") as consumer:
+            assert await consumer.beginning_offsets() == {T0: 4, T1: 0}
+            assert await consumer.end_offsets() == {T0: 10, T1: 10}
+            consumer.seek(T0, OffsetAndMetadata(7, "from a commit"))
+            assert await consumer.position(T0) == 7
+            await consumer.seek_to_time(1055, T0, T1)
+            assert (await consumer.position(T0), await consumer.position(T1)) == (6, 6)
+            await consumer.seek_to_time(9_999_999)
+            assert (await consumer.position(T0), await consumer.position(T1)) == (10, 10)
+        async with bus.new_consumer() as reader:  # of partitions that it does not read, too
+            assert await reader.beginning_offsets(T0) == {T0: 4} and await reader.end_offsets(T0) == {T0: 10}
+
+
+async def test_the_end_is_what_the_isolation_says(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.transaction("one") as tx:
+            await tx.send("t", b"open", partition=0, timestamp_ms=5_000)
+            for isolation, end in (("read_committed", 10), ("read_uncommitted", 11)):
+                async with bus.new_consumer(partitions=[T0], isolation=isolation) as consumer:
+                    await consumer.seek_to_end()
+                    assert await consumer.position(T0) == end
+                    found = await consumer.offsets_for_times({T0: 5_000})
+                    assert (found[T0] is None) == (isolation == "read_committed")
+
+
+async def test_a_seek_in_on_assigned_decides_where_reading_begins(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        await bus.admin.alter_group_offsets("g", {T0: 2, T1: 2})
+
+        async def assigned(partitions: list[TopicPartition]) -> None:
+            consumer.seek(T0, 8)
+            await consumer.seek_to_beginning(T1)
+
+        consumer = bus.new_consumer("t", group="g", on_assigned=assigned)
+        async with consumer:
+            by_partition = (await consumer.poll(0, 100)).by_partition()
+            assert {p: some[0].offset for p, some in by_partition.items()} == {T0: 8, T1: 0}
+
+
+async def test_commit_async_is_commit_nowait(filled: Any) -> None:
+    bus, fill = filled
+    told: list[Any] = []
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t", group="g") as consumer:
+            await consumer.poll(max_records=1)
+            consumer.commit_async(lambda offsets, error: told.append((dict(offsets), error)))
+            consumer.commit_nowait({T1: 5}, lambda offsets, error: told.append((dict(offsets), error)))
+    (first, error), (second, _) = told
+    assert [offset for offset, _ in first.values()] == [1] and error is None and second == {T1: (5, "")}
