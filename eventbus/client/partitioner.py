@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from importlib import import_module
+from typing import Any, Protocol, cast
 
 from eventbus.errors import ConfigError
 from eventbus.records.murmur2 import murmur2, to_positive
@@ -71,19 +72,34 @@ def _murmur3(key: bytes) -> int:
     return mmh3.hash(key, signed=False)
 
 
+def _imported(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f'partitioner={name!r} cannot be imported: {error}; write "module:name"') from error
+
+
 def make_partitioner(choice: str | PartitionFunction, topic: str, batch_size: int) -> Partitioner:
     """The partitioner of a topic.
 
     ``murmur2`` is the default and byte-exact with Kafka's Java client, ``murmur3`` a faster hash no Kafka client
     shares; both are sticky for records without a key. ``round_robin`` gives each record without a key the next
-    partition. A function decides alone.
+    partition. A function decides alone, and so does an object of a class (an own one per topic) that can be called;
+    ``"module:name"`` imports either, as ``partitioner.class`` does. Raises ConfigError.
     """
-    if callable(choice):
-        return _Function(topic, choice)
+    found: Any = _imported(choice) if isinstance(choice, str) and ":" in choice else choice
+    if isinstance(found, type):
+        found = cast("type[Any]", found)()
+    if callable(found):
+        return _Function(topic, cast("PartitionFunction", found))
     if choice == "murmur2":
         return _Hashed(murmur2, batch_size)
     if choice == "murmur3":
         return _Hashed(_murmur3, batch_size)
     if choice == "round_robin":
         return _Hashed(murmur2, 0)
-    raise ConfigError(f"unknown partitioner {choice!r}{nearest(choice, NAMES)}: {', '.join(NAMES)} or a function")
+    raise ConfigError(
+        f'unknown partitioner {choice!r}{nearest(str(choice), NAMES)}: {", ".join(NAMES)}, "module:name", or a '
+        "function (topic, key bytes, value, number of partitions) -> partition"
+    )

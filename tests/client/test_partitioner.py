@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -54,6 +56,32 @@ async def test_a_function_decides_alone() -> None:
         await bus.admin.create_topic("alerts", partitions=4)
         with pytest.raises(ConfigError, match=r"answered 9 for topic 'alerts': 0 to 3"):
             await bus.send("alerts", b"x")
+
+
+class RoundTrip:
+    """A partitioner with a memory: each topic has one of its own."""
+
+    def __init__(self) -> None:
+        self.count = -1
+
+    def __call__(self, topic: str, key: bytes | None, value: Any, count: int) -> int:
+        self.count += 1
+        return self.count % count
+
+
+async def test_a_class_by_itself_or_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("chosen_by_name")
+    module.RoundTrip, module.first, module.number = RoundTrip, lambda *_: 0, 7  # type: ignore[attr-defined]  # made here
+    monkeypatch.setitem(sys.modules, "chosen_by_name", module)
+    for choice in (RoundTrip, "chosen_by_name:RoundTrip"):
+        async with EventBus("memory://", partitioner=choice) as bus:
+            for topic in ("a", "b"):
+                await bus.admin.create_topic(topic, partitions=3)
+                assert [(await bus.send(topic, b"x", key="k")).partition for _ in range(4)] == [0, 1, 2, 0]
+    assert make_partitioner("chosen_by_name:first", "t", 1).partition(b"k", None, b"", 3) == 0
+    for wrong in ("chosen_by_name:number", "chosen_by_name:nothing", "no_such_module:f", ":f", "murmur"):
+        with pytest.raises(ConfigError, match="partitioner"):
+            EventBus("memory://", partitioner=wrong)
 
 
 async def test_partition_key_is_not_the_key() -> None:
