@@ -314,7 +314,7 @@ class Dispatch:
             lane.handled(chunk.offsets[end - 1] + 1, joined(outputs) if outputs else None)
         else:
             for index in range(start, end):
-                if failed or index not in given or index in reading.left_out:
+                if failed or index not in given:
                     taken.handled(index)
         return True
 

@@ -19,7 +19,7 @@ from eventbus.client import calls
 from eventbus.client.dispatch import Dispatch
 from eventbus.client.handlers import Handler
 from eventbus.client.lane import Taken
-from eventbus.errors import StorageError
+from eventbus.errors import HandlerError, StorageError
 from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of
 
 
@@ -509,6 +509,16 @@ async def test_whose_error_it_was(shape: str) -> None:
     assert "key None: made it raise ValueError: by hand" in str((await dispatched(handler, b'{"amount":1}')).error)
 
 
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "payload"])
+async def test_a_lane_in_error_begins_nothing(shape: str) -> None:
+    seen: list[Any] = []
+    lane, chunk = lane_of(), chunk_of(b"1")
+    lane.error = HandlerError("an output before it was not stored")
+    taken = lane.take(chunk) if "manual" in shape else None
+    await Dispatch(shaped(shape, seen), None, {}).run(lane, chunk, taken=taken)
+    assert (seen, lane.finished) == ([], -1)
+
+
 # workers --------------------------------------------------------------------------------------------------------------
 
 
@@ -597,6 +607,16 @@ async def test_a_failure_that_is_skipped_in_a_bundle(shape: str) -> None:
     taken = lane.take(chunk_of(b"1", b"2"))
     await Dispatch(loosely(shape, seen, fail, on_error="skip"), None, {}).work(Bundle(), [(taken, 1), (taken, 0)])
     assert (seen, lane.finished, lane.error) == ([b"2", b"1"], 2, None)
+
+
+@pytest.mark.parametrize("shape", LOOSE)
+async def test_a_record_in_a_bundle_that_the_filter_drops_is_finished(shape: str) -> None:
+    seen: list[Any] = []
+    lane = lane_of()
+    taken = lane.take(chunk_of(b"1", b"2", b"3"))
+    handler = loosely(shape, seen, filter=lambda record: record.value == b"2")
+    await Dispatch(handler, None, {}).work(Bundle(), [(taken, index) for index in (1, 0, 2)])
+    assert (seen, lane.finished) == ([b"2"], 3)
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -717,6 +737,34 @@ async def test_a_plain_function_that_took_too_long_fails_when_it_returns(
     await dispatch.run(lane, chunk_of(b"1", b"2", b"3"))
     assert outputs.values == ([[b"1"], [b"3"]] if batch else [b"1", b"3"])
     assert dispatch.counts == calls.Counts(handled=2, failed=1, skipped=1, timed_out=1)
+
+
+@pytest.mark.parametrize("shape", ["payload", "record", "batch", "manual"])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_cancelled_call_is_neither_success_nor_failure(backend: str, shape: str) -> None:
+    async def forever(payload: bytes) -> None:
+        await anyio.sleep_forever()
+
+    async def forever_record(record: ConsumerRecord) -> None:
+        await anyio.sleep_forever()
+
+    async def forever_batch(payload: list[bytes]) -> None:
+        await anyio.sleep_forever()
+
+    functions = {"payload": forever, "batch": forever_batch}
+    ack = "manual" if shape == "manual" else "auto"
+    handler = consumer("t", batch=shape == "batch", ack=ack, on_error="skip")(functions.get(shape, forever_record))
+
+    async def main() -> None:
+        lane, chunk, dispatch = lane_of(), chunk_of(b"1"), Dispatch(handler, None, {})
+        taken = lane.take(chunk) if ack == "manual" else None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dispatch.run, lane, chunk, 0, taken)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        assert (dispatch.counts, lane.error, lane.finished) == (calls.Counts(), None, -1)
+
+    anyio.run(main, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

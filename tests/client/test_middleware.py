@@ -234,6 +234,21 @@ async def test_a_batch_leaves_out_what_cannot_be_read(policy: str) -> None:
         assert "offset 1" in str(lane.error)
 
 
+async def test_a_batch_that_stops_publishes_nothing() -> None:
+    outputs = Outputs()
+
+    async def instead(record: Any, call_next: CallNext) -> Any:
+        return await call_next(record) or "instead"
+
+    @consumer("t", batch=True, middleware=[instead])
+    @producer("out")
+    async def handle(orders: list[Order]) -> str:
+        return "handled"
+
+    lane = await dispatched(handle, b"no json", VALUES[1], outputs=outputs)
+    assert (outputs.values, lane.reached) == ([], -1)
+
+
 async def test_a_null_for_a_handler_that_takes_nulls() -> None:
     seen: list[Order | None] = []
 
