@@ -18,6 +18,8 @@ work; ``idle``: nothing to do; ``stopped``: a partition stands since its handler
 BusStatus = Literal["ok", "starting", "degraded", "failed"]
 """``degraded``: it works, and somebody should look; ``failed``: a handler does nothing any more, and will not."""
 
+_POLL_MS = 10_000
+"""So long a poll itself may wait for records."""
 _ORDER: tuple[BusStatus, ...] = ("ok", "starting", "degraded", "failed")
 
 
@@ -155,7 +157,7 @@ def _all_stopped(facts: Facts, limit_ms: int) -> Verdict | None:
 
 def _no_poll(facts: Facts, limit_ms: int) -> Verdict | None:
     waits_ms = facts.running_ms if facts.since_last_poll_ms is None else facts.since_last_poll_ms
-    if waits_ms <= limit_ms or facts.rebalancing_ms is not None:
+    if waits_ms <= limit_ms + _POLL_MS or facts.rebalancing_ms is not None:
         return None
     return _wedged(
         f"has not polled for {_seconds(waits_ms)}: the log does not answer, or the event loop has no time for it; "

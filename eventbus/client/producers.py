@@ -13,6 +13,7 @@ from eventbus.client.handlers import Handler, ProducerFunction
 from eventbus.client.intercepted import open_producer
 from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.producer import Producer
+from eventbus.client.threads import Home
 from eventbus.errors import BufferExhausted
 from serdes import Serde
 
@@ -36,12 +37,14 @@ class Producers:
         self._config = config
         self._interceptors = interceptors
         self._spawn = spawn
+        self._home = Home()
         self._own: dict[int | None, Producer] = {}
         """By the identity of their partitioner; None: the bus's."""
         self._open: list[Producer] = []
 
     def open(self, config: Mapping[str, Any], interceptors: Sequence[ProducerInterceptor] = ()) -> Producer:
-        """One more producer. Raises ConfigError."""
+        """One more producer. Raises ConfigError, also in another thread than the bus's, where a first send ends up."""
+        self._home.check("sending")
         settings = producer_settings({**self._config, **config})
         one = open_producer(
             self._backend.producer(settings.config),
