@@ -11,11 +11,12 @@ Each page is one test with a folder of its own, its blocks run from top to botto
 - Shown output is compared loosely: digits may be others, blanks may differ, ``...`` stands for anything, lines may be
   left out.
 - ``<!-- not run: REASON -->`` on the line before a block leaves it out; ``<!-- continues -->`` puts the previous
-  Python block in front of it.
+  Python block in front of it; ``<!-- needs: LIBRARY -->`` leaves it out where that is no base dependency.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import signal
@@ -105,9 +106,10 @@ def missing(shown: list[str], printed: str) -> list[str]:
 class Page:
     """One page's folder, with its blocks run in it."""
 
-    def __init__(self, path: Path, folder: Path) -> None:
+    def __init__(self, path: Path, folder: Path, *, base_dependencies: bool = False) -> None:
         self.blocks = blocks_of(path.read_text("utf-8"))
         self.folder = folder
+        self.base_dependencies = base_dependencies
         self.previous = ""
         keep = {name: value for name, value in os.environ.items() if not name.startswith("EVENTBUS_")}
         search = os.pathsep.join([str(Path(sys.executable).parent), keep.get("PATH", "")])
@@ -115,7 +117,7 @@ class Page:
 
     def run(self) -> None:
         for position, block in enumerate(self.blocks):
-            if block.mark.startswith("not run:"):
+            if block.mark.startswith("not run:") or self.lacks(block):
                 continue
             if block.kind == "python":
                 self.run_python(block, "".join(later.body for later in self.blocks[position + 1 :]))
@@ -123,6 +125,11 @@ class Page:
                 for command in list(commands_of(block)):
                     if is_run(command.text):
                         self.run_command(command, f"line {block.line}: $ {command.text}")
+
+    def lacks(self, block: Block) -> bool:
+        """Whether a library is missing that this run may do without."""
+        library = block.mark.removeprefix("needs:").strip() if block.mark.startswith("needs:") else ""
+        return bool(library) and self.base_dependencies and importlib.util.find_spec(library) is None
 
     def run_python(self, block: Block, later: str) -> None:
         code = self.previous + block.body if block.mark == "continues" else block.body
@@ -186,8 +193,8 @@ class Page:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_what_a_page_shows_is_what_happens(path: Path, tmp_path: Path) -> None:
-    Page(path, tmp_path).run()
+def test_what_a_page_shows_is_what_happens(path: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    Page(path, tmp_path, base_dependencies=bool(pytestconfig.getoption("--base-dependencies"))).run()
 
 
 # The checker itself must be able to fail.
@@ -238,3 +245,12 @@ def test_an_interrupted_command_must_stop(tmp_path: Path) -> None:
 
 def test_a_block_may_be_left_out_with_a_reason(tmp_path: Path) -> None:
     page(tmp_path, "<!-- not run: needs a cluster -->\n```python\nraise ValueError\n```\n").run()
+
+
+def test_a_block_may_need_a_library(tmp_path: Path) -> None:
+    text = "<!-- needs: a_library_nobody_has -->\n```python\nraise ValueError\n```\n"
+    source = tmp_path / "page.md"
+    source.write_text(text, "utf-8")
+    Page(source, tmp_path, base_dependencies=True).run()
+    with pytest.raises(AssertionError):
+        Page(source, tmp_path).run()

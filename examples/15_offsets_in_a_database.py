@@ -1,0 +1,62 @@
+"""Rows and offsets in one database transaction: every order becomes one bill, whenever the program dies.
+
+The listener-and-seek pattern of the books, packaged: the table of offsets stands beside the bills, a commit stores
+both, and a consumer begins where the table says. What the group has committed in the log is never asked.
+Needs SQLAlchemy: pip install "eventbus-log[sql]"
+"""
+
+from __future__ import annotations
+
+import anyio
+from sqlalchemy import Engine, StaticPool, create_engine, text
+
+from eventbus import EventBus
+from outbox import SqlOffsets
+
+URL, ORDERS = "memory://shop", 10
+
+
+class Crash(Exception):
+    """The power is gone."""
+
+
+async def bill(engine: Engine, crash_at: int | None) -> None:
+    async with EventBus(URL) as bus, bus.new_consumer(group="billing", value=int) as consumer:
+        offsets = SqlOffsets(engine, group="billing")
+        await offsets.follow(consumer, "orders")  # subscribes, and seeks to what the table holds
+        while records := await consumer.poll(timeout_ms=100, max_records=4):
+            async with offsets.transaction(records) as connection:  # rows and offsets, together or not at all
+                for record in records:
+                    await connection.execute(
+                        text("INSERT INTO bills (number) VALUES (:number)"), {"number": record.value}
+                    )
+                    if record.value == crash_at:
+                        raise Crash
+
+
+def rows(engine: Engine, query: str) -> list[int]:
+    with engine.connect() as connection:
+        return list(connection.execute(text(query)).scalars())
+
+
+async def main() -> list[int]:
+    engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE bills (number INTEGER)"))  # no unique key: it would hide the point
+    async with EventBus(URL) as log:
+        await log.admin.create_topic("orders")
+        await log.send_many("orders", range(ORDERS))
+        for crash_at in (5, None):
+            try:
+                await bill(engine, crash_at)
+            except Crash:
+                print(f"died in the middle of order {crash_at}; its transaction is rolled back")
+            stored = rows(engine, "SELECT * FROM eventbus_offsets")
+            print(f"bills: {rows(engine, 'SELECT number FROM bills')}, the table of offsets: {len(stored)} row(s)")
+    bills = rows(engine, "SELECT number FROM bills")
+    engine.dispose()
+    return bills
+
+
+if __name__ == "__main__":
+    assert anyio.run(main) == list(range(ORDERS)), "each order one bill"

@@ -1,0 +1,48 @@
+"""Acknowledging by hand: a record is finished when `ack` is called, whenever and in whatever order that is.
+
+Measurements are gathered and written ten at a time; only what is written is acknowledged. When the service stops with
+some in hand, these are read again by the next one: nothing is lost, and nothing has to be written one by one.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from eventbus import ConsumerRecord, EventBus
+
+URL, MEASUREMENTS = "memory://lab", 30
+written: list[list[int]] = []
+
+
+def service() -> EventBus:
+    bus = EventBus(URL, drain_timeout_ms=100)  # closing waits so long for acks that may still come
+    in_hand: list[ConsumerRecord] = []
+
+    @bus.consumer("measurements", group="archive", ack="manual")
+    async def gather(record: ConsumerRecord) -> None:
+        in_hand.append(record)
+        if len(in_hand) == 10:
+            written.append([int(one.value or b"") for one in in_hand])  # one write for ten
+            for one in reversed(in_hand):  # any order will do
+                one.ack()
+            in_hand.clear()
+
+    return bus
+
+
+async def main() -> None:
+    async with EventBus(URL) as log:
+        await log.admin.create_topic("measurements")
+        for life, numbers in (("first", range(25)), ("second", range(25, MEASUREMENTS))):
+            await log.send_many("measurements", [b"%d" % number for number in numbers])
+            async with service() as bus:
+                with anyio.move_on_after(0.5):  # a drain waits for acks, and some never come
+                    await bus.drain()
+            [offset] = (await log.admin.group_offsets("archive")).values()
+            print(f"{life} life: written {sum(map(len, written))}, the group goes on at {offset.offset}")
+            assert offset.offset == 10 * len(written)
+
+
+if __name__ == "__main__":
+    anyio.run(main)
+    assert written == [list(range(0, 10)), list(range(10, 20)), list(range(20, 30))]

@@ -1,0 +1,464 @@
+"""What people look for who come from Kafka's books and clients, and where it is here: the table of docs/checklist.md.
+
+A row names the tests that prove its answer, the examples that show it, and the page that explains it; the test of this
+table finds them all. ``python -m pytest tests/test_checklist.py --rewrite`` writes the page.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Status = Literal["answered", "partly", "later"]
+
+MARK = {"answered": "yes", "partly": "partly", "later": "later"}
+
+
+class Row(NamedTuple):
+    """One thing looked for."""
+
+    number: int
+    item: str
+    """In the words of who looks for it."""
+    status: Status
+    answer: str
+    """How, in a line; of what is partly or not there, which part brings it."""
+    tests: tuple[str, ...] = ()
+    """``path::name`` of test functions, below the root of the checkout."""
+    examples: tuple[str, ...] = ()
+    """Files of examples/."""
+    page: str = ""
+    """``guide.md#anchor``, below docs/."""
+
+
+class Section(NamedTuple):
+    """Rows that belong together; all numbers from ``first`` to ``last`` must be there."""
+
+    title: str
+    first: int
+    last: int
+    rows: tuple[Row, ...]
+
+
+C, B, K, L = "tests/client/", "tests/broker/", "eventbus/testing/conformance/", "tests/cli/"
+
+PRODUCERS = Section(
+    "Producers", 49, 84,
+    (
+        Row(49, "bootstrap.servers, several brokers", "later", "the Kafka backend: the URL names them, "
+            "`kafka://one:9092,two:9092`. The embedded log has no servers: its URL is a directory",
+            (C + "test_config.py::test_kafka_says_that_it_is_not_here_yet",
+             L + "test_app.py::test_kafkas_flags_name_the_log_and_the_old_ones_warn")),
+        Row(50, "client.id", "answered", '`EventBus(client_id="billing")`; members of a group show it in '
+            "`eventbus groups describe`",
+            (L + "test_groups.py::test_describe_shows_members_and_who_is_idle",)),
+        Row(51, "key.serializer, value.serializer", "partly",
+            "chosen by type: str, int (Kafka's long), bytes, JSON for "
+            "everything else; bytes equal to Kafka's. Avro comes with the schema registry",
+            ("tests/serdes/test_primitives.py::test_known_bytes",
+            "tests/serdes/test_choose.py::test_what_is_written_is_read",
+             C + "test_checklist_producer.py::test_one_topic_takes_values_of_many_types_and_headers_in_order")),
+        Row(52, "a serializer class of one's own", "answered", "two methods, given to the bus by type; for keys too",
+            ("tests/serdes/test_choose.py::test_a_custom_serde_holds_for_derived_types_both_ways",),
+            ("05_custom_serde.py", "11_ebike_factory.py"), "guide.md#formats-of-ones-own"),
+        Row(53, "changing the format of a topic", "later", "not in place: the schema registry checks that old readers "
+            "can read new records"),
+        Row(54, "acks 0, 1, all", "answered", "0 does not wait, 1 is written, all (default) is on the disk; a count is "
+            "refused, there is no quorum to count",
+            (C + "test_producer.py::test_acks_zero_does_not_wait", C + "test_config.py::test_acks_two_is_explained",
+             K + "producers.py::acks_that_cannot_be_are_refused"), (), "guide.md#what-an-ack-means"),
+        Row(55, "retries, retry.backoff.ms, delivery.timeout.ms", "later", "the Kafka backend: there is a network to "
+            "retry over. The embedded log stores at once or says why not; the keys are refused with that word",
+            (C + "test_config.py::test_wrong_settings",)),
+        Row(56, "retriable and fatal errors", "answered", "`error.retriable`, `error.fatal`, `error.code` as Kafka's",
+            (C + "test_checklist_producer.py::test_errors_say_whether_the_same_call_may_succeed_later",
+             C + "test_bus.py::test_a_record_too_large_fails_alone"), (), "guide.md#errors"),
+        Row(57, "SerializationException, BufferExhausted, InterruptException", "answered", "`SerializationError` and "
+            "`BufferExhausted` before the record is accepted; a cancelled send leaves the producer usable",
+            (C + "test_bus.py::test_a_value_without_a_json_form_is_refused_before_it_is_sent",
+             C + "test_producer.py::test_a_cancelled_send_leaves_the_producer_usable",
+             C + "test_regressions.py::test_a_send_under_wait_for_does_not_wedge_the_log"), (), "guide.md#errors"),
+        Row(58, "max.in.flight.requests.per.connection", "answered", "batches of a partition are stored in the order "
+            "they were sent, whatever is in flight; what happens elsewhere is shown",
+            (C + "test_producer.py::test_order_is_kept_between_waiting_and_not_waiting",
+             "tests/log/test_producers.py::test_a_refused_batch_changes_nothing"), ("07_retries_and_order.py",)),
+        Row(59, "enable.idempotence: producer id, epoch, sequence", "answered",
+            "on by default; a duplicate is answered "
+            "with its first offset, a gap is refused, the last five batches are remembered",
+            (C + "test_producer.py::test_idempotence_is_on_unless_acks_say_otherwise",
+             B + "test_isolation.py::test_a_duplicate_is_stored_once",
+             "tests/log/test_producers.py::test_a_retry_after_a_restart_is_still_a_duplicate"),
+            ("07_retries_and_order.py",), "guide.md#transactions"),
+        Row(60, "idempotence ends with the session", "answered", "a transactional id is the writer over restarts: who "
+            "opens it last fences the others, what was open is aborted",
+            (C + "test_transaction_faults.py::test_the_id_of_a_dead_producer_is_taken_over",
+             C + "test_transactions.py::test_whoever_takes_an_id_over_fences_who_had_it"), (), "guide.md#transactions"),
+        Row(61, "batch.size, linger.ms, RecordAccumulator", "answered", "the same two triggers, per partition; "
+            "`eventbus perf produce --print-metrics` tells how full batches were",
+            (C + "test_producer.py::test_batches_leave_when_full",
+             C + "test_producer.py::test_linger_gathers_records_of_many_tasks_in_one_batch",
+             L + "test_perf.py::test_metrics_tell_of_the_batches"), (), "guide.md#settings"),
+        Row(62, "buffer.memory, max.block.ms", "answered", "`send` waits for room, `send_nowait` raises "
+            "`BufferExhausted`, `await producer.wait_for_room()` goes on",
+            (C + "test_producer.py::test_the_buffer_is_bounded", C + "test_producer.py::test_send_many_waits_for_room"),
+            (), "guide.md#settings"),
+        Row(63, "compression.type", "answered", "none, gzip, snappy, lz4, zstd; a batch is stored as it was sent",
+            (C + "test_producer.py::test_every_codec_is_read_back",
+            "tests/records/test_compression.py::test_round_trip",
+             "tests/records/test_compression.py::test_snappy_as_java_writes_it")),
+        Row(64, "a batch fails as a whole", "answered", "each of its records hears the same error",
+            (C + "test_checklist_producer.py::test_records_of_a_batch_share_its_outcome",)),
+        Row(65, "fire and forget, synchronous, asynchronous", "answered", "`send_nowait`, `await send`, "
+            "`on_delivery=`; `send_many` is the fastest",
+            (C + "test_producer.py::test_send_many_returns_when_all_is_stored",), ("03_three_ways_to_send.py",)),
+        Row(66, "RecordMetadata", "answered", "what an awaited send returns: topic, partition, offset, timestamp_ms",
+            (C + "test_checklist_producer.py::test_every_awaited_send_tells_topic_partition_offset_and_time",
+             K + "producers.py::acks_say_where_a_record_landed")),
+        Row(67, "a Callback class", "answered", "any callable of (metadata, error), called once",
+            (C + "test_bus.py::test_send_nowait_calls_back_once_with_metadata",
+             K + "producers.py::every_delivery_is_told_of_once"), ("03_three_ways_to_send.py", "11_ebike_factory.py")),
+        Row(68, "sending to a partition by number", "answered", "`partition=2`; one that is not there is refused "
+            "before anything is sent",
+            (C + "test_checklist_producer.py::test_a_partition_that_is_not_there_is_refused_before_anything_is_sent",)),
+        Row(69, "keys: murmur2 modulo partitions", "answered", "byte for byte as the Java client",
+            ("tests/records/test_murmur2.py::test_as_other_clients",
+             C + "test_partitioner.py::test_keys_go_where_other_kafka_clients_send_them")),
+        Row(70, "round robin without a key", "answered", '`partitioner="round_robin"`',
+            (C + "test_partitioner.py::test_round_robin",), ("18_sticky_partitioner.py",)),
+        Row(71, "the sticky partitioner", "answered", "the default without a key; the partition changes with the bytes "
+            "sent, so a pause between sends does not spread them",
+            (C + "test_partitioner.py::test_without_a_key_a_partition_is_kept_for_a_batch",),
+            ("18_sticky_partitioner.py",)),
+        Row(72, "a Partitioner class: critical alerts to partition 0", "answered", "a function, or an object with "
+            "`__call__`, of (topic, key, value, partitions)",
+            (C + "test_partitioner.py::test_a_function_decides_alone",),
+            ("04_custom_partitioner.py", "11_ebike_factory.py")),
+        Row(73, "partition_key, which is not the key", "answered", "`partition_key=` picks the partition and is not "
+            "stored", (C + "test_partitioner.py::test_partition_key_is_not_the_key",)),
+        Row(74, "a timestamp of one's own", "answered", "`timestamp_ms=`",
+            (K + "records.py::timestamps_come_back",)),
+        Row(75, "headers", "answered", "a mapping, or pairs when a name occurs twice; their order is kept",
+            (K + "records.py::headers_come_back_in_order_and_more_than_once",
+             C + "test_producer.py::test_headers_must_be_headers")),
+        Row(76, "a hot partition; salting, composite keys", "answered", "`eventbus topics skew TOPIC` names the key; "
+            "what to do is on the page",
+            (L + "test_skew.py::test_a_key_that_is_used_too_much_is_named_with_its_partition",),
+            (), "guide.md#hot-partitions"),
+        Row(77, "interceptor.classes", "answered",
+            "`new_producer(interceptors=[...])`, `new_consumer(interceptors=[...])` "
+            "with Kafka's hooks; around handlers, middleware",
+            (C + "test_interceptors.py::test_every_way_to_send_passes_through",
+            C + "test_interceptors.py::test_consumers_show_what_they_read_and_commit"), (), "guide.md#interceptors"),
+        Row(78, "JMX metrics", "later", "a Prometheus endpoint. Today: `await bus.health()`, `consumer.lag`, "
+            "`eventbus perf --print-metrics`", (L + "test_perf.py::test_metrics_tell_of_the_batches",), (),
+            "guide.md#health"),
+        Row(79, "ProducerConfig constants, importance", "answered",
+            "keywords with Kafka's names; a wrong one names the "
+            "nearest; the table on the page has the importance",
+            (C + "test_config.py::test_wrong_settings", C + "test_config.py::test_kafkas_dotted_names_are_accepted"),
+            (),
+            "guide.md#settings"),
+        Row(80, "timeout.ms, metadata.fetch.timeout.ms, block.on.buffer.full", "answered",
+            "gone since Kafka 0.9: refused, "
+            "naming what took their place", (C + "test_config.py::test_wrong_settings",)),
+        Row(81, "one producer, many threads", "answered", "one for all tasks of the loop; from other threads "
+            "`bus.blocking()`", (C + "test_producer.py::test_many_tasks_each_keep_their_order",
+             C + "test_blocking.py::test_threads_join_a_bus_that_runs"), (),
+            "guide.md#threads-and-plain-programs"),
+        Row(82, "close() on exit", "answered",
+            "`async with`: leaving flushes; `with bus.blocking()` for plain programs",
+            (C + "test_bus.py::test_what_was_sent_without_waiting_is_stored_when_the_bus_is_left",
+             K + "producers.py::closing_a_producer_stores_what_it_was_given",
+             C + "test_blocking.py::test_a_plain_program_sends_reads_and_commits")),
+        Row(83, "transactions and fencing", "answered", "`bus.transaction(id)`, or begin, send, send_offsets, commit, "
+            "abort; for handlers one flag",
+            (K + "transactions.py::a_commit_shows_all_partitions_and_topics",
+             K + "transactions.py::offsets_are_committed_with_the_records",
+             C + "test_transactions.py::test_whoever_takes_an_id_over_fences_who_had_it",
+             C + "test_exactly_once.py::test_transfers_are_made_once"),
+            ("06_exactly_once.py",), "guide.md#transactions"),
+        Row(84, "Flume and other programs that write to Kafka", "later", "the network server: whatever speaks Kafka's "
+            "protocol writes to this log, by the brokers' address alone"),
+    ),
+)  # fmt: skip
+
+CONSUMERS = Section(
+    "Consumers and groups", 85, 131,
+    (
+        Row(85, "subscribe: names or a pattern", "answered", '`@bus.consumer(["a", "b"])`, `pattern="ord.*"`, '
+            "`consumer.subscribe`; new topics that match are taken up",
+            (C + "test_groups.py::test_topics_that_match_a_pattern_are_taken_up_and_given_up",
+             C + "test_bus.py::test_a_pattern_takes_up_topics_created_later")),
+        Row(86, "assign: partitions without a group", "answered", "`consumer.assign([...])`; partitions added later "
+            "are not taken",
+            (C + "test_checklist_consumer.py::test_partitions_added_later_are_not_taken_by_who_assigned_its_own",
+             C + "test_consumer.py::test_kept_partitions_lose_nothing_when_others_are_assigned"),
+            ("04_custom_partitioner.py",)),
+        Row(87, "a partition is added while running", "answered", "the group takes it up, from its first record",
+            (C + "test_groups.py::test_new_partitions_are_shared_and_read_from_their_beginning",
+             C + "test_bus.py::test_partitions_added_while_running_are_read"), ("10_add_a_partition.py",)),
+        Row(88, "the poll loop", "answered", "`await consumer.poll(timeout_ms, max_records)`, or `async for`; handlers "
+            "need none", (C + "test_consumer.py::test_poll_returns_each_record_once_in_order_per_partition",
+             C + "test_consumer.py::test_a_waiting_poll_returns_as_soon_as_a_record_comes",
+             C + "test_consumer.py::test_async_iteration"), ("14_customer_countries.py",),
+            "guide.md#in-a-loop-of-your-own"),
+        Row(89, "a consumer is not thread-safe", "answered", "and says so: a second task or another thread is refused",
+            (C + "test_consumer.py::test_two_tasks_cannot_poll_one_consumer",
+             C + "test_regressions_handlers.py::test_one_consumer_one_opening_one_thread")),
+        Row(90, "several threads for one consumer", "answered",
+            '`concurrency=32, order="key"`: keys side by side, each '
+            "in its order; the commit waits for the first unfinished record", (), ("19_concurrency_and_order.py",),
+            "guide.md#concurrency-and-order"),
+        Row(91, "group.id: every group gets everything", "answered", "`group=`",
+            (C + "test_bus.py::test_two_groups_each_get_everything", K + "groups.py::groups_do_not_see_each_other",
+             C + "test_checklist_consumer.py::test_a_group_is_behind_by_its_own_lag_alone"), ("13_two_teams.py",)),
+        Row(92, "more consumers than partitions", "answered", "the ones too many are idle: a line in the log, and "
+            "`eventbus groups describe` says who",
+            (C + "test_groups.py::test_more_members_than_partitions_leave_some_idle_and_say_so",
+             L + "test_groups.py::test_describe_shows_members_and_who_is_idle")),
+        Row(93, "group coordinator, heartbeats, generations", "answered",
+            "Kafka's classic protocol, inside the process",
+            (C + "test_membership.py::test_heartbeats_go_out_at_their_interval_and_tell_of_rebalances",
+             B + "test_groups.py::test_members_are_told_of_a_rebalance_and_join_again",
+             B + "test_groups.py::test_groups_survive_restarts"), (), "guide.md#groups"),
+        Row(94, "heartbeat.interval.ms, session.timeout.ms, max.poll.interval.ms", "answered", "all three, with Java's "
+            "defaults", (C + "test_groups.py::test_a_member_whose_session_ended_hears_of_it_and_joins_again",
+             C + "test_groups.py::test_who_does_not_poll_for_max_poll_interval_loses_its_partitions_and_may_come_back",
+             C + "test_config.py::test_kafkas_consumer_keys"), (), "guide.md#in-a-loop-of-your-own"),
+        Row(95, "work that takes longer than the session", "answered", "a handler keeps its place as long as it takes: "
+            "polling does not wait for it; `timeout=` is the limit, if there is to be one",
+            (C + "test_checklist_consumer.py::test_a_handler_that_takes_longer_than_every_timeout_keeps_its_place",
+             C + "test_checklist_consumer.py::test_a_call_that_takes_too_long_has_failed"), (),
+            "guide.md#time-limits"),
+        Row(96, "fetch.min.bytes, fetch.max.wait.ms", "answered", "long polls as in Kafka",
+            (C + "test_consumer.py::test_fetch_min_bytes_gathers_and_max_wait_ends_it",
+             K + "records.py::a_poll_waits_for_as_many_bytes_as_were_asked_for")),
+        Row(97, "max.poll.records", "answered", "`poll(max_records=)`; for handlers `batch=100`",
+            (C + "test_checklist_consumer.py::test_batches_and_polls_are_no_longer_than_asked_for",)),
+        Row(98, "max_wait_time, concurrency (Karafka)", "answered",
+            "`fetch_max_wait_ms` and `concurrency=`, per consumer",
+            (C + "test_consumer.py::test_fetch_min_bytes_gathers_and_max_wait_ends_it",), (),
+            "guide.md#concurrency-and-order"),
+        Row(99, "auto.offset.reset", "answered", '`start="earliest"` (default), "latest", "none", "by_duration:PT1H"',
+            (C + "test_consumer.py::test_start_none_without_a_commit_is_an_error",
+             C + "test_consumer.py::test_start_by_duration",
+             K + "records.py::a_group_without_offsets_begins_where_start_says"), (), "guide.md#offsets"),
+        Row(100, "enable.auto.commit", "answered", "there, and off: it commits what was polled, done or not",
+            (C + "test_commits.py::test_automatic_commits_are_off",
+             C + "test_commits.py::test_automatic_commits_lose_what_is_still_at_work"),
+            ("08_auto_commit_loses_work.py",), "guide.md#in-a-loop-of-your-own"),
+        Row(101, "auto.commit.offset, auto.commit.interval", "answered", "misspelt in many a book: refused, naming the "
+            "real key", (C + "test_config.py::test_misspelt_and_foreign_consumer_keys_name_the_real_one",)),
+        Row(102, "commitSync", "answered", "`await consumer.commit()`: on the disk when it returns",
+            (C + "test_consumer.py::test_commit_covers_what_poll_returned_and_no_more",
+             K + "groups.py::committed_offsets_survive_a_kill")),
+        Row(103, "commitAsync with a callback", "answered", "`consumer.commit_nowait(callback=...)`",
+            (C + "test_commits.py::test_a_commit_nobody_waits_for_tells_its_outcome",)),
+        Row(104, "a sequence number, so that a retry does not go back", "answered", "built in: a retry that has become "
+            "stale is dropped", (C + "test_commits.py::test_a_stale_retry_is_dropped_when_a_newer_commit_exists",)),
+        Row(105, "commitAsync in the loop, commitSync at the end", "answered",
+            "what handlers do by themselves; in a loop "
+            "of one's own it reads the same",
+            (C + "test_commits.py::test_the_pattern_of_the_books_commits_in_the_loop_and_waits_at_the_end",), (),
+            "guide.md#in-a-loop-of-your-own"),
+        Row(106, "commit every 1,000 records, with metadata", "answered",
+            "`commit({partition: OffsetAndMetadata(...)})`; "
+            "for handlers `commit_every=1000`",
+            (C + "test_commits.py::test_a_commit_every_so_many_records_with_a_note",
+             C + "test_checklist_consumer.py::test_a_commit_every_so_many_records_does_not_wait_for_its_time",
+             K + "groups.py::metadata_is_kept_beside_an_offset"), (), "guide.md#delivery"),
+        Row(107, "CommitFailedException", "answered", "named by reason: `RebalanceInProgress`, `IllegalGeneration`, "
+            "`UnknownMemberId`, `FencedInstanceId`; handlers deal with it",
+            (C + "test_groups.py::test_commits_of_an_old_generation_are_refused",
+             C + "test_runner.py::test_a_commit_that_the_group_refuses_gives_the_lane_up_with_one_line"), (),
+            "guide.md#in-a-loop-of-your-own"),
+        Row(108, "mark_as_consumed, mark_as_consumed! (Karafka)", "answered", '`ack="manual"`: `record.ack()`, and '
+            "`await record.ack_now()`, which returns when it is stored",
+            (C + "test_ack.py::test_a_record_is_finished_when_it_is_acknowledged",
+            C + "test_ack.py::test_ack_now_returns_when_the_commit_is_stored"), ("20_manual_acks.py",),
+            "guide.md#acknowledging-by-hand"),
+        Row(109, "position, committed, end, lag", "answered", "`position`, `committed`, `end_offsets`, `lag`, "
+            "`uncommitted`; `eventbus offsets TOPIC --group G`",
+            (C + "test_commits.py::test_position_committed_end_gap_and_lag",
+             L + "test_offsets.py::test_a_group_shows_what_it_has_committed_and_its_lag"), (), "guide.md#offsets"),
+        Row(110, "last read, or next to read?", "answered", "always the next one; `record.next_offset`, no `+ 1`",
+            (C + "test_consumer.py::test_commit_covers_what_poll_returned_and_no_more",), (), "guide.md#offsets"),
+        Row(111, "seek, to the beginning, the end, a time", "answered", "`seek`, `seek_to_beginning`, `seek_to_end`, "
+            "`seek_to_time`; `eventbus groups reset-offsets`",
+            (C + "test_consumer.py::test_seeking", C + "test_consumer.py::test_seek_by_time",
+             L + "test_groups.py::test_where_to")),
+        Row(112, "ConsumerRebalanceListener; offsets in a database", "answered",
+            "`on_revoked`, `on_assigned`, `on_lost`; "
+            "`outbox.SqlOffsets` keeps offsets beside the rows",
+            (C + "test_groups.py::test_offsets_kept_in_a_database_are_found_again_by_a_seek",
+             C + "test_groups.py::test_a_listener_may_commit_before_it_gives_up_and_nothing_is_read_twice",
+             "tests/outbox/test_offsets.py::test_rows_and_offsets_are_committed_together"),
+            ("15_offsets_in_a_database.py",), "guide.md#offsets-in-a-database"),
+        Row(113, "poll(0), then assignment()", "answered", "`await consumer.assigned()`; no record is lost by it",
+            (C + "test_groups.py::test_assigned_waits_and_keeps_what_it_fetched",)),
+        Row(114, "range, round robin, sticky, cooperative-sticky", "answered",
+            "the four, with the figures of the courses "
+            "as tests", (B + "test_assignors.py::test_eight_partitions",
+             B + "test_assignors.py::test_range_and_round_robin_are_those_of_kafka_python"), (), "guide.md#groups"),
+        Row(115, "an assignor of one's own", "answered", "an object with Kafka's methods",
+            (C + "test_groups.py::test_an_assignor_of_ones_own",)),
+        Row(116, "eager and cooperative rebalances", "answered", "both; the example prints who stopped",
+            (C + "test_groups.py::test_an_eager_rebalance_stops_everything",
+             C + "test_groups.py::test_a_cooperative_rebalance_stops_only_what_moves"), ("09_rebalance.py",),
+            "guide.md#groups"),
+        Row(117, "group.instance.id", "answered", "a member that is back within its session keeps its partitions",
+            (C + "test_groups.py::test_a_static_member_that_restarts_within_its_session_keeps_its_partitions",
+             C + "test_groups.py::test_the_older_of_two_members_with_one_static_id_is_fenced"), ("09_rebalance.py",)),
+        Row(118, "why did it rebalance, and for how long?", "partly",
+            "`eventbus groups events GROUP`: when, who came or "
+            "went, how much moved. How long it took is in the service's log, not in the group's",
+            (L + "test_group_events.py::test_who_came_who_went_and_what_moved",
+             L + "test_group_events.py::test_a_cooperative_rebalance_has_two_rounds")),
+        Row(119, "wakeup() and the shutdown hook", "answered", "cancellation; a signal drains, commits and leaves the "
+            "group at once, a second one stops", (L + "test_run.py::test_a_service_runs_until_a_signal_and_commits",
+             C + "test_signals.py::test_the_second_signal_stops_at_once",
+             C + "test_groups.py::test_a_cancelled_task_leaves_at_once"), (), "guide.md#stopping"),
+        Row(120, "replay with a random group", "answered",
+            "`eventbus replay shop:bus HANDLER --from-beginning`: a group "
+            "that is thrown away; or `groups reset-offsets`",
+            (L + "test_replay.py::test_from_the_beginning_leaves_the_services_own_offsets_alone",
+             L + "test_replay.py::test_outputs_are_published_again_only_when_that_is_wanted"),
+            ("12_wrong_formula_then_replay.py",), "guide.md#replays"),
+        Row(121, "console-consumer-12345", "answered",
+            "the console consumer joins no group unless asked to, so there is "
+            "nothing to clean up", (L + "test_groups.py::test_a_console_consumer_without_a_group_leaves_none_behind",)),
+        Row(122, "at most once, at least once, exactly once", "answered", '`delivery="..."`: where the commit stands',
+            ("tests/testing/test_crash_points.py::test_at_least_once_loses_nothing",
+             "tests/testing/test_crash_points.py::test_at_most_once_may_lose_and_never_repeats",
+             "tests/testing/test_crash_points.py::test_exactly_once_outputs_are_there_once",
+             C + "test_exactly_once.py::test_power_cuts_at_any_call"), ("06_exactly_once.py",), "guide.md#delivery"),
+        Row(123, "an idempotent consumer", "later", "the inbox of the `outbox` package: what was handled is kept in a "
+            "table. Today `exactly_once=True` for what stays in the log, `SqlOffsets` for a database", (),
+            ("15_offsets_in_a_database.py",), "guide.md#offsets-in-a-database"),
+        Row(124, "isolation.level", "answered", "`read_committed` is the default",
+            (K + "transactions.py::readers_stop_at_the_oldest_open_transaction",
+             K + "transactions.py::nothing_of_an_aborted_transaction_is_ever_committed",
+             C + "test_transactions.py::test_nothing_is_seen_before_the_commit_and_everything_after"), (),
+            "guide.md#transactions"),
+        Row(125, "consume, process, produce in one transaction", "answered", "`exactly_once=True`",
+            (C + "test_exactly_once.py::test_a_chain_of_services",
+             "tests/faults/test_exactly_once_crashes.py::test_crashes"), ("06_exactly_once.py",),
+            "guide.md#exactly-once"),
+        Row(126, "an outbox between database and topic", "later", "the `outbox` package"),
+        Row(127, "retries with back-off, then a dead letter topic", "later", "the `dlq` package. Today "
+            '`on_error="stop"`, "skip" or "crash"',
+            (C + "test_bus.py::test_a_handler_that_raises_stops_its_partition_and_commits_nothing_past_it",
+             C + "test_bus.py::test_on_error_skip_goes_on_and_says_so")),
+        Row(128, "long work in stages", "answered", "a topic between them", (), ("17_crawler_in_two_stages.py",)),
+        Row(129, "scaling by lag", "partly", "`eventbus groups describe --json` has the lag; an endpoint that a scaler "
+            "asks comes with the metrics", (L + "test_groups.py::test_describe_shows_state_offsets_and_lag",), (),
+            "guide.md#health"),
+        Row(130, "ConsumerRecords by partition", "answered", "`records.by_partition()` of what a poll returned",
+            (C + "test_checklist_consumer.py::test_what_a_poll_returned_sorted_by_partition",), (),
+            "guide.md#in-a-loop-of-your-own"),
+        Row(131, "group, topic, partition: one offset", "answered", "`eventbus groups describe G --offsets`, "
+            "`bus.admin.group_offsets(group)`", (L + "test_groups.py::test_describe_shows_state_offsets_and_lag",
+             B + "test_offsets.py::test_what_is_stored_is_kafkas_format")),
+    ),
+)  # fmt: skip
+
+DEMOS = Section(
+    "Things to try", 166, 183,
+    (
+        Row(166, "hello, producer and consumer", "answered", "one file; `memory://` and `file://` with the same code",
+            (L + "test_examples.py::test_hello_runs_on_a_file_too_and_again",), ("01_hello.py",)),
+        Row(167, "order: 3 partitions, 100 keyed records", "answered", "what is in order, and what is not", (),
+            ("02_ordering.py",)),
+        Row(168, "a retry puts records out of order", "answered",
+            "unless the producer is idempotent: both, over a network "
+            "that loses something", (), ("07_retries_and_order.py",)),
+        Row(169, "automatic commits lose work", "answered", "a crash in the middle, with and without", (),
+            ("08_auto_commit_loses_work.py",)),
+        Row(170, "two consumers, three partitions", "answered", "eager, cooperative, static: who stops", (),
+            ("09_rebalance.py",)),
+        Row(171, "add a partition while consuming", "answered", "it is taken up, and keys move", (),
+            ("10_add_a_partition.py",)),
+        Row(172, "a perf test against a running consumer", "partly",
+            "`eventbus perf produce` and `consume`, then the lag; "
+            "side by side needs the network server, since one process has the log",
+            (L + "test_perf.py::test_produce_prints_the_line_of_kafkas_tool",
+             L + "test_perf.py::test_a_group_commits_what_was_read"), (), "guide.md#measuring"),
+        Row(173, "three brokers, one of them dies", "later",
+            "the Kafka backend, on a real cluster: this log has one copy"),
+        Row(174, "the e-bike factory", "answered", "audit, trends and alerts, each with the guarantees it needs", (),
+            ("11_ebike_factory.py", "04_custom_partitioner.py", "05_custom_serde.py")),
+        Row(175, "web clicks with a wrong formula", "answered", "replayed in a group of its own",
+            (L + "test_replay.py::test_from_the_beginning_leaves_the_services_own_offsets_alone",),
+            ("12_wrong_formula_then_replay.py",)),
+        Row(176, "one HR topic, two teams", "answered", "each at its own pace", (), ("13_two_teams.py",)),
+        Row(177, "customers by country", "answered", "a loop with a table in memory", (), ("14_customer_countries.py",
+            )),
+        Row(178, "offsets stored with the rows", "answered", "one database transaction for both",
+            ("tests/outbox/test_offsets.py::test_a_process_that_dies_between_any_two_steps_loses_and_doubles_nothing",),
+            ("15_offsets_in_a_database.py",), "guide.md#offsets-in-a-database"),
+        Row(179, "a bank transfer", "partly",
+            "`eventbus demo` kills a bank in the middle of transfers and audits it; an "
+            "outbox for other databases comes with the `outbox` package",
+            (L + "test_demo.py::test_the_bank_is_killed_in_the_middle_of_a_transfer_and_nothing_is_lost_or_doubled",),
+            ("06_exactly_once.py",)),
+        Row(180, "a video: the pointer in the record, the file elsewhere", "answered", "the claim check", (),
+            ("16_claim_check.py",)),
+        Row(181, "a web crawler in two phases", "answered", "fetching and parsing scale apart", (),
+            ("17_crawler_in_two_stages.py",)),
+        Row(182, "file to topic to file", "later", "connectors. Today `eventbus produce` and `consume` with pipes",
+            (L + "test_console.py::test_round_trip_with_keys_and_headers",)),
+        Row(183, "an invoices table to a topic", "later", "connectors, and the `outbox` package"),
+    ),
+)  # fmt: skip
+
+SECTIONS = (PRODUCERS, CONSUMERS, DEMOS)
+
+CORRECTIONS = (
+    ("`acks=2` waits for a quorum", "the values are 0, 1 and all (-1)"),
+    ("consumers need ZooKeeper", "no client talks to it, and Kafka 4.0 removed it"),
+    ("`auto.commit.offset=false`", "the key is `enable.auto.commit`"),
+    ("`max.in.flight.requests`, `max.in.flight.requests.per.session`", "`max.in.flight.requests.per.connection`"),
+    ("heartbeats are sent by `poll`", "in the background since 0.10.1 (KIP-62); the time between polls has a limit of "
+     "its own, `max.poll.interval.ms`"),
+    ("a session lasts 3, 10 or 30 seconds", "45 seconds by default since Kafka 3.0"),
+    ("`acks=1` and no idempotence are the default", "`acks=all` and idempotence, since 3.0"),
+    ("the default assignor is range", "range and cooperative-sticky, in this order, since 3.0"),
+    ("the committed offset is that of the last record processed", "it is the *next* one to read: last + 1"),
+    ("Kafka has no retries and no dead letters for consumers", "still true of plain consumers; share groups (4.x) "
+     "redeliver and count attempts, Streams can hand bad records to a topic"),
+    ("Avro records carry their schema", "Avro *files* do; a record carries the number of a schema in the registry"),
+)  # fmt: skip
+"""What older books and courses say, and what holds today."""
+
+
+def render() -> str:
+    """The page."""
+    lines = [
+        "# From Kafka to here",
+        "",
+        "Where is ...? What people look for who know Kafka from books, courses or its own clients, and where it is",
+        "here: the page that explains it, the example that shows it, the tests that prove it. *later* names the part",
+        "that will bring it. The numbers are there to talk about a row. Drawn from `tests/checklist.py`; a test looks",
+        "every name up.",
+    ]
+    for section in SECTIONS:
+        lines += ["", f"## {section.title}", "", "| # | you look for | here | how | see |", "|---|---|---|---|---|"]
+        lines += [_line(row) for row in section.rows]
+    lines += ["", "## What older books say", "", "| there | today |", "|---|---|"]
+    lines += [f"| {there} | {today} |" for there, today in CORRECTIONS]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Row) -> str:
+    see = [f"[{_title(row.page)}]({row.page})"] if row.page else []
+    see += [f"[{name.removesuffix('.py')}](../examples/{name})" for name in row.examples]
+    see += [f"[{_short(test)}](../{test.partition('::')[0]})" for test in row.tests]
+    return f"| {row.number} | {row.item} | {MARK[row.status]} | {row.answer} | {' · '.join(see)} |"
+
+
+def _title(page: str) -> str:
+    return page.partition("#")[2].replace("-", " ")
+
+
+def _short(test: str) -> str:
+    """``test_a_batch`` as people read it: a batch."""
+    return test.partition("::")[2].removeprefix("test_").replace("_", " ")

@@ -1,0 +1,82 @@
+"""docs/checklist.md is what tests/checklist.py says, and what that says is there: tests, examples, pages, every row."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.checklist import CORRECTIONS, SECTIONS, Row, Section, render
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "checklist.md"
+ROWS = [row for section in SECTIONS for row in section.rows]
+
+
+@cache
+def functions(path: str) -> frozenset[str]:
+    """The top-level functions of a file."""
+    tree = ast.parse((ROOT / path).read_text("utf-8"))
+    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@cache
+def anchors(page: str) -> frozenset[str]:
+    """The headings of a page below docs/, as GitHub makes links of them. Code blocks have none."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / "docs" / page).read_text("utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ +(.*)$", text, re.M)
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
+
+
+def test_the_page_is_what_the_table_says(rewrite: bool) -> None:
+    if rewrite:
+        PAGE.write_text(render(), "utf-8")
+    assert PAGE.read_text("utf-8") == render(), (
+        "docs/checklist.md is not what tests/checklist.py says; "
+        "`python -m pytest tests/test_checklist.py --rewrite` writes it"
+    )
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.title)
+def test_no_row_is_missing(section: Section) -> None:
+    assert [row.number for row in section.rows] == list(range(section.first, section.last + 1))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row.number))
+def test_what_a_row_names_is_there(row: Row) -> None:
+    for test in row.tests:
+        path, _, name = test.partition("::")
+        assert name in functions(path), f"{path} has no {name}"
+    for example in row.examples:
+        assert (ROOT / "examples" / example).is_file(), f"there is no examples/{example}"
+    if row.page:
+        page, _, anchor = row.page.partition("#")
+        assert anchor in anchors(page), f"docs/{page} has no heading for #{anchor}"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row.number))
+def test_an_answer_is_proved_or_shown(row: Row) -> None:
+    assert row.item and row.answer and "|" not in row.item + row.answer, "a cell of a Markdown table"
+    if row.status == "answered":
+        assert row.tests or row.examples, "a page alone proves nothing"
+    else:
+        parts = ("backend", "server", "registry", "package", "endpoint", "metrics", "connectors", "service's log")
+        assert any(part in row.answer for part in parts), "which part brings the rest?"
+
+
+def test_every_example_is_on_the_page() -> None:
+    named = {example for row in ROWS for example in row.examples}
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == named
+
+
+def test_corrections_have_two_sides() -> None:
+    assert len(CORRECTIONS) >= 11
+    assert all(there and today and "|" not in there + today for there, today in CORRECTIONS)
+
+
+def test_the_links_of_the_page_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", PAGE.read_text("utf-8")):
+        assert (PAGE.parent / target).exists(), f"{target} is not there"
