@@ -13,7 +13,7 @@ import anyio
 from eventbus.backends.base import EARLIEST, LATEST, Backend, BackendConsumer, ConsumerConfig
 from eventbus.client.commits import BackgroundCommits, OnCommit, Spawn
 from eventbus.client.interceptors import ConsumerInterceptor, passed_through, tell_all
-from eventbus.client.reading import ConsumerRecords, Decoding, Prefetched
+from eventbus.client.reading import ConsumerRecords, Decoding, Prefetched, partition_of
 from eventbus.client.rebalance import Listener, RebalanceListener, tell
 from eventbus.client.threads import Home
 from eventbus.errors import ConfigError, EventBusError
@@ -176,6 +176,9 @@ class Consumer:
         Raises UnknownTopicOrPartition, InvalidSessionTimeout, InconsistentGroupProtocol (the members have no assignor
         in common), FencedInstanceId, GroupMaxSizeReached.
         """
+        if not topics and pattern is None:
+            await self.unsubscribe()  # as in Kafka: a subscription to nothing is none
+            return
         if on_assigned is not None or on_revoked is not None or on_lost is not None:
             self._listener = RebalanceListener(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
         self._hears_of_rebalances = self._config.group is not None
@@ -186,7 +189,7 @@ class Consumer:
 
         Partitions that were being read already go on where they are.
         """
-        wanted = [TopicPartition(*partition) for partition in partitions]
+        wanted = [partition_of(partition) for partition in partitions]
         await self._change(lambda: self._consumer.assign(wanted))
 
     async def unsubscribe(self) -> None:
@@ -276,6 +279,8 @@ class Consumer:
         SerializationError. The last one comes alone: readable records before it are returned first, the next `poll`
         raises it and the position is past the record.
         """
+        if max_records < 1:
+            raise ConfigError(f"max_records={max_records}: at least 1, or nothing is ever read")
         with self._used_alone():
             if self._config.enable_auto_commit and self._timers.current_time() >= self._next_auto_commit:
                 await self._commit_automatically()
@@ -325,13 +330,13 @@ class Consumer:
 
     async def position(self, partition: TopicPartition) -> int:
         """The next offset `poll` returns of this partition."""
-        partition = TopicPartition(*partition)
+        partition = partition_of(partition)
         ahead = self._ahead.position(partition)
         return await self._consumer.position(partition) if ahead is None else ahead
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Read on from ``offset``. `commit` then covers what `poll` returns from here on, not what it did before."""
-        partition = TopicPartition(*partition)
+        partition = partition_of(partition)
         self._consumer.seek(partition, offset if isinstance(offset, int) else offset.offset)
         self._sought.add(partition)
         self._ahead.forget(partition)
@@ -350,7 +355,7 @@ class Consumer:
 
     def _named(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Those named, or all that are assigned."""
-        return [TopicPartition(*partition) for partition in partitions] or self.assignment()
+        return [partition_of(partition) for partition in partitions] or self.assignment()
 
     async def _offsets_at(self, at: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         return await self._backend.list_offsets(at, self._config.isolation)
@@ -359,7 +364,7 @@ class Consumer:
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time; None where there is none."""
-        found = await self._offsets_at({TopicPartition(*partition): time_ms for partition, time_ms in times_ms.items()})
+        found = await self._offsets_at({partition_of(partition): time_ms for partition, time_ms in times_ms.items()})
         return {partition: at if at.offset >= 0 else None for partition, at in found.items()}
 
     async def seek_to_time(self, time_ms: int, *partitions: TopicPartition) -> None:
@@ -373,14 +378,14 @@ class Consumer:
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return nothing of these partitions until `resume`, or until they are given up."""
-        named = [TopicPartition(*partition) for partition in partitions]
+        named = [partition_of(partition) for partition in partitions]
         self._consumer.pause(named)
         self._paused.update(named)
         self._ahead.give_back(named, self._consumer.seek)
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Take up paused partitions again."""
-        named = [TopicPartition(*partition) for partition in partitions]
+        named = [partition_of(partition) for partition in partitions]
         self._consumer.resume(named)
         self._paused.difference_update(named)
 
@@ -399,13 +404,13 @@ class Consumer:
 
     async def lag(self, partition: TopicPartition) -> int:
         """Records between the position and the end of the partition: what is still to be polled."""
-        partition = TopicPartition(*partition)
+        partition = partition_of(partition)
         end = await self._consumer.end_offsets([partition])
         return max(end[partition] - await self.position(partition), 0)
 
     async def uncommitted(self, partition: TopicPartition) -> int:
         """Records between the group's committed offset and the position: what is read again if this one dies now."""
-        partition = TopicPartition(*partition)
+        partition = partition_of(partition)
         committed = (await self.committed(partition)).get(partition)
         if committed is None:
             begin = (await self._backend.list_offsets({partition: EARLIEST}))[partition].offset
@@ -441,15 +446,17 @@ class Consumer:
     commit_async = commit_nowait
 
     def _chosen(self, offsets: OffsetsToCommit | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        chosen: OffsetsToCommit
         if offsets is None:
             polled = self._ahead.returned
-            chosen = {partition: polled[partition] for partition in self.assignment() if partition in polled}
-        else:
-            chosen = offsets
+            offsets = {partition: polled[partition] for partition in self.assignment() if partition in polled}
+        elif not hasattr(offsets, "items"):
+            raise ConfigError(
+                f"commit takes {{TopicPartition: next offset}}, not {type(offsets).__name__}: what a poll returned "
+                "has it as records.next_offsets()"
+            )
         return {
-            TopicPartition(*partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-            for partition, offset in chosen.items()
+            partition_of(partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+            for partition, offset in offsets.items()
         }
 
     async def _store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:

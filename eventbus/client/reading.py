@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
-from eventbus.errors import SerializationError
+from eventbus.errors import ConfigError, SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords, OffsetAndMetadata, TopicPartition
 from serdes import Decode, Serde, bind_decoder, serde_for
+
+
+def partition_of(given: Any) -> TopicPartition:
+    """A partition, also when it was given as a pair. Raises ConfigError."""
+    if isinstance(given, TopicPartition):
+        return given
+    if isinstance(given, tuple) and len(cast("tuple[Any, ...]", given)) == 2:
+        return TopicPartition(*cast("tuple[str, int]", given))
+    raise ConfigError(f"{given!r} is no partition: write TopicPartition({given!r}, 0)")
 
 
 class ConsumerRecords(list[ConsumerRecord]):

@@ -720,3 +720,24 @@ async def test_commit_async_is_commit_nowait(filled: Any) -> None:
             consumer.commit_nowait({T1: 5}, lambda offsets, error: told.append((dict(offsets), error)))
     (first, error), (second, _) = told
     assert [offset for offset, _ in first.values()] == [1] and error is None and second == {T1: (5, "")}
+
+
+async def test_wrong_arguments_are_told_what_is_right(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t", group="g") as consumer:
+            records = await consumer.poll()
+            for wrong in (records, records[0], 5):
+                with pytest.raises(ConfigError, match=r"records\.next_offsets\(\)"):
+                    await consumer.commit(wrong)
+            for use in (lambda: consumer.commit({"t": 1}), lambda: consumer.position("t"), lambda: consumer.lag("t")):
+                with pytest.raises(ConfigError, match=r"no partition: write TopicPartition\('t', 0\)"):
+                    await use()
+            with pytest.raises(ConfigError, match="max_records=0"):
+                await consumer.poll(max_records=0)
+            await consumer.subscribe()  # to nothing: as in Kafka, that is to unsubscribe
+            assert (await bus.admin.describe_group("g")).members == ()
+        async with bus.new_consumer() as consumer:
+            with pytest.raises(ConfigError, match="no partition"):
+                await consumer.assign(T0)
