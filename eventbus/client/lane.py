@@ -53,7 +53,7 @@ class Lane:
     __slots__ = (
         "_commit_at", "_in_flight", "_on_output_error", "_thread", "_token", "_unstored", "_wake_at", "abandoned",
         "at_work", "begun_count", "chunks", "closing", "commit_every", "committed", "ended", "error",
-        "finished", "finished_count", "index", "limit", "on_commit_due", "paused", "predecessor",
+        "finished", "finished_count", "given_up_at", "index", "limit", "on_commit_due", "paused", "predecessor",
         "ring_at", "scope", "stopping", "taken", "topic_partition", "waiters", "wake",
     )  # fmt: skip
 
@@ -75,6 +75,8 @@ class Lane:
         self.committed = -1
         self.error: HandlerError | None = None
         """Why the lane has stopped. From then on nothing moves `finished` past the record at fault."""
+        self.given_up_at = -1
+        """The offset at fault, where its call goes on in a thread: what the thread did before it still counts."""
         self.stopping = False
         """The record at work is the last one for now: looked at before each record."""
         self.closing = False
@@ -118,7 +120,7 @@ class Lane:
 
     def handled(self, next_offset: int, last_output: Outcome | None = None) -> None:
         """Every record below ``next_offset`` was handled; ``last_output`` is what the last of them published."""
-        if self.error is not None:
+        if self.error is not None and next_offset > self.given_up_at:
             return
         if last_output is not None:
             self._in_flight.append((next_offset, last_output))

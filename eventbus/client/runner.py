@@ -87,7 +87,7 @@ class Runner:
         self._commits = LaneCommits(handler, consumer, self.lanes, timers)
         self._shared = Shared(
             handler, self._dispatch, consumer, self._commits, timers, flush, self._wait_until_settled,
-            self._drain_seconds,
+            self._drain_seconds, self._stop_partition,
         )  # fmt: skip
         self._watch = self._shared.watch
         self._transactions: dict[Lane, ExactlyOnce] = {}

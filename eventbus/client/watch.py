@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import anyio
@@ -16,6 +17,7 @@ from eventbus.backends.clock import Timers
 from eventbus.client.dispatch import Dispatch
 from eventbus.client.handlers import Handler
 from eventbus.client.lane import Lane, Taken
+from eventbus.errors import HandlerError
 from eventbus.types import FetchedRecords, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
@@ -51,8 +53,8 @@ class Watched(Protocol):
         """Cancel the call at work and begin no other inside the scope that is cancelled."""
         ...
 
-    def stop_lane(self, dispatch: Dispatch, seconds: float) -> None:
-        """The call at work is in a thread and cannot be cancelled: stop its lane now."""
+    def give_up(self, dispatch: Dispatch, seconds: float) -> Lane | None:
+        """The call at work is in a thread and cannot be cancelled: its lane is in error from now on."""
         ...
 
 
@@ -108,15 +110,26 @@ class LaneCall:
         self._lane.stopping = True
         self.scope.cancel()
 
-    def stop_lane(self, dispatch: Dispatch, seconds: float) -> None:
+    def give_up(self, dispatch: Dispatch, seconds: float) -> Lane | None:
+        index = self.index
         self._lane.stopping = True
-        dispatch.timed_out(self._lane, self.chunk, self.index, seconds)
+        self._lane.given_up_at = self.chunk.offsets[index]
+        dispatch.timed_out(self._lane, self.chunk, index, seconds)
+        return self._lane
 
 
 class Watch:
     """Of one handler."""
 
-    def __init__(self, handler: Handler[..., object], dispatch: Dispatch, timers: Timers) -> None:
+    def __init__(
+        self,
+        handler: Handler[..., object],
+        dispatch: Dispatch,
+        timers: Timers,
+        on_given_up: Callable[[Lane, HandlerError], object],
+    ) -> None:
+        self._on_given_up = on_given_up
+        """Called with a lane that stops while a thread is at work in it."""
         self._handler = handler
         self._dispatch = dispatch
         self._timers = timers
@@ -177,7 +190,9 @@ class Watch:
                 "what is behind it waits", self._handler.__name__, _named(one.where), timeout,
             )  # fmt: skip
         else:
-            one.stop_lane(self._dispatch, timeout)
+            lane = one.give_up(self._dispatch, timeout)
+            if lane is not None and lane.error is not None:
+                self._on_given_up(lane, lane.error)
 
     def at_work(self) -> list[AtWork]:
         """The records whose handlers are at work now."""

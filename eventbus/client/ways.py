@@ -23,7 +23,7 @@ from eventbus.client.lane_commits import REBALANCED, LaneCommits
 from eventbus.client.turns import Turns
 from eventbus.client.watch import Watch
 from eventbus.client.workers import Backlog, Workers
-from eventbus.errors import EventBusError
+from eventbus.errors import EventBusError, HandlerError
 from eventbus.types import FetchedRecords, OffsetAndMetadata
 
 logger = logging.getLogger("eventbus.runner")
@@ -68,6 +68,7 @@ class Shared:
         flush: Callable[[], Awaitable[None]],
         settled: Callable[[Lane], Awaitable[None]],
         budget_seconds: float,
+        on_given_up: Callable[[Lane, HandlerError], object],
     ) -> None:
         self.handler = handler
         self.dispatch = dispatch
@@ -79,7 +80,7 @@ class Shared:
         """Returns when no rebalance is under way, or the lane is closing."""
         self.budget_seconds = budget_seconds
         """How long a partition that moves waits for what is at work."""
-        self.watch = Watch(handler, dispatch, timers)
+        self.watch = Watch(handler, dispatch, timers, on_given_up)
         spec = handler.spec
         in_threads = not handler.signature.is_async
         limited = spec.concurrency is not None and spec.is_ordered and not in_threads

@@ -80,12 +80,14 @@ class Worker:
         self.late = self.stopping = True
         self.scope.cancel()
 
-    def stop_lane(self, dispatch: Dispatch, seconds: float) -> None:
+    def give_up(self, dispatch: Dispatch, seconds: float) -> Lane | None:
         """The call at work, in a thread, takes too long and cannot be cancelled: what it comes to is ignored."""
-        if self.item is not None:
-            taken, index = self.item
-            dispatch.timed_out(taken.lane, taken.chunk, index, seconds)
-            taken.lane.wake.set()
+        if self.item is None:
+            return None
+        taken, index = self.item
+        dispatch.timed_out(taken.lane, taken.chunk, index, seconds)
+        taken.lane.wake.set()
+        return taken.lane
 
 
 class Backlog:
