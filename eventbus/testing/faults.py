@@ -35,6 +35,11 @@ class Faults:
         self._bus = bus
         self._backend = backend
 
+    @property
+    def hooks_count(self) -> int:
+        """How many faults are being played now."""
+        return len(self._backend.hooks)
+
     # groups ----------------------------------------------------------------------------------------------------------
 
     async def rebalance(self, group: str) -> None:

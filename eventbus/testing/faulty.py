@@ -176,7 +176,8 @@ class FaultyConsumer:
         self.polled = inner.polled
         self.group_metadata = inner.group_metadata
         self.committed = inner.committed
-        self.position = inner.position
+        self._in_hand: list[FetchedRecords] = []
+        """Fetched, and not returned yet: a hook wants to wait."""
         self.seek = inner.seek
         self.pause = inner.pause
         self.resume = inner.resume
@@ -200,12 +201,21 @@ class FaultyConsumer:
             await backend.at(self._call("fetch", "before"))
         fetched = await self.inner.fetch(max_wait_ms)
         if backend.hooks:
+            self._in_hand = fetched
             try:
                 await backend.at(self._call("fetch", "after", sum(map(len, fetched))))
             except BaseException:
                 self._put_back(fetched)
                 raise
+            finally:
+                self._in_hand = []
         return fetched
+
+    async def position(self, partition: TopicPartition) -> int:
+        for chunk in self._in_hand:
+            if (chunk.topic, chunk.partition) == partition and len(chunk):
+                return chunk.offsets[0]  # nobody has seen it yet
+        return await self.inner.position(partition)
 
     def _put_back(self, fetched: list[FetchedRecords]) -> None:
         """Nobody has seen them: they are fetched again."""
