@@ -64,6 +64,9 @@ class ManualRecord(ConsumerRecord, gc=True):
         assert self._taken is not None
         await self._taken.acknowledge_now(self._index)
 
+    def __repr__(self) -> str:
+        return repr(ConsumerRecord(*msgspec.structs.astuple(self)[: len(ConsumerRecord.__struct_fields__)]))
+
     def note_given(self) -> None:
         self._given.add(self._index)
 

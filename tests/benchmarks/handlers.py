@@ -389,7 +389,7 @@ def memory_of_a_long_run(n: int) -> Numbers:
     step = n // 50
 
     async def run(folder: Path) -> Numbers:
-        bus = EventBus(f"file://{folder}", fsync="os", retention_bytes=64 << 20)
+        bus = EventBus(f"file://{folder}", fsync="os")
         bus.topic("log", partitions=4)
         seen = 0
 

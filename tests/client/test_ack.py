@@ -77,6 +77,7 @@ async def test_a_record_is_finished_when_it_is_acknowledged() -> None:
 async def test_the_payload_and_its_record() -> None:
     async def handle(payload: bytes, record: ConsumerRecord) -> None:
         assert payload == record.value
+        assert repr(record) == repr(chunk_of(b"1", b"2").record(record.offset))  # nothing of the inside shows
         record.ack()
 
     assert (await manual(handle, b"1", b"2")).finished == 2
