@@ -38,7 +38,7 @@ from eventbus.client.rebalance import Listener, RebalanceListener
 from eventbus.client.runner import Runner, inside_handler
 from eventbus.client.sending import Sending
 from eventbus.client.signals import hear_signals
-from eventbus.client.single_error import SingleError
+from eventbus.client.single_error import SingleError, passing_on
 from eventbus.client.start_checks import check_groups, prepare_topics
 from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transaction, Transactions
@@ -215,7 +215,8 @@ class EventBus(Declarations, Sending):
             if watch is not None:
                 stack.callback(watch.stop)
             stack.push_async_exit(SingleError())
-            self._tasks = await stack.enter_async_context(anyio.create_task_group())
+            self._tasks = await anyio.create_task_group().__aenter__()
+            stack.push_async_exit(passing_on(self._tasks.__aexit__))
             self._bridge = Bridge(self._tasks)
             self._producers = producers = Producers(
                 self._backend,
@@ -225,7 +226,7 @@ class EventBus(Declarations, Sending):
                 self._interceptors,
                 self._tasks.start_soon,
             )
-            stack.push_async_exit(self._drain_tasks)
+            stack.push_async_exit(passing_on(self._drain_tasks))
             self._tasks.start_soon(self._backend.run)
             for handler, group in members:
                 await self._start_handler(handler, group, producers)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 
 from eventbus.errors import HandlerError
+
+Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[bool | None]]
+"""``__aexit__`` of something."""
 
 logger = logging.getLogger("eventbus")
 
@@ -27,6 +31,26 @@ class SingleError:
             raise handlers[0]
         if len(nested) == 1:
             raise nested[0]
+
+
+def passing_on(leave: Exit) -> Exit:
+    """The same, but an error that it was given and raises again goes on by itself, as `contextlib` has it.
+
+    An AsyncExitStack takes what an exit raises for another error, and makes the one before it its context: the same
+    error would become its own, and whoever walks its contexts (anyio does, for a cancelled task) never comes to an end.
+    """
+
+    async def leave_once(
+        kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        try:
+            return await leave(kind, error, traceback)
+        except BaseException as raised:
+            if raised is not error:
+                raise
+            return False
+
+    return leave_once
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
