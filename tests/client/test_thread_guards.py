@@ -1,0 +1,142 @@
+"""A bus belongs to one thread and one event loop; whoever is elsewhere is told what to do, and breaks nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from eventbus import EventBus, TopicPartition
+from eventbus.errors import ConfigError
+
+T0 = TopicPartition("t", 0)
+
+
+async def elsewhere(function: Callable[[], Any]) -> BaseException | None:
+    """What it raises in another thread, on an event loop of that thread where it needs one."""
+
+    async def awaited() -> None:
+        asked = function()
+        if inspect.isawaitable(asked):
+            await asked
+
+    def run() -> BaseException | None:
+        try:
+            anyio.run(awaited)
+        except Exception as error:  # handed over, to be looked at
+            return error
+        return None
+
+    return await anyio.to_thread.run_sync(run)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "intercepted"])
+def interceptors(request: pytest.FixtureRequest) -> list[Any]:
+    from eventbus.client.interceptors import ProducerInterceptor
+
+    return [ProducerInterceptor()] if request.param else []
+
+
+async def test_a_producer_in_another_thread(make_bus: Any, interceptors: list[Any]) -> None:
+    async with make_bus(interceptors=interceptors) as bus:
+        await bus.admin.create_topic("t")
+        async with bus.new_producer() as producer, bus.new_producer(transactional_id="one") as transactional:
+            uses = [
+                lambda: producer.send("t", b"x"),
+                lambda: producer.send_nowait("t", b"x"),
+                lambda: producer.send_many("t", [b"x"]),
+                producer.flush,
+                producer.wait_for_room,
+                producer.aclose,
+                transactional.init,
+                transactional.begin,
+                transactional.commit,
+                transactional.abort,
+                lambda: transactional.send_offsets({T0: 1}, "g"),
+                lambda: bus.send("t", b"x"),
+                lambda: bus.send_nowait("t", b"x"),
+                lambda: bus.send_many("t", [b"x"]),
+                bus.flush,
+                bus.drain,
+                bus.new_producer,
+                lambda: bus.new_consumer("t"),
+                lambda: bus.transaction("two"),
+            ]
+            for use in uses:
+                error = await elsewhere(use)
+                assert isinstance(error, ConfigError) and "bus.blocking()" in str(error), use
+            assert (await producer.send("t", b"the first")).offset == 0
+
+
+async def test_a_consumer_in_another_thread(make_bus: Any) -> None:
+    async with make_bus() as bus:
+        await bus.admin.create_topic("t")
+        await bus.send("t", b"x")
+        async with bus.new_consumer("t", group="g") as consumer:
+            uses = [
+                consumer.poll,
+                consumer.__anext__,
+                consumer.commit,
+                consumer.commit_nowait,
+                lambda: consumer.seek(T0, 0),
+                lambda: consumer.pause(T0),
+                lambda: consumer.resume(T0),
+                consumer.paused,
+                consumer.assignment,
+                consumer.subscription,
+                consumer.unsubscribe,
+                lambda: consumer.subscribe("t"),
+                lambda: consumer.position(T0),
+                consumer.committed,
+                consumer.seek_to_beginning,
+                consumer.end_offsets,
+                consumer.group_metadata,
+                consumer.aclose,
+            ]
+            for use in uses:
+                error = await elsewhere(use)
+                assert isinstance(error, ConfigError) and "bus.blocking()" in str(error), use
+            assert len(await consumer.poll()) == 1
+        unopened = bus.new_consumer("t")
+        error = await elsewhere(unopened.__aenter__)
+        assert isinstance(error, ConfigError) and "bus.blocking()" in str(error)
+
+
+def test_another_event_loop_of_the_same_thread() -> None:
+    """A bus of a test session, used on a test's own loop."""
+    bus = EventBus("memory://")
+    bus.topic("t")
+    ready: list[Any] = []
+
+    async def session() -> None:
+        async with bus, bus.new_consumer("t") as consumer:
+            ready.append(consumer)
+            await stop.wait()
+
+    async def test() -> None:
+        (consumer,) = ready
+        for use in (
+            lambda: bus.send_many("t", [b"x"]),
+            bus.flush,
+            bus.drain,
+            bus.new_producer,
+            consumer.poll,
+            consumer.aclose,
+        ):
+            with pytest.raises(ConfigError, match=r"another event loop.*bus\.blocking"):
+                await use()
+
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+    task = loop.create_task(session())
+    while not ready:
+        loop.run_until_complete(asyncio.sleep(0))
+    asyncio.run(test())
+    loop.call_soon(stop.set)
+    loop.run_until_complete(task)
+    loop.close()
