@@ -256,8 +256,11 @@ class Dispatch:
     async def _end(self, places: Places, place: int, result: Any, raised: BaseException | None) -> bool:
         """What a call returned or raised: await and publish what is left of it. False: begin none behind it."""
         lane, chunk, index = places.record(place)
-        if lane.error is not None and (places.in_order or (lane, chunk.offsets[index]) in self._given_up):
-            return not places.in_order
+        if lane.error is not None:
+            # Of a call that was given up in its thread nothing counts, but what ended before it in the same slice does.
+            offset = chunk.offsets[index]
+            if (lane, offset) in self._given_up or (places.in_order and offset >= lane.given_up_at):
+                return not places.in_order
         outputs: list[Delivery] = []
         if raised is None:
             try:

@@ -654,22 +654,26 @@ async def test_a_call_that_was_given_up_is_a_failure_for_on_error() -> None:
             assert "t-0 offset 1, key None: its call was given up: it took longer than timeout=2.5 s" in str(lane.error)
 
 
-async def test_what_ends_behind_the_record_at_fault_is_finished_all_the_same() -> None:
-    """A call in a thread is given up, and stops its lane; those before it in the same slice have been handled."""
-    lane, dispatched_before = lane_of(), list[bytes]()
-    chunk = chunk_of(b"1", b"2", b"3")
-    taken = lane.take(chunk)
+@pytest.mark.parametrize("in_order", [True, False])
+async def test_what_ended_in_a_slice_before_the_call_that_was_given_up_is_finished(in_order: bool) -> None:
+    lane, seen, chunk = lane_of(), list[bytes](), chunk_of(b"1", b"2", b"3")
 
     def give_up(value: bytes) -> None:
-        dispatched_before.append(value)
-        if value == b"2":
-            dispatch.timed_out(lane, chunk, 1, 5)  # as the watch does, in the midst of it
+        seen.append(value)
+        if value == b"2":  # as the watch does, in the midst of it
+            lane.given_up_at = 1
+            dispatch.timed_out(lane, chunk, 1, 5)
 
-    dispatch = Dispatch(loosely("sync", [], give_up, timeout=5), None, {})
-    await dispatch.work(Bundle(), [(taken, index) for index in range(3)])
-    assert dispatched_before == [b"1", b"2"]
-    assert [taken.is_handled(index) for index in range(3)] == [True, False, False]
-    assert lane.finished == 1
+    options = {} if in_order else {"order": "none", "concurrency": 2}
+    dispatch = Dispatch(shaped("sync", [], give_up, timeout=5, **options), None, {})
+    if in_order:
+        await dispatch.run(lane, chunk)
+    else:
+        taken = lane.take(chunk)
+        await dispatch.work(Bundle(), [(taken, index) for index in range(3)])
+        assert [taken.is_handled(index) for index in range(3)] == [True, False, False]
+    assert (seen, lane.finished) == ([b"1", b"2"], 1)
+    assert dispatch.counts == calls.Counts(handled=1, failed=1, timed_out=1)
 
 
 @pytest.mark.parametrize("takes_seconds", [3, 7])
