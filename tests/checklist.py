@@ -128,9 +128,10 @@ PRODUCERS = Section(
             "sent, so a pause between sends does not spread them",
             (C + "test_partitioner.py::test_without_a_key_a_partition_is_kept_for_a_batch",),
             ("18_sticky_partitioner.py",)),
-        Row(72, "a Partitioner class: critical alerts to partition 0", "answered", "a function, or an object with "
-            "`__call__`, of (topic, key, value, partitions)",
-            (C + "test_partitioner.py::test_a_function_decides_alone",),
+        Row(72, "a Partitioner class: critical alerts to partition 0", "answered", "a function of (topic, key, value, "
+            "partitions), a class, or its name as `module:Class`",
+            (C + "test_partitioner.py::test_a_function_decides_alone",
+             C + "test_partitioner.py::test_a_class_by_itself_or_by_its_name"),
             ("04_custom_partitioner.py", "11_ebike_factory.py")),
         Row(73, "partition_key, which is not the key", "answered", "`partition_key=` picks the partition and is not "
             "stored", (C + "test_partitioner.py::test_partition_key_is_not_the_key",)),
@@ -206,7 +207,9 @@ CONSUMERS = Section(
              C + "test_regressions_handlers.py::test_one_consumer_one_opening_one_thread")),
         Row(90, "several threads for one consumer", "answered",
             '`concurrency=32, order="key"`: keys side by side, each '
-            "in its order; the commit waits for the first unfinished record", (), ("19_concurrency_and_order.py",),
+            "in its order; the commit waits for the first unfinished record",
+            (C + "test_workers.py::test_a_key_keeps_its_order_and_others_run_beside_it",
+            C + "test_workers.py::test_what_is_given_up_has_no_gaps"), ("19_concurrency_and_order.py",),
             "guide.md#concurrency-and-order"),
         Row(91, "group.id: every group gets everything", "answered", "`group=`",
             (C + "test_bus.py::test_two_groups_each_get_everything", K + "groups.py::groups_do_not_see_each_other",
@@ -227,7 +230,8 @@ CONSUMERS = Section(
         Row(95, "work that takes longer than the session", "answered", "a handler keeps its place as long as it takes: "
             "polling does not wait for it; `timeout=` is the limit, if there is to be one",
             (C + "test_checklist_consumer.py::test_a_handler_that_takes_longer_than_every_timeout_keeps_its_place",
-             C + "test_checklist_consumer.py::test_a_call_that_takes_too_long_has_failed"), (),
+             C + "test_checklist_consumer.py::test_a_call_that_takes_too_long_has_failed",
+             C + "test_watch.py::test_a_plain_function_that_takes_too_long_stops_its_partition_at_once"), (),
             "guide.md#time-limits"),
         Row(96, "fetch.min.bytes, fetch.max.wait.ms", "answered", "long polls as in Kafka",
             (C + "test_consumer.py::test_fetch_min_bytes_gathers_and_max_wait_ends_it",
@@ -251,8 +255,10 @@ CONSUMERS = Section(
         Row(102, "commitSync", "answered", "`await consumer.commit()`: on the disk when it returns",
             (C + "test_consumer.py::test_commit_covers_what_poll_returned_and_no_more",
              K + "groups.py::committed_offsets_survive_a_kill")),
-        Row(103, "commitAsync with a callback", "answered", "`consumer.commit_nowait(callback=...)`",
-            (C + "test_commits.py::test_a_commit_nobody_waits_for_tells_its_outcome",)),
+        Row(103, "commitAsync with a callback", "answered",
+            "`consumer.commit_nowait(callback=...)`, by Kafka's name `commit_async`",
+            (C + "test_commits.py::test_a_commit_nobody_waits_for_tells_its_outcome",
+             C + "test_consumer.py::test_commit_async_is_commit_nowait")),
         Row(104, "a sequence number, so that a retry does not go back", "answered", "built in: a retry that has become "
             "stale is dropped", (C + "test_commits.py::test_a_stale_retry_is_dropped_when_a_newer_commit_exists",)),
         Row(105, "commitAsync in the loop, commitSync at the end", "answered",
@@ -291,7 +297,7 @@ CONSUMERS = Section(
             "`outbox.SqlOffsets` keeps offsets beside the rows",
             (C + "test_groups.py::test_offsets_kept_in_a_database_are_found_again_by_a_seek",
              C + "test_groups.py::test_a_listener_may_commit_before_it_gives_up_and_nothing_is_read_twice",
-             "tests/outbox/test_offsets.py::test_rows_and_offsets_are_committed_together"),
+             "tests/outbox/test_offsets.py::test_two_that_believe_to_own_a_partition_write_each_record_once"),
             ("15_offsets_in_a_database.py",), "guide.md#offsets-in-a-database"),
         Row(113, "poll(0), then assignment()", "answered", "`await consumer.assigned()`; no record is lost by it",
             (C + "test_groups.py::test_assigned_waits_and_keeps_what_it_fetched",)),
