@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
@@ -240,3 +241,47 @@ async def test_nobody_watches_a_loop_without_need(make_bus: Any, config: dict[st
     before = set(threading.enumerate())
     async with bus:
         assert not [one for one in set(threading.enumerate()) - before if one.name == "eventbus-loop-watch"]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_bus_that_is_cancelled_does_not_make_an_error_its_own_context(backend: str) -> None:
+    """A circle of contexts hung whoever walked it: anyio, and a stack of the caller's around the bus."""
+    circles: list[BaseException] = []
+
+    def look(error: BaseException) -> None:
+        seen: set[int] = set()
+        one: BaseException | None = error
+        while one is not None:
+            if id(one) in seen:
+                circles.append(error)
+                return
+            seen.add(id(one))
+            one = one.__context__
+
+    async def live(running: anyio.Event) -> None:
+        bus = EventBus("memory://")
+        bus.topic("t")
+
+        @bus.consumer("t", group="g")
+        async def handle(text: str) -> None:
+            running.set()
+            await anyio.sleep_forever()
+
+        try:
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(bus)
+                await bus.send("t", "x")
+                await anyio.sleep_forever()
+        except BaseException as error:
+            look(error)
+            raise
+
+    async def main() -> None:
+        running = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(live, running)
+            await running.wait()
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main, backend=backend)
+    assert circles == []
