@@ -278,32 +278,35 @@ def everything_on(n: int) -> Numbers:
 SLEEP_SECONDS = 0.001
 
 
-def sleeping_handler(count: Callable[[], None]) -> Any:
-    async def handle(value: bytes) -> None:
-        await asyncio.sleep(SLEEP_SECONDS)
-        count()
-
-    return handle
-
-
 @case("keys side by side", n=20_000, quick=4_000)
 def keys_side_by_side(n: int) -> Numbers:
-    """A handler that sleeps 1 ms, one partition: 32 keys side by side, and one record after the other."""
+    """A handler that sleeps 1 ms, one partition: 32 keys side by side, and one record after the other.
+
+    From the first call that has ended to the last: the start of the bus is left out.
+    """
     one = values(100)[0]
-    few = max(n // 20, 1)
+    few = max(n // 10, 1)
 
-    async def run(folder: Path) -> Numbers:
-        await filled(folder, [(KEYS[number % 1_000], one) for number in range(n)], partitions=1)
-        beside = await consumed(folder, n, "keys", sleeping_handler, order="key", concurrency=32)
-        return {"records": n / beside.wall_s}
+    async def rate(folder: Path, count: int, **options: Any) -> float:
+        ends: list[float] = []
 
-    async def run_in_order(folder: Path) -> Numbers:
-        await filled(folder, [(KEYS[number % 1_000], one) for number in range(few)], partitions=1)
-        in_order = await consumed(folder, few, "order", sleeping_handler)
-        return {"in order": few / in_order.wall_s}
+        def handler(counted: Callable[[], None]) -> Any:
+            async def handle(value: bytes) -> None:
+                await asyncio.sleep(SLEEP_SECONDS)
+                ends.append(time.perf_counter())
+                counted()
+
+            return handle
+
+        await filled(folder, [(KEYS[number % 1_000], one) for number in range(count)], partitions=1)
+        await consumed(folder, count, "bench", handler, **options)
+        return (count - 1) / (ends[-1] - ends[0])
 
     with scratch() as first, scratch() as second:
-        return asyncio.run(run(first)) | asyncio.run(run_in_order(second))
+        return {
+            "records": asyncio.run(rate(first, n, order="key", concurrency=32)),
+            "in order": asyncio.run(rate(second, few)),
+        }
 
 
 @case("one blocked key", n=20_000, quick=4_000)
