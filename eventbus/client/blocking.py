@@ -227,7 +227,8 @@ class BlockingProducer(_BlockingSending):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if not self._bridge("close").is_closed:  # else it was flushed and closed with its bus
+            self.close()
 
 
 class BlockingConsumer(_Asked):
@@ -273,8 +274,7 @@ class BlockingConsumer(_Asked):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        bridge = self._bridge_of()
-        if bridge is not None and not bridge.is_closed:  # else it went with its bus
+        if not self._bridge("close").is_closed:  # else it went with its bus
             self.close()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
@@ -413,17 +413,15 @@ class BlockingBus(_BlockingSending):
 
     def transaction(self, transactional_id: str, *, timeout_ms: int | None = None) -> BlockingTransaction:
         """Several records, all or nothing: ``with b.transaction("importer-1") as tx:``; see `EventBus.transaction`."""
-        opened = self._bridge("transaction").ask(
-            lambda: self._bus.transaction(transactional_id, timeout_ms=timeout_ms), "transaction"
-        )
-        return BlockingTransaction(self._bridge_of, transactional_id, opened)
+        bridge = self._bridge("transaction")
+        opened = bridge.ask(lambda: self._bus.transaction(transactional_id, timeout_ms=timeout_ms), "transaction")
+        return BlockingTransaction(lambda: bridge, transactional_id, opened)
 
     def new_producer(self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Any) -> BlockingProducer:
         """A producer with settings of its own; see `EventBus.new_producer`."""
-        one = self._bridge("new_producer").ask(
-            lambda: self._bus.new_producer(interceptors=interceptors, **config), "new_producer"
-        )
-        return BlockingProducer(self._bridge_of, lambda: one)
+        bridge = self._bridge("new_producer")
+        one = bridge.ask(lambda: self._bus.new_producer(interceptors=interceptors, **config), "new_producer")
+        return BlockingProducer(lambda: bridge, lambda: one)
 
     def new_consumer(
         self,
@@ -441,7 +439,8 @@ class BlockingBus(_BlockingSending):
         **config: Any,
     ) -> BlockingConsumer:
         """A consumer for a loop of one's own, opened by ``with``; see `EventBus.new_consumer`."""
-        one = self._bridge("new_consumer").ask(
+        bridge = self._bridge("new_consumer")
+        one = bridge.ask(
             lambda: self._bus.new_consumer(
                 *names,
                 topics=topics,
@@ -458,7 +457,7 @@ class BlockingBus(_BlockingSending):
             ),
             "new_consumer",
         )
-        return BlockingConsumer(self._bridge_of, lambda: one)
+        return BlockingConsumer(lambda: bridge, lambda: one)
 
 
 def _refuse_in_a_loop() -> None:

@@ -20,16 +20,24 @@ from eventbus.errors import ConfigError
 T = TypeVar("T")
 
 
+def _loop() -> Any:
+    """The event loop of this task; None where there is no task."""
+    try:
+        return anyio.lowlevel.current_token().native_token
+    except RuntimeError:
+        return None
+
+
 class Home:
     """The thread and event loop that something was made in: nothing of a bus is to be used from another one."""
 
     def __init__(self) -> None:
         self.thread = get_ident()
-        self._loop: Any = anyio.lowlevel.current_token().native_token
+        self._loop = _loop()
 
     def check(self, what: str) -> None:
         """Raises ConfigError in any other thread or event loop."""
-        if get_ident() != self.thread or anyio.lowlevel.current_token().native_token is not self._loop:
+        if get_ident() != self.thread or _loop() is not self._loop:
             raise self.elsewhere(what)
 
     def check_thread(self, what: str) -> None:
@@ -39,7 +47,10 @@ class Home:
 
     def elsewhere(self, what: str) -> ConfigError:
         """What a caller is told who is not at home."""
-        where = f"thread {threading.current_thread().name!r}" if get_ident() != self.thread else "another event loop"
+        if get_ident() != self.thread:
+            where = f"thread {threading.current_thread().name!r}"
+        else:
+            where = "another event loop" if _loop() is not None else "no task of an event loop"
         return ConfigError(
             f"{what} was called in {where}, and the bus runs in the event loop of another: use "
             "`with bus.blocking() as b:` there and call the same on `b`"

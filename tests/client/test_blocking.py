@@ -85,6 +85,18 @@ def test_a_bus_is_entered_again_and_again() -> None:
             b.send("t", b"x")
 
 
+def test_what_belonged_to_a_bus_that_was_closed_says_so() -> None:
+    bus = declared("memory://blocking-closed")
+    with bus.blocking() as b:
+        producer, consumer, transaction = b.new_producer(), b.new_consumer("t"), b.transaction("one")
+    with bus.blocking():  # the same bus, and another life
+        for use in (producer.flush, consumer.poll, lambda: transaction.send("t", b"x"), transaction.__enter__):
+            with pytest.raises(ConfigError, match="has closed"):
+                use()
+        for client in (producer, consumer):
+            client.__exit__(None, None, None)  # it was closed with its bus: nothing to say
+
+
 def test_what_a_program_raises_is_raised_and_the_bus_is_closed() -> None:
     bus = declared()
     with pytest.raises(ZeroDivisionError), bus.blocking() as b:
