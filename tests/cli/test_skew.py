@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from eventbus.cli.skew import Tally
+from eventbus.types import ConsumerRecord, TimestampType
+
 Cli = Callable[..., Any]
 
 KEYED = ("--property", "parse.key=true", "--property", "key.separator=:", "--property", "null.marker=NULL")
@@ -46,3 +49,17 @@ def test_an_empty_and_an_unknown_topic(cli: Cli) -> None:
     assert cli("topics", "skew", "orders").lines[-1] == "there is nothing in it"
     result = cli("topics", "skew", "order")
     assert result.code == 1 and "did you mean 'orders'" in result.err
+
+
+def record(key: bytes) -> ConsumerRecord:
+    return ConsumerRecord("t", 0, 0, 0, TimestampType.CREATE_TIME, key, b"x")
+
+
+def test_a_hot_partition_of_many_light_keys_blames_none_of_them() -> None:
+    tally = Tally(range(3))
+    tally.add(record(b"key-%d" % number) for number in range(30))
+    assert (
+        tally.verdict().startswith("partition 0 is hot: 3.0 times") and "No single key is to blame" in tally.verdict()
+    )
+    tally.add(record(b"big") for _ in range(40))
+    assert "Key 'big' is 57 % of it" in tally.verdict()
