@@ -10,22 +10,20 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
 import anyio
 import pytest
-import trio
 
 from eventbus import EventBus, OffsetAndMetadata, TopicPartition, Transaction
-from eventbus.backends import urls
 from eventbus.backends.embedded_consumer import EmbeddedConsumer
 from eventbus.errors import EventBusError, RebalanceInProgress
 from eventbus.testing.clock import FakeClock
 from tests.client.trial_handlers import KINDS, Kind, Scene
-from tests.client.trials import LOGS, CommitWatch, Item, Ledger, turns
+from tests.client.trials import LOGS, CommitWatch, Item, Ledger, run_the_same, turns
 
 TRIALS_PER_LOG = 6
 MOST_TURNS = 48
@@ -309,26 +307,6 @@ async def trials(kind: Kind, acts: Iterable[tuple[str, Callable[[Trial], Awaitab
     return count
 
 
-@contextmanager
-def same_ids(seed: int) -> Iterator[None]:
-    """Ids of members and topics that are the same each time: assignors sort by them."""
-    random = Random(seed)
-    known = urls.new_id
-    urls.new_id = lambda: random.randbytes(16)
-    try:
-        yield
-    finally:
-        urls.new_id = known
-
-
-def run(backend: str, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-    if backend == "trio":  # its scheduler throws dice: always the same ones
-        trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True
-        trio._core._run._r = Random(1)
-    with same_ids(1):
-        return anyio.run(functools.partial(function, *arguments), backend=backend)
-
-
 def random_ends(seeds: Iterable[int]) -> list[tuple[str, Callable[[Trial], Awaitable[None]]]]:
     return [(f"seed {seed}", functools.partial(at_random, seed)) for seed in seeds]
 
@@ -343,21 +321,21 @@ def every_turn(step: int) -> list[tuple[str, Callable[[Trial], Awaitable[None]]]
 
 @pytest.mark.parametrize("name", KINDS)
 def test_interrupted_at_random(name: str) -> None:
-    run("asyncio", trials, KINDS[name], random_ends(range(40)))
-    run("trio", trials, KINDS[name], random_ends(range(40, 50)))
+    run_the_same("asyncio", trials, KINDS[name], random_ends(range(40)))
+    run_the_same("trio", trials, KINDS[name], random_ends(range(40, 50)))
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_interrupted_at_many_turns(name: str) -> None:
-    run("asyncio", trials, KINDS[name], every_turn(3))
-    run("trio", trials, KINDS[name], every_turn(19))
+    run_the_same("asyncio", trials, KINDS[name], every_turn(3))
+    run_the_same("trio", trials, KINDS[name], every_turn(19))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("name", KINDS)
 def test_interrupted_at_every_turn(name: str, backend: str) -> None:
-    run(backend, trials, KINDS[name], every_turn(1))
+    run_the_same(backend, trials, KINDS[name], every_turn(1))
 
 
 @pytest.mark.slow
@@ -365,7 +343,7 @@ def test_interrupted_at_every_turn(name: str, backend: str) -> None:
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("seed", range(10_000, 20_000, 200))
 def test_interrupted_at_random_for_long(name: str, backend: str, seed: int) -> None:
-    run(backend, trials, KINDS[name], random_ends(range(seed, seed + 200)))
+    run_the_same(backend, trials, KINDS[name], random_ends(range(seed, seed + 200)))
 
 
 # planted bugs: the trials can fail ------------------------------------------------------------------------------------
@@ -374,7 +352,7 @@ def test_interrupted_at_random_for_long(name: str, backend: str, seed: int) -> N
 def found(name: str) -> bool:
     for seed in range(0, 60, 10):
         try:
-            run("asyncio", trials, KINDS[name], random_ends(range(seed, seed + 10)))
+            run_the_same("asyncio", trials, KINDS[name], random_ends(range(seed, seed + 10)))
         except (AssertionError, ExceptionGroup, EventBusError):
             return True
     return False

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from random import Random
 from typing import Any, NamedTuple
 
 import anyio
+import trio
 
 from eventbus import TopicPartition
+from eventbus.backends import urls
 
 LOGS = itertools.count()
 
@@ -124,6 +128,27 @@ class CommitWatch:
             if error:
                 self.errors.append(error)
         return self._commit(group, offsets, now_ms)
+
+
+@contextmanager
+def same_ids(seed: int) -> Iterator[None]:
+    """Ids of members and topics that are the same each time: assignors sort by them."""
+    random = Random(seed)
+    known = urls.new_id
+    urls.new_id = lambda: random.randbytes(16)
+    try:
+        yield
+    finally:
+        urls.new_id = known
+
+
+def run_the_same(backend: str, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+    """`anyio.run`, with everything random decided beforehand."""
+    if backend == "trio":  # its scheduler throws dice
+        trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True
+        trio._core._run._r = Random(1)
+    with same_ids(1):
+        return anyio.run(functools.partial(function, *arguments), backend=backend)
 
 
 async def turns(count: int) -> None:
