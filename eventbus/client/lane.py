@@ -52,7 +52,7 @@ class Lane:
 
     __slots__ = (
         "_commit_at", "_in_flight", "_on_output_error", "_thread", "_token", "_unstored", "_wake_at", "abandoned",
-        "at_work", "begun_count", "chunks", "closing", "commit_every", "committed", "ended", "error",
+        "at_work", "begun_at", "begun_count", "chunks", "closing", "commit_every", "committed", "ended", "error",
         "finished", "finished_count", "given_up_at", "index", "limit", "on_commit_due", "paused", "predecessor",
         "ring_at", "scope", "stopping", "taken", "topic_partition", "waiters", "wake",
     )  # fmt: skip
@@ -71,6 +71,8 @@ class Lane:
         self.paused = False
         """Enough is waiting: the partition is not fetched from."""
         self.at_work = False
+        self.begun_at = -1
+        """The first offset that was fetched."""
         self.finished = -1
         self.committed = -1
         self.error: HandlerError | None = None

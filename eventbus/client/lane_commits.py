@@ -24,6 +24,8 @@ logger = logging.getLogger("eventbus.runner")
 
 REBALANCED = (IllegalGeneration, UnknownMemberId, RebalanceInProgress, FencedInstanceId)
 """What a commit says to a member whose group has moved on."""
+_LONGEST_QUIET_SECONDS = 1.0
+"""Between two looks, while nothing finishes."""
 _LONGEST_PAUSE_SECONDS = 5.0
 """Between two attempts, while commits fail."""
 
@@ -66,16 +68,23 @@ class LaneCommits:
 
     async def run(self) -> None:
         """Commit regularly, for ever; the failures are logged, and tried again at growing intervals."""
+        moved_at = 0.0
         while True:
-            await self._expected.wait()
+            if not self._expected.is_set():
+                await self._expected.wait()
+                moved_at = self._timers.current_time()
             self._expected = anyio.Event()
             if self._failures:
                 await self._timers.sleep(min(self._interval_seconds * 2**self._failures, _LONGEST_PAUSE_SECONDS))
             else:
-                with self._timers.move_on_after(self._interval_seconds):
+                # Where nothing has finished for long, a little longer does not matter.
+                quiet_seconds = min(self._timers.current_time() - moved_at, 10 * _LONGEST_QUIET_SECONDS)
+                with self._timers.move_on_after(max(self._interval_seconds, quiet_seconds / 10)):
                     await self._due.wait()
             self._due = anyio.Event()
             await self.attempt()
+            if self.last_commit_at is not None:
+                moved_at = max(moved_at, self.last_commit_at)
             if any(lane.is_busy or lane.finished > lane.committed for lane in self._lanes.values()):
                 self._expected.set()  # slow handlers, or a commit that failed
 

@@ -25,6 +25,7 @@ from eventbus.client.calls import Counts
 from eventbus.client.dispatch import Dispatch, Publish
 from eventbus.client.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
 from eventbus.client.handlers import Handler
+from eventbus.client.handovers import Handovers, named
 from eventbus.client.lane import Lane
 from eventbus.client.lane_commits import LaneCommits
 from eventbus.client.middleware import Middleware
@@ -73,20 +74,19 @@ class Runner:
         # When, in seconds on the backend's timers; None: not yet.
         self.started_at: float | None = None
         self.last_poll_at: float | None = None
-        self.last_assigned_at: float | None = None
         self._dispatch = Dispatch(handler, publish, serdes, middleware)
         self._backend = backend
         self._timers = timers = backend.timers
         self._consumer = consumer = backend.consumer(config)
-        consumer.on_assigned = self._assigned
-        consumer.on_revoking = self._give_up
-        consumer.on_revoked = self._abandon
         self._drain_seconds = min(handler.spec.drain_timeout_ms, config.max_poll_interval_ms // 3) / 1000
         self._flush = flush
         self._open_producer = open_producer
         self._commits = LaneCommits(handler, consumer, self.lanes, timers)
+        self._handovers = Handovers(
+            handler, group, backend, consumer, self.lanes, self._commits, flush, self._drain_seconds, on_progress
+        )
         self._shared = Shared(
-            handler, self._dispatch, consumer, self._commits, timers, flush, self._wait_until_settled,
+            handler, self._dispatch, consumer, self._commits, timers, flush, self._handovers.wait_until_settled,
             self._drain_seconds, self._stop_partition,
         )  # fmt: skip
         self._watch = self._shared.watch
@@ -98,12 +98,6 @@ class Runner:
         self._deadline_seconds: float | None = None
         """How long the records at work may take when the runner stops."""
         self._stopping = False
-        self._giving_up = False
-        self._ending: dict[TopicPartition, Lane] = {}
-        """Lanes given up that may still be at work: a new one of the same partition waits for them."""
-        self._lost: list[Lane] = []
-        self._unsettled: set[Lane] = set()
-        """Lanes that wait for the end of a rebalance; woken when the consumer has answered, for it may know more."""
         self._is_watched = False
         """Somebody waits for the end of a rebalance to ask `is_idle` again."""
         self._lane_tasks: anyio.abc.TaskGroup | None = None
@@ -120,6 +114,7 @@ class Runner:
         """Poll, handle and commit until `stop`; then finish the records at work, commit, and leave."""
         self.started_at = self._timers.current_time()
         delivery, workers = self.handler.spec.delivery, self._shared.workers
+        is_cancelled = True
         try:
             async with anyio.create_task_group() as background:
                 background.start_soon(self._watch.run)
@@ -137,10 +132,11 @@ class Runner:
                     if workers is not None:
                         workers.close()
                 background.cancel_scope.cancel()
+            is_cancelled = self._deadline_seconds == 0
         finally:
             # Also when cancelled: what is finished is committed, what is not is not.
             with anyio.CancelScope(shield=True):
-                await self._leave()
+                await self._leave(is_cancelled)
 
     def stop(self, deadline_seconds: float | None = None) -> None:
         """Take no further record; those at work are finished, or cancelled when they take longer than the deadline."""
@@ -162,7 +158,7 @@ class Runner:
 
     async def _drain(self) -> None:
         """Return when no lane is at work any more, or they have been told to end because their time is over."""
-        lanes = [*self.lanes.values(), *self._ending.values()]
+        lanes = [*self.lanes.values(), *self._handovers.ending.values()]
         seconds = math.inf if self._deadline_seconds is None else self._deadline_seconds
         with self._drain_scope, self._timers.move_on_after(seconds):
             for lane in lanes:
@@ -184,7 +180,7 @@ class Runner:
         found = [f"{one[0]} offset {one.offset}" for one in self.at_work() if one.topic_partition in partitions]
         if found:
             return f"has not finished {', '.join(found)} in time"
-        return f"what was begun of {_named(lanes)} is not finished (not acknowledged, or not stored) in time"
+        return f"what was begun of {named(lanes)} is not finished (not acknowledged, or not stored) in time"
 
     async def is_idle(self) -> bool:
         """Everything now in this member's partitions has been handled and its outputs are stored.
@@ -195,7 +191,7 @@ class Runner:
             return False  # what is dropped when it stops is not handled
         if self.error is None and any(lane.error is not None for lane in self.lanes.values()):
             return False  # it is about to be said
-        if not await self._is_settled():
+        if not await self._handovers.is_settled():
             self._is_watched = True
             return False
         for topic_partition, end in (await self._consumer.end_offsets(self._consumer.assignment())).items():
@@ -227,8 +223,10 @@ class Runner:
             pause, self.poll_error = 0.1, ""
             for chunk in fetched:
                 self._hand_over(chunk)
-            self._say_what_was_lost()
-            self._wake_those_who_wait()
+            self._handovers.polled()
+            if self._is_watched:
+                self._is_watched = False
+                self._on_progress()
             await anyio.lowlevel.checkpoint()
 
     def _say_unreachable(self, error: EventBusError) -> None:
@@ -242,7 +240,7 @@ class Runner:
         topic_partition = TopicPartition(chunk.topic, chunk.partition)
         lane = self.lanes.get(topic_partition)
         if lane is None:
-            lane = self._open_lane(topic_partition)
+            lane = self._open_lane(topic_partition, chunk.offsets[0])
         if lane.error is not None or lane.closing:
             return
         lane.chunks.append(chunk)
@@ -251,16 +249,9 @@ class Runner:
             self._consumer.pause([topic_partition])
         lane.wake.set()
 
-    def _wake_those_who_wait(self) -> None:
-        for lane in self._unsettled:
-            lane.wake.set()
-        if self._is_watched:
-            self._is_watched = False
-            self._on_progress()
-
     # lanes -----------------------------------------------------------------------------------------------------------
 
-    def _open_lane(self, topic_partition: TopicPartition) -> Lane:
+    def _open_lane(self, topic_partition: TopicPartition, first_offset: int) -> Lane:
         exactly_once = self.handler.spec.exactly_once
         lane = Lane(
             topic_partition,
@@ -268,7 +259,8 @@ class Runner:
             commit_every=self.handler.spec.commit_every,
             on_commit_due=self._commits.due,
         )
-        lane.predecessor = self._ending.get(topic_partition)
+        lane.begun_at = first_offset
+        lane.predecessor = self._handovers.ending.get(topic_partition)
         self.lanes[topic_partition] = lane
         if (
             self._shared.workers is not None
@@ -305,8 +297,8 @@ class Runner:
         finally:
             await way.aclose()
             lane.ended.set()
-            if self._ending.get(lane.topic_partition) is lane:
-                del self._ending[lane.topic_partition]
+            if self._handovers.ending.get(lane.topic_partition) is lane:
+                del self._handovers.ending[lane.topic_partition]
             self._transactions.pop(lane, None)
         self._on_progress()
 
@@ -362,107 +354,6 @@ class Runner:
                 if transactions.begun_at is not None and transactions.begun_at <= latest:
                     lane.stopping = True
 
-    # rebalances ------------------------------------------------------------------------------------------------------
-
-    async def _assigned(self, partitions: list[TopicPartition]) -> None:
-        self.last_assigned_at = self._timers.current_time()
-        self._on_progress()
-
-    async def _give_up(self, partitions: list[TopicPartition]) -> None:
-        """Partitions are about to move: finish the records at work, commit, and let go. The other lanes go on."""
-        lanes = [self.lanes[partition] for partition in partitions if partition in self.lanes]
-        self._giving_up = True
-        try:
-            for lane in lanes:
-                lane.close()
-            await self._let_end(lanes)
-            if self.handler.spec.delivery == "at-least-once":
-                await self._settle_and_commit(lanes)
-            for lane in lanes:  # not so when cancelled: then they are still ours, and `_leave` commits them
-                self._forget(lane)
-        finally:
-            self._giving_up = False
-            self._on_progress()
-
-    async def _let_end(self, lanes: Collection[Lane]) -> None:
-        """Return when they are at rest, or their time is over; a handler that takes longer is cancelled."""
-        with self._timers.move_on_after(self._drain_seconds):
-            await self._flush()
-            for lane in lanes:
-                await lane.ended.wait()
-        late = [lane for lane in lanes if not lane.ended.is_set()]
-        if not late:
-            return
-        logger.warning(
-            "handler %r: the group %r takes away %s, and the record at work there has not finished within "
-            "drain_timeout_ms=%d: it is cancelled, and handled again by whoever reads the partition next",
-            self.handler.__name__, self.group, _named(late), self.handler.spec.drain_timeout_ms,
-        )  # fmt: skip
-        for lane in late:
-            lane.scope.cancel()
-        with self._timers.move_on_after(self._drain_seconds):  # a plain function in its thread cannot be cancelled
-            for lane in late:
-                await lane.ended.wait()
-
-    async def _settle_and_commit(self, lanes: Collection[Lane]) -> None:
-        with self._timers.move_on_after(self._drain_seconds):
-            if any(not lane.is_idle for lane in lanes):
-                await self._flush()
-        try:
-            await self._commits.commit_lanes(lanes)
-        except EventBusError as error:
-            logger.warning(
-                "handler %r: what was finished of %s could not be committed before the group %r took it away: %s; "
-                "whoever reads it next handles those records again",
-                self.handler.__name__, _named(lanes), self.group, error,
-            )  # fmt: skip
-
-    def _abandon(self, topic_partition: TopicPartition) -> None:
-        """The partition is lost, or gone, or is another one of the same name: nothing of it is committed any more."""
-        lane = self.lanes.get(topic_partition)
-        if lane is not None:
-            if lane.is_busy or lane.finished > lane.committed:
-                self._lost.append(lane)
-            lane.close(abandon=True)
-            self._forget(lane)
-            self._on_progress()
-
-    def _forget(self, lane: Lane) -> None:
-        lane.close(abandon=True)
-        if self.lanes.get(lane.topic_partition) is lane:
-            del self.lanes[lane.topic_partition]
-        if not lane.ended.is_set():
-            self._ending[lane.topic_partition] = lane
-
-    def _say_what_was_lost(self) -> None:
-        lanes, self._lost = self._lost, []
-        if lanes:
-            logger.warning(
-                "handler %r: %s went to another member of the group %r (or was deleted) before everything finished was "
-                "committed: whoever reads it next handles those records again",
-                self.handler.__name__, _named(lanes), self.group,
-            )  # fmt: skip
-
-    async def _is_settled(self) -> bool:
-        """No rebalance is under way: the group and this member agree about who reads what."""
-        if self._giving_up or self._consumer.polled():
-            return False
-        member = self._consumer.group_metadata()
-        [group] = await self._backend.describe_groups([self.group])
-        return group.state == "Stable" and group.generation_id == member.generation_id
-
-    async def _wait_until_settled(self, lane: Lane) -> None:
-        """Return when the group knows whose the lane's partition is: the lane goes on, or it is closing."""
-        self._unsettled.add(lane)
-        try:
-            while not lane.closing:
-                lane.wake = anyio.Event()
-                if await self._is_settled():
-                    return
-                await lane.wake.wait()
-        finally:
-            self._unsettled.discard(lane)
-
     # commits ---------------------------------------------------------------------------------------------------------
 
     async def commit(self) -> None:
@@ -470,14 +361,14 @@ class Runner:
         if self.handler.spec.delivery == "at-least-once" and not self.has_left:
             await self._commits.commit()
 
-    async def _leave(self) -> None:
+    async def _leave(self, is_cancelled: bool) -> None:
         try:
             if self.handler.spec.delivery == "at-least-once":
                 with self._timers.move_on_after(self._drain_seconds):
                     # The flush drives the outputs itself: when everything is cancelled at once, the sender's task is
                     # gone.
                     await self._flush()
-                    await self._commits.attempt()
+                    await (self._commits.attempt() if is_cancelled else self._handovers.commit_last())
         finally:
             try:
                 await self._consumer.aclose()
@@ -490,6 +381,11 @@ class Runner:
     @property
     def counts(self) -> Counts:
         return self._dispatch.counts
+
+    @property
+    def last_assigned_at(self) -> float | None:
+        """Seconds on the backend's timers; None: not yet."""
+        return self._handovers.last_assigned_at
 
     @property
     def last_commit_at(self) -> float | None:
@@ -514,7 +410,7 @@ class Runner:
     @property
     def is_rebalancing(self) -> bool:
         """Its place in the group is being negotiated."""
-        return self._giving_up or self.member.generation_id < 0
+        return self._handovers.is_giving_up or self.member.generation_id < 0
 
     @property
     def paused(self) -> list[TopicPartition]:
@@ -531,8 +427,11 @@ class Runner:
         committed = await self._consumer.committed(partitions)
         behind: dict[TopicPartition, int] = {}
         for topic_partition, end in (await self._consumer.end_offsets(partitions)).items():
-            known = committed.get(topic_partition)
-            at = await self._consumer.position(topic_partition) if known is None else known.offset
+            known, lane = committed.get(topic_partition), self.lanes.get(topic_partition)
+            if known is not None:
+                at = known.offset
+            else:  # what was fetched is not yet handled: the position says nothing
+                at = lane.begun_at if lane is not None else await self._consumer.position(topic_partition)
             behind[topic_partition] = max(end - at, 0)
         return behind
 
@@ -543,7 +442,3 @@ class Runner:
 def _stops(error: HandlerError) -> bool:
     """An output of a transaction that was not stored: the transaction says what comes of it."""
     return False
-
-
-def _named(lanes: Collection[Lane]) -> str:
-    return ", ".join(str(lane.topic_partition) for lane in lanes)

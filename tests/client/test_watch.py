@@ -59,7 +59,7 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_its_partition_stops(w
         assert (counts.handled, counts.failed, counts.timed_out, counts.skipped) == (3, 1, 1, 0)
         run.consumer.deliver(records(T1, range(100, 105)))
         await clock.advance(seconds=1)
-        assert slow.done[3:] == list(range(100, 105)), "the other partitions go on"
+        assert sorted(slow.done[3:]) == list(range(100, 105)), "the other partitions go on"
 
 
 @pytest.mark.parametrize("way", [*WAYS, {"ack": "manual"}], ids=str)

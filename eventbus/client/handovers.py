@@ -1,0 +1,192 @@
+"""Partitions that come and go while a handler runs: finish, commit, let go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+import anyio
+
+from eventbus.backends.base import Backend, BackendConsumer
+from eventbus.client.handlers import Handler
+from eventbus.client.lane import Lane
+from eventbus.client.lane_commits import LaneCommits
+from eventbus.errors import EventBusError, RebalanceInProgress
+from eventbus.types import TopicPartition
+
+logger = logging.getLogger("eventbus.runner")
+
+_POLL_MS = 100
+
+
+class Handovers:
+    """Of one handler: what its group takes from it, and what it loses."""
+
+    def __init__(
+        self,
+        handler: Handler[Any, Any],
+        group: str,
+        backend: Backend,
+        consumer: BackendConsumer,
+        lanes: dict[TopicPartition, Lane],
+        commits: LaneCommits,
+        flush: Callable[[], Awaitable[None]],
+        budget_seconds: float,
+        on_progress: Callable[[], None],
+    ) -> None:
+        self._handler = handler
+        self._group = group
+        self._backend = backend
+        self._timers = backend.timers
+        self._consumer = consumer
+        self._lanes = lanes
+        self._commits = commits
+        self._flush = flush
+        self._budget_seconds = budget_seconds
+        """How long a partition that moves waits for what is at work."""
+        self._on_progress = on_progress
+        self.last_assigned_at: float | None = None
+        """Seconds on the timers."""
+        self.is_giving_up = False
+        self.ending: dict[TopicPartition, Lane] = {}
+        """Lanes given up that may still be at work: a new one of the same partition waits for them."""
+        self._lost: list[Lane] = []
+        self._unsettled: set[Lane] = set()
+        """Lanes that wait for the end of a rebalance; woken when the consumer has answered, for it may know more."""
+        consumer.on_assigned = self._assigned
+        consumer.on_revoking = self._give_up
+        consumer.on_revoked = self._abandon
+
+    async def _assigned(self, partitions: list[TopicPartition]) -> None:
+        self.last_assigned_at = self._timers.current_time()
+        self._on_progress()
+
+    async def _give_up(self, partitions: list[TopicPartition]) -> None:
+        """Partitions are about to move: finish the records at work, commit, and let go. The other lanes go on."""
+        lanes = [self._lanes[partition] for partition in partitions if partition in self._lanes]
+        self.is_giving_up = True
+        try:
+            for lane in lanes:
+                lane.close()
+            await self._let_end(lanes)
+            if self._handler.spec.delivery == "at-least-once":
+                await self._settle_and_commit(lanes)
+            for lane in lanes:  # not so when cancelled: then they are still ours, and `_leave` commits them
+                self._forget(lane)
+        finally:
+            self.is_giving_up = False
+            self._on_progress()
+
+    async def _let_end(self, lanes: Collection[Lane]) -> None:
+        """Return when they are at rest, or their time is over; a handler that takes longer is cancelled."""
+        with self._timers.move_on_after(self._budget_seconds):
+            await self._flush()
+            for lane in lanes:
+                await lane.ended.wait()
+        late = [lane for lane in lanes if not lane.ended.is_set()]
+        if not late:
+            return
+        logger.warning(
+            "handler %r: the group %r takes away %s, and the record at work there has not finished within "
+            "drain_timeout_ms=%d: it is cancelled, and handled again by whoever reads the partition next",
+            self._handler.__name__, self._group, named(late), self._handler.spec.drain_timeout_ms,
+        )  # fmt: skip
+        for lane in late:
+            lane.scope.cancel()
+        with self._timers.move_on_after(self._budget_seconds):  # a plain function in its thread cannot be cancelled
+            for lane in late:
+                await lane.ended.wait()
+
+    async def _settle_and_commit(self, lanes: Collection[Lane]) -> None:
+        with self._timers.move_on_after(self._budget_seconds):
+            if any(not lane.is_idle for lane in lanes):
+                await self._flush()
+        try:
+            # The others too: a member that leaves may have no other chance to, see `commit_last`.
+            await self._commits.commit_lanes(list(self._lanes.values()))
+        except EventBusError as error:
+            logger.warning(
+                "handler %r: what was finished of %s could not be committed before the group %r took it away: %s; "
+                "whoever reads it next handles those records again",
+                self._handler.__name__, named(lanes), self._group, error,
+            )  # fmt: skip
+
+    def _abandon(self, topic_partition: TopicPartition) -> None:
+        """The partition is lost, or gone, or is another one of the same name: nothing of it is committed any more."""
+        lane = self._lanes.get(topic_partition)
+        if lane is not None:
+            if lane.is_busy or lane.finished > lane.committed:
+                self._lost.append(lane)
+            lane.close(abandon=True)
+            self._forget(lane)
+            self._on_progress()
+
+    def _forget(self, lane: Lane) -> None:
+        lane.close(abandon=True)
+        if self._lanes.get(lane.topic_partition) is lane:
+            del self._lanes[lane.topic_partition]
+        if not lane.ended.is_set():
+            self.ending[lane.topic_partition] = lane
+
+    async def is_settled(self) -> bool:
+        """No rebalance is under way: the group and this member agree about who reads what."""
+        if self.is_giving_up or self._consumer.polled():
+            return False
+        member = self._consumer.group_metadata()
+        try:
+            [group] = await self._backend.describe_groups([self._group])
+        except EventBusError as error:
+            if error.retriable:  # it cannot be told now
+                return False
+            raise
+        return group.state == "Stable" and group.generation_id == member.generation_id
+
+    async def wait_until_settled(self, lane: Lane) -> None:
+        """Return when the group knows whose the lane's partition is: the lane goes on, or it is closing."""
+        self._unsettled.add(lane)
+        try:
+            while not lane.closing:
+                lane.wake = anyio.Event()
+                if await self.is_settled():
+                    return
+                await lane.wake.wait()
+        finally:
+            self._unsettled.discard(lane)
+
+    def polled(self) -> None:
+        """The consumer has answered."""
+        lanes, self._lost = self._lost, []
+        if lanes:
+            logger.warning(
+                "handler %r: %s went to another member of the group %r (or was deleted) before everything finished was "
+                "committed: whoever reads it next handles those records again",
+                self._handler.__name__, named(lanes), self._group,
+            )  # fmt: skip
+        for lane in self._unsettled:
+            lane.wake.set()
+
+    async def commit_last(self) -> None:
+        """Commit what is finished before leaving the group. What goes wrong is logged.
+
+        A group that is just being rebalanced takes no commit of a member that has joined and not yet heard of its
+        partitions: then the member goes on until it has. What moves is committed by the way.
+        """
+        while True:
+            try:
+                await self._commits.commit()
+                return
+            except RebalanceInProgress:
+                self._consumer.pause(self._consumer.assignment())
+                try:
+                    await self._consumer.fetch(_POLL_MS)
+                except EventBusError as error:
+                    logger.debug("handler %r: %s", self._handler.__name__, error)
+                    break
+            except EventBusError:
+                break
+        await self._commits.attempt()
+
+
+def named(lanes: Collection[Lane]) -> str:
+    return ", ".join(str(lane.topic_partition) for lane in lanes)
