@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 import pytest
 
-ORACLES = {"numpy", "pyarrow", "pyspark", "aiokafka", "kafka", "confluent_kafka", "pydantic"}
+ORACLES = {"numpy", "pyarrow", "pyspark", "aiokafka", "kafka", "confluent_kafka", "pydantic", "sqlalchemy"}
 """Libraries of extras, and other implementations the suite compares ours with. None is a base dependency."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
@@ -70,6 +71,36 @@ def test_deadlines_come_in_their_order_and_ties_in_the_order_of_waiting(run: Cal
         assert clock._next_deadline_us() is None
 
     run(test)
+
+
+def test_a_deadline_is_met_to_the_microsecond(run: Callable[[Test], None]) -> None:
+    async def test(clock: FakeClock) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(clock.sleep, 1.001)  # in binary a little less than what is meant
+            assert await clock.advance_to_next()
+            assert clock() == 1_700_000_001_001
+
+    run(test)
+
+
+def test_what_the_loop_is_about_to_call_is_waited_for() -> None:
+    """As for cancellations, which anyio delivers in a callback: all tasks look blocked, and one of them is not."""
+
+    async def test() -> None:
+        clock = FakeClock()
+        woken = anyio.Event()
+        loop = asyncio.get_running_loop()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(woken.wait)
+            await clock.settle()
+            loop.call_soon(loop.call_soon, woken.set)
+            await clock.settle()
+            assert woken.is_set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        anyio.run(test)
+        patch.setattr("eventbus.testing.clock._READY", "none of that")
+        anyio.run(test)
 
 
 def test_who_is_woken_may_wait_again_on_the_way(run: Callable[[Test], None]) -> None:

@@ -94,12 +94,33 @@ def test_commits_polls_and_sessions_go_by_the_clock(run: Run) -> None:
             await bus.clock.advance(ms=200)
             assert bus.log.committed("g") == {TopicPartition("t", 0): 1}
             # A member that does not poll is given up by its group after max_poll_interval_ms, for another to take over.
-            async with bus.new_consumer("t", group="slow", max_poll_interval_ms=60_000) as consumer:
+            async with bus.new_consumer("t", group="slow", max_poll_interval_ms=20_000) as consumer:
                 await consumer.poll(0)
                 assert consumer.assignment() == [TopicPartition("t", 0)]
-                await bus.clock.advance(seconds=59)
+                await bus.clock.advance(seconds=20)
                 assert consumer.assignment() == [TopicPartition("t", 0)]
-                await bus.clock.advance(seconds=5)
+                await bus.clock.advance(ms=10)
+                assert consumer.assignment() == []
+
+    run(test)
+
+
+def test_a_consumer_that_stops_polling_is_given_up_in_time(run: Run) -> None:
+    """Also when the housekeeping has last looked during its poll, and looks seldom."""
+
+    async def test() -> None:
+        bus = TestBus()
+        async with bus:
+            await bus.send("t", "x")
+            async with bus.new_consumer("t", group="slow", max_poll_interval_ms=20_000) as consumer:
+                await consumer.poll(0)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(consumer.poll, 100_000)
+                    await bus.clock.advance(seconds=50)
+                    await bus.send("t", "y")
+                await bus.clock.advance(seconds=20)
+                assert consumer.assignment() == [TopicPartition("t", 0)]
+                await bus.clock.advance(ms=10)
                 assert consumer.assignment() == []
 
     run(test)
