@@ -1,0 +1,511 @@
+"""Where records stand: fetches from any record on, bundles of workers, counts, and calls that take too long."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import pytest
+
+from eventbus import ConsumerRecord, consumer, producer
+from eventbus.client import calls
+from eventbus.client.dispatch import Dispatch
+from eventbus.client.lane import Taken
+from eventbus.errors import HandlerError
+from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of
+
+
+class Order(msgspec.Struct):
+    amount: int
+
+
+# from a place on, and how far it went ---------------------------------------------------------------------------------
+
+SHAPES = ["payload", "record", "sync", "batch", "manual", "manual sync", "manual batch"]
+
+
+def shaped(shape: str, seen: list[Any], act: Callable[[bytes], Any] = lambda value: None, **options: Any) -> Any:
+    """A handler of the wanted shape: it calls ``act`` and, if it is a manual one, acknowledges."""
+
+    def note(value: bytes | None) -> None:
+        assert value is not None
+        seen.append(value)
+        act(value)
+
+    async def payload(value: bytes) -> None:
+        note(value)
+
+    async def record(value: bytes, record: ConsumerRecord) -> None:
+        assert record.value == value
+        note(value)
+
+    def sync(value: bytes) -> None:
+        note(value)
+
+    async def batch(values: list[bytes]) -> None:
+        for value in values:
+            note(value)
+
+    async def manual(record: ConsumerRecord) -> None:
+        note(record.value)
+        record.ack()
+
+    def manual_sync(record: ConsumerRecord) -> None:
+        note(record.value)
+        record.ack()
+
+    async def manual_batch(records: list[ConsumerRecord]) -> None:
+        for one in records:
+            note(one.value)
+            one.ack()
+
+    functions: list[Any] = [payload, record, sync, batch, manual, manual_sync, manual_batch]
+    function = functions[SHAPES.index(shape)]
+    if "manual" in shape:
+        options["ack"] = "manual"
+    return consumer("t", batch=2 if "batch" in shape else False, **options)(function)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_fetch_is_handled_from_any_record_on(shape: str) -> None:
+    seen: list[Any] = []
+    lane = await dispatched(shaped(shape, seen), b"1", b"2", b"3", b"4", b"5", start=2)
+    assert seen == [b"3", b"4", b"5"]
+    if "manual" in shape:
+        assert [lane.taken[0].is_handled(index) for index in range(5)] == [False, False, True, True, True]
+    else:
+        assert lane.finished == 5
+    if shape != "payload":
+        assert lane.index == 5
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_lane_that_stops_goes_on_at_its_index(shape: str) -> None:
+    seen: list[Any] = []
+    lane = lane_of()
+
+    def stop(value: bytes) -> None:
+        lane.stopping = value in (b"2", b"3")
+
+    handler = shaped(shape, seen, stop)
+    dispatch, chunk = Dispatch(handler, None, {}), chunk_of(b"1", b"2", b"3", b"4", b"5")
+    taken = lane.take(chunk) if "manual" in shape else None
+    await dispatch.run(lane, chunk, taken=taken)
+    assert seen == [b"1", b"2"]
+    assert lane.finished == 2
+    start = 2 if shape == "payload" else lane.index
+    assert start == 2
+    lane.stopping = False
+    await dispatch.run(lane, chunk, start, taken)
+    lane.stopping = False
+    await dispatch.run(lane, chunk, len(seen), taken)
+    assert seen == [b"1", b"2", b"3", b"4", b"5"]
+    assert lane.finished == 5
+    assert dispatch.counts.handled == 5
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("policy", ["skip", "stop"])
+async def test_counts(shape: str, policy: str) -> None:
+    def fail(value: bytes) -> None:
+        if value == b"3":
+            raise ValueError("no")
+
+    lane, handler = lane_of(), shaped(shape, [], fail, on_error=policy)
+    dispatch, chunk = Dispatch(handler, None, {}), chunk_of(b"1", b"2", b"3", b"4", b"5")
+    await dispatch.run(lane, chunk, taken=lane.take(chunk) if "manual" in shape else None)
+    failed = 2 if "batch" in shape else 1
+    if policy == "skip":
+        assert dispatch.counts == calls.Counts(handled=5 - failed, failed=failed, skipped=failed)
+        assert lane.finished == 5
+    else:
+        assert dispatch.counts == calls.Counts(handled=2, failed=failed)
+        assert lane.finished == 2
+        assert "offset 2" in str(lane.error)
+
+
+async def test_no_call_with_a_payload_that_is_null_or_unreadable() -> None:
+    for shape in ("payload", "record", "sync", "batch"):
+        seen: list[Any] = []
+        handler = shaped(shape, seen, on_error="skip")
+        lane, chunk = lane_of(), chunk_of(b"1", None, b"3")
+        dispatch = Dispatch(handler, None, {})
+        await dispatch.run(lane, chunk)
+        assert (seen, lane.finished) == ([b"1", b"3"], 3), shape
+        assert dispatch.counts == calls.Counts(handled=2, failed=1, skipped=1), shape
+
+
+@pytest.mark.parametrize("shape", ["payload", "with a default", "sync", "batch"])
+async def test_whose_error_it_was(shape: str) -> None:
+    """A value that is no Order is told apart from a handler that raises."""
+
+    def fail(order: Any) -> None:
+        raise ValueError("by hand")
+
+    async def alone(order: Order) -> None:
+        fail(order)
+
+    async def with_default(order: Order, limit: int = 5) -> None:
+        fail(order)
+
+    def sync(order: Order) -> None:
+        fail(order)
+
+    async def batch(orders: list[Order]) -> None:
+        fail(orders)
+
+    functions: dict[str, Any] = {"payload": alone, "with a default": with_default, "sync": sync, "batch": batch}
+    handler = consumer("t", batch=shape == "batch")(functions[shape])
+    assert "offset 0, key None: cannot be read: the value is no Order" in str((await dispatched(handler, b"no")).error)
+    assert "key None: made it raise ValueError: by hand" in str((await dispatched(handler, b'{"amount":1}')).error)
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "payload"])
+async def test_a_lane_in_error_begins_nothing(shape: str) -> None:
+    seen: list[Any] = []
+    lane, chunk = lane_of(), chunk_of(b"1")
+    lane.error = HandlerError("an output before it was not stored")
+    taken = lane.take(chunk) if "manual" in shape else None
+    await Dispatch(shaped(shape, seen), None, {}).run(lane, chunk, taken=taken)
+    assert (seen, lane.finished) == ([], -1)
+
+
+# workers --------------------------------------------------------------------------------------------------------------
+
+
+class Bundle:
+    """A worker that remembers which records it was at."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self.items: list[tuple[Taken, int] | None] = []
+
+    @property
+    def item(self) -> tuple[Taken, int] | None:
+        return self.items[-1]
+
+    @item.setter
+    def item(self, item: tuple[Taken, int] | None) -> None:
+        self.items.append(item)
+
+
+LOOSE = ["payload", "record", "sync", "manual", "manual sync"]
+"""Those that may run without order."""
+
+
+def loosely(shape: str, seen: list[Any], act: Callable[[bytes], Any] = lambda value: None, **options: Any) -> Any:
+    return shaped(shape, seen, act, order="none", concurrency=2, **options)
+
+
+@pytest.mark.parametrize("shape", LOOSE)
+async def test_a_bundle_of_records_of_several_fetches(shape: str) -> None:
+    seen: list[Any] = []
+    lanes = [lane_of(0), lane_of(1)]
+    first, second = lanes[0].take(chunk_of(b"1", b"2", b"3")), lanes[1].take(chunk_of(b"a", b"b"))
+    items = [(first, 2), (second, 0), (first, 0), (second, 1)]
+    worker, dispatch = Bundle(), Dispatch(loosely(shape, seen), None, {})
+    await dispatch.work(worker, items)
+    assert seen == [b"3", b"a", b"1", b"b"]
+    assert [lane.finished for lane in lanes] == [1, 2]
+    assert [first.is_handled(index) for index in range(3)] == [True, False, True]
+    assert worker.item is None
+    assert {id(item) for item in worker.items if item is not None} == {id(item) for item in items}
+    assert dispatch.counts.handled == 4
+
+
+@pytest.mark.parametrize("shape", LOOSE)
+async def test_a_worker_that_stops_begins_no_further_record(shape: str) -> None:
+    seen: list[Any] = []
+    lane, worker = lane_of(), Bundle()
+
+    def stop(value: bytes) -> None:
+        worker.stopping = value == b"2"
+
+    taken = lane.take(chunk_of(b"1", b"2", b"3"))
+    await Dispatch(loosely(shape, seen, stop), None, {}).work(worker, [(taken, index) for index in range(3)])
+    assert (seen, lane.finished, worker.item) == ([b"1", b"2"], 2, (taken, 2))
+
+
+@pytest.mark.parametrize("shape", LOOSE)
+async def test_a_worker_leaves_out_what_must_not_be_begun(shape: str) -> None:
+    seen: list[Any] = []
+    lanes = [lane_of(0), lane_of(1), lane_of(2)]
+    bad, cut, good = (lane.take(chunk_of(b"%d" % number, b"%d!" % number)) for number, lane in enumerate(lanes))
+
+    def fail(value: bytes) -> None:
+        if value == b"0":
+            raise ValueError("no")
+
+    lanes[1].cut(1)
+    items = [(taken, index) for index in range(2) for taken in (bad, cut, good)]
+    dispatch = Dispatch(loosely(shape, seen, fail), None, {})
+    await dispatch.work(Bundle(), items)
+    assert seen == [b"0", b"1", b"2", b"2!"]
+    assert [lane.finished for lane in lanes] == [-1, 1, 2]
+    assert "offset 0" in str(lanes[0].error)
+    assert dispatch.counts == calls.Counts(handled=3, failed=1)
+
+
+@pytest.mark.parametrize("shape", LOOSE)
+async def test_a_failure_that_is_skipped_in_a_bundle(shape: str) -> None:
+    seen: list[Any] = []
+    lane = lane_of()
+
+    def fail(value: bytes) -> None:
+        if value == b"1":
+            raise ValueError("no")
+
+    taken = lane.take(chunk_of(b"1", b"2"))
+    await Dispatch(loosely(shape, seen, fail, on_error="skip"), None, {}).work(Bundle(), [(taken, 1), (taken, 0)])
+    assert (seen, lane.finished, lane.error) == ([b"2", b"1"], 2, None)
+
+
+@pytest.mark.parametrize("shape", LOOSE)
+async def test_a_record_in_a_bundle_that_the_filter_drops_is_finished(shape: str) -> None:
+    seen: list[Any] = []
+    lane = lane_of()
+    taken = lane.take(chunk_of(b"1", b"2", b"3"))
+    handler = loosely(shape, seen, filter=lambda record: record.value == b"2")
+    await Dispatch(handler, None, {}).work(Bundle(), [(taken, index) for index in (1, 0, 2)])
+    assert (seen, lane.finished) == ([b"2"], 3)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_what_a_bundle_publishes_holds_its_records_back(is_async: bool) -> None:
+    def double(payload: bytes) -> bytes:
+        return payload * 2
+
+    async def double_later(payload: bytes) -> bytes:
+        return payload * 2
+
+    handler = consumer("t", order="none", concurrency=2)(producer("out")(double_later if is_async else double))
+    lane, outputs = lane_of(), Outputs()
+    taken = lane.take(chunk_of(b"1", b"2"))
+    await Dispatch(handler, outputs.publish, {}).work(Bundle(), [(taken, 1), (taken, 0)])
+    lane.settle()
+    assert (outputs.values, lane.finished) == ([b"22", b"11"], -1)
+    for batch in outputs.batches:
+        batch.resolve(0, -1)
+    lane.settle()
+    assert lane.finished == 2
+
+
+# too long -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_call_that_was_given_up_is_a_failure_for_on_error() -> None:
+    for policy in ("stop", "skip"):
+        lane, chunk = lane_of(), chunk_of(b"1", b"2", b"3")
+        dispatch = Dispatch(shaped("payload", [], on_error=policy, timeout=2.5), None, {})
+        assert dispatch.timed_out(lane, chunk, 1, 2.5) is (policy == "skip")
+        assert dispatch.end_of(chunk, 1) == 2
+        assert dispatch.counts == calls.Counts(failed=1, timed_out=1, skipped=int(policy == "skip"))
+        if policy == "stop":
+            assert isinstance(lane.error.__cause__ if lane.error else None, TimeoutError)
+            assert "t-0 offset 1, key None: its call was given up: it took longer than timeout=2.5 s" in str(lane.error)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+async def test_what_ended_in_a_slice_before_the_call_that_was_given_up_is_finished(in_order: bool) -> None:
+    lane, seen, chunk = lane_of(), list[bytes](), chunk_of(b"1", b"2", b"3")
+
+    def give_up(value: bytes) -> None:
+        seen.append(value)
+        if value == b"2":  # as the watch does, in the midst of it
+            lane.given_up_at = 1
+            dispatch.timed_out(lane, chunk, 1, 5)
+
+    options = {} if in_order else {"order": "none", "concurrency": 2}
+    dispatch = Dispatch(shaped("sync", [], give_up, timeout=5, **options), None, {})
+    if in_order:
+        await dispatch.run(lane, chunk)
+    else:
+        taken = lane.take(chunk)
+        await dispatch.work(Bundle(), [(taken, index) for index in range(3)])
+        assert [taken.is_handled(index) for index in range(3)] == [True, False, False]
+    assert (seen, lane.finished) == ([b"1", b"2"], 1)
+    assert dispatch.counts == calls.Counts(handled=1, failed=1, timed_out=1)
+
+
+@pytest.mark.parametrize("takes_seconds", [3, 7])
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("with_middleware", [False, True])
+async def test_a_call_in_a_thread_that_was_given_up_is_told_once(
+    with_middleware: bool, batch: bool, takes_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    lane, chunk = lane_of(), chunk_of(b"1")
+
+    class Time:
+        @staticmethod
+        def monotonic() -> float:
+            return now
+
+    async def passing(record: Any, call_next: Any) -> Any:
+        return await call_next(record)
+
+    def handle(payload: Any) -> None:
+        nonlocal now
+        now += takes_seconds
+        dispatch.timed_out(lane, chunk, 0, 5)  # as the watch does, in the midst of it
+
+    handle.__annotations__["payload"] = list[bytes] if batch else bytes
+    handler = consumer("t", batch=batch, timeout=5, middleware=[passing] if with_middleware else [])(handle)
+    monkeypatch.setattr(calls, "time", Time)
+    dispatch = Dispatch(handler, None, {})
+    await dispatch.run(lane, chunk)
+    assert (dispatch.counts.failed, dispatch.counts.timed_out) == (1, 1)
+    assert lane.finished == -1
+    assert "its call was given up" in str(lane.error)
+
+
+async def test_a_batch_that_was_given_up_counts_as_a_whole() -> None:
+    lane, chunk = lane_of(), chunk_of(b"1", b"2", b"3")
+    dispatch = Dispatch(shaped("batch", [], on_error="stop", timeout=1), None, {})
+    assert [dispatch.end_of(chunk, index) for index in range(3)] == [2, 3, 3]
+    assert not dispatch.timed_out(lane, chunk, 0, 1)
+    assert "offset 0 (a batch of 2 records)" in str(lane.error)
+    assert dispatch.counts.timed_out == 2
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_plain_function_that_took_too_long_fails_when_it_returns(
+    batch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    class Time:
+        @staticmethod
+        def monotonic() -> float:
+            return now
+
+    def handle(value: Any) -> bytes:
+        nonlocal now
+        now += 3 if b"2" in value else 1
+        return value
+
+    handle.__annotations__["value"] = list[bytes] if batch else bytes
+    monkeypatch.setattr(calls, "time", Time)
+    outputs = Outputs()
+    handler = consumer("t", timeout=2, on_error="skip", batch=1 if batch else False)(producer("out")(handle))
+    dispatch, lane = Dispatch(handler, outputs.publish, {}), lane_of()
+    await dispatch.run(lane, chunk_of(b"1", b"2", b"3"))
+    assert outputs.values == ([[b"1"], [b"3"]] if batch else [b"1", b"3"])
+    assert dispatch.counts == calls.Counts(handled=2, failed=1, skipped=1, timed_out=1)
+
+
+@pytest.mark.parametrize("shape", ["payload", "record", "batch", "manual"])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_cancelled_call_is_neither_success_nor_failure(backend: str, shape: str) -> None:
+    async def forever(payload: bytes) -> None:
+        await anyio.sleep_forever()
+
+    async def forever_record(record: ConsumerRecord) -> None:
+        await anyio.sleep_forever()
+
+    async def forever_batch(payload: list[bytes]) -> None:
+        await anyio.sleep_forever()
+
+    functions = {"payload": forever, "batch": forever_batch}
+    ack = "manual" if shape == "manual" else "auto"
+    handler = consumer("t", batch=shape == "batch", ack=ack, on_error="skip")(functions.get(shape, forever_record))
+
+    async def main() -> None:
+        lane, chunk, dispatch = lane_of(), chunk_of(b"1"), Dispatch(handler, None, {})
+        taken = lane.take(chunk) if ack == "manual" else None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dispatch.run, lane, chunk, 0, taken)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        assert (dispatch.counts, lane.error, lane.finished) == (calls.Counts(), None, -1)
+
+    anyio.run(main, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_handler_that_makes_its_own_error_of_our_cancellation_has_not_failed(backend: str) -> None:
+    outputs = Outputs()
+
+    @consumer("t", on_error="skip", timeout=5)
+    @producer("out")
+    async def handle(payload: bytes) -> AsyncIterator[bytes]:
+        yield payload
+        try:
+            await anyio.sleep_forever()
+        except BaseException:
+            raise ValueError("was disturbed") from None
+
+    async def main() -> None:
+        lane, chunk = lane_of(), chunk_of(b"1", b"2")
+        dispatch = Dispatch(handle, outputs.publish, {})
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(dispatch.run, lane, chunk)
+                await anyio.wait_all_tasks_blocked()
+                scope.cancel()
+        assert scope.cancelled_caught
+        assert (dispatch.counts, lane.error, lane.index) == (calls.Counts(), None, 0)
+        assert dispatch.left_behind(chunk, 0) is not None
+        assert dispatch.left_behind(chunk, 0) is None
+
+    anyio.run(main, backend=backend)
+
+
+def test_plain_functions_run_side_by_side_as_far_as_concurrency_allows() -> None:
+    inside, most = 0, 0
+    meet = threading.Barrier(3)
+    lock = threading.Lock()
+
+    @consumer("t", concurrency=3)
+    def handle(payload: bytes) -> None:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        meet.wait(10)
+        with lock:
+            inside -= 1
+
+    async def main() -> None:
+        dispatch = Dispatch(handle, None, {})
+        async with anyio.create_task_group() as tasks:
+            for partition in range(6):
+                tasks.start_soon(dispatch.run, lane_of(partition), chunk_of(b"x"))
+
+    for backend in ("asyncio", "trio"):
+        anyio.run(main, backend=backend)
+    assert (inside, most) == (0, 3)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_record_that_waits_for_its_thread_is_not_at_work(backend: str) -> None:
+    release = threading.Event()
+    begun: list[bytes] = []
+
+    @consumer("t", order="none", concurrency=1)
+    def handle(payload: bytes) -> None:
+        begun.append(payload)
+        release.wait(10)
+
+    async def main() -> None:
+        dispatch, lanes, worker = Dispatch(handle, None, {}), [lane_of(0), lane_of(1)], Bundle()
+        taken = lanes[1].take(chunk_of(b"2"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dispatch.run, lanes[0], chunk_of(b"1"))
+            while not begun:
+                await anyio.lowlevel.checkpoint()
+            tasks.start_soon(dispatch.work, worker, [(taken, 0)])
+            await anyio.wait_all_tasks_blocked()
+            assert lanes[0].index == 0
+            assert worker.item is None
+            tasks.start_soon(dispatch.run, lanes[1], chunk_of(b"3"))
+            await anyio.wait_all_tasks_blocked()
+            assert lanes[1].index == -1
+            release.set()
+
+    anyio.run(main, backend=backend)
+    assert sorted(begun) == [b"1", b"2", b"3"]
