@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 Cli = Callable[..., Any]
+Spawn = Callable[..., "subprocess.Popen[bytes]"]
 
 SHOP = """
 from eventbus import EventBus, Transaction
@@ -113,3 +116,29 @@ def test_a_handler_that_fails_says_where_and_the_group_goes_all_the_same(shop: C
 def test_what_is_wrong_is_named(shop: Cli, args: tuple[str, ...], code: int, message: str) -> None:
     result = shop("replay", *args)
     assert (result.code, message in result.err) == (code, True), result.err
+
+
+SLOW = """
+import anyio
+from eventbus import EventBus
+
+bus = EventBus("file://./data")
+
+@bus.consumer("orders", group="billing", concurrency=1, order="partition")
+async def slow(value: str) -> None:
+    print("at work", flush=True)
+    await anyio.sleep(0.05)
+"""
+
+
+def test_ctrl_c_finishes_the_record_at_work_and_takes_the_group_along(shop: Cli, spawn: Spawn, tmp_path: Path) -> None:
+    shop("produce", "orders", "--partition", "0", stdin=b"x\n" * 1000)
+    (tmp_path / "slow_app.py").write_text(SLOW)
+    process = spawn("replay", "slow_app:bus", "slow", "--from-beginning")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"at work\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert b"Interrupted after" in out and out.count(b"at work") < 500
+    assert shop("groups", "list").lines == ["billing"]
