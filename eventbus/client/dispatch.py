@@ -162,8 +162,8 @@ class Dispatch:
                     else:
                         if hasattr(result, "__await__"):
                             result = await result
-                        if result is not None and isinstance(result, GENERATORS):
-                            raise no_producer(self._handler.__name__)
+                        if result is not None:
+                            await self._send(result, [])
                 except failures() as error:
                     if not await self._failed(lane, chunk, index, error, published=outputs or ()):
                         return
@@ -333,7 +333,7 @@ class Dispatch:
         if result is FILTERED:
             self.counts.filtered += 1
             return
-        if hasattr(result, "__await__"):
+        while hasattr(result, "__await__"):  # again, where a middleware returned what it should have awaited
             result = await result
         publish = self._publish
         if publish is None:

@@ -185,6 +185,20 @@ async def test_an_error_of_its_own_is_the_handlers(kind: str, policy: str) -> No
         assert "made it raise PermissionError: not yours" in str(lane.error)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_one_that_forgets_to_await_loses_nothing(kind: str) -> None:
+    seen: list[Any] = []
+
+    async def forgetful(record: Any, call_next: CallNext) -> Any:
+        return call_next(record)
+
+    outputs = Outputs() if kind == "producer" else None
+    lane = await dispatched(
+        handler_of(kind, seen, middleware=[forgetful, passing, forgetful]), *VALUES, outputs=outputs
+    )
+    assert (seen, lane.reached) == ([0, 1, 2], 3)
+
+
 # payloads that cannot be read -----------------------------------------------------------------------------------------
 
 
