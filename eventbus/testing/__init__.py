@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eventbus.testing.clock import FakeClock
-    from eventbus.testing.crash_trials import crash_points
     from eventbus.testing.crash_report import CrashReport
+    from eventbus.testing.crash_trials import crash_points
     from eventbus.testing.faults import Faults
     from eventbus.testing.faulty import FaultyBackend
     from eventbus.testing.log import TestLog
