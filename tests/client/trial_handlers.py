@@ -23,6 +23,8 @@ class Scene(NamedTuple):
     ledger: Ledger
     who: str
     pause: Pause
+    last: Callable[[Item], bool]
+    """Nothing comes behind this record."""
 
 
 class Kind(NamedTuple):
@@ -32,6 +34,20 @@ class Kind(NamedTuple):
     """Outputs per record."""
     threads: bool = False
     """How long it takes is not the event loop's to say."""
+
+    @property
+    def order(self) -> str:
+        """Of what order the ends of records are."""
+        return "none" if self.is_manual else self.options.get("order", "partition")
+
+    @property
+    def is_manual(self) -> bool:
+        return self.declare is acknowledging
+
+    @property
+    def is_sparse(self) -> bool:
+        """Records are finished behind unfinished ones: when those are interrupted, they are handled again too."""
+        return self.order != "partition"
 
     @property
     def exactly_once(self) -> bool:
@@ -130,6 +146,27 @@ def through_transaction(scene: Scene, **options: Any) -> None:
             await scene.pause(item)
 
 
+def acknowledging(scene: Scene, **options: Any) -> None:
+    """Acknowledges the record before last: at the end of a life some are handled and not finished."""
+    waiting: dict[int, list[ConsumerRecord]] = {}
+
+    @scene.bus.consumer(scene.topic, group=scene.group, ack="manual", **options)
+    async def handle(record: ConsumerRecord) -> None:
+        item = Item.of(record.value)
+        with scene.ledger.work(scene.who, item, acknowledged=False):
+            await scene.pause(item)
+        held = waiting.setdefault(record.partition, [])
+        held.append(record)
+        last = scene.last(item)
+        while held and (last or len(held) > 2):
+            one = held.pop(0 if len(held) % 2 else -1)
+            scene.ledger.end(Item.of(one.value))
+            one.ack()
+
+
+BY_KEY: dict[str, Any] = {"order": "key", "concurrency": 3}
+BY_NONE: dict[str, Any] = {"order": "none", "concurrency": 4, "max_unfinished": 3}
+AT_MOST_ONCE: dict[str, Any] = {"delivery": "at-most-once"}
 EXACTLY_ONCE: dict[str, Any] = {"exactly_once": True, "transaction_records": 4}
 KINDS = {
     "payload": Kind(payload),
@@ -141,6 +178,17 @@ KINDS = {
     "generator": Kind(generator, copies=2),
     "plain_producer": Kind(plain_producer, copies=1, threads=True),
     "batch_producer": Kind(batch_producer, copies=1),
+    "commit_every": Kind(payload, {"commit_every": 1}),
+    "one_at_a_time": Kind(record, {"concurrency": 1}),
+    "by_key": Kind(payload, BY_KEY),
+    "by_key_record": Kind(record, BY_KEY),
+    "by_key_producer": Kind(producer, BY_KEY, copies=1),
+    "by_key_plain": Kind(plain, BY_KEY, threads=True),
+    "by_none": Kind(record, BY_NONE),
+    "by_none_plain": Kind(plain_producer, BY_NONE, copies=1, threads=True),
+    "acknowledging": Kind(acknowledging),
+    "at_most_once": Kind(record, AT_MOST_ONCE),
+    "at_most_once_plain": Kind(plain, AT_MOST_ONCE, threads=True),
     "exactly_once": Kind(producer, EXACTLY_ONCE, copies=1),
     "exactly_once_plain": Kind(plain_producer, EXACTLY_ONCE, copies=1, threads=True),
     "exactly_once_batch": Kind(batch_producer, {**EXACTLY_ONCE, "transaction_records": 6}, copies=1),
