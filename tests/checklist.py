@@ -314,11 +314,12 @@ CONSUMERS = Section(
         Row(117, "group.instance.id", "answered", "a member that is back within its session keeps its partitions",
             (C + "test_groups.py::test_a_static_member_that_restarts_within_its_session_keeps_its_partitions",
              C + "test_groups.py::test_the_older_of_two_members_with_one_static_id_is_fenced"), ("09_rebalance.py",)),
-        Row(118, "why did it rebalance, and for how long?", "partly",
-            "`eventbus groups events GROUP`: when, who came or "
-            "went, how much moved. How long it took is in the service's log, not in the group's",
+        Row(118, "why did it rebalance, and for how long?", "answered",
+            "`eventbus groups events GROUP`: when, who came or went, how much moved. Each member logs "
+            "its reason and how long it took (logger `eventbus.group`)",
             (L + "test_group_events.py::test_who_came_who_went_and_what_moved",
-             L + "test_group_events.py::test_a_cooperative_rebalance_has_two_rounds")),
+             L + "test_group_events.py::test_a_cooperative_rebalance_has_two_rounds",
+             C + "test_checklist_consumer.py::test_members_log_why_they_rebalanced_and_for_how_long")),
         Row(119, "wakeup() and the shutdown hook", "answered", "cancellation; a signal drains, commits and leaves the "
             "group at once, a second one stops", (L + "test_run.py::test_a_service_runs_until_a_signal_and_commits",
              C + "test_signals.py::test_the_second_signal_stops_at_once",

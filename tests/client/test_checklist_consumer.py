@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import anyio
@@ -157,3 +158,19 @@ async def test_a_call_that_takes_too_long_has_failed() -> None:
             await bus.log.drain()
     assert isinstance(caught.value.__cause__, TimeoutError)
     bus.log.assert_committed("billing", "orders", 0, 1)
+
+
+async def test_members_log_why_they_rebalanced_and_for_how_long(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "eventbus.group")
+    async with EventBus("memory://") as bus:
+        await bus.admin.create_topic("orders", partitions=2)
+        async with (
+            bus.new_consumer("orders", group="billing", client_id="one") as first,
+            bus.new_consumer("orders", group="billing", client_id="two") as second,
+        ):
+            while not (first.assignment() and second.assignment()):
+                await first.poll(timeout_ms=0)
+                await second.poll(timeout_ms=0)
+    lines = [record.getMessage() for record in caplog.records if "generation 2" in record.getMessage()]
+    assert len(lines) == 2
+    assert all(re.search(r"owns 1 partition\(s\), by range; \d+ ms after: \w", line) for line in lines), lines
