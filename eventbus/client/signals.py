@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import time
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import anyio
 import anyio.abc
+
+from eventbus.client.threads import Home
 
 logger = logging.getLogger("eventbus.life")
 
@@ -32,84 +36,117 @@ async def hear_signals(
 ) -> None:
     """Call ``on_first`` with the first signal, ``on_second`` with the second one; a third one kills the process.
 
-    Outside of the main thread, where signals are somebody else's, and on Windows, it hears none. ``drain_seconds`` is
-    how long the bus takes to close, for the log.
+    Outside of the main thread, where signals are somebody else's, it hears none. ``drain_seconds`` is how long the bus
+    takes to close, for the log.
     """
-    with ExitStack() as stack:
-        try:
-            signals = stack.enter_context(anyio.open_signal_receiver(*SIGNALS))
-        except (NotImplementedError, RuntimeError, ValueError):
-            logger.info("running until stop() is called: signals are not heard here")
-            task_status.started()
-            return
-        stuck = stack.enter_context(_Stuck(_PATIENCE_SECONDS).watching())
+    listener = _Listener()
+    try:
+        _everybody.add(listener)
+    except ValueError:
+        listener.close()
+        logger.info("running until stop() is called: signals are heard in the main thread alone")
+        task_status.started()
+        return
+    try:
         logger.info(RUNNING)
         task_status.started()
-        async for one in signals:
-            number = signal.Signals(one)
-            stuck.heard += 1
-            if stuck.heard == 1:
+        async for number in listener.heard:
+            listener.count += 1
+            if listener.count == 1:
                 logger.info(
                     "%s: stopping; records at work have up to %g s to finish (drain_timeout_ms), a second signal stops "
                     "at once", number.name, drain_seconds,
                 )  # fmt: skip
                 on_first()
-            elif stuck.heard == 2:
+            elif listener.count == 2:
                 logger.warning(
                     "%s again: stopping at once; what is unfinished is not committed, and handled again after the next "
                     "start (a plain function ends when it returns; a third signal kills)", number.name,
                 )  # fmt: skip
                 on_second(number)
             else:
-                kill_by(number)
+                _kill_by(number)
+    finally:
+        _everybody.remove(listener)
+        listener.close()
 
 
-class _Stuck:
-    """Ends a program whose event loop cannot hear: code that blocks it would hold every signal back.
+class _Listener:
+    """One bus that hears signals, in the loop it runs in."""
 
-    The interpreter runs a signal's Python handler in the middle of blocking code. When the loop has not heard of a
-    signal for ``patience_seconds`` and another one comes, that code is interrupted, as a second Ctrl-C does it under
+    def __init__(self) -> None:
+        self._home = Home()
+        self._say, self.heard = anyio.create_memory_object_stream[signal.Signals](math.inf)
+        self.count = 0
+        """Signals that the loop has taken."""
+        self._arrived = 0
+        self._waits_since = 0.0
+
+    def arrive(self, number: signal.Signals) -> bool:
+        """Called in the middle of anything. True: the loop has not heard of the last one, and has had its time."""
+        now = time.monotonic()
+        if self._arrived <= self.count:
+            self._waits_since = now
+        elif now - self._waits_since >= _PATIENCE_SECONDS:
+            return True
+        self._arrived += 1
+        try:
+            self._home.call_soon(partial(self._pass_on, number))
+        except RuntimeError:
+            logger.debug("%s: a loop that heard signals is closed", number.name)
+        return False
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        with suppress(anyio.ClosedResourceError):  # it listens no more
+            self._say.send_nowait(number)
+
+    def close(self) -> None:
+        self._say.close()
+        self.heard.close()
+
+
+class _Everybody:
+    """The process's handler of both signals while buses listen: each of them hears each signal.
+
+    The interpreter calls it also in the middle of code that blocks the loop, which would hold every signal back. When
+    one comes that the loop cannot hear for a while, that code is interrupted, as a second Ctrl-C does it under
     `asyncio.run`; and the one after that kills.
     """
 
-    def __init__(self, patience_seconds: float) -> None:
-        self.heard = 0
-        """Signals that the loop has taken."""
-        self._patience_seconds = patience_seconds
-        self._arrived = 0
-        self._waits_since = 0.0
+    def __init__(self) -> None:
+        self._listeners: list[_Listener] = []
+        self._before: dict[int, Any] = {}
         self._interrupted = False
-        self._inner: dict[int, Any] = {}
 
-    @contextmanager
-    def watching(self) -> Generator[_Stuck]:
-        for number in SIGNALS:
-            self._inner[number] = signal.getsignal(number)
-            signal.signal(number, self._arrive)
-        try:
-            yield self
-        finally:
-            for number, inner in self._inner.items():
-                signal.signal(number, inner)
+    def add(self, listener: _Listener) -> None:
+        """Raises ValueError outside of the main thread."""
+        if not self._listeners:
+            self._before = {number: signal.signal(number, self._arrive) for number in SIGNALS}
+            self._interrupted = False
+        self._listeners.append(listener)
+
+    def remove(self, listener: _Listener) -> None:
+        self._listeners.remove(listener)
+        if not self._listeners:
+            for number, before in self._before.items():
+                if signal.getsignal(number) == self._arrive:  # or somebody else has taken it over
+                    signal.signal(number, before)
 
     def _arrive(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if self._arrived <= self.heard:
-            self._waits_since = now
-        elif now - self._waits_since >= self._patience_seconds:
-            if self._interrupted:
-                kill_by(number)
-            self._interrupted = True
-            if number == signal.SIGINT:
-                raise KeyboardInterrupt
-            raise SystemExit(128 + number)
-        self._arrived += 1
-        inner = self._inner[number]
-        if callable(inner):
-            inner(number, frame)
+        if not any([listener.arrive(signal.Signals(number)) for listener in self._listeners]):
+            return
+        if self._interrupted:
+            _kill_by(number)
+        self._interrupted = True
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
 
 
-def kill_by(number: int) -> None:
+def _kill_by(number: int) -> None:
     """End the process as if nobody had ever handled the signal."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
+
+
+_everybody = _Everybody()

@@ -33,15 +33,16 @@ bus.topic("t")
 
 
 def say(text):
-    print(text, flush=True)
-
-{handler}
+    sys.stdout.write(text + chr(10))  # in one piece: other threads write too
+    sys.stdout.flush()
 
 async def main():
     async with bus:
         await bus.run()
     say("closed")
 
+
+{handler}
 
 if __name__ == "__main__":
     anyio.run(main, backend={backend!r})
@@ -210,7 +211,7 @@ def test_a_plain_function_that_ends_after_the_second_signal_ends_the_process(tmp
             service.wait_for(said)
         service.go_on()
         assert service.end() == 1, service.said
-    assert "finished one" in service.said
+    assert "finished one" in service.said, "\n".join(service.said)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -281,3 +282,37 @@ async def test_handlers_of_signals_are_put_back() -> None:
         assert signal.getsignal(signal.SIGTERM) is not before[1]  # also while it closes
     after = signal.getsignal(signal.SIGTERM)
     assert after == before[1]
+
+
+TWO = """
+other = EventBus("memory://", slow_loop_ms=None)
+other.topic("t")
+
+@bus.consumer("t", group="g")
+async def handle(text: str) -> None:
+    if text == "one":
+        say("at work one")
+        await anyio.to_thread.run_sync(sys.stdin.readline)
+        say("finished one")
+
+
+async def main():
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other.run)
+        async with bus:
+            await bus.run()
+    say("closed")
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_all_buses_of_a_process_hear_a_signal(tmp_path: Path, backend: str) -> None:
+    with started(tmp_path, TWO, backend=backend) as service:
+        if sum("running until" in line for line in service.said) < 2:
+            service.wait_for("running until")
+        service.signal(signal.SIGTERM)
+        service.wait_for("SIGTERM: stopping")
+        service.wait_for("SIGTERM: stopping")
+        service.go_on()
+        assert service.end() == 0, service.said
+    assert service.said[-1] == "closed"
