@@ -17,6 +17,7 @@ import anyio.lowlevel
 from eventbus.backends.delivery import OnDelivery
 from eventbus.client.admin import Admin
 from eventbus.client.consumer import Consumer
+from eventbus.client.health import BusHealth
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
 from eventbus.client.producer import HeadersLike, Producer
 from eventbus.client.rebalance import Listener
@@ -406,6 +407,10 @@ class BlockingBus(_BlockingSending):
     def drain(self) -> None:
         """Return when every handler has finished everything now in its topics; see `EventBus.drain`."""
         self._bridge("drain").call(self._bus.drain, "drain")
+
+    def health(self) -> BusHealth:
+        """What every handler is at, and what is wrong; see `EventBus.health`. For the probes of a WSGI program."""
+        return self._bridge("health").call(self._bus.health, "health")
 
     def call(self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an ``async def`` of yours on the bus's loop, and wait for what it returns: all of `EventBus` is there."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextvars
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -74,6 +76,7 @@ def test_handlers_run_on_the_loop_beside_the_program() -> None:
         b.drain()
         assert seen == [b"%d" % n for n in range(100)]
         assert b.call(bus.admin.list_topics) == ["t"]
+        assert b.health().is_healthy
     with pytest.raises(ConfigError, match="not running"):
         b.flush()
 
@@ -103,6 +106,22 @@ def test_what_a_program_raises_is_raised_and_the_bus_is_closed() -> None:
         b.send("t", b"x")
         raise ZeroDivisionError
     assert "stopped" in repr(bus)
+
+
+def test_ctrl_c_ends_a_wait_and_closes_the_bus() -> None:
+    bus = declared()
+    ended: list[str] = []
+
+    async def forever() -> None:
+        os.kill(os.getpid(), signal.SIGINT)  # Python raises KeyboardInterrupt in the main thread, which waits
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append("cancelled")
+
+    with pytest.raises(KeyboardInterrupt), bus.blocking() as b:
+        b.call(forever)
+    assert ended == ["cancelled"] and "stopped" in repr(bus)
 
 
 def test_a_bus_that_cannot_start_says_why_and_leaves_no_thread() -> None:
