@@ -192,6 +192,7 @@ class Page:
         assert missing(command.shown, printed) == [], f"{where} printed\n{printed}"
 
 
+@pytest.mark.timeout(600)  # a page is dozens of processes; each has TIMEOUT_S
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_what_a_page_shows_is_what_happens(path: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     Page(path, tmp_path, base_dependencies=bool(pytestconfig.getoption("--base-dependencies"))).run()
