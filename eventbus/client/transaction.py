@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import anyio
 
-from eventbus.backends.clock import RealTimers, Timers
+from eventbus.backends.clock import Timers
 from eventbus.client.sending import Sending
 from eventbus.errors import (
     EventBusError,
@@ -207,9 +207,9 @@ class _Shared:
 class Transactions:
     """The transactions of one bus: a producer per transactional id, one transaction of it at a time."""
 
-    def __init__(self, open_producer: Callable[..., Producer], timers: Timers | None = None) -> None:
+    def __init__(self, open_producer: Callable[..., Producer], timers: Timers) -> None:
         self._open_producer = open_producer
-        self._timers = timers or RealTimers()
+        self._timers = timers
         self._shared: dict[str, _Shared] = {}
         """By transactional id; those used longest ago first."""
 
