@@ -232,7 +232,7 @@ class EventBus(Declarations, Sending):
                 await self._start_handler(handler, group, producers)
             self._health = HealthWatch(
                 self._runners,
-                self._backend.timers,
+                self._backend,
                 self._wedged_after_ms,
                 None if watch is None else watch.lately,
             )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from eventbus.backends.clock import Timers
+from eventbus.backends.base import Backend
 from eventbus.client.health import BusHealth, Facts, HandlerHealth, RecordAtWork, Verdict, judge, summary
 from eventbus.client.runner import Runner
 from eventbus.errors import EventBusError
@@ -30,13 +30,14 @@ class HealthWatch:
     def __init__(
         self,
         runners: Sequence[Runner],
-        timers: Timers,
+        backend: Backend,
         wedged_after_ms: int,
         blocked: Callable[[float], str] | None = None,
     ) -> None:
         """``blocked``: what there is to say of an event loop that was blocked within so many seconds, if anything."""
         self._runners = runners
-        self._timers = timers
+        self._backend = backend
+        self._timers = backend.timers
         self._limit_ms = wedged_after_ms
         self._blocked = blocked
         self._tracks: dict[Runner, _Track] = {}
@@ -55,9 +56,9 @@ class HealthWatch:
             track = self._tracks.get(runner)
             if track is None:
                 track = self._tracks[runner] = _Track(runner)
-            lag = await track.ask_lag(self._timers)
+            await track.ask(self._backend)
             now = self._timers.current_time()
-            facts = track.facts(lag, now)
+            facts = track.facts(now)
             verdict = judge(facts, self._limit_ms)
             track.tell(verdict)
             handlers.append(track.health(facts, verdict, now))
@@ -77,20 +78,25 @@ class _Track:
         self._polls_fail_since: float | None = None
         self._is_wedged = False
         self._lag: dict[TopicPartition, int] = {}
+        self._group_moves = False
+        """The group waits for somebody; not this member, perhaps."""
 
-    async def ask_lag(self, timers: Timers) -> dict[TopicPartition, int]:
-        """How far behind each partition is; as it was last known when the log does not answer now."""
-        if not self._runner.has_left:
-            with timers.move_on_after(_ANSWER_SECONDS):
-                try:
-                    self._lag = await self._runner.lag()
-                except EventBusError as error:
-                    logger.debug("handler %r: its lag is not known: %s", self._runner.handler.__name__, error)
-        return self._lag
+    async def ask(self, backend: Backend) -> None:
+        """What only the log knows; as it was before when it does not answer now."""
+        if self._runner.has_left:
+            return
+        with backend.timers.move_on_after(_ANSWER_SECONDS):
+            try:
+                self._lag = await self._runner.lag()
+                [group] = await backend.describe_groups([self._runner.group])
+                self._group_moves = group.state in ("PreparingRebalance", "CompletingRebalance")
+            except EventBusError as error:
+                logger.debug("handler %r: its lag is not known: %s", self._runner.handler.__name__, error)
 
-    def facts(self, lag: dict[TopicPartition, int], now: float) -> Facts:
-        runner = self._runner
-        self._rebalancing_since = _since(self._rebalancing_since, runner.is_rebalancing, now)
+    def facts(self, now: float) -> Facts:
+        runner, lag = self._runner, self._lag
+        moves = self._group_moves or runner.is_rebalancing
+        self._rebalancing_since = _since(self._rebalancing_since, moves, now)
         self._polls_fail_since = _since(self._polls_fail_since, bool(runner.poll_error), now)
         self._see_lag(lag, now)
         return Facts(
