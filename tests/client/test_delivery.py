@@ -352,6 +352,29 @@ async def test_a_partition_that_moves_waits_for_the_acknowledgements_of_what_was
         assert run.consumer.offsets[T1].offset == 101
 
 
+@on_both
+async def test_a_partition_that_moves_waits_for_no_acknowledgement_of_what_was_not_begun() -> None:
+    clock = FakeClock()
+    begun: list[ConsumerRecord] = []
+
+    @consumer("t", group="g", ack="manual", order="none", concurrency=3)
+    async def handle(record: ConsumerRecord) -> None:
+        begun.append(record)
+        await clock.sleep(1)
+
+    async with running(handle, clock) as run:
+        run.consumer.deliver(records(T0, range(20)))
+        await clock.settle()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run.consumer.revoke, T0)
+            await clock.settle()
+            for record in begun:
+                record.ack()
+            await clock.advance(seconds=1)
+            assert run.runner.lanes == {}, "at once, not when the time for acknowledgements is over"
+        assert len(begun) == 3 and run.consumer.offsets[T0].offset == 3
+
+
 # the end --------------------------------------------------------------------------------------------------------------
 
 
