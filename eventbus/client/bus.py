@@ -188,7 +188,11 @@ class EventBus(Declarations, Sending):
         return await self._close(kind, error, traceback)
 
     async def start(self) -> None:
-        """Open the log, create declared topics, start the consumers. Pair it with `close` in the same task."""
+        """Open the log, create declared topics, start the consumers. Pair it with `close` in the same task.
+
+        Raises ConfigError for handlers that would share records by accident, for ``order="global"`` over partitions,
+        and for a bus that runs; UnknownTopicOrPartition for a handler's topic that is not there; StorageError.
+        """
         if self._tasks is not None or self._is_starting:
             raise ConfigError("the bus is running already")
         members = [(handler, self.group_of(handler)) for handler in self._handlers]
@@ -241,7 +245,11 @@ class EventBus(Declarations, Sending):
             self._stack = stack.pop_all()
 
     async def close(self) -> None:
-        """Finish the records at work, store what was sent, commit, and close the log."""
+        """Finish the records at work, within ``drain_timeout_ms``, store what was sent, commit, and close the log.
+
+        Raises StoppedBySignal after a second signal, HandlerError of an ``on_error="crash"``, and ConfigError inside a
+        handler of this bus, which would wait for itself.
+        """
         if inside_handler.get():
             raise ConfigError(
                 f"handler {inside_handler.get()!r} closes the bus that runs it, and would wait for itself: call "
