@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,3 +122,11 @@ async def test_a_pattern_that_is_none_is_named(make_bus: Any) -> None:
     _two_handlers(bus, {"pattern": "(", "group": "g"}, {"topics": "t", "group": "g"})
     with pytest.raises(ConfigError, match=r"'bill'.*no regular expression"):
         await bus.start()
+
+
+async def test_what_is_wrong_by_itself_is_refused_before_anything_opens(tmp_path: Path) -> None:
+    bus = EventBus(f"file://{tmp_path}/log")
+    _two_handlers(bus, {"topics": "t", "group": "g"}, {"topics": "t", "group": "g"})
+    with pytest.raises(ConfigError, match="half of the partitions"):
+        await bus.start()
+    assert not (tmp_path / "log").exists()
