@@ -163,6 +163,8 @@ class InOrder:
 class AtMostOnce:
     """Each slice of a fetch is committed before it is handled: a crash loses what was not handled of it.
 
+    So does ``on_error="crash"``; where a partition stops at a record, what is behind it is given back.
+
     A slice that is committed is handled to its end, also when the lane is closing: nobody else will.
     """
 
@@ -178,9 +180,24 @@ class AtMostOnce:
             with at_work(lane):
                 if not await self._commit(piece.next_offset):
                     return
-                await self._handle(piece)
-            if lane.error is not None:
-                return
+                at = await self._handle(piece)
+                if lane.error is not None:
+                    await self._give_back(piece, at)
+                    return
+
+    async def _give_back(self, piece: FetchedRecords, at: int) -> None:
+        """A record was at fault and the partition stops: what is behind it was not begun, and is not to be lost."""
+        lane, shared = self._lane, self._shared
+        end = shared.dispatch.end_of(piece, at) if at < len(piece) else at
+        if end >= len(piece) or lane.abandoned:
+            return
+        try:
+            await shared.consumer.commit({lane.topic_partition: OffsetAndMetadata(piece.offsets[end])})
+        except EventBusError as error:
+            logger.error(
+                "handler %r: %s has stopped, and the offsets %d to %d, committed and not handled, could not be given "
+                "back: %s", shared.handler.__name__, lane.topic_partition, piece.offsets[end], piece.offsets[-1], error,
+            )  # fmt: skip
 
     async def _commit(self, next_offset: int) -> bool:
         """False: the lane is closing, and the slice belongs to whoever reads the partition next."""
@@ -210,7 +227,7 @@ class AtMostOnce:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         return False
 
-    async def _handle(self, piece: FetchedRecords) -> None:
+    async def _handle(self, piece: FetchedRecords) -> int:
         lane, shared = self._lane, self._shared
         start = 0
         while start < len(piece) and lane.error is None:
@@ -220,6 +237,7 @@ class AtMostOnce:
         if lane.closing:
             await shared.flush()
         await lane.outputs_stored()
+        return start
 
     async def rest(self) -> None:
         await self._lane.wake.wait()
@@ -240,12 +258,13 @@ class _Ahead:
         """As many records as may be begun now; None: the lane is closing or in error."""
         lane, most, wanted = self._lane, self._shared.handler.spec.max_unfinished, len(chunk) - start
         least = min(wanted, max(most // 4, 1))
-        while lane.error is None and not lane.closing:
-            room = most - lane.unfinished
-            if room >= least:
-                return lane.take(part_of(chunk, start, start + min(room, wanted, _MOST_TAKEN)))
-            lane.wake = anyio.Event()
-            await self._wait(most - least)
+        with at_work(lane):  # what waits for room is nowhere else: the lane is not idle
+            while lane.error is None and not lane.closing:
+                room = most - lane.unfinished
+                if room >= least:
+                    return lane.take(part_of(chunk, start, start + min(room, wanted, _MOST_TAKEN)))
+                lane.wake = anyio.Event()
+                await self._wait(most - least)
         return None
 
     async def rest(self) -> None:
