@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 from eventbus import ConsumerRecord, EventBus, Transaction
 from eventbus.errors import ConfigError, HandlerError
 from eventbus.testing import FakeClock
-from eventbus.testing.crash_trials import crash_points
 from eventbus.testing.crash_report import CrashReport
+from eventbus.testing.crash_trials import crash_points
 
 ORDERS = [("orders", b"%d" % number, b"k%d" % number) for number in range(4)]
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -379,6 +380,9 @@ def test_effects_outside_of_the_log(backend: str) -> None:
 
     report = play(bus, backend, state=lambda: dict(rows), reset=rows.clear)
     assert report.state
+    repeated = Counter(finding.at for finding in report.repeated if not finding.is_of_several_ends)
+    assert max(repeated.values()) > 1, "what a killed process would have committed on leaving is not committed"
+    assert not [at for at in repeated if at.startswith("stopped")]
     with pytest.raises(AssertionError, match="2 for b'0' instead of 1"):
         report.assert_same_state()
 

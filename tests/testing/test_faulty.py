@@ -170,6 +170,21 @@ def test_records_of_a_fetch_that_fails_are_fetched_again(run: Callable[[Test], N
     run(test)
 
 
+def test_a_consumer_hears_of_partitions_that_are_gone(run: Callable[[Test], None]) -> None:
+    async def test(log: Log) -> None:
+        await log.bus.send("t", "a")
+        consumer = log.backend.consumer(ConsumerConfig(group="g"))
+        gone: list[TopicPartition] = []
+        consumer.on_revoked = gone.append
+        await consumer.subscribe(["t"])
+        assert len(await consumer.fetch()) == 1
+        await log.backend.remove_group_members("g")
+        assert gone == [TopicPartition("t", 0)]
+        await consumer.aclose()
+
+    run(test)
+
+
 def test_records_that_are_held_back_keep_their_order(run: Callable[[Test], None]) -> None:
     async def test(log: Log) -> None:
         bus = log.bus
