@@ -1,0 +1,64 @@
+"""Whoever asks whether all is done must not hear yes while something waits: asked at every turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from eventbus import ConsumerRecord
+from eventbus.testing import TestBus
+
+WAYS: dict[str, dict[str, Any]] = {
+    "partition": {},
+    "none": {"order": "none", "concurrency": 2, "max_unfinished": 2},
+    "key": {"order": "key", "concurrency": 2, "max_unfinished": 2},
+    "manual": {"ack": "manual", "max_unfinished": 2},
+    "exactly once": {"exactly_once": True, "transaction_records": 2},
+}
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+async def test_a_runner_is_not_idle_before_everything_is_handled(bus: TestBus, options: dict[str, Any]) -> None:
+    """Found by the trials: records that waited for room (``max_unfinished``) were nowhere, and drain() ended early."""
+    handled: list[int] = []
+
+    @bus.consumer("t", group="g", **options)
+    async def handle(record: ConsumerRecord) -> None:
+        await anyio.lowlevel.checkpoint()
+        handled.append(record.offset)
+        if options.get("ack") == "manual":
+            record.ack()
+
+    async with bus:
+        await bus.send("t", b"0")
+        await bus.drain()
+        await bus.send_many("t", [b"%d" % number for number in range(1, 10)])
+        with anyio.fail_after(20):
+            while not await bus.runners[0].is_idle():
+                await anyio.lowlevel.checkpoint()
+        assert sorted(set(handled)) == list(range(10))
+
+
+async def test_what_waits_for_room_is_not_done(bus: TestBus) -> None:
+    """The same, at the very moment at which all that was begun is finished."""
+    begun: list[ConsumerRecord] = []
+
+    @bus.consumer("t", group="g", ack="manual", max_unfinished=2)
+    async def handle(record: ConsumerRecord) -> None:
+        begun.append(record)
+
+    async with bus:
+        await bus.send_many("t", [b"%d" % number for number in range(4)])
+        await bus.clock.settle()
+        assert len(begun) == 2
+        for record in begun[:]:
+            record.ack()
+        [lane] = bus.runners[0].lanes.values()
+        assert not lane.is_idle
+        await bus.clock.settle()
+        for record in begun[2:]:
+            record.ack()
+        await bus.log.drain()
+        assert len(begun) == 4
