@@ -371,7 +371,9 @@ class Workers:
         A call that ends in the very turn in which it is cancelled never comes here: it returned to `Dispatch.work`,
         which looked at ``stopping`` and returned as well. So what comes here has not finished.
         """
-        assert worker.item is not None
+        if worker.item is None:  # a thread that had not begun, or was through with all of it
+            self._leave(worker, backlog, [item for item in worker.items if not item[0].is_handled(item[1])])
+            return
         taken, index = worker.item
         left = worker.items[_place(worker.items, worker.item) + 1 :]
         try:
