@@ -74,6 +74,13 @@ class Member:
         finally:
             self.ended.set()
 
+    def stop_at_once(self) -> None:
+        """A second signal, or the end of the time to drain."""
+        self.trial.may_repeat |= self.trial.kind.is_sparse and not self.ended.is_set()
+        self.stop.set()
+        for runner in self.bus.runners:
+            runner.cancel()
+
     def cancel(self) -> None:
         if self.trial.kind.is_sparse and not self.ended.is_set():
             self.trial.may_repeat = True
@@ -184,7 +191,7 @@ class Trial:
         if kind.at_most_once:
             again = [item for item, times in ledger.begun.items() if times > 1]
             assert not again, f"begun twice: {again}"
-        else:
+        if not kind.at_most_once or not self.may_repeat:
             ledger.check_nothing_lost(self.sent)
         if not self.may_repeat and not kind.exactly_once:
             ledger.check_nothing_repeated()
@@ -258,13 +265,15 @@ async def at_random(seed: int, trial: Trial) -> None:
         await act(trial, random)
     await turns(random.randrange(25))
     for member in trial.alive:
-        how = random.randrange(4)
+        how = random.randrange(6)
         if how != 0:
             member.stop.set()
-        if how == 1:
+        if how in (1, 2):
             await turns(random.randrange(25))
         if how < 2:
             member.cancel()
+        elif how < 4:
+            member.stop_at_once()
 
 
 # at every turn --------------------------------------------------------------------------------------------------------
@@ -276,6 +285,12 @@ async def close(trial: Trial) -> None:
 
 async def cancel(trial: Trial) -> None:
     trial.members[0].cancel()
+
+
+async def signal_twice(trial: Trial) -> None:
+    trial.members[0].stop.set()
+    await turns(3)
+    trial.members[0].stop_at_once()
 
 
 async def revoke(trial: Trial) -> None:
@@ -297,7 +312,7 @@ async def take_over(trial: Trial) -> None:
     other.cancel()
 
 
-ENDS = {"close": close, "cancel": cancel, "revoke": revoke, "take_over": take_over}
+ENDS = {"close": close, "cancel": cancel, "signal_twice": signal_twice, "revoke": revoke, "take_over": take_over}
 
 
 async def at_turn(turn: int, end: Callable[[Trial], Awaitable[None]], trial: Trial) -> None:
@@ -343,7 +358,7 @@ def test_interrupted_at_random(name: str) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_interrupted_at_many_turns(name: str) -> None:
-    run_the_same("asyncio", trials, KINDS[name], every_turn(4))
+    run_the_same("asyncio", trials, KINDS[name], every_turn(5))
     run_the_same("trio", trials, KINDS[name], every_turn(24))
 
 

@@ -46,8 +46,11 @@ class Kind(NamedTuple):
 
     @property
     def is_sparse(self) -> bool:
-        """Records are finished behind unfinished ones: when those are interrupted, they are handled again too."""
-        return self.order != "partition"
+        """Records are finished behind unfinished ones: when those are interrupted, they are handled again too.
+
+        (Or, at most once, committed before they are handled: then they are lost.)
+        """
+        return self.order != "partition" or self.at_most_once
 
     @property
     def exactly_once(self) -> bool:
