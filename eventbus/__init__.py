@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from eventbus.client.blocking import BlockingBus
     from eventbus.client.bus import EventBus
     from eventbus.client.consumer import Consumer
-    from eventbus.client.handlers import consumer, producer
+    from eventbus.client.handling.handlers import consumer, producer
+    from eventbus.client.handling.middleware import CallNext, Middleware
     from eventbus.client.health import BusHealth, HandlerHealth
     from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
-    from eventbus.client.middleware import CallNext, Middleware
     from eventbus.client.producer import Producer
     from eventbus.client.reading import ConsumerRecords
     from eventbus.client.transaction import Transaction
@@ -85,15 +85,15 @@ _HOMES = {
     "BlockingBus": "eventbus.client.blocking",
     "EventBus": "eventbus.client.bus",
     "Consumer": "eventbus.client.consumer",
-    "consumer": "eventbus.client.handlers",
-    "producer": "eventbus.client.handlers",
+    "consumer": "eventbus.client.handling.handlers",
+    "producer": "eventbus.client.handling.handlers",
     "BusHealth": "eventbus.client.health",
     "HandlerHealth": "eventbus.client.health",
     "ConsumerInterceptor": "eventbus.client.interceptors",
     "ProducerInterceptor": "eventbus.client.interceptors",
     "ProducerRecord": "eventbus.client.interceptors",
-    "CallNext": "eventbus.client.middleware",
-    "Middleware": "eventbus.client.middleware",
+    "CallNext": "eventbus.client.handling.middleware",
+    "Middleware": "eventbus.client.handling.middleware",
     "Producer": "eventbus.client.producer",
     "ConsumerRecords": "eventbus.client.reading",
     "Transaction": "eventbus.client.transaction",

@@ -19,7 +19,7 @@ from eventbus.types import TopicPartition
 
 if TYPE_CHECKING:
     from eventbus import EventBus
-    from eventbus.client.handlers import Handler
+    from eventbus.client.handling.handlers import Handler
 
 
 def register(subcommands: Subcommands) -> None:

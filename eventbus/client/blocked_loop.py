@@ -17,8 +17,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from eventbus.backends.clock import RealTimers, Timers
-from eventbus.client.handlers import Handler
-from eventbus.client.middleware import Middleware
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.middleware import Middleware
 from eventbus.client.threads import Home
 
 logger = logging.getLogger("eventbus.loop")

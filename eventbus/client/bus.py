@@ -27,15 +27,15 @@ from eventbus.client.config import (
 )
 from eventbus.client.consumer import Consumer
 from eventbus.client.declarations import Declarations
-from eventbus.client.handlers import Handler, ProducerFunction
+from eventbus.client.handling.handlers import Handler, ProducerFunction
+from eventbus.client.handling.middleware import Middleware, check_middleware
+from eventbus.client.handling.runner import Runner, inside_handler
 from eventbus.client.health import BusHealth
 from eventbus.client.health_watch import HealthWatch
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
-from eventbus.client.middleware import Middleware, check_middleware
 from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
 from eventbus.client.rebalance import Listener, RebalanceListener
-from eventbus.client.runner import Runner, inside_handler
 from eventbus.client.sending import Sending
 from eventbus.client.signals import hear_signals
 from eventbus.client.single_error import SingleError, passing_on

@@ -13,7 +13,7 @@ import msgspec
 
 from eventbus.broker import TopicSpec
 from eventbus.client.admin import as_text
-from eventbus.client.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, producer
+from eventbus.client.handling.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, producer
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.errors import ConfigError
 

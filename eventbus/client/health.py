@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from eventbus.client.calls import Counts
+from eventbus.client.handling.calls import Counts
 from eventbus.types import TopicPartition
 
 HandlerStatus = Literal["starting", "rebalancing", "running", "idle", "stopped", "wedged"]

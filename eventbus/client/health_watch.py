@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from eventbus.backends.base import Backend
+from eventbus.client.handling.runner import Runner
 from eventbus.client.health import BusHealth, Facts, HandlerHealth, RecordAtWork, Verdict, judge, summary
-from eventbus.client.runner import Runner
 from eventbus.errors import EventBusError
 from eventbus.types import TopicPartition
 

@@ -9,7 +9,7 @@ from eventbus.backends.base import Backend
 from eventbus.backends.clock import Clock
 from eventbus.backends.delivery import Delivery
 from eventbus.client.config import producer_settings
-from eventbus.client.handlers import Handler, ProducerFunction
+from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.intercepted import open_producer
 from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.producer import Producer

@@ -10,7 +10,7 @@ import msgspec
 
 from eventbus.backends.base import Backend
 from eventbus.broker import TopicSpec
-from eventbus.client.handlers import Handler
+from eventbus.client.handling.handlers import Handler
 from eventbus.errors import ConfigError, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.suggest import nearest
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
-from eventbus.client.handlers import Handler
+from eventbus.client.handling.handlers import Handler
 from eventbus.testing.crash_disk import Visible
 from eventbus.testing.crash_process import HandlerCall, Instant, Past, Process, Way, topics_of
 from eventbus.testing.crash_report import Finding, Kind, difference

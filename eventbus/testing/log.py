@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventbus.broker import Broker
 from eventbus.client.bus import EventBus
-from eventbus.client.handlers import Handler
+from eventbus.client.handling.handlers import Handler
 from eventbus.errors import ConfigError, GroupIdNotFound, UnknownTopicOrPartition
 from eventbus.records import fetched_records
 from eventbus.suggest import nearest

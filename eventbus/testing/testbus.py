@@ -15,7 +15,7 @@ from eventbus.testing.memory import MemoryLog
 from serdes import Serde
 
 if TYPE_CHECKING:
-    from eventbus.client.middleware import Middleware
+    from eventbus.client.handling.middleware import Middleware
 
 
 class TestBus(EventBus):

@@ -53,8 +53,8 @@ def fetches(count: int) -> list[Any]:
 async def dispatched(handler: Any, n: int) -> Meter:
     """``n`` records through a handler, as a lane hands them over."""
     from eventbus import TopicPartition
-    from eventbus.client.dispatch import Dispatch
-    from eventbus.client.lane import Lane
+    from eventbus.client.handling.dispatch import Dispatch
+    from eventbus.client.handling.lane import Lane
 
     lane, dispatch = Lane(TopicPartition("log", 0), lambda error: False), Dispatch(handler, None, {})
     chunks = fetches(n + PER_FETCH)

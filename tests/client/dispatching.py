@@ -6,9 +6,9 @@ from typing import Any
 
 from eventbus import TopicPartition
 from eventbus.backends.delivery import BatchDelivery, Delivery
-from eventbus.client.dispatch import Dispatch
-from eventbus.client.handlers import Handler
-from eventbus.client.lane import Lane
+from eventbus.client.handling.dispatch import Dispatch
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.lane import Lane
 from eventbus.types import FetchedRecords, TimestampType
 
 

@@ -16,8 +16,8 @@ from eventbus import TopicPartition
 from eventbus.backends.base import ConsumerConfig
 from eventbus.backends.clock import RealTimers, Timers
 from eventbus.backends.delivery import BatchDelivery, Delivery
-from eventbus.client.handlers import Handler
-from eventbus.client.runner import Runner
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.runner import Runner
 from eventbus.client.transaction import OwnProducer, Transaction
 from eventbus.coordinator.requests import GroupDescription
 from eventbus.errors import EventBusError

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from eventbus import ConsumerRecord, EventBus, TopicPartition, consumer
-from eventbus.client.dispatch import Dispatch
-from eventbus.client.middleware import CallNext
+from eventbus.client.handling.dispatch import Dispatch
+from eventbus.client.handling.middleware import CallNext
 from eventbus.errors import ConfigError, IllegalGeneration
 from eventbus.testing import TestBus
 from tests.client.dispatching import chunk_of, dispatched, lane_of

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from eventbus.client.blocked_loop import BlockedLoopWatch, known_code
-from eventbus.client.handlers import Handler, consumer
+from eventbus.client.handling.handlers import Handler, consumer
 
 PATIENCE_SECONDS = 30  # for a test that would otherwise hang; nothing waits so long
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from eventbus import ConsumerRecord, consumer
-from eventbus.client.handlers import Handler
+from eventbus.client.handling.handlers import Handler
 from eventbus.errors import (
     CoordinatorNotAvailable,
     EventBusError,

@@ -15,8 +15,8 @@ import pytest
 
 from eventbus import ConsumerRecord, EventBus, consumer, producer
 from eventbus.backends.delivery import Delivery
-from eventbus.client.dispatch import Dispatch
-from eventbus.client.handlers import Handler
+from eventbus.client.handling.dispatch import Dispatch
+from eventbus.client.handling.handlers import Handler
 from eventbus.errors import StorageError
 from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of
 

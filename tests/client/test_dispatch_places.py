@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from eventbus import ConsumerRecord, consumer, producer
-from eventbus.client import calls
-from eventbus.client.dispatch import Dispatch
-from eventbus.client.lane import Taken
+from eventbus.client.handling import calls
+from eventbus.client.handling.dispatch import Dispatch
+from eventbus.client.handling.lane import Taken
 from eventbus.errors import HandlerError
 from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from eventbus import Transaction, consumer, producer
-from eventbus.client.handlers import Handler
+from eventbus.client.handling.handlers import Handler
 from eventbus.errors import (
     ConfigError,
     HandlerError,

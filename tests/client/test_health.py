@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from eventbus import BusHealth, HandlerHealth, TopicPartition
-from eventbus.client.calls import Counts
+from eventbus.client.handling.calls import Counts
 from eventbus.client.health import BusStatus, Facts, HandlerStatus, RecordAtWork, Verdict, judge, summary
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from eventbus import ConsumerRecord, EventBus, Transaction, consumer, producer
-from eventbus.client.calls import Counts
-from eventbus.client.dispatch import Dispatch
-from eventbus.client.middleware import CallNext, check_middleware
+from eventbus.client.handling.calls import Counts
+from eventbus.client.handling.dispatch import Dispatch
+from eventbus.client.handling.middleware import CallNext, check_middleware
 from eventbus.errors import ConfigError, SerializationError
 from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of
 

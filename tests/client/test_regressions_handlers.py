@@ -12,7 +12,7 @@ import pytest
 
 from eventbus import EventBus, TopicPartition
 from eventbus.client import transaction
-from eventbus.client.lane import Lane
+from eventbus.client.handling.lane import Lane
 from eventbus.errors import ConfigError, EventBusError, HandlerError, UnknownMemberId
 
 T0 = TopicPartition("t", 0)

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from eventbus import consumer, producer
-from eventbus.client.handlers import Handler
+from eventbus.client.handling.handlers import Handler
 from eventbus.errors import HandlerError, IllegalGeneration, RebalanceInProgress, StorageFull, UnknownMemberId
 from tests.client.fakes import T0, T1, Running, others_run, records, running
 

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from eventbus import ConsumerRecord, consumer
-from eventbus.client.handlers import Handler
-from eventbus.client.watch import Watch
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.watch import Watch
 from eventbus.errors import HandlerError
 from eventbus.testing import FakeClock
 from tests.client.fakes import T0, T1, Running, on_both, records, running

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventbus import ConsumerRecord, consumer, producer
-from eventbus.client.handlers import Handler
-from eventbus.client.lane import Lane, part_of
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.lane import Lane, part_of
 from eventbus.errors import EventBusError, HandlerError, StorageFull
 from eventbus.testing import FakeClock
 from tests.client.fakes import T0, T1, Running, on_both, others_run, records, running

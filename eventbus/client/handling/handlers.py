@@ -13,8 +13,8 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import msgspec
 
-from eventbus.client.functions import is_async, name_of, own_function
-from eventbus.client.options import ConsumerSpec, ProducerSpec, consumer_spec
+from eventbus.client.handling.functions import is_async, name_of, own_function
+from eventbus.client.handling.options import ConsumerSpec, ProducerSpec, consumer_spec
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError

@@ -21,16 +21,16 @@ import anyio.abc
 import anyio.lowlevel
 
 from eventbus.backends.base import Backend, ConsumerConfig
-from eventbus.client.calls import Counts
-from eventbus.client.dispatch import Dispatch, Publish
-from eventbus.client.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
-from eventbus.client.handlers import Handler
-from eventbus.client.handovers import Handovers, named
-from eventbus.client.lane import Lane
-from eventbus.client.lane_commits import LaneCommits
-from eventbus.client.middleware import Middleware
-from eventbus.client.watch import AtWork
-from eventbus.client.ways import Shared, Way
+from eventbus.client.handling.calls import Counts
+from eventbus.client.handling.dispatch import Dispatch, Publish
+from eventbus.client.handling.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.handovers import Handovers, named
+from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.lane_commits import LaneCommits
+from eventbus.client.handling.middleware import Middleware
+from eventbus.client.handling.watch import AtWork
+from eventbus.client.handling.ways import Shared, Way
 from eventbus.errors import CorruptRecord, EventBusError, HandlerError, StorageError
 from eventbus.types import FetchedRecords, GroupMetadata, TopicPartition
 from serdes import Serde

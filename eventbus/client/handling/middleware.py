@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, cast
 
-from eventbus.client.functions import is_async, name_of
+from eventbus.client.handling.functions import is_async, name_of
 from eventbus.errors import ConfigError
 
 CallNext = Callable[[Any], Awaitable[Any]]

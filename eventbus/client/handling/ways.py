@@ -16,13 +16,13 @@ import anyio.lowlevel
 
 from eventbus.backends.base import BackendConsumer
 from eventbus.backends.clock import Timers
-from eventbus.client.dispatch import Dispatch
-from eventbus.client.handlers import Handler
-from eventbus.client.lane import Lane, Taken, part_of
-from eventbus.client.lane_commits import REBALANCED, LaneCommits
-from eventbus.client.turns import Turns
-from eventbus.client.watch import Watch
-from eventbus.client.workers import Backlog, Workers
+from eventbus.client.handling.dispatch import Dispatch
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.lane import Lane, Taken, part_of
+from eventbus.client.handling.lane_commits import REBALANCED, LaneCommits
+from eventbus.client.handling.turns import Turns
+from eventbus.client.handling.watch import Watch
+from eventbus.client.handling.workers import Backlog, Workers
 from eventbus.errors import EventBusError, HandlerError
 from eventbus.types import FetchedRecords, OffsetAndMetadata
 

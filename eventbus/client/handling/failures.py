@@ -11,8 +11,8 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from eventbus.client.handlers import Handler
-from eventbus.client.lane import Lane
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.lane import Lane
 from eventbus.errors import HandlerError, SerializationError
 from eventbus.types import ConsumerRecord
 

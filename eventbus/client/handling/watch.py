@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 import anyio
 
 from eventbus.backends.clock import Timers
-from eventbus.client.dispatch import Dispatch
-from eventbus.client.handlers import Handler
-from eventbus.client.lane import Lane, Taken
+from eventbus.client.handling.dispatch import Dispatch
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.lane import Lane, Taken
 from eventbus.errors import HandlerError
 from eventbus.types import FetchedRecords, TopicPartition
 

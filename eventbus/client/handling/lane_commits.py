@@ -9,8 +9,8 @@ import anyio
 
 from eventbus.backends.base import BackendConsumer
 from eventbus.backends.clock import Timers
-from eventbus.client.handlers import Handler
-from eventbus.client.lane import Lane
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.lane import Lane
 from eventbus.errors import (
     EventBusError,
     FencedInstanceId,

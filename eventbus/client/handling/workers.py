@@ -15,10 +15,10 @@ import anyio.abc
 import anyio.lowlevel
 import mmh3
 
-from eventbus.client.dispatch import Dispatch
-from eventbus.client.lane import Lane, Taken
-from eventbus.client.places import Item
-from eventbus.client.watch import Watch
+from eventbus.client.handling.dispatch import Dispatch
+from eventbus.client.handling.lane import Lane, Taken
+from eventbus.client.handling.places import Item
+from eventbus.client.handling.watch import Watch
 from eventbus.types import TopicPartition
 
 _KEY_LANES_PER_WORKER = 64

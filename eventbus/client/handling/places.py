@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from eventbus.client.calls import Calls
-from eventbus.client.lane import Lane, Outcome, Taken
+from eventbus.client.handling.calls import Calls
+from eventbus.client.handling.lane import Lane, Outcome, Taken
 from eventbus.types import FetchedRecords
 
 Item = tuple[Taken, int]

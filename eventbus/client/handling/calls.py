@@ -12,10 +12,10 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from eventbus.client.failures import CallTimedOut
-from eventbus.client.handlers import Handler, each, no_producer
-from eventbus.client.lane import Taken
-from eventbus.client.middleware import CallNext, Middleware, composed
+from eventbus.client.handling.failures import CallTimedOut
+from eventbus.client.handling.handlers import Handler, each, no_producer
+from eventbus.client.handling.lane import Taken
+from eventbus.client.handling.middleware import CallNext, Middleware, composed
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError, SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from eventbus.backends.clock import Timers
-from eventbus.client.lane import Lane
+from eventbus.client.handling.lane import Lane
 
 _TURN_SECONDS = 0.05
 """A lane works so long while others wait; then it ends the record at work, and goes to the end of the line."""

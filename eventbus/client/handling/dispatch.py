@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from eventbus.backends.delivery import Delivery
-from eventbus.client.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded, manual_records
-from eventbus.client.failures import (
+from eventbus.client.handling.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded, manual_records
+from eventbus.client.handling.failures import (
     CallTimedOut,
     Failure,
     OnFailure,
@@ -26,11 +26,11 @@ from eventbus.client.failures import (
     log_skipped,
     log_stopped,
 )
-from eventbus.client.handlers import Handler, each, no_producer
-from eventbus.client.lane import Lane, Outcome, Taken
-from eventbus.client.middleware import Middleware
-from eventbus.client.outcomes import joined
-from eventbus.client.places import InBundle, InLane, Item, Places, Worker
+from eventbus.client.handling.handlers import Handler, each, no_producer
+from eventbus.client.handling.lane import Lane, Outcome, Taken
+from eventbus.client.handling.middleware import Middleware
+from eventbus.client.handling.outcomes import joined
+from eventbus.client.handling.places import InBundle, InLane, Item, Places, Worker
 from eventbus.client.transaction import Transaction
 from eventbus.errors import SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords

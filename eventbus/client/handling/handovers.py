@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 
 from eventbus.backends.base import Backend, BackendConsumer
-from eventbus.client.handlers import Handler
-from eventbus.client.lane import Lane
-from eventbus.client.lane_commits import LaneCommits
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.errors import EventBusError, RebalanceInProgress
 from eventbus.types import TopicPartition
 

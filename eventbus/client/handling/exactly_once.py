@@ -20,13 +20,13 @@ import anyio
 import msgspec
 
 from eventbus.backends.delivery import Delivery
-from eventbus.client.failures import Failure, log_skipped, log_stopped
-from eventbus.client.handlers import ProducerFunction
-from eventbus.client.lane import Lane, part_of
-from eventbus.client.lane_commits import REBALANCED
+from eventbus.client.handling.failures import Failure, log_skipped, log_stopped
+from eventbus.client.handling.handlers import ProducerFunction
+from eventbus.client.handling.lane import Lane, part_of
+from eventbus.client.handling.lane_commits import REBALANCED
+from eventbus.client.handling.ways import Shared
 from eventbus.client.producer import Producer
 from eventbus.client.transaction import Transaction
-from eventbus.client.ways import Shared
 from eventbus.errors import (
     BufferExhausted,
     ConcurrentTransactions,

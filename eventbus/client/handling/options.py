@@ -11,8 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 from eventbus.client.config import read_start
-from eventbus.client.functions import is_async, name_of
-from eventbus.client.middleware import check_middleware
+from eventbus.client.handling.functions import is_async, name_of
+from eventbus.client.handling.middleware import check_middleware
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.errors import ConfigError
 from eventbus.suggest import nearest
