@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from eventbus.backends.base import BackendProducer
-from eventbus.backends.delivery import Delivery, OnDelivery
+from eventbus.backends.delivery import Delivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord, passed_through, tell_all
-from eventbus.client.producer import HeadersLike, Producer, pack_headers
+from eventbus.client.producer import Producer, pack_headers
+from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions
 from eventbus.errors import BufferExhausted, EventBusError
 from eventbus.types import RecordMetadata
 from serdes import Serde
@@ -84,29 +85,10 @@ class InterceptedProducer(Producer):
             self._tell(None, error)
             raise
 
-    def send_nowait(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: Any = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        partition_key: Any = None,
-        timestamp_ms: int | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> Delivery:
-        record = ProducerRecord(
-            topic=topic,
-            value=value,
-            key=key,
-            headers=pack_headers(headers) if headers else (),
-            partition=partition,
-            partition_key=partition_key,
-            timestamp_ms=timestamp_ms,
-        )
+    def send_nowait(self, topic: str, value: Any, **options: Unpack[SendNowaitOptions]) -> Delivery:
+        on_delivery = options.pop("on_delivery", None)
         try:
-            delivery = self._accept(passed_through(record, self._on_send))
+            delivery = self._accept(self._shown(topic, value, **options))
         except BufferExhausted as error:
             self._tell(None, error)
             raise
@@ -114,28 +96,15 @@ class InterceptedProducer(Producer):
             delivery.add_callback(on_delivery)
         return delivery
 
-    def send(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: Any = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        partition_key: Any = None,
-        timestamp_ms: int | None = None,
-    ) -> Coroutine[Any, Any, RecordMetadata]:
+    def send(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> Coroutine[Any, Any, RecordMetadata]:
         self._home.check("send")
-        record = ProducerRecord(
-            topic=topic,
-            value=value,
-            key=key,
-            headers=pack_headers(headers) if headers else (),
-            partition=partition,
-            partition_key=partition_key,
-            timestamp_ms=timestamp_ms,
-        )
-        return self._send(passed_through(record, self._on_send))
+        return self._send(self._shown(topic, value, **options))
+
+    def _shown(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> ProducerRecord:
+        """The record, as the interceptors want it."""
+        headers = options.get("headers")
+        fields: dict[str, Any] = {**options, "headers": pack_headers(headers) if headers else ()}
+        return passed_through(ProducerRecord(topic=topic, value=value, **fields), self._on_send)
 
     async def _send(self, record: ProducerRecord) -> RecordMetadata:
         return await (await self._accept_with_room(record))
@@ -152,14 +121,9 @@ class InterceptedProducer(Producer):
         self._home.check("send_many")
         deliveries: list[Delivery] = []
         for value in values:
-            record = ProducerRecord(
-                topic=topic,
-                value=value,
-                key=None if key is None else key(value),
-                headers=pack_headers(headers) if headers else (),
-                timestamp_ms=timestamp_ms,
-            )
-            deliveries.append(await self._accept_with_room(passed_through(record, self._on_send)))
+            key_of_it = None if key is None else key(value)
+            record = self._shown(topic, value, key=key_of_it, headers=headers, timestamp_ms=timestamp_ms)
+            deliveries.append(await self._accept_with_room(record))
             if len(deliveries) >= _IN_HAND:
                 deliveries = await _stored(deliveries)
         await _stored(deliveries)

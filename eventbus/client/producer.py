@@ -14,14 +14,12 @@ from eventbus.backends.base import Add, Append, BackendProducer, Send
 from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.partitioner import Partitioner, make_partitioner
+from eventbus.client.sending import HeadersLike
 from eventbus.client.threads import Home
 from eventbus.client.transaction import OwnProducer, Transaction
 from eventbus.errors import BufferExhausted, ConfigError, SerializationError, UnknownTopicOrPartition
 from eventbus.types import GroupMetadata, Header, Headers, OffsetAndMetadata, RecordMetadata, TopicPartition
 from serdes import Encode, Serde, encoder_for
-
-HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
-"""Headers as a mapping, or as pairs when a name occurs more than once."""
 
 
 class HasGroup(Protocol):
