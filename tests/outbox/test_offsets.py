@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import sqlite3
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
@@ -26,14 +28,44 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ROWS = text("INSERT INTO seen (partition, offset_, value) VALUES (:partition, :offset, :value)")
 
 
+POSTGRES_URL = os.environ.get("EVENTBUS_TEST_POSTGRES_URL", "")
+"""``postgresql+psycopg://user:password@host/database``: where the tests run too, in schemas of their own, if it is set.
+
+Its drivers are psycopg, and asyncpg for the asynchronous engine; nothing else needs them.
+"""
+POSTGRES = ["psycopg", "asyncpg"] if POSTGRES_URL else []
+on_postgres = pytest.mark.parametrize(
+    "kind", POSTGRES or [pytest.param("", marks=pytest.mark.skip(reason="EVENTBUS_TEST_POSTGRES_URL is not set"))]
+)
+
+
 class Database:
-    """An engine on a file, or in memory; and its rows, read beside it."""
+    """An engine on a file, in memory, or of a PostgreSQL server; and its rows, read beside it."""
 
     def __init__(self, kind: str, path: Path) -> None:
-        self.is_async = kind == "async"
+        self.is_async = kind in ("async", "asyncpg")
+        self.schema = ""
+        if kind in ("psycopg", "asyncpg"):
+            self._on_postgres(kind)
+        else:
+            self._on_sqlite(kind, path)
+        with self.plain.begin() as connection:
+            connection.execute(text("CREATE TABLE seen (partition INTEGER, offset_ INTEGER, value TEXT)"))
+
+    def _on_postgres(self, kind: str) -> None:
+        self.schema = f"test_{uuid.uuid4().hex}"
+        self.plain = create_engine(POSTGRES_URL, connect_args={"options": f"-c search_path={self.schema}"})
+        with self.plain.begin() as connection:
+            connection.execute(text(f"CREATE SCHEMA {self.schema}"))
+        self.engine: Any = self.plain
+        if self.is_async:
+            url = make_url(POSTGRES_URL).set(drivername="postgresql+asyncpg")
+            self.engine = create_async_engine(url, connect_args={"server_settings": {"search_path": self.schema}})
+
+    def _on_sqlite(self, kind: str, path: Path) -> None:
         if kind == "memory":
             shared = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
-            self.engine: Any = create_engine("sqlite://", **shared)
+            self.engine = create_engine("sqlite://", **shared)
         elif self.is_async:
             self.engine = create_async_engine(f"sqlite+aiosqlite:///{path / 'db'}")
         else:
@@ -42,8 +74,6 @@ class Database:
         plain = self.engine.sync_engine if self.is_async else self.engine
         event.listen(plain, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
         self.plain = create_engine(f"sqlite:///{path / 'db'}") if self.is_async else self.engine
-        with self.plain.begin() as connection:
-            connection.execute(text("CREATE TABLE seen (partition INTEGER, offset_ INTEGER, value TEXT)"))
 
     def rows(self) -> list[tuple[int, int]]:
         with self.plain.connect() as connection:
@@ -53,10 +83,13 @@ class Database:
     async def aclose(self) -> None:
         if self.is_async:
             await self.engine.dispose()
+        if self.schema:
+            with self.plain.begin() as connection:
+                connection.execute(text(f"DROP SCHEMA {self.schema} CASCADE"))
         self.plain.dispose()
 
 
-@pytest.fixture(params=["file", "memory", "async"])
+@pytest.fixture(params=["file", "memory", "async", *POSTGRES])
 async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
     one = Database(request.param, tmp_path)
     yield one
@@ -102,6 +135,12 @@ async def work(consumer: Consumer, offsets: SqlOffsets, max_records: int = 3) ->
         except OffsetsMoved:
             moved += 1
     return moved
+
+
+async def work_once(consumer: Consumer, offsets: SqlOffsets, max_records: int) -> None:
+    records = await consumer.poll(0, max_records)
+    async with offsets.transaction(records) as connection:
+        await write(connection, records)
 
 
 async def test_rows_and_offsets_are_committed_together(database: Database) -> None:
@@ -400,6 +439,76 @@ async def test_a_partition_that_moved_is_refused_without_asking_the_database(fil
             await work(two, theirs)
         assert told[0] == ("+", 2) and ("-", 2) in told
         assert database.rows() == all_rows()
+
+
+# two transactions at once: SQLite lets no second one in, a server has it wait for the row -----------------------------
+
+
+async def until_a_claim_waits(database: Database) -> None:
+    look = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%eventbus_offsets%' "
+        f"AND pid IN (SELECT pid FROM pg_locks WHERE relation = '{database.schema}.eventbus_offsets'::regclass)"
+    )
+
+    def claims() -> int:
+        with database.plain.connect() as connection:
+            return connection.execute(look).scalar_one()
+
+    with anyio.fail_after(60):
+        while not await anyio.to_thread.run_sync(claims):
+            pass
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("stored", [0, 3])
+@on_postgres
+async def test_an_heir_waits_for_the_zombies_transaction_and_goes_by_its_outcome(
+    kind: str, stored: int, commits: bool, tmp_path: Path
+) -> None:
+    database = Database(kind, tmp_path)
+    async with filled(partitions=1) as bus:
+        if stored:
+            async with bus.new_consumer(partitions=[T0]) as consumer:
+                offsets = SqlOffsets(database.engine, "g")
+                await offsets.follow(consumer)
+                await work_once(consumer, offsets, stored)
+        close, (zombie, its), (heir, theirs) = await pair(bus, database)
+        refused: list[bool] = []
+
+        async def inherit() -> None:
+            try:
+                await work_once(heir, theirs, 3)
+                refused.append(False)
+            except OffsetsMoved:
+                refused.append(True)
+
+        records = await zombie.poll(0, 2)
+        async with anyio.create_task_group() as tasks:
+            with anyio.CancelScope() as scope:
+                async with its.transaction(records) as connection:
+                    await write(connection, records)
+                    tasks.start_soon(inherit)
+                    await until_a_claim_waits(database)
+                    assert not refused
+                    if not commits:
+                        scope.cancel()
+                        await anyio.sleep_forever()
+        assert refused == [commits]
+        for consumer, offsets in ((zombie, its), (heir, theirs)):
+            await work(consumer, offsets)
+        await close()
+    assert database.rows() == all_rows(partitions=1)
+    await database.aclose()
+
+
+@on_postgres
+async def test_a_table_that_several_create_at_once(kind: str, tmp_path: Path) -> None:
+    database = Database(kind, tmp_path)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(SqlOffsets(database.engine, "g").create_table)
+    assert await SqlOffsets(database.engine, "g").stored([T0]) == {}
+    await database.aclose()
 
 
 # loops, threads, misuse ----------------------------------------------------------------------------------------------
