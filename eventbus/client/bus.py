@@ -42,11 +42,7 @@ from eventbus.client.single_error import SingleError, passing_on
 from eventbus.client.start_checks import check_groups, prepare_topics
 from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transaction, Transactions
-from eventbus.errors import (
-    ConfigError,
-    HandlerError,
-    StoppedBySignal,
-)
+from eventbus.errors import ConfigError, HandlerError, StoppedBySignal
 from eventbus.types import TopicPartition
 from serdes import Serde
 
@@ -248,7 +244,7 @@ class EventBus(Declarations, Sending):
         """Finish the records at work, within ``drain_timeout_ms``, store what was sent, commit, and close the log.
 
         Raises StoppedBySignal after a second signal, HandlerError of an ``on_error="crash"``, and ConfigError inside a
-        handler of this bus, which would wait for itself.
+        handler of this bus, which would wait for itself, and in any other task than the one that started the bus.
         """
         if inside_handler.get():
             raise ConfigError(
@@ -260,9 +256,10 @@ class EventBus(Declarations, Sending):
     async def _close(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        stack, self._stack = self._stack, None
-        if stack is None:
+        if self._stack is None or self._bridge is None:
             return None
+        self._bridge.home.check_task("close")  # else it would cancel what is not the bus's
+        stack, self._stack = self._stack, None
         swallowed = await stack.__aexit__(kind, error, traceback)
         if self._stopped_by is not None and error is None:
             raise StoppedBySignal(
@@ -351,8 +348,11 @@ class EventBus(Declarations, Sending):
         self.stop()
 
     def stop(self) -> None:
-        """Make `run` return."""
-        self._stop_asked.set()
+        """Make `run` return. From any thread, and from a signal handler."""
+        if self._bridge is None:
+            self._stop_asked.set()
+        else:
+            self._bridge.home.call(self._stop_asked.set)
 
     async def drain(self) -> None:
         """Return when every handler has finished everything now in its topics, outputs and their handlers included.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import threading
 from collections import deque
@@ -34,11 +35,25 @@ class Home:
     def __init__(self) -> None:
         self.thread = get_ident()
         self._loop = _loop()
+        self._task = None if self._loop is None else anyio.get_current_task().id
+
+    def is_here(self) -> bool:
+        """This is a task of that thread and event loop."""
+        return get_ident() == self.thread and _loop() is self._loop
 
     def check(self, what: str) -> None:
         """Raises ConfigError in any other thread or event loop."""
-        if get_ident() != self.thread or _loop() is not self._loop:
+        if get_ident() != self.thread or _loop() is not self._loop:  # `is_here`, without a call: each send asks
             raise self.elsewhere(what)
+
+    def check_task(self, what: str) -> None:
+        """Raises ConfigError in any other task: what a task group began ends in the task that entered it."""
+        if not self.is_here() or anyio.get_current_task().id != self._task:
+            raise ConfigError(
+                f"{what} was called in another task than the one that started the bus: leave `async with bus:` where "
+                "it was entered, or call bus.stop(), which ends bus.run(), from anywhere. In an async fixture of "
+                "pytest-asyncio, which is torn down by another task, use eventbus.testing.in_memory(bus) or a TestBus"
+            )
 
     def check_thread(self, what: str) -> None:
         """The same for what may be called outside of a task: in a callback, or while the loop is ending."""
@@ -55,6 +70,14 @@ class Home:
             f"{what} was called in {where}, and the bus runs in the event loop of another: use "
             "`with bus.blocking() as b:` there and call the same on `b`"
         )
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call it here, or have the loop call it soon, from wherever this is; not at all when the loop is closed."""
+        if self.is_here():
+            function()
+            return
+        with contextlib.suppress(RuntimeError):
+            self.call_soon(function)
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Have the loop call ``function``, from any thread. Raises RuntimeError when the loop is closed."""
@@ -147,13 +170,17 @@ class Bridge:
 
     async def _serve(self) -> None:
         """Everything that is asked for, in a task: a bare callback knows of no event loop. One wake serves a burst."""
-        while True:
-            wake = self._wake = anyio.Event()
-            with self._lock:
-                asked, self._asked = self._asked, deque()
-            for one in asked:
-                one()
-            await wake.wait()
+        try:
+            while True:
+                wake = self._wake = anyio.Event()
+                with self._lock:
+                    asked, self._asked = self._asked, deque()
+                for one in asked:
+                    one()
+                await wake.wait()
+        finally:
+            # Cancelled: nobody serves what is asked from here on, and the bus waits for the threads that ask.
+            self.close()
 
     async def _run(self, function: Callable[[], Coroutine[Any, Any, T]], future: Future[T], what: str) -> None:
         with anyio.CancelScope() as scope:

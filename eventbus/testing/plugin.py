@@ -5,9 +5,12 @@ Nothing of the client is loaded before a test asks for one of them.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from eventbus.testing.fixtures import setting_up
 
 if TYPE_CHECKING:
     from eventbus.testing.clock import FakeClock
@@ -30,3 +33,10 @@ def bus(clock: Any) -> TestBus:
 
     # A project may have a fixture called clock of its own, which goes before this plugin's.
     return TestBus(clock=clock if isinstance(clock, FakeClock) else None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Generator[None, Any, Any]:
+    """A bus that starts in here is closed by another task than this one, as pytest-asyncio does it."""
+    with setting_up():
+        return (yield)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from eventbus.client.bus import EventBus
 from eventbus.client.config import LOG_KEYS
 from eventbus.testing.clock import FakeClock
+from eventbus.testing.fixtures import in_own_task, needs_own_task
 from eventbus.testing.log import TestLog
 from eventbus.testing.memory import MemoryLog
 from serdes import Serde
@@ -52,12 +53,34 @@ class TestBus(EventBus):
         )
         self.log = TestLog(self, memory)
         self._memory = memory
+        self._own_task: AbstractAsyncContextManager[None] | None = None
+        """What it lives in when a fixture has started it."""
+
+    async def __aenter__(self) -> TestBus:
+        if not needs_own_task():
+            await super().__aenter__()
+            return self
+        own_task = in_own_task(self._life())
+        await own_task.__aenter__()
+        self._own_task = own_task
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         self._memory.closing()
+        own_task, self._own_task = self._own_task, None
+        if own_task is not None:
+            return await own_task.__aexit__(kind, error, traceback)
         return await super().__aexit__(kind, error, traceback)
+
+    @asynccontextmanager
+    async def _life(self) -> AsyncGenerator[None]:
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         """See `EventBus.close`. Time passes by itself from here on, should anything wait for it."""
@@ -74,7 +97,7 @@ async def in_memory(bus: EventBus, clock: FakeClock | None = None, **config: Any
     """
     memory = MemoryLog(FakeClock() if clock is None else clock, _log_config(config))
     with bus.on_backend(memory.backend, memory.clock):
-        async with bus:
+        async with in_own_task(bus) if needs_own_task() else bus:
             try:
                 yield TestLog(bus, memory)
             finally:

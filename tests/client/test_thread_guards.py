@@ -140,3 +140,34 @@ def test_another_event_loop_of_the_same_thread() -> None:
     loop.call_soon(stop.set)
     loop.run_until_complete(task)
     loop.close()
+
+
+async def test_who_may_close_a_bus(make_bus: Any) -> None:
+    """Anybody else would cancel the task that started it, wherever that is."""
+    async with make_bus() as bus:
+        await bus.admin.create_topic("t")
+        refused: list[BaseException | None] = [await elsewhere(bus.close)]
+
+        async def in_another_task() -> None:
+            with pytest.raises(ConfigError) as raised:
+                await bus.close()
+            refused.append(raised.value)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(in_another_task)
+        assert all(isinstance(error, ConfigError) and "bus.stop()" in str(error) for error in refused)
+        assert (await bus.send("t", b"x")).offset == 0, "it runs as before"
+    assert not bus.is_running
+
+
+async def test_any_thread_may_stop_a_bus(make_bus: Any) -> None:
+    async with make_bus() as bus:
+        for stop in (bus.stop, lambda: anyio.run(stop_in_a_task, bus)):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(bus.run)
+                await anyio.to_thread.run_sync(stop)
+    bus.stop()
+
+
+async def stop_in_a_task(bus: EventBus) -> None:
+    bus.stop()
