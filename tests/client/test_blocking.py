@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
@@ -410,6 +411,20 @@ def test_a_loop_that_is_gone_is_an_error_not_a_wait() -> None:
             bridge.ask(lambda: 5, "five")
         with pytest.raises(ConfigError, match="five: the bus has closed"):
             bridge.call(anyio.sleep_forever, "five")
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_call_to_a_bus_that_was_cancelled_is_answered(backend: str) -> None:
+    """The bus waits for the threads of its handlers; one that asks for something then must not wait for the bus."""
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            bridge = Bridge(tasks)
+            tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True), anyio.fail_after(20), pytest.raises(ConfigError, match="has closed"):
+                await anyio.to_thread.run_sync(bridge.call, anyio.lowlevel.checkpoint, "send", abandon_on_cancel=True)
+
+    anyio.run(main, backend=backend)
 
 
 def test_a_promise_nobody_keeps_ends_with_the_bus() -> None:
