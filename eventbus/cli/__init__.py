@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 __all__ = ["main"]
+
+_LAST_SECONDS = 0.1
+"""For a thread that is about to end."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     from eventbus.cli.app import run
 
-    return run(sys.argv[1:] if argv is None else list(argv))
+    code = run(sys.argv[1:] if argv is None else list(argv))
+    if argv is None:
+        _end_with_threads(code)
+    return code
+
+
+def _end_with_threads(code: int) -> None:
+    """End the process here if a plain function hangs in its thread: the interpreter would wait for it, for ever."""
+    calls = sys.modules.get("eventbus.client.handling.calls")
+    for thread in () if calls is None else list(calls.left_behind):
+        thread.join(_LAST_SECONDS)
+        if thread.is_alive() and not thread.daemon:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)

@@ -61,7 +61,7 @@ async def hear_signals(
             elif listener.count == 2:
                 logger.warning(
                     "%s again: stopping at once; what is unfinished is not committed, and handled again after the next "
-                    "start (a plain function ends when it returns; a third signal kills)", number.name,
+                    "start (a plain function is left behind in its thread; a third signal kills)", number.name,
                 )  # fmt: skip
                 on_second(number)
             else:

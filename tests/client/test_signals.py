@@ -214,6 +214,21 @@ def test_a_plain_function_that_ends_after_the_second_signal_ends_the_process(tmp
     assert "finished one" in service.said, "\n".join(service.said)
 
 
+def test_the_command_ends_though_a_plain_function_hangs(tmp_path: Path) -> None:
+    with started(tmp_path, PLAIN, command=True, drain_timeout_ms=1) as service:
+        service.signal(signal.SIGTERM)
+        assert service.end() == 0, service.said
+    assert any("t-0 offset 0 in time: left behind in its thread" in line for line in service.said), service.said
+    assert "stopped" in service.said and committed(tmp_path) == 0
+
+
+def test_a_program_on_trio_ends_though_a_plain_function_hangs(tmp_path: Path) -> None:
+    with started(tmp_path, PLAIN, backend="trio", drain_timeout_ms=1) as service:
+        service.signal(signal.SIGTERM)
+        assert service.end() == 0, service.said
+    assert service.said[-1] == "closed" and committed(tmp_path) == 0
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_second_signal_interrupts_code_that_blocks_the_loop(tmp_path: Path, backend: str) -> None:
     with started(tmp_path, BLOCKS, backend=backend) as service:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
 import anyio
 import anyio.to_thread
@@ -71,6 +74,43 @@ class ManualRecord(ConsumerRecord, gc=True):
         self._given.add(self._index)
 
 
+left_behind: WeakSet[threading.Thread] = WeakSet()
+"""Threads that nobody waits for any more, except the interpreter at its end (under asyncio; trio's are daemons)."""
+
+
+class Threads:
+    """The worker threads of one handler. What runs in one cannot be cancelled: it is waited for, or left behind."""
+
+    def __init__(self, most: int) -> None:
+        self._turns = anyio.CapacityLimiter(most)
+        self._no_limit = anyio.CapacityLimiter(math.inf)
+        self._at_work: dict[anyio.CancelScope, threading.Thread | None] = {}
+
+    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Up to ``most`` at a time. A task that is cancelled waits for its thread all the same, or `leave_behind`."""
+        async with self._turns:
+            with anyio.CancelScope(shield=True) as scope:
+                self._at_work[scope] = None
+
+                def work() -> T:
+                    self._at_work[scope] = threading.current_thread()
+                    return function(*arguments)
+
+                try:
+                    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._no_limit)
+                finally:
+                    del self._at_work[scope]
+            while True:  # left behind: whoever did so cancels this task
+                await anyio.Event().wait()
+
+    def leave_behind(self) -> None:
+        """Wait no longer for those at work: what they come to is not heard of any more."""
+        for scope, thread in list(self._at_work.items()):
+            scope.cancel()
+            if thread is not None:
+                left_behind.add(thread)
+
+
 class Calls:
     """One handler's calls, with its decoder, filter and middleware put together once for each topic."""
 
@@ -83,7 +123,7 @@ class Calls:
         self._middleware = (*middleware, *handler.spec.middleware)
         self._keep = handler.spec.filter
         self._counts = counts
-        self._thread = anyio.CapacityLimiter(handler.spec.concurrency or 1)
+        self.threads = Threads(handler.spec.concurrency or 1)
         self._is_manual = handler.spec.ack == "manual"
         self._batch_of_records = signature.payload is ConsumerRecord
         self.transaction: Transaction | None = None
@@ -224,7 +264,7 @@ class Calls:
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """``concurrency`` calls at a time (by default one), whatever the number of partitions."""
-        return await anyio.to_thread.run_sync(function, *arguments, limiter=self._thread)
+        return await self.threads.run(function, *arguments)
 
     # batches ---------------------------------------------------------------------------------------------------------
 

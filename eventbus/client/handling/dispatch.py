@@ -82,6 +82,10 @@ class Dispatch:
         bound.run = bound._choose()
         return bound
 
+    def leave_threads_behind(self) -> None:
+        """Calls of a plain function end for whoever waits for them; their tasks are to be cancelled."""
+        self._calls.threads.leave_behind()
+
     @property
     def transaction(self) -> Transaction | None:
         """What a handler gets that asks for one."""
@@ -219,20 +223,36 @@ class Dispatch:
             if places.stops:
                 return
             places.wait()
-            for result, error in await self._calls.in_thread(self._slice, places, place):
+            done: list[tuple[Any, Exception | None]] = []
+            try:
+                await self._calls.in_thread(self._slice, places, place, done)
+            except BaseException:  # the thread was left behind: what it was through with before is finished
+                for one in done:
+                    if not self._finished(places, place, *one):
+                        break
+                    place += 1
+                raise
+            for result, error in done:
                 places.begin(place)
-                if result is None and error is None and self._publish is None and not self._given_up:
-                    # What most calls come to, in short.
-                    self.counts.handled += 1
-                    places.finish(place, None, failed=False)
-                elif result is not _LEFT_OUT and not await self._end(places, place, result, error):
+                if (
+                    not self._finished(places, place, result, error)
+                    and result is not _LEFT_OUT
+                    and not await self._end(places, place, result, error)
+                ):
                     return
                 place += 1
         places.close()
 
-    def _slice(self, places: Places, first: int) -> list[tuple[Any, Exception | None]]:
-        """In the worker thread: what the handler returned or raised, record by record, as far as the slice went."""
-        done: list[tuple[Any, Exception | None]] = []
+    def _finished(self, places: Places, place: int, result: Any, error: Exception | None) -> bool:
+        """What most calls come to, in short. False: there is more to it."""
+        if result is not None or error is not None or self._publish is not None or self._given_up:
+            return False
+        self.counts.handled += 1
+        places.finish(place, None, failed=False)
+        return True
+
+    def _slice(self, places: Places, first: int, done: list[tuple[Any, Exception | None]]) -> None:
+        """In the worker thread: add what the handler returned or raised, record by record, as far as the slice goes."""
         give_back_at = time.monotonic() + _THREAD_SLICE_SECONDS
         for place in range(first, places.end):
             places.begin(place)
@@ -251,7 +271,6 @@ class Dispatch:
             is_unfinished = result is not None and isinstance(result, UNFINISHED)
             if is_unfinished or time.monotonic() >= give_back_at:
                 break
-        return done
 
     async def _end(self, places: Places, place: int, result: Any, raised: BaseException | None) -> bool:
         """What a call returned or raised: await and publish what is left of it. False: begin none behind it."""

@@ -21,6 +21,7 @@ import anyio.abc
 import anyio.lowlevel
 
 from eventbus.backends.base import Backend, ConsumerConfig
+from eventbus.backends.clock import RealTimers
 from eventbus.client.handling.calls import Counts
 from eventbus.client.handling.dispatch import Dispatch, Publish
 from eventbus.client.handling.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
@@ -41,6 +42,8 @@ _CHUNKS_PER_LANE = 2
 """Fetches a lane holds before its partition is paused: one at work, one in reserve."""
 _LONGEST_PAUSE_SECONDS = 5.0
 """Between two polls, while the log cannot be reached."""
+_LAST_WORDS_SECONDS = 1.0
+"""For the commit of what is finished, when all else is to stop at once."""
 
 inside_handler: ContextVar[str] = ContextVar("eventbus_inside_handler", default="")
 """The handler whose task this is; empty elsewhere."""
@@ -101,6 +104,10 @@ class Runner:
         self._is_watched = False
         """Somebody waits for the end of a rebalance to ask `is_idle` again."""
         self._lane_tasks: anyio.abc.TaskGroup | None = None
+        self._drained = anyio.Event()
+        """No lane is at work any more, and none was cancelled."""
+        self._leave_scope = anyio.CancelScope()
+        """Around the last commit."""
 
     async def start(self) -> None:
         """Subscribe; from here on nothing that arrives is missed. Raises UnknownTopicOrPartition."""
@@ -123,6 +130,8 @@ class Runner:
                 elif delivery == "at-least-once":
                     background.start_soon(self._commits.run)
                 async with anyio.create_task_group() as self._lane_tasks:
+                    if not self.handler.signature.is_async:
+                        self._lane_tasks.start_soon(self._outlive_no_thread)
                     if workers is not None:
                         workers.start(self._lane_tasks)
                     with self._poll_scope:
@@ -131,6 +140,7 @@ class Runner:
                     await self._drain()
                     if workers is not None:
                         workers.close()
+                    self._drained.set()
                 background.cancel_scope.cancel()
             is_cancelled = self._deadline_seconds == 0
         finally:
@@ -151,6 +161,8 @@ class Runner:
         self.stop(0)
         self._deadline_seconds = 0
         self._drain_scope.cancel()
+        self._leave_scope.cancel()
+        self._dispatch.leave_threads_behind()
 
     def _close_lanes(self) -> None:
         for lane in self.lanes.values():
@@ -165,15 +177,38 @@ class Runner:
                 await lane.ended.wait()
         late = [lane for lane in lanes if not lane.ended.is_set()]
         if late:
-            logger.warning(
-                "handler %r: it stops, and %s: cancelled, not committed, and handled again by whoever reads "
-                "the partition next",
-                self.handler.__name__, self._still_at_work(late),
-            )  # fmt: skip
+            self._warn_of(late)
             for lane in late:
                 lane.scope.cancel()
-        for lane in lanes:  # a plain function in its thread cannot be cancelled
+            self._dispatch.leave_threads_behind()
+        for lane in lanes:
             await lane.ended.wait()
+
+    async def _outlive_no_thread(self) -> None:
+        """Cancelled, by an error or from outside: plain functions at work have the time of a drain to return."""
+        try:
+            await self._drained.wait()
+        except anyio.get_cancelled_exc_class():
+            self._close_lanes()
+            lanes = [*self.lanes.values(), *self._handovers.ending.values()]
+            # In real time, whatever the clock: it passes for threads. What was told to stop at once does not wait.
+            with RealTimers().move_on_after(0 if self._deadline_seconds == 0 else self._drain_seconds, shield=True):
+                for lane in lanes:
+                    await lane.ended.wait()
+            late = [lane for lane in lanes if not lane.ended.is_set()]
+            if late:
+                self._warn_of(late)
+                self._dispatch.leave_threads_behind()
+            raise
+
+    def _warn_of(self, late: Collection[Lane]) -> None:
+        how = "cancelled" if self.handler.signature.is_async else "left behind in its thread, which cannot be cancelled"
+        what = "not committed, and handled again by whoever reads the partition next"
+        if self.handler.spec.delivery == "at-most-once":
+            what = "committed before it was handled, and not handled again"
+        logger.warning(
+            "handler %r: it stops, and %s: %s, %s", self.handler.__name__, self._still_at_work(late), how, what
+        )
 
     def _still_at_work(self, lanes: Collection[Lane]) -> str:
         partitions = {lane.topic_partition for lane in lanes}
@@ -364,7 +399,11 @@ class Runner:
     async def _leave(self, is_cancelled: bool) -> None:
         try:
             if self.handler.spec.delivery == "at-least-once":
-                with self._timers.move_on_after(self._drain_seconds):
+                # `cancel` ends it; when that came before, there is a moment left, and nobody moves a clock any more.
+                self._leave_scope = anyio.CancelScope()
+                timers = RealTimers() if is_cancelled else self._timers
+                seconds = _LAST_WORDS_SECONDS if self._deadline_seconds == 0 else self._drain_seconds
+                with self._leave_scope, timers.move_on_after(seconds):
                     # The flush drives the outputs itself: when everything is cancelled at once, the sender's task is
                     # gone.
                     await self._flush()
