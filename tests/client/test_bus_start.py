@@ -116,14 +116,6 @@ async def test_a_topic_read_in_global_order_is_made_with_one_partition(make_bus:
     assert described["t"] == 1 and described["other"] == 3
 
 
-async def test_a_pattern_that_is_none_is_named(make_bus: Any) -> None:
-    bus = make_bus()
-    bus.topic("t")
-    _two_handlers(bus, {"pattern": "(", "group": "g"}, {"topics": "t", "group": "g"})
-    with pytest.raises(ConfigError, match=r"'bill'.*no regular expression"):
-        await bus.start()
-
-
 async def test_what_is_wrong_by_itself_is_refused_before_anything_opens(tmp_path: Path) -> None:
     bus = EventBus(f"file://{tmp_path}/log")
     _two_handlers(bus, {"topics": "t", "group": "g"}, {"topics": "t", "group": "g"})

@@ -114,7 +114,7 @@ def test_a_record_alone_and_a_default_are_fine() -> None:
         ({"ack": True}, "ack=True: 'auto' or 'manual'"),
         ({"concurency": 4}, "did you mean 'concurrency'"),
         ({"concurrency": 0}, "concurrency=0: at least 1"),
-        ({"concurrency": "4"}, "concurrency"),
+        ({"concurrency": "4"}, r"concurrency='4': expected `int \| null`, got `str`"),
         ({"commit_every": 0}, "commit_every=0: at least 1"),
         ({"commit_interval_ms": 0}, "commit_interval_ms=0: at least 1"),
         ({"max_unfinished": 0}, "max_unfinished=0: at least 1"),
@@ -126,11 +126,29 @@ def test_a_record_alone_and_a_default_are_fine() -> None:
         ({"timeout": True}, "timeout=True: seconds"),
         ({"exactly_once": "yes"}, "exactly_once='yes': True or False"),
         ({"filter": "key"}, "filter 'key' is not a function"),
+        ({"retry": 3}, "no option 'retry': it comes with a later part"),
+        ({"dead_letter": True}, "no option 'dead_letter': it comes with a later part"),
+        ({"max_poll_records": 4}, "no option 'max_poll_records': batch=N"),
+        ({"group": ""}, "group='': a name"),
+        ({"batch": -1}, "batch=-1: True for a whole fetch"),
+        ({"batch": 0}, "batch=0: True for a whole fetch"),
+        ({"isolation": "committed"}, "isolation='committed': 'read_committed' or"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         consumer("orders", **options)
+
+
+@pytest.mark.parametrize("topics", [None, 5, b"orders", {"orders": 1}, "", ["orders", ""], [5], ["orders", "orders"]])
+def test_what_is_no_topic(topics: Any) -> None:
+    with pytest.raises(ConfigError, match=r"@consumer (takes the topic|names 'orders' twice)"):
+        consumer(topics, group="g")
+
+
+def test_a_pattern_is_checked_where_it_is_written() -> None:
+    with pytest.raises(ConfigError, match=r"pattern='\('.*no regular expression"):
+        consumer(pattern="(", group="g")
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -42,6 +43,25 @@ _LEAST = {
     "max_poll_interval_ms": 1,
     "drain_timeout_ms": 0,
 }
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("retry", "retries"), "it comes with a later part; on_error= says what becomes of a failing record"
+    ),
+    **dict.fromkeys(("dead_letter", "dlq"), "it comes with a later part; on_error='skip' logs a record and goes on"),
+    "group_id": "the option is group",
+    "auto_offset_reset": "the option is start",
+    "isolation_level": "the option is isolation",
+    "partition_assignment_strategy": "the option is assignors",
+    **dict.fromkeys(("workers", "max_workers"), "the option is concurrency"),
+    **dict.fromkeys(("ack_policy", "auto_ack", "no_ack"), "the option is ack='auto' or 'manual'"),
+    **dict.fromkeys(
+        ("enable_auto_commit", "auto_commit", "auto_commit_interval_ms"),
+        "offsets are committed as records finish: see delivery, commit_every, commit_interval_ms and ack",
+    ),
+    "max_poll_records": "batch=N hands the handler up to N records at once",
+    **dict.fromkeys(("value_deserializer", "key_deserializer"), "annotate what the handler takes: order: Order"),
+}
+"""What people look for under a name that it does not have here."""
 
 
 class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,23 +130,29 @@ class ProducerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> ConsumerSpec:
     """The options of ``@consumer``, checked. Raises ConfigError naming what is wrong and the nearest right name."""
-    if callable(topics):
-        raise ConfigError('@consumer takes the topic: @consumer("orders", group="billing")')
-    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    names = _names(topics)
     where = f"@consumer({', '.join(map(repr, names))})"
     known = [*(field for field in ConsumerSpec.__struct_fields__ if field != "topics"), "assignor", "exactly_once"]
     for option in options:
         if option not in known:
-            raise ConfigError(f"@consumer has no option {option!r}{nearest(option, known)}; it has {', '.join(known)}")
+            hint = f": {_ELSEWHERE[option]}" if option in _ELSEWHERE else nearest(option, known)
+            raise ConfigError(f"@consumer has no option {option!r}{hint}; it has {', '.join(known)}")
     options = _translated(options, where)
     _check_choices(options, where)
     read_start(options.get("start", "earliest"))
     try:
         spec = msgspec.convert({"topics": names, **options}, ConsumerSpec)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        expected, _, path = str(error).partition(" - at `$.")
+        name = path.rstrip("`")
+        raise ConfigError(f"{where}: {name}={options.get(name)!r}: {expected[0].lower()}{expected[1:]}") from None
     if bool(names) == (spec.pattern is not None):
         raise ConfigError('@consumer takes topics or pattern="...", one of the two')
+    _check_pattern(spec)
+    if spec.group == "":
+        raise ConfigError(f"{where}: group='': a name; without group= it is named after the bus and the function")
+    if spec.batch is not False and spec.batch < 1:
+        raise ConfigError(f"{where}: batch={spec.batch}: True for a whole fetch, or how many records at most")
     for name, smallest in _LEAST.items():
         value = getattr(spec, name)
         if value is not None and value < smallest:
@@ -134,6 +160,29 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
     _check_delivery(spec, options, where)
     _check_order(spec, where)
     return spec
+
+
+def _names(topics: Any) -> tuple[str, ...]:
+    """One topic or several. Raises ConfigError for what is no topic's name."""
+    example = '@consumer("orders", group="billing"), or a list of names'
+    if isinstance(topics, str):
+        topics = (topics,)
+    if not isinstance(topics, Collection) or isinstance(topics, (bytes, Mapping)):
+        raise ConfigError(f"@consumer takes the topic, not {topics!r}: {example}")
+    names = tuple(cast("Collection[Any]", topics))
+    for name in names:
+        if not isinstance(name, str) or not name or names.count(name) > 1:
+            is_name = isinstance(name, str) and name
+            what = f"names {name!r} twice" if is_name else f"takes the topic's name, not {name!r}"
+            raise ConfigError(f"@consumer {what}: {example}")
+    return cast("tuple[str, ...]", names)
+
+
+def _check_pattern(spec: ConsumerSpec) -> None:
+    try:
+        re.compile(spec.pattern or "")
+    except re.error as error:
+        raise ConfigError(f"@consumer(pattern={spec.pattern!r}) is no regular expression: {error}") from None
 
 
 def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
@@ -144,7 +193,9 @@ def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
     elif isinstance(options.get("assignors"), str):
         options["assignors"] = (options["assignors"],)
     isolation = options.get("isolation")
-    if isinstance(isolation, str) and isolation.upper() in IsolationLevel.__members__:
+    if isinstance(isolation, str):
+        if isolation.upper() not in IsolationLevel.__members__:
+            raise ConfigError(f"{where}: isolation={isolation!r}: 'read_committed' or 'read_uncommitted'")
         options["isolation"] = IsolationLevel[isolation.upper()]
     if "exactly_once" in options:
         _translate_exactly_once(options, where)
