@@ -47,10 +47,10 @@ class Expected:
         self.outputs = outputs(life.seen_at_end, life.found, identity)
         names = _identities(life.seen_at_end, identity)
         self.handled: dict[str, set[Hashable]] = defaultdict(set)
-        """By handler: which records it is called with, by topic and identity."""
+        """By handler: which records it handles to their end, by topic and identity."""
         self.uncommitted = set(_uncommitted(life))
         for call in life.calls:
-            for where, offset in call.records:
+            for where, offset in call.records if call.is_done else ():
                 self.handled[call.handler].add((where.topic, names.get((where, offset))))
         self.groups = _belonging_together(life.calls, self.outputs, identity)
 
@@ -118,9 +118,7 @@ class _Judge:
         self._expected = expected
         self._identity = identity
         self._last = run.last
-        self._handlers: dict[str, Handler[Any, Any]] = {
-            one.handler.__name__: one.handler for one in self._last.handlers
-        }
+        self._handlers = [(self._last.label_of(one), one.handler) for one in self._last.handlers]
         self._at = ", then ".join(f"{_ENDED[run.way]} {life.ended_at}" for life in run.past)
 
     def _finding(self, kind: Kind, where: str, which: str, what: str, advice: str) -> Finding:
@@ -170,15 +168,15 @@ class _Judge:
                 for place in call.records:
                     calls[call.handler, place].append(call)
         names = _identities(self._last.seen_at_end, self._identity)
-        for name, handler in self._handlers.items():
+        for label, handler in self._handlers:
             for where in topics_of(handler, self._last.seen_at_end):
                 for record in self._last.seen_at_end[where]:
                     place = where, record.offset
-                    if (where.topic, names[place]) in self._expected.handled[name]:
-                        yield from self._of_record(handler, record, calls[name, place])
+                    if (where.topic, names[place]) in self._expected.handled[label]:
+                        yield from self._of_record(label, handler, record, calls[label, place])
 
     def _of_record(
-        self, handler: Handler[Any, Any], record: ConsumerRecord, calls: list[HandlerCall]
+        self, label: str, handler: Handler[Any, Any], record: ConsumerRecord, calls: list[HandlerCall]
     ) -> Generator[Finding]:
         name = f"{record.topic_partition}@{record.offset}" + (
             "" if record.key is None else f" (key {record.key!r:.40})"
@@ -186,11 +184,11 @@ class _Judge:
         done = sum(call.is_done for call in calls)
         spec = handler.spec
         if not done:
-            yield self._finding("lost", handler.__name__, name, _how_lost(calls), _why_lost(handler, calls))
+            yield self._finding("lost", label, name, _how_lost(calls), _why_lost(handler, calls))
         elif len(calls) > 1:
             times = "handled twice" if done == 2 else f"handled {done} times" if done > 1 else "begun again"
             why = _why_repeated(spec.delivery, self._run.way, done)
-            yield self._finding("repeated", handler.__name__, name, times, why)
+            yield self._finding("repeated", label, name, times, why)
 
     # outputs ---------------------------------------------------------------------------------------------------------
 
@@ -214,7 +212,7 @@ class _Judge:
                     yield self._finding("doubled_output", topic, f"{name!r:.80}", often, self._why_doubled())
 
     def _why_missing(self) -> str:
-        if any(handler.spec.delivery == "at-most-once" for handler in self._handlers.values()):
+        if any(handler.spec.delivery == "at-most-once" for _, handler in self._handlers):
             return "at-most-once: outputs of records that were committed and not handled to their end are missing"
         return (
             "an input was committed before its output was stored: return outputs from the handler (@bus.producer), or "
@@ -222,7 +220,7 @@ class _Judge:
         )
 
     def _why_doubled(self) -> str:
-        if any(handler.spec.exactly_once for handler in self._handlers.values()):
+        if any(handler.spec.exactly_once for _, handler in self._handlers):
             return (
                 "doubled outputs of an exactly-once handler were sent past its transaction: return them "
                 "(@bus.producer), or take `tx: Transaction` and tx.send them; bus.send is stored at once and not undone"

@@ -91,6 +91,8 @@ class Past(NamedTuple):
 
 
 _at_work: ContextVar[HandlerCall | None] = ContextVar("eventbus_crash_points_at_work", default=None)
+_group: ContextVar[str | None] = ContextVar("eventbus_crash_points_group", default=None)
+"""Set by the polls of a handler; the tasks that call it are begun by them, and inherit it."""
 
 
 class Settings(NamedTuple):
@@ -210,6 +212,7 @@ class Process:
             if not call.is_awaited:
                 return None
         if call.step == "fetch":
+            _group.set(call.group)
             if call.when == "before" and call.group in self._polled:
                 return None
             self._polled.add(call.group)
@@ -224,7 +227,7 @@ class Process:
     async def watch(self, given: Any, call_next: CallNext) -> Any:
         """The outermost middleware: sees each call begin and end."""
         records = cast("list[ConsumerRecord]", given if isinstance(given, list) else [given])
-        call = HandlerCall(inside_handler.get(), records)
+        call = HandlerCall(self.label(inside_handler.get(), _group.get()), records)
         if self._hit("before", f"handler {call.label}"):
             await self._rest()
         self._begins(call)
@@ -252,8 +255,16 @@ class Process:
         self._events += 1
         _at_work.set(call)
 
+    def label(self, name: str, group: str | None) -> str:
+        """What to call a handler: its name, with its group where handlers of several groups have that name."""
+        groups = {self.bus.group_of(handler) for handler in self.bus.handlers if handler.__name__ == name}
+        return name if len(groups) <= 1 else f"{group}.{name}"
+
+    def label_of(self, runner: Runner) -> str:
+        return self.label(runner.handler.__name__, runner.group)
+
     def _is_async(self, handler: str) -> bool:
-        return all(one.handler.signature.is_async for one in self.handlers if one.handler.__name__ == handler)
+        return all(one.handler.signature.is_async for one in self.handlers if self.label_of(one) == handler)
 
     @coroutine
     def watched(self, work: Awaitable[Any], call: HandlerCall | None = None) -> Generator[Any, Any, Any]:

@@ -292,6 +292,45 @@ def test_an_acknowledgement_before_the_work(backend: str) -> None:
 
 
 @BACKENDS
+def test_handlers_of_one_name_in_two_groups_are_told_apart(backend: str) -> None:
+    """What one of them handles does not stand for what the other has lost, nor count as a second time."""
+
+    def two() -> EventBus:
+        bus = shop()
+
+        def listen(group: str, **options: Any) -> None:
+            @bus.consumer("orders", group=group, ack="manual", **options)
+            async def handle(record: ConsumerRecord) -> None:
+                if group == "hasty":
+                    await record.ack_now()
+                await anyio.lowlevel.checkpoint()
+                record.ack()
+
+        listen("good", order="key", concurrency=2)
+        listen("hasty")
+        return bus
+
+    report = play(two, backend, pairs=0)
+    assert {finding.where for finding in report.lost} == {"hasty.handle"}
+    stopped = play(two, backend, pairs=0, ways=("stop",))
+    assert not [finding for finding in stopped.findings if "twice" in finding.what], str(stopped)
+
+
+def test_a_record_that_is_skipped_is_not_lost() -> None:
+    def picky() -> EventBus:
+        bus = shop()
+
+        @bus.consumer("orders", group="g", on_error="skip")
+        async def bill(order: bytes) -> None:
+            if order == b"2":
+                raise ValueError("no order")
+
+        return bus
+
+    play(picky).assert_no_loss()
+
+
+@BACKENDS
 def test_an_exactly_once_handler_that_sends_past_its_transaction(backend: str) -> None:
     bus = shop()
 
