@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from eventbus.backends.base import Backend
@@ -27,8 +27,15 @@ from eventbus.types import (
 class Admin:
     """Administration, the same on every backend. Every change is durable when its call returns."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, check_home: Callable[[str], None]) -> None:
+        """``check_home`` raises ConfigError where the log is not to be used, naming what was tried."""
+        self._log = backend
+        self._check_home = check_home
+
+    @property
+    def _backend(self) -> Backend:
+        self._check_home("a method of bus.admin")
+        return self._log
 
     async def create_topic(
         self,

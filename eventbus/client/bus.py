@@ -125,7 +125,7 @@ class EventBus(Declarations, Sending):
         self._stopped_by: signal.Signals | None = None
         self.failure: HandlerError | None = None
         """The first handler error that stopped a partition since the last start; None while all is well."""
-        self.admin: Admin = Admin(self._backend)
+        self.admin: Admin = Admin(self._backend, self._check_home)
         """Topics, offsets and groups."""
 
     def __repr__(self) -> str:
@@ -157,7 +157,7 @@ class EventBus(Declarations, Sending):
         if self.is_running:
             raise ConfigError("on_backend: the bus is running already; enter it before the bus starts")
         before = self._backend, self._clock, self.admin, self._middleware
-        self._backend, self._clock, self.admin = backend, clock, Admin(backend)
+        self._backend, self._clock, self.admin = backend, clock, Admin(backend, self._check_home)
         self._middleware = (*check_middleware(middleware, "on_backend"), *self._middleware)
         self._transactions = Transactions(self.new_producer, backend.timers)
         try:
@@ -419,8 +419,7 @@ class EventBus(Declarations, Sending):
 
     async def flush(self) -> None:
         """Return when every record sent by this bus so far is stored or has failed."""
-        if self._bridge is not None:
-            self._bridge.home.check("flush")
+        self._check_home("flush")
         if self._producers is not None:
             await self._producers.flush()
 
@@ -490,9 +489,12 @@ class EventBus(Declarations, Sending):
     def _running(self, what: str) -> anyio.abc.TaskGroup:
         if self._tasks is None:
             raise _not_running(what)
+        self._check_home(what)
+        return self._tasks
+
+    def _check_home(self, what: str) -> None:
         if self._bridge is not None:
             self._bridge.home.check(what)
-        return self._tasks
 
 
 def _not_running(what: str) -> ConfigError:

@@ -163,19 +163,20 @@ class Consumer:
 
     async def subscribe(
         self,
-        *topics: str,
+        *names: str | Sequence[str],
         pattern: str | None = None,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
     ) -> None:
-        """Read ``topics``, or every topic whose whole name matches ``pattern``, new ones too; with a group, its share.
+        """Read these topics, or every one whose whole name matches ``pattern``, new ones too; with a group, its share.
 
         The listeners replace those given before, see `RebalanceListener`. Partitions that were being read already and
         stay go on where they are. A sole member has its partitions on return; beside others the next polls get them.
         Raises UnknownTopicOrPartition, InvalidSessionTimeout, InconsistentGroupProtocol (the members have no assignor
         in common), FencedInstanceId, GroupMaxSizeReached.
         """
+        topics = [topic for name in names for topic in ((name,) if isinstance(name, str) else name)]
         if not topics and pattern is None:
             await self.unsubscribe()  # as in Kafka: a subscription to nothing is none
             return

@@ -17,6 +17,8 @@ def partition_of(given: Any) -> TopicPartition:
         return given
     if isinstance(given, tuple) and len(cast("tuple[Any, ...]", given)) == 2:
         return TopicPartition(*cast("tuple[str, int]", given))
+    if isinstance(given, (list, set, tuple)):
+        raise ConfigError(f"{given!r} is no partition: give several one by one, pause(*partitions)")
     raise ConfigError(f"{given!r} is no partition: write TopicPartition({given!r}, 0)")
 
 

@@ -614,6 +614,19 @@ async def test_chosen_partitions_are_read_and_new_ones_are_not(filled: Any) -> N
                 pass
 
 
+async def test_several_topics_at_once_may_be_a_list(make_bus: Any) -> None:
+    async with make_bus() as bus:
+        for topic in ("a", "b", "c"):
+            await bus.admin.create_topic(topic)
+        async with bus.new_consumer(group="g") as consumer:
+            await consumer.subscribe(["a", "b"])
+            assert consumer.subscription() == ["a", "b"]
+            await consumer.subscribe("c", ("a",))
+            assert consumer.subscription() == ["a", "c"]
+            with pytest.raises(ConfigError, match=r"one by one, pause\(\*partitions\)"):
+                consumer.pause([TopicPartition("a", 0)])  # pyright: ignore[reportArgumentType]
+
+
 async def test_subscription_and_unsubscribe(filled: Any) -> None:
     bus, fill = filled
     told: list[tuple[str, list[TopicPartition]]] = []

@@ -66,6 +66,9 @@ async def test_a_producer_in_another_thread(make_bus: Any, interceptors: list[An
                 bus.new_producer,
                 lambda: bus.new_consumer("t"),
                 lambda: bus.transaction("two"),
+                bus.admin.list_topics,
+                lambda: bus.admin.create_topic("u"),
+                lambda: bus.admin.delete_group("g"),
             ]
             for use in uses:
                 error = await elsewhere(use)
