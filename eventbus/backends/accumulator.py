@@ -62,7 +62,7 @@ class Accumulator:
         self._sequence = -1
         """Of the next record; -1 without idempotence."""
         self._builder: BatchBuilder | None = None
-        self._delivery = BatchDelivery(*topic_partition)
+        self._delivery = BatchDelivery(*topic_partition, producer.home)
         self._limit_bytes = 0
 
     def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> Delivery:
@@ -151,7 +151,7 @@ class Accumulator:
 
     def _open(self) -> BatchBuilder:
         self._limit_bytes = self._producer.opening(self)
-        self._delivery = BatchDelivery(*self.topic_partition)
+        self._delivery = BatchDelivery(*self.topic_partition, self._producer.home)
         self._builder = BatchBuilder(self._producer.config.compression)
         return self._builder
 

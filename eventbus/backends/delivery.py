@@ -7,9 +7,10 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
-from eventbus.errors import EventBusError
+from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import RecordMetadata
 
 logger = logging.getLogger("eventbus.producer")
@@ -18,12 +19,21 @@ OnDelivery = Callable[[RecordMetadata | None, EventBusError | None], None]
 """Called once per record: with its metadata, or with the error."""
 
 
+def this_loop() -> Any:
+    """The event loop of this task; None where there is no task."""
+    try:
+        return anyio.lowlevel.current_token().native_token
+    except RuntimeError:
+        return None
+
+
 class BatchDelivery:
     """The outcome of one batch: pending, stored at an offset, or failed. A whole batch fails or succeeds together."""
 
     __slots__ = (
         "_callbacks",
         "_event",
+        "_home",
         "base_offset",
         "count",
         "done",
@@ -33,7 +43,8 @@ class BatchDelivery:
         "topic",
     )
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, partition: int, home: Any = None) -> None:
+        """``home``: the event loop that will know the outcome, and the only one that can be woken by it."""
         self.topic = topic
         self.partition = partition
         self.done = False
@@ -41,6 +52,7 @@ class BatchDelivery:
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.count = 0
+        self._home = home
         self._event: anyio.Event | None = None
         self._callbacks: list[Callable[[], None]] | None = None
 
@@ -85,8 +97,14 @@ class BatchDelivery:
             self._callbacks.append(callback)
 
     async def wait(self) -> None:
-        """Return when the outcome is known, good or bad."""
+        """Return when the outcome is known, good or bad. Raises ConfigError in an event loop that cannot know it."""
         if not self.done:
+            if self._home is not None and self._home is not this_loop():
+                raise ConfigError(
+                    f"a record for {self.topic}-{self.partition} was awaited in another event loop than it was sent "
+                    "in, and is still on its way: await it there, or use `with bus.blocking() as b:` here, whose "
+                    "b.send_nowait(...) gives a future that any thread can wait for"
+                )
             if self._event is None:
                 self._event = anyio.Event()
             await self._event.wait()

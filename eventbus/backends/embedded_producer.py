@@ -14,7 +14,7 @@ import anyio
 
 from eventbus.backends.accumulator import Accumulator, Identity
 from eventbus.backends.base import Add, Append, ProducerConfig, Send
-from eventbus.backends.delivery import BatchDelivery
+from eventbus.backends.delivery import BatchDelivery, this_loop
 from eventbus.backends.embedded_transactions import ProducerTransactions
 from eventbus.backends.engine import Engine
 from eventbus.errors import (
@@ -74,6 +74,8 @@ class EmbeddedProducer:
         self.store: Callable[..., AppendInfo] = engine.broker.append_built
         self.identity = _NOT_IDENTIFIED
         """What batches are stamped with. An accumulator that knows another one asks `identify`."""
+        self.home = this_loop()
+        """Where outcomes are told."""
         self._closed = False
         self._opened = anyio.Event()
         self._stored = anyio.Event()

@@ -14,19 +14,11 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.abc
-import anyio.lowlevel
 
+from eventbus.backends.delivery import this_loop
 from eventbus.errors import ConfigError
 
 T = TypeVar("T")
-
-
-def _loop() -> Any:
-    """The event loop of this task; None where there is no task."""
-    try:
-        return anyio.lowlevel.current_token().native_token
-    except RuntimeError:
-        return None
 
 
 class Home:
@@ -34,16 +26,16 @@ class Home:
 
     def __init__(self) -> None:
         self.thread = get_ident()
-        self._loop = _loop()
+        self._loop = this_loop()
         self._task = None if self._loop is None else anyio.get_current_task().id
 
     def is_here(self) -> bool:
         """This is a task of that thread and event loop."""
-        return get_ident() == self.thread and _loop() is self._loop
+        return get_ident() == self.thread and this_loop() is self._loop
 
     def check(self, what: str) -> None:
         """Raises ConfigError in any other thread or event loop."""
-        if get_ident() != self.thread or _loop() is not self._loop:  # `is_here`, without a call: each send asks
+        if get_ident() != self.thread or this_loop() is not self._loop:  # `is_here`, without a call: each send asks
             raise self.elsewhere(what)
 
     def check_task(self, what: str) -> None:
@@ -65,7 +57,7 @@ class Home:
         if get_ident() != self.thread:
             where = f"thread {threading.current_thread().name!r}"
         else:
-            where = "another event loop" if _loop() is not None else "no task of an event loop"
+            where = "another event loop" if this_loop() is not None else "no task of an event loop"
         return ConfigError(
             f"{what} was called in {where}, and the bus runs in the event loop of another: use "
             "`with bus.blocking() as b:` there and call the same on `b`"

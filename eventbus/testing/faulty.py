@@ -25,7 +25,7 @@ from eventbus.backends.base import (
     Send,
 )
 from eventbus.backends.clock import Timers
-from eventbus.backends.delivery import BatchDelivery, Delivery
+from eventbus.backends.delivery import BatchDelivery, Delivery, this_loop
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.backends.engine import Engine
 from eventbus.errors import ConfigError, EventBusError, KafkaError, TransactionAborted
@@ -398,7 +398,7 @@ class FaultyProducer:
         return append(key, value, headers, timestamp_ms)
 
     def _hold(self, line: _Line, waits: list[Wait], append: Callable[[], Delivery]) -> BatchDelivery:
-        delivery = BatchDelivery(*line.where)
+        delivery = BatchDelivery(*line.where, this_loop())
         if not line.held:
             self._begun.append(line)
             self._some_begun.set()

@@ -117,13 +117,18 @@ def test_another_event_loop_of_the_same_thread() -> None:
     ready: list[Any] = []
 
     async def session() -> None:
-        async with bus, bus.new_consumer("t") as consumer:
-            ready.append(consumer)
+        lingering = {"linger_ms": 3_600_000}
+        async with bus, bus.new_consumer("t") as consumer, bus.new_producer(**lingering) as producer:
+            ready.append((consumer, producer.send_nowait("t", b"x")))
             await stop.wait()
 
+    async def awaited(handle: Any) -> Any:
+        return await handle
+
     async def test() -> None:
-        (consumer,) = ready
+        [(consumer, handle)] = ready
         for use in (
+            lambda: awaited(handle),
             lambda: bus.send_many("t", [b"x"]),
             bus.flush,
             bus.drain,
@@ -143,6 +148,8 @@ def test_another_event_loop_of_the_same_thread() -> None:
     loop.call_soon(stop.set)
     loop.run_until_complete(task)
     loop.close()
+    [(_, handle)] = ready
+    assert asyncio.run(awaited(handle)).offset == 0  # what is known is told anywhere
 
 
 async def test_who_may_close_a_bus(make_bus: Any) -> None:
