@@ -222,14 +222,25 @@ def _standing(facts: Facts, limit_ms: int) -> Verdict | None:
         return None
     longest = max(late, key=lambda one: late[one])
     others = f" (and {len(late) - 1} more partitions)" if len(late) > 1 else ""
-    why = (
-        "records were handled and never acknowledged: every path of the handler must lead to record.ack()"
-        if facts.acks_by_hand
-        else "they are not fetched, or outputs of the handler are not stored; the log's warnings may say why"
-    )
+    oldest = max(facts.at_work, key=lambda one: one.for_ms, default=None)
+    if oldest is not None and oldest.for_ms > limit_ms:
+        why = (
+            f"the handler is at work elsewhere, at {oldest.topic_partition} offset {oldest.offset} for "
+            f"{_seconds(oldest.for_ms)}: see what it waits for, limit it with timeout=..., or raise concurrency="
+        )
+    elif facts.acks_by_hand:
+        why = (
+            "no handler is at work there: records were handled and never acknowledged: every path of the handler must "
+            "lead to record.ack()"
+        )
+    else:
+        why = (
+            "no handler is at work there: they are not fetched, or outputs of the handler are not stored; the log's "
+            "warnings may say why"
+        )
     return _wedged(
         f"no record of {longest} has finished for {_seconds(late[longest])}{others}, {facts.lag.get(longest, 0):,} "
-        f"wait, and no handler is at work: {why}"
+        f"wait, and {why}"
     )
 
 

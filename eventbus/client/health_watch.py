@@ -99,13 +99,15 @@ class _Track:
         self._rebalancing_since = _since(self._rebalancing_since, moves, now)
         self._polls_fail_since = _since(self._polls_fail_since, bool(runner.poll_error), now)
         self._see_lag(lag, now)
+        failed = {one: lane.error for one, lane in runner.lanes.items() if lane.error is not None}
+        error = runner.error or next(iter(failed.values()), None)
         return Facts(
             handler=runner.handler.__name__,
             group=runner.group,
             running_ms=_ago(runner.started_at, now) or 0,
             has_left=runner.has_left,
-            error="" if runner.error is None else str(runner.error),
-            stopped=tuple(one for one, lane in runner.lanes.items() if lane.error is not None),
+            error="" if error is None else str(error),
+            stopped=tuple(failed),
             since_last_poll_ms=_ago(runner.last_poll_at, now),
             since_last_commit_ms=_ago(runner.last_commit_at, now),
             since_last_assignment_ms=_ago(runner.last_assigned_at, now),
@@ -113,7 +115,7 @@ class _Track:
             polls_failing_ms=_ago(self._polls_fail_since, now),
             poll_error=runner.poll_error,
             commits_failing_ms=_ago(runner.commit_failing_since, now),
-            commit_error=runner.commit_error,
+            commit_error=runner.commit_error or "the log does not answer",
             assignment=tuple(sorted(lag)),
             lag=lag,
             at_work=[RecordAtWork(one.topic_partition, one.offset, _ms(now - one.since)) for one in runner.at_work()],

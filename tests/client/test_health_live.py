@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import anyio
@@ -10,6 +11,7 @@ import pytest
 
 from eventbus import BusHealth, ConsumerRecord, HandlerHealth, TopicPartition
 from eventbus.testing import TestBus
+from eventbus.testing.faulty import Call, Wait
 
 
 @pytest.fixture
@@ -205,6 +207,32 @@ async def test_commits_that_fail_are_degraded_then_wedged_then_well(bus: TestBus
             health = await bus.health()
             assert health.status == "failed" and "no offset could be committed for" in health.reason
         await bus.clock.advance(seconds=10)
+        assert (await bus.health()).status == "ok"
+
+
+async def test_a_commit_that_is_never_answered_is_told_while_records_go_on(bus: TestBus) -> None:
+    bus.topic("t")
+
+    @bus.consumer("t", group="g")
+    async def handle(text: str) -> None: ...
+
+    answered = anyio.Event()
+    backend = bus.log._memory.backend  # pyright: ignore[reportPrivateUsage] - a fault no method of faults has
+
+    def keep_waiting(call: Call) -> Wait | None:
+        return answered.wait if call.step == "commit" and call.when == "before" else None
+
+    async with bus:
+        backend.hooks.append(keep_waiting)
+        for seconds, status in ((3, "ok"), (30, "degraded"), (60, "failed")):
+            await bus.send("t", "x")
+            await bus.clock.advance(seconds=seconds)
+            health = await bus.health()
+            assert health.status == status, health.reason
+        assert re.search(r"no offset could be committed for 9\d s: the log does not answer", health.reason)
+        backend.hooks.remove(keep_waiting)
+        answered.set()
+        await bus.clock.advance(seconds=1)
         assert (await bus.health()).status == "ok"
 
 

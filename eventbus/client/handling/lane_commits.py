@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Mapping
 
 import anyio
@@ -54,8 +55,17 @@ class LaneCommits:
         """Seconds on the timers."""
         self.error = ""
         """What kept the last commit from being stored; "" when it was."""
-        self.failing_since: float | None = None
-        """Seconds on the timers; None while commits are stored."""
+        self._failing_since: float | None = None
+        self._unanswered: list[float] = []
+        """When the commits were asked for that are under way."""
+
+    @property
+    def failing_since(self) -> float | None:
+        """Seconds on the timers; None while commits are stored. One that is not answered for long fails, too."""
+        asked_at = min(self._unanswered, default=math.inf)
+        if self._failing_since is None and self._timers.current_time() - asked_at > _LONGEST_PAUSE_SECONDS:
+            return asked_at
+        return self._failing_since
 
     def expect(self) -> None:
         """A lane is at work: commit what it has finished at the end of an interval."""
@@ -117,24 +127,28 @@ class LaneCommits:
                 moving.append(lane)
         if not offsets:
             return
+        asked_at = self._timers.current_time()
+        self._unanswered.append(asked_at)
         try:
             await self._consumer.commit(offsets)
         except EventBusError as error:
             for lane in moving:
                 lane.was_committed(offsets[lane.topic_partition].offset, error)
             raise
+        finally:
+            self._unanswered.remove(asked_at)
         for lane in moving:
             lane.was_committed(offsets[lane.topic_partition].offset)
         self.succeeded()
 
     def succeeded(self) -> None:
         """A commit was stored."""
-        self.error, self._failures, self.failing_since = "", 0, None
+        self.error, self._failures, self._failing_since = "", 0, None
         self.last_commit_at = self._timers.current_time()
 
     def failed(self, error: EventBusError) -> None:
         """A commit was refused, and not because the group rebalances."""
         self.error = str(error)
         self._failures += 1
-        if self.failing_since is None:
-            self.failing_since = self._timers.current_time()
+        if self._failing_since is None:
+            self._failing_since = self._timers.current_time()
