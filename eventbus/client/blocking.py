@@ -369,15 +369,17 @@ class BlockingBus(_BlockingSending):
                 for record in consumer: ...
 
     When the bus is not running, entering starts an event loop in a thread of its own and the bus on it, and leaving
-    closes both. When it runs already (this is a plain handler's thread, or a web framework's), entering joins it and
-    leaving closes nothing. Any number of threads may use one at once. On the loop's own thread every call raises
-    ConfigError: it would wait for itself. So does a call that a closing bus can no longer answer.
+    closes both: of several that are in this object's block the last one does. When it runs already (this is a plain
+    handler's thread, or a web framework's), entering joins it and leaving closes nothing. Any number of threads may use
+    one at once. On the loop's own thread every call raises ConfigError: it would wait for itself. So does a call that a
+    closing bus can no longer answer.
     """
 
     def __init__(self, bus: EventBus, bridge: BridgeOf) -> None:
         super().__init__(bridge, lambda: bus)
         self._bus = bus
         self._own: ExitStack | None = None
+        self._inside = 0
 
     def __enter__(self) -> Self:
         _refuse_in_a_loop()
@@ -387,12 +389,15 @@ class BlockingBus(_BlockingSending):
                     portal = stack.enter_context(anyio.from_thread.start_blocking_portal())
                     stack.enter_context(portal.wrap_async_context_manager(self._bus))
                     self._own = stack.pop_all()
+            self._inside += 1
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        own, self._own = self._own, None
+        with _starting:
+            self._inside -= 1
+            own, self._own = (None, self._own) if self._inside else (self._own, None)
         return None if own is None else own.__exit__(kind, error, traceback)
 
     @property

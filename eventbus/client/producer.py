@@ -34,6 +34,7 @@ GroupLike = HasGroup | GroupMetadata | str
 """Whose offsets: a consumer, what it says of itself, or a group without members by its name."""
 
 _KEYS_REMEMBERED = 65_536
+_LAST_MS = (1 << 63) - 1
 _SLICE = 1_000
 """Records of a `send_many` between two looks at the rest of the world: about a millisecond."""
 
@@ -114,6 +115,8 @@ class Producer:
             raise self._home.elsewhere("send")
         if timestamp_ms is None:
             timestamp_ms = self._clock()
+        elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS:
+            raise _no_time(timestamp_ms)
         entry = self._topics.get(topic) or self._topic(topic)
         data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
         if type(key) is not bytes:
@@ -149,6 +152,8 @@ class Producer:
             raise self._home.elsewhere("send_nowait")
         if timestamp_ms is None:
             timestamp_ms = self._clock()
+        elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS:
+            raise _no_time(timestamp_ms)
         entry = self._topics.get(topic) or self._topic(topic)
         # Bytes are the common case and this is the hottest path of all: nothing is called for them.
         data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
@@ -185,6 +190,8 @@ class Producer:
         self._home.check("send_many")
         entry = self._topics.get(topic) or self._topic(topic)
         packed = pack_headers(headers) if headers else ()
+        if timestamp_ms is not None and (type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS):
+            raise _no_time(timestamp_ms)
         now_ms = self._clock() if timestamp_ms is None else timestamp_ms
         batches: list[BatchDelivery] = []
         latest: dict[int, BatchDelivery] = {}
@@ -349,11 +356,22 @@ async def _unstored(batches: list[BatchDelivery], *, wait: bool) -> list[BatchDe
     return [batch for batch in batches if not batch.done]
 
 
+def _no_time(timestamp_ms: Any) -> ConfigError:
+    """Said before the record is in a batch: all that share it would fail."""
+    return ConfigError(
+        f"timestamp_ms={timestamp_ms!r}: whole milliseconds since the epoch, as int(time.time() * 1000); leave it out "
+        "for now"
+    )
+
+
 def pack_headers(headers: HeadersLike) -> Headers:
     """Headers as stored: pairs in order; text becomes UTF-8. Raises ConfigError for anything else."""
-    pairs = cast("Iterable[tuple[Any, Any]]", headers.items() if isinstance(headers, Mapping) else headers)
+    pairs = cast("Iterable[Any]", headers.items() if isinstance(headers, Mapping) else headers)
     packed: list[Header] = []
-    for name, value in pairs:
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(cast("tuple[Any, ...]", pair)) != 2:
+            raise ConfigError(f"headers: {pair!r} is no pair: {{'trace': b'1'}}, or [('trace', b'1'), ...]")
+        name, value = cast("tuple[Any, Any]", pair)
         if not isinstance(name, str):
             raise ConfigError(f"header names are text: {name!r} is {type(name).__name__}")
         if isinstance(value, str):

@@ -89,6 +89,29 @@ def test_a_bus_is_entered_again_and_again() -> None:
             b.send("t", b"x")
 
 
+def test_the_last_one_to_leave_closes() -> None:
+    bus = declared()
+    shared = bus.blocking()
+    entered, leave = threading.Event(), threading.Event()
+
+    def beside() -> int:
+        with shared as b:
+            entered.set()
+            assert leave.wait(30)
+            return b.send("t", "beside").offset
+
+    with ThreadPoolExecutor(1) as pool:
+        with shared:
+            with shared as b:
+                b.send("t", "inside")
+            shared.send("t", "outside")
+            answer = pool.submit(beside)
+            assert entered.wait(30)
+        leave.set()
+        assert answer.result(30) == 2
+    assert not bus.is_running
+
+
 def test_what_belonged_to_a_bus_that_was_closed_says_so() -> None:
     bus = declared("memory://blocking-closed")
     with bus.blocking() as b:

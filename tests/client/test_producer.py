@@ -158,6 +158,26 @@ async def test_headers_must_be_headers(make_bus: Any) -> None:
             await bus.send("t", b"x", headers={"n": 1})
 
 
+@pytest.mark.parametrize("headers", ["abc", ["abc"], [("a", b"1", b"2")], [5]])
+async def test_headers_are_pairs(make_bus: Any, headers: Any) -> None:
+    async with make_bus(auto_create_topics=True) as bus:
+        with pytest.raises(ConfigError, match="is no pair"):
+            await bus.send("t", b"x", headers=headers)
+
+
+@pytest.mark.parametrize("time", [1_700_000_000_000.5, 2e12, 1 << 63, -1, "now", True])
+async def test_a_time_that_is_none_fails_its_own_record_alone(make_bus: Any, time: Any) -> None:
+    """As time.time() * 1000 gives it: the batch could not be written, and the whole bus ended."""
+    async with make_bus(auto_create_topics=True) as bus:
+        first = bus.send_nowait("t", b"first")
+        for send in (bus.send, bus.send_nowait):
+            with pytest.raises(ConfigError, match=r"whole milliseconds since the epoch"):
+                await send("t", b"x", timestamp_ms=time)
+        with pytest.raises(ConfigError, match="whole milliseconds"):
+            await bus.send_many("t", [b"x"], timestamp_ms=time)
+        assert (await first).offset == 0 and (await bus.send("t", b"second", timestamp_ms=5)).offset == 1
+
+
 async def test_what_failed_is_logged_even_if_nobody_awaits(make_bus: Any, caplog: pytest.LogCaptureFixture) -> None:
     async with make_bus() as bus:
         await bus.admin.create_topic("t", configs={"max.message.bytes": 500})
