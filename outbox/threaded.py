@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -24,7 +25,9 @@ class ThreadedConnection:
         self._begun = engine.begin()
         self._connection: Connection | None = None
         self._one = anyio.CapacityLimiter(1)
-        """A connection is for one thread at a time."""
+        self._alone = threading.Lock()
+        """A connection is for one thread at a time. What asyncio itself cancels (`asyncio.timeout`) leaves the limiter
+        before its thread is through: else the rollback would pass the statement, which began a transaction anew."""
 
     async def __aenter__(self) -> ThreadedConnection:
         self._connection = await self._in_thread(self._begun.__enter__)
@@ -39,7 +42,11 @@ class ThreadedConnection:
             await self._in_thread(partial(self._begun.__exit__, kind, error, traceback))
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(function, limiter=self._one)
+        def call() -> T:
+            with self._alone:
+                return function()
+
+        return await anyio.to_thread.run_sync(call, limiter=self._one)
 
     async def run_sync(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call ``fn(connection, ...)`` in a worker thread."""

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import sqlite3
+import threading
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
@@ -560,6 +563,35 @@ async def test_a_cancelled_block_writes_nothing(database: Database) -> None:
         assert database.rows() == []
         await work(consumer, offsets)
         assert database.rows() == all_rows()
+
+
+async def test_a_statement_that_asyncio_cancels_is_rolled_back_with_the_others(file_database: Database) -> None:
+    """asyncio's own cancellation leaves a thread at work behind; the rollback must not pass it."""
+    database = file_database
+    at_work, go_on, order = threading.Event(), threading.Event(), list[str]()
+
+    def hold(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT INTO seen") and not at_work.is_set():
+            at_work.set()
+            go_on.wait(20)
+            order.append("statement")
+
+    async with filled() as bus, bus.new_consumer(group="g") as consumer:
+        offsets = SqlOffsets(database.engine, "g")
+        await offsets.follow(consumer, "t")
+        event.listen(database.engine, "before_cursor_execute", hold)
+        event.listen(database.engine, "rollback", lambda connection: order.append("rollback"))
+        task = asyncio.ensure_future(work_once(consumer, offsets, 4))
+        await anyio.to_thread.run_sync(at_work.wait)
+        task.cancel()
+        for _ in range(1_000):
+            await anyio.lowlevel.checkpoint()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert order == ["statement", "rollback"]
+        await work(consumer, offsets)
+    assert database.rows() == all_rows()
 
 
 async def test_what_a_connection_can_do(database: Database) -> None:
