@@ -315,3 +315,19 @@ async def test_transactions_that_wait_for_each_other_say_so(
                     await anyio.lowlevel.checkpoint()
             order.append("first")
     assert order == ["first", "second"]
+
+
+async def test_an_output_that_cannot_be_written_is_no_record_that_cannot_be_read(make_bus: Any) -> None:
+    """The error of a value without a byte form spoke of reading."""
+    bus = make_bus()
+    bus.topic("t")
+
+    @bus.consumer("t", group="g")
+    @bus.producer("out")
+    async def handle(value: bytes) -> object:
+        return object()
+
+    async with bus:
+        await bus.send("t", b"x")
+        with pytest.raises(HandlerError, match=r"t-0 offset 0, key None: the value of a .* 'out' cannot be written"):
+            await bus.drain()

@@ -76,11 +76,11 @@ def handler_error(handler: Handler[Any, Any], record: ConsumerRecord, error: Exc
     many = f" (a batch of {count} records)" if count > 1 else ""
     where = f"{record.topic}-{record.partition} offset {record.offset}{many}, key {record.key!r:.80}"
     if isinstance(error, CallTimedOut):
-        what = "its call was given up"
+        what = "its call was given up: "
     elif isinstance(error, SerializationError):
-        what = "cannot be read"
+        what = ""  # it says itself whether the record cannot be read, or an output not be written
     else:
-        what = f"made it raise {type(error).__name__}"
-    wrapped = HandlerError(f"handler {handler.__name__!r}: {where}: {what}: {error}")
+        what = f"made it raise {type(error).__name__}: "
+    wrapped = HandlerError(f"handler {handler.__name__!r}: {where}: {what}{error}")
     wrapped.__cause__ = error
     return wrapped
