@@ -27,7 +27,7 @@ _DEAD = "Dead"
 def register(subcommands: Subcommands) -> None:
     parser = subcommands.add_parser(
         "groups",
-        help="list, describe, reset and delete consumer groups",
+        help="list, describe, reset and delete consumer groups; their events",
         description="Consumer groups: who reads what, and how far they are. CURRENT-OFFSET is the next offset to be\n"
         "read, LOG-END-OFFSET the next to be written; LAG is the difference.",
     )
@@ -49,9 +49,9 @@ def register(subcommands: Subcommands) -> None:
     events = actions.add_parser(
         "events",
         help="a group's rebalances: when, why, how much moved",
-        description="The generations of a group that its log still holds: when each was assigned, what had changed,\n"
-        "and how many partitions got another owner. AFTER is how long the one before had lasted. Not stored, so not\n"
-        "shown: how long a rebalance took, and whether a member left or its session ended.",
+        description="The generations of a group that its log still holds: when each was assigned, what had\n"
+        "changed, and how many partitions got another owner. AFTER is how long the one before had lasted.\n"
+        "Not stored, so not shown: how long a rebalance took, and whether a member left or its session ended.",
     )
     _add_group(events, "the group's name")
     events.set_defaults(run=show_group_events)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def register(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser("topics", help="create, list, describe, alter and delete topics")
+    parser = subcommands.add_parser("topics", help="create, list, describe, alter and delete topics; skew of keys")
     actions = parser.add_subparsers(metavar="ACTION", title="actions")
 
     listing = actions.add_parser("list", help="the names of all topics")
