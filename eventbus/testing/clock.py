@@ -166,6 +166,11 @@ class FakeClock:
     def _next_deadline_us(self) -> int | None:
         loop = anyio.lowlevel.current_token()
         while self._timers and (self._timers[0].fire is None or self._timers[0].loop != loop):
+            if self._timers[0].fire is not None and not _has_ended(self._timers[0].loop):
+                raise ConfigError(
+                    "tasks of another event loop wait by this clock, and cannot be woken from here: a bus, its clock "
+                    "and its tests share one loop (pytest-asyncio: the same loop_scope for the fixture and the tests)"
+                )
             self._over -= heapq.heappop(self._timers).fire is None  # else its event loop has ended, and it with it
         return self._timers[0].deadline_us if self._timers else None
 
@@ -224,6 +229,12 @@ class FakeClock:
             if task is not this_task and _is_at_work(task) and id(task) not in outer:
                 return task
         return None
+
+
+def _has_ended(loop: anyio.lowlevel.EventLoopToken) -> bool:
+    """asyncio's loops say so; one of trio's ends with what it was begun for."""
+    native = loop.native_token
+    return not isinstance(native, asyncio.AbstractEventLoop) or native.is_closed()
 
 
 def _is_at_work(task: asyncio.Task[object]) -> bool:

@@ -313,6 +313,28 @@ def test_a_clock_serves_one_event_loop_after_the_other(backend: str) -> None:
     assert clock._timers == []
 
 
+def test_who_waits_in_another_loop_is_not_forgotten() -> None:
+    """A fixture's loop of the session, and a test's own."""
+    clock, woken = FakeClock(), list[float]()
+
+    async def wait() -> None:
+        await clock.sleep(1)
+        woken.append(clock.current_time())
+
+    async def advance() -> None:
+        await clock.advance(seconds=1)
+
+    session = asyncio.new_event_loop()
+    task = session.create_task(wait())
+    session.run_until_complete(asyncio.sleep(0))
+    with pytest.raises(ConfigError, match=r"another event loop .* loop_scope"):
+        asyncio.run(advance())
+    session.run_until_complete(advance())
+    session.run_until_complete(task)
+    session.close()
+    assert woken == [1]
+
+
 def test_nothing_waits_in_reality(run: Callable[[Test], None]) -> None:
     async def test(clock: FakeClock) -> None:
         async with anyio.create_task_group() as tasks:
