@@ -55,12 +55,14 @@ class Home:
     def elsewhere(self, what: str) -> ConfigError:
         """What a caller is told who is not at home."""
         if get_ident() != self.thread:
-            where = f"thread {threading.current_thread().name!r}"
-        else:
-            where = "another event loop" if this_loop() is not None else "no task of an event loop"
+            return ConfigError(
+                f"{what} was called in thread {threading.current_thread().name!r}, and the bus runs in the event loop "
+                "of another: use `with bus.blocking() as b:` there and call the same on `b`"
+            )
+        where = "another event loop" if this_loop() is not None else "no task of an event loop"
         return ConfigError(
-            f"{what} was called in {where}, and the bus runs in the event loop of another: use "
-            "`with bus.blocking() as b:` there and call the same on `b`"
+            f"{what} was called in {where}: call it in a task of the loop that started the bus, which is another one "
+            "of this thread (under pytest-asyncio, give the fixture and its tests one loop_scope)"
         )
 
     def call(self, function: Callable[[], object]) -> None:
