@@ -47,6 +47,8 @@ class BackgroundCommits:
         self._waiting: list[_Commit] = []
         self._count = 0
         self._newest: dict[TopicPartition, int] = {}
+        self._turn = anyio.Lock(fast_acquire=True)
+        """Held by the commit under way: one that overtook another would be undone by it."""
         self._idle: anyio.Event | None = None
         """Set when nothing is under way any more; None while nothing is."""
 
@@ -56,6 +58,12 @@ class BackgroundCommits:
         for topic_partition in offsets:
             self._newest[topic_partition] = self._count
         return self._count
+
+    async def now(self, offsets: Offsets) -> None:
+        """Commit, behind the one that is under way. Raises what a commit raises."""
+        self.number(offsets)
+        async with self._turn:
+            await self._commit(offsets)
 
     def add(self, offsets: Offsets, callback: OnCommit | None) -> None:
         self._waiting.append(_Commit(self.number(offsets), offsets, callback))
@@ -82,16 +90,16 @@ class BackgroundCommits:
 
     async def _store(self, commits: list[_Commit]) -> EventBusError | None:
         for attempt in range(1, _ATTEMPTS + 1):
-            offsets = {
-                topic_partition: offset
-                for commit in commits
-                for topic_partition, offset in commit.offsets.items()
-                if self._newest[topic_partition] == commit.number
-            }
-            if not offsets:
-                return None  # newer ones are on their way
             try:
-                await self._commit(offsets)
+                async with self._turn:
+                    offsets = {
+                        topic_partition: offset
+                        for commit in commits
+                        for topic_partition, offset in commit.offsets.items()
+                        if self._newest[topic_partition] == commit.number
+                    }
+                    if offsets:  # else newer ones are on their way
+                        await self._commit(offsets)
                 return None
             except EventBusError as error:
                 if not error.retriable or attempt == _ATTEMPTS:

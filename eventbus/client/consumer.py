@@ -428,9 +428,7 @@ class Consumer:
         RebalanceInProgress (poll, then go on from the committed offsets), IllegalGeneration, UnknownMemberId and
         FencedInstanceId: the group went on without this member, and what it handled others handle again.
         """
-        chosen = self._chosen(offsets)
-        self._background.number(chosen)
-        await self._store(chosen)
+        await self._background.now(self._chosen(offsets))
 
     def commit_nowait(
         self, offsets: OffsetsToCommit | OnCommit | None = None, callback: OnCommit | None = None

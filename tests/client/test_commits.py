@@ -131,6 +131,21 @@ async def test_a_stale_retry_is_dropped_when_a_newer_commit_exists() -> None:
     assert told == [({T0: at(5), T1: at(1)}, None)]
 
 
+async def test_a_commit_does_not_overtake_the_one_under_way() -> None:
+    """Else the older one would arrive last, and move the group back."""
+    stored = Stored()
+    older = stored.gate = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        commits = BackgroundCommits(stored.commit, tasks.start_soon)
+        commits.add({T0: at(5)}, None)
+        await anyio.wait_all_tasks_blocked()
+        stored.gate = None
+        tasks.start_soon(commits.now, {T0: at(9)})
+        await anyio.wait_all_tasks_blocked()
+        older.set()
+    assert stored.commits == [{T0: at(5)}, {T0: at(9)}]
+
+
 async def test_commits_that_come_while_one_is_under_way_go_as_one_with_the_newest_of_each() -> None:
     stored, told = Stored(), []
     stored.gate = anyio.Event()
