@@ -126,6 +126,7 @@ def test_a_record_alone_and_a_default_are_fine() -> None:
         ({"timeout": True}, "timeout=True: seconds"),
         ({"exactly_once": "yes"}, "exactly_once='yes': True or False"),
         ({"filter": "key"}, "filter 'key' is not a function"),
+        ({"filter": lambda: True}, "filter '<lambda>' takes other arguments: it takes the record"),
         ({"retry": 3}, "no option 'retry': it comes with a later part"),
         ({"dead_letter": True}, "no option 'dead_letter': it comes with a later part"),
         ({"max_poll_records": 4}, "no option 'max_poll_records': batch=N"),

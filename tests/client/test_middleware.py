@@ -435,8 +435,11 @@ def test_what_is_no_middleware() -> None:
     class Timing:
         async def __call__(self, record: Any, call_next: CallNext) -> Any: ...
 
+    async def alone(record: Any) -> None: ...
+
     for given, message in [
         ([plain], r"@consumer\('t'\): middleware 'plain' is a plain function: async def middleware"),
+        ([alone], "middleware 'alone' takes other arguments: async def middleware"),
         ([Timing], r"middleware Timing is a class: pass an object of it, middleware=\[Timing\(\)\]"),
         (["timing"], "middleware 'timing' is not a function"),
         (passing, r"middleware=passing: a list, outermost first"),

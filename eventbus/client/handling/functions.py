@@ -23,5 +23,16 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """It can be called with so many arguments, as far as its signature tells."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # a builtin that does not tell
+        return True
+    return True
+
+
 def name_of(function: Any) -> str:
     return str(getattr(function, "__name__", None) or type(function).__name__)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, cast
 
-from eventbus.client.handling.functions import is_async, name_of
+from eventbus.client.handling.functions import is_async, name_of, takes
 from eventbus.errors import ConfigError
 
 CallNext = Callable[[Any], Awaitable[Any]]
@@ -52,6 +52,8 @@ def check_middleware(given: Any, where: str) -> tuple[Middleware, ...]:
             )
         if not is_async(one):
             raise ConfigError(f"{where}: middleware {name_of(one)!r} is a plain function: {_EXAMPLE}")
+        if not takes(one, 2):
+            raise ConfigError(f"{where}: middleware {name_of(one)!r} takes other arguments: {_EXAMPLE}")
     return checked
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from eventbus.client.config import read_start
-from eventbus.client.handling.functions import is_async, name_of
+from eventbus.client.handling.functions import is_async, name_of, takes
 from eventbus.client.handling.middleware import check_middleware
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.errors import ConfigError
@@ -204,8 +204,10 @@ def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
     if "middleware" in options:
         options["middleware"] = check_middleware(options["middleware"], where)
     chosen = options.get("filter")
-    if chosen is not None and (not callable(chosen) or is_async(chosen)):
-        what = f"{name_of(chosen)!r} is an async function" if callable(chosen) else f"{chosen!r} is not a function"
+    if chosen is not None and (not callable(chosen) or is_async(chosen) or not takes(chosen, 1)):
+        what = f"{chosen!r} is not a function"
+        if callable(chosen):
+            what = f"{name_of(chosen)!r} {'is an async function' if is_async(chosen) else 'takes other arguments'}"
         raise ConfigError(
             f"{where}: filter {what}: it takes the record and says at once whether the handler is to see it, "
             "filter=lambda record: record.key is not None; what has to wait belongs into a middleware"
