@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from eventbus import EventBus, TopicPartition, consumer
+from eventbus.client.handling import runner
 from eventbus.errors import HandlerError, RebalanceInProgress, StoppedBySignal
 from eventbus.testing import FakeClock
 from tests.client.fakes import T0, on_both, others_run, records, running
@@ -18,6 +19,11 @@ from tests.client.fleets import until
 
 _numbers = itertools.count()
 LEFT = "t-0 offset 1 in time: left behind in its thread, which cannot be cancelled"
+
+
+@pytest.fixture(autouse=True)
+def _no_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_LAST_WORDS_SECONDS", 0.001)
 
 
 async def passing(record: Any, call_next: Any) -> Any:

@@ -201,6 +201,7 @@ class Dispatch:
         await (self._each(places) if self._calls.on_loop else self._in_slices(places))
 
     async def _each(self, places: Places) -> None:
+        plainly = self._publish is None
         for place in range(places.first, places.end):
             places.begin(place)
             if places.stops:
@@ -210,9 +211,11 @@ class Dispatch:
             result, error = None, None
             try:
                 result = places.call(place)
-            except Exception as raised:  # the user's code may raise anything
+                if plainly and hasattr(result, "__await__"):
+                    result = await result
+            except failures() as raised:  # the user's code may raise anything
                 error = raised
-            if not await self._end(places, place, result, error):
+            if not self._finished(places, place, result, error) and not await self._end(places, place, result, error):
                 return
         places.close()
 
@@ -243,7 +246,7 @@ class Dispatch:
                 place += 1
         places.close()
 
-    def _finished(self, places: Places, place: int, result: Any, error: Exception | None) -> bool:
+    def _finished(self, places: Places, place: int, result: Any, error: BaseException | None) -> bool:
         """What most calls come to, in short. False: there is more to it."""
         if result is not None or error is not None or self._publish is not None or self._given_up:
             return False

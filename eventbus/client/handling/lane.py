@@ -167,7 +167,7 @@ class Lane:
             self.finished_count += moved
             if not is_over:
                 break
-            self.taken.popleft()
+            self.taken.popleft().call = None  # it may refer to the fetch in a circle
             if self.taken:
                 self.taken[0].is_front = True
         if self.finished_count >= self.ring_at:
@@ -326,13 +326,17 @@ class Lane:
 class Taken:
     """A fetch whose records finish in any order. Made by `Lane.take`."""
 
-    __slots__ = ("_end", "_first", "_publishes", "_states", "chunk", "is_front", "lane")
+    __slots__ = ("_end", "_first", "_publishes", "_states", "call", "chunk", "given", "is_front", "lane")
 
     def __init__(self, lane: Lane, chunk: FetchedRecords, is_front: bool) -> None:
         self.lane = lane
         self.chunk = chunk
         self.is_front = is_front
         """No fetch before it is unfinished."""
+        self.call: Callable[[int], Any] | None = None
+        """How workers begin the call of a record, by its index."""
+        self.given = set[int]()
+        """Indexes of records acknowledged by hand that the handler got to see."""
         self._states = bytearray(len(chunk))
         self._first = 0
         """The first record that is not finished."""

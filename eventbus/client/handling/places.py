@@ -116,8 +116,6 @@ class InBundle:
         self._items = items
         self._calls = calls
         self._is_manual = is_manual
-        self._calls_of: dict[Taken, tuple[Callable[[int], Any], set[int]]] = {}
-        """By fetch: how its calls begin, and which of its records reached the handler."""
 
     def begin(self, place: int) -> None:
         self._worker.item = self._items[place]
@@ -132,12 +130,10 @@ class InBundle:
 
     def call(self, place: int) -> Any:
         taken, index = self._items[place]
-        found = self._calls_of.get(taken)
-        if found is None:
-            given = set[int]()
-            call = self._calls.of(taken.chunk, taken if self._is_manual else None, given)
-            found = self._calls_of[taken] = call, given
-        return found[0](index)
+        call = taken.call
+        if call is None:
+            call = taken.call = self._calls.of(taken.chunk, taken if self._is_manual else None, taken.given)
+        return call(index)
 
     def record(self, place: int) -> tuple[Lane, FetchedRecords, int]:
         taken, index = self._items[place]
@@ -145,7 +141,7 @@ class InBundle:
 
     def finish(self, place: int, output: Outcome | None, failed: bool) -> None:
         taken, index = self._items[place]
-        if not self._is_manual or failed or index not in self._calls_of[taken][1]:
+        if not self._is_manual or failed or index not in taken.given:
             taken.handled(index, output)
 
     def wait(self) -> None:

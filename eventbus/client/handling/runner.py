@@ -43,7 +43,7 @@ _CHUNKS_PER_LANE = 2
 _LONGEST_PAUSE_SECONDS = 5.0
 """Between two polls, while the log cannot be reached."""
 _LAST_WORDS_SECONDS = 1.0
-"""For the commit of what is finished, when all else is to stop at once."""
+"""When all is to stop at once: for plain functions at work to return, and for the commit of what is finished."""
 
 inside_handler: ContextVar[str] = ContextVar("eventbus_inside_handler", default="")
 """The handler whose task this is; empty elsewhere."""
@@ -108,6 +108,8 @@ class Runner:
         """No lane is at work any more, and none was cancelled."""
         self._leave_scope = anyio.CancelScope()
         """Around the last commit."""
+        self._thread_scope = anyio.CancelScope()
+        """Around the last wait for plain functions."""
 
     async def start(self) -> None:
         """Subscribe; from here on nothing that arrives is missed. Raises UnknownTopicOrPartition."""
@@ -162,7 +164,7 @@ class Runner:
         self._deadline_seconds = 0
         self._drain_scope.cancel()
         self._leave_scope.cancel()
-        self._dispatch.leave_threads_behind()
+        self._thread_scope.deadline = min(self._thread_scope.deadline, anyio.current_time() + _LAST_WORDS_SECONDS)
 
     def _close_lanes(self) -> None:
         for lane in self.lanes.values():
@@ -175,7 +177,7 @@ class Runner:
         with self._drain_scope, self._timers.move_on_after(seconds):
             for lane in lanes:
                 await lane.ended.wait()
-        late = [lane for lane in lanes if not lane.ended.is_set()]
+        late = await self._outlasted(lanes, _LAST_WORDS_SECONDS)
         if late:
             self._warn_of(late)
             for lane in late:
@@ -184,6 +186,15 @@ class Runner:
         for lane in lanes:
             await lane.ended.wait()
 
+    async def _outlasted(self, lanes: Collection[Lane], seconds: float) -> list[Lane]:
+        """Those still at work. A plain function at work, which cannot be cancelled, has so long to return."""
+        if not self.handler.signature.is_async:
+            # In real time, whatever the clock: it passes for threads.
+            with RealTimers().move_on_after(seconds, shield=True) as self._thread_scope:
+                for lane in lanes:
+                    await lane.ended.wait()
+        return [lane for lane in lanes if not lane.ended.is_set()]
+
     async def _outlive_no_thread(self) -> None:
         """Cancelled, by an error or from outside: plain functions at work have the time of a drain to return."""
         try:
@@ -191,11 +202,8 @@ class Runner:
         except anyio.get_cancelled_exc_class():
             self._close_lanes()
             lanes = [*self.lanes.values(), *self._handovers.ending.values()]
-            # In real time, whatever the clock: it passes for threads. What was told to stop at once does not wait.
-            with RealTimers().move_on_after(0 if self._deadline_seconds == 0 else self._drain_seconds, shield=True):
-                for lane in lanes:
-                    await lane.ended.wait()
-            late = [lane for lane in lanes if not lane.ended.is_set()]
+            seconds = _LAST_WORDS_SECONDS if self._deadline_seconds == 0 else self._drain_seconds
+            late = await self._outlasted(lanes, seconds)
             if late:
                 self._warn_of(late)
                 self._dispatch.leave_threads_behind()
