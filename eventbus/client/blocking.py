@@ -8,19 +8,19 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from eventbus.backends.delivery import OnDelivery
 from eventbus.client.admin import Admin
 from eventbus.client.consumer import Consumer
 from eventbus.client.health import BusHealth
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
-from eventbus.client.producer import HeadersLike, Producer
+from eventbus.client.producer import Producer
 from eventbus.client.rebalance import Listener
+from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions
 from eventbus.client.threads import Bridge, settle
 from eventbus.client.transaction import Outcome, Transaction
 from eventbus.errors import BufferExhausted, ConfigError, EventBusError, InvalidTxnState
@@ -114,44 +114,14 @@ class BlockingAdmin(_Asked):
 class _BlockingSending(_Asked):
     """The three ways to send."""
 
-    def send(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: Any = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        partition_key: Any = None,
-        timestamp_ms: int | None = None,
-    ) -> RecordMetadata:
-        """Publish one record and wait for its ack; see `Producer.send`."""
+    def send(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> RecordMetadata:
+        """Publish one record and wait for its ack; options as of `Producer.send`."""
+        return self._bridge("send").call(lambda: self._awaited(topic, value, options), "send")
 
-        async def send() -> RecordMetadata:
-            return await self._it().send(
-                topic,
-                value,
-                key=key,
-                headers=headers,
-                partition=partition,
-                partition_key=partition_key,
-                timestamp_ms=timestamp_ms,
-            )
+    async def _awaited(self, topic: str, value: Any, options: SendOptions) -> RecordMetadata:
+        return await self._it().send(topic, value, **options)
 
-        return self._bridge("send").call(send, "send")
-
-    def send_nowait(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: Any = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        partition_key: Any = None,
-        timestamp_ms: int | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> Future[RecordMetadata]:
+    def send_nowait(self, topic: str, value: Any, **options: Unpack[SendNowaitOptions]) -> Future[RecordMetadata]:
         """Put one record into its batch and return a future of its metadata; `send_many` is faster for many.
 
         Waits for room in the buffer where `Producer.send_nowait` raises, and otherwise raises what that raises before
@@ -161,16 +131,7 @@ class _BlockingSending(_Asked):
         future: Future[RecordMetadata] = bridge.promise("send_nowait")
 
         def accept() -> None:
-            delivery = self._it().send_nowait(
-                topic,
-                value,
-                key=key,
-                headers=headers,
-                partition=partition,
-                partition_key=partition_key,
-                timestamp_ms=timestamp_ms,
-                on_delivery=on_delivery,
-            )
+            delivery = self._it().send_nowait(topic, value, **options)
             delivery.add_callback(partial(_settle_delivery, future))
 
         try:
