@@ -125,7 +125,7 @@ class Prefetched:
             chunk = chunks[0]
             try:
                 record = self._decoding.decode(chunk.records.record(chunk.index))
-            except Exception as error:
+            except Exception as error:  # a serde may raise anything
                 if records:
                     break  # these first: the next poll comes upon the same record and raises
                 if isinstance(error, SerializationError):

@@ -71,7 +71,7 @@ class RoundTrip:
 
 async def test_a_class_by_itself_or_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("chosen_by_name")
-    module.RoundTrip, module.first, module.number = RoundTrip, lambda *_: 0, 7  # type: ignore[attr-defined]  # made here
+    module.RoundTrip, module.first, module.number = RoundTrip, lambda *_: 0, 7
     monkeypatch.setitem(sys.modules, "chosen_by_name", module)
     for choice in (RoundTrip, "chosen_by_name:RoundTrip"):
         async with EventBus("memory://", partitioner=choice) as bus:
