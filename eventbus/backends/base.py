@@ -184,6 +184,9 @@ class BackendConsumer(Protocol):
     """Awaited by `fetch` before partitions are given up in a rebalance: finish and commit what is at work."""
     on_assigned: Callable[[list[TopicPartition]], Awaitable[object]]
     """Awaited by `fetch` when a rebalance brought partitions, before the first record of them is returned."""
+    on_settled: Callable[[], object]
+    """Called when a rebalance is over for this consumer, also when none of its partitions moved: then `fetch`, which
+    goes on waiting for records, would not say so for long."""
 
     async def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None) -> None: ...
 

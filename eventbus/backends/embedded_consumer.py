@@ -42,6 +42,7 @@ class EmbeddedConsumer:
         self.on_revoked: Callable[[TopicPartition], object] = _nothing
         self.on_revoking: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
         self.on_assigned: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
+        self.on_settled: Callable[[], object] = _nobody_waits
         self._member: Membership | None = None
         """Its place in the group it subscribes with."""
         self._lost_place = False
@@ -190,6 +191,8 @@ class EmbeddedConsumer:
                         member.taken(step)
                         raise
                     member.taken(step)
+            if member.is_settled:
+                self.on_settled()
         finally:
             self._engine.deadline_changed()
 
@@ -510,6 +513,10 @@ class EmbeddedConsumer:
 
 def _nothing(topic_partition: TopicPartition) -> None:
     """Until somebody wants to hear of revoked partitions."""
+
+
+def _nobody_waits() -> None:
+    """Until somebody waits for the end of rebalances."""
 
 
 async def _do_nothing(partitions: list[TopicPartition]) -> None:

@@ -227,7 +227,9 @@ class Faults:
         """The log's process restarts underneath: what groups and transactions keep in memory alone is forgotten.
 
         What happens when the coordinator of a group moves to another broker, or its broker restarts. Committed offsets,
-        generations and transactions are stored, and go on; who was about to join has to ask again.
+        generations and transactions are stored, and go on; who was about to join has to ask again. Who left in a
+        rebalance that is not over counts as a member again, and the group waits for it until its session ends: advance
+        the clock past ``session_timeout_ms``.
         """
         self._backend.engine.restart()
 

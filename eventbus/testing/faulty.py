@@ -166,9 +166,11 @@ class FaultyConsumer:
         self.on_revoked = inner.on_revoked
         self.on_revoking = inner.on_revoking
         self.on_assigned = inner.on_assigned
+        self.on_settled = inner.on_settled
         inner.on_revoked = self._revoked
         inner.on_revoking = self._revoking
         inner.on_assigned = self._take
+        inner.on_settled = self._settled
         self.subscribe = inner.subscribe
         self.subscription = inner.subscription
         self.assign = inner.assign
@@ -194,6 +196,9 @@ class FaultyConsumer:
             await self.on_assigned(partitions)
         finally:
             self._backend.moved()
+
+    def _settled(self) -> None:
+        self.on_settled()
 
     async def fetch(self, max_wait_ms: int | None = None) -> list[FetchedRecords]:
         backend = self._backend

@@ -68,6 +68,7 @@ class FakeConsumer:
         self.on_revoked: Callable[[TopicPartition], object] = lambda partition: None
         self.on_revoking: Callable[[list[TopicPartition]], Awaitable[object]]
         self.on_assigned: Callable[[list[TopicPartition]], Awaitable[object]]
+        self.on_settled: Callable[[], object]
         self._orders: deque[Callable[[], Awaitable[list[FetchedRecords]]]] = deque()
         self._ordered = anyio.Event()
         self.generation = 1

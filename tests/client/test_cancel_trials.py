@@ -19,6 +19,7 @@ import anyio
 import pytest
 
 from eventbus import EventBus, OffsetAndMetadata, TopicPartition, Transaction
+from eventbus.backends.base import ConsumerConfig
 from eventbus.backends.embedded_consumer import EmbeddedConsumer
 from eventbus.errors import EventBusError, RebalanceInProgress
 from eventbus.testing.clock import FakeClock
@@ -29,6 +30,7 @@ TRIALS_PER_LOG = 6
 MOST_TURNS = 48
 """By then the records are handled and committed."""
 KEYS = (b"a", b"b", b"c")
+SESSION_MS = ConsumerConfig().session_timeout_ms
 
 
 class Log:
@@ -102,6 +104,8 @@ class Trial:
         self.pauses: Callable[[Item], int] = lambda item: item.index % 3
         self.may_repeat = False
         """A member lost its place, and what it had finished and not committed with it."""
+        self.may_have_ghosts = False
+        """Who left before the coordinator restarted may be a member again, see `restart_coordinator`."""
 
     @property
     def alive(self) -> list[Member]:
@@ -151,6 +155,8 @@ class Trial:
         return member
 
     async def drain(self) -> None:
+        if self.may_have_ghosts:
+            await self.log.clock.advance(ms=SESSION_MS + 1)
         again = Member(self, f"{self.group}.again")
         async with again.bus as bus:
             await bus.drain()
@@ -233,7 +239,12 @@ async def kick(trial: Trial, random: Random) -> None:
 
 
 async def restart_coordinator(trial: Trial, random: Random) -> None:
-    """The group is read from its log again, by another broker; whose join was parked asks again."""
+    """The group is read from its log again, by another broker; whose join was parked asks again.
+
+    As in Kafka, that somebody left is stored with the generation after it. Before that the other broker takes them for
+    a member, and whoever joins waits until their session has ended. (A log that is opened begins without such ghosts.)
+    """
+    trial.may_have_ghosts = True
     engine = trial.log.engine
     groups = engine.broker.groups
     number = groups.partition_of(trial.group).partition

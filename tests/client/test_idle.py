@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import anyio
 import pytest
 
-from eventbus import ConsumerRecord
+from eventbus import ConsumerRecord, EventBus
 from eventbus.testing import TestBus
+from eventbus.testing.clock import FakeClock
+from tests.client.trials import run_the_same
+
+LOGS = itertools.count()
 
 WAYS: dict[str, dict[str, Any]] = {
     "partition": {},
@@ -62,3 +67,40 @@ async def test_what_waits_for_room_is_not_done(bus: TestBus) -> None:
             record.ack()
         await bus.log.drain()
         assert len(begun) == 4
+
+
+async def ask_in_a_rebalance(partitions: int) -> None:
+    clock = FakeClock()
+    url = f"memory://settled-{next(LOGS)}"
+    first, second, third = buses = [EventBus(url, client_id=name, clock=clock) for name in "abc"]
+    for bus in buses:
+
+        @bus.consumer("t", group="g", assignor="cooperative-sticky")
+        async def handle(value: bytes) -> None: ...
+
+    async def ask(bus: EventBus) -> None:
+        while await bus.runners[0].is_idle():
+            await anyio.lowlevel.checkpoint()
+        await bus.drain()
+
+    async with EventBus(url, clock=clock) as keeper:
+        await keeper.admin.create_topic("t", partitions)
+        async with first, second:
+            await clock.settle()
+            with anyio.fail_after(20):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(ask, first)
+                    tasks.start_soon(ask, second)
+                    async with third:
+                        await third.drain()
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_rebalance_that_moves_nothing_ends_for_who_waits(backend: str, partitions: int) -> None:
+    """By a fake clock drain() hung: asked while the group rebalanced, and told of its end by the next poll only.
+
+    Two members, each asked at the first turn at which the group is not settled, while a third joins. The two keep what
+    they have (of one partition, one of them has none): nothing is taken from them or assigned, and no fetch returns.
+    """
+    run_the_same(backend, ask_in_a_rebalance, partitions)

@@ -57,9 +57,21 @@ class Handovers:
         consumer.on_assigned = self._assigned
         consumer.on_revoking = self._give_up
         consumer.on_revoked = self._abandon
+        consumer.on_settled = self._settled
 
     async def _assigned(self, partitions: list[TopicPartition]) -> None:
         self.last_assigned_at = self._timers.current_time()
+        self._on_progress()
+
+    def _settled(self) -> None:
+        """Who asked `is_settled` in the middle of the rebalance asks again.
+
+        Nobody else would say so where nothing moves: another member joins, `is_settled` is asked and answers no, this
+        one joins again and keeps what it has (by a cooperative assignor; or it has nothing). Nothing is given up or
+        assigned, and the fetch that did all this goes on waiting for records.
+        """
+        for lane in self._unsettled:
+            lane.wake.set()
         self._on_progress()
 
     async def _give_up(self, partitions: list[TopicPartition]) -> None:
