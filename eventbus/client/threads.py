@@ -19,6 +19,8 @@ from eventbus.backends.delivery import this_loop
 from eventbus.errors import ConfigError
 
 T = TypeVar("T")
+_LOOK_SECONDS = 1.0
+"""How long a thread waits for the loop before it wakes to hear of signals."""
 
 
 class Home:
@@ -81,6 +83,16 @@ class Home:
         soon(function)
 
 
+def _result_of(future: Future[T]) -> T:
+    """Wait for it, and wake now and then: a Ctrl-C that came just before the wait began is heard only then."""
+    while True:
+        try:
+            return future.result(_LOOK_SECONDS)
+        except TimeoutError:
+            if future.done():  # the call's own, or it came in this instant
+                return future.result()
+
+
 class Bridge:
     """What other threads ask of a running bus. Nobody who waits is forgotten: `close` tells whoever is left."""
 
@@ -104,7 +116,7 @@ class Bridge:
         """Run it as a task of the loop, and wait. Raises what it raises; ConfigError when the bus closes meanwhile."""
         future = self.start(function, what)
         try:
-            return future.result()
+            return _result_of(future)
         except BaseException:
             future.cancel()  # Ctrl-C while waiting: the task ends too; nothing to cancel when it is what raised
             raise
@@ -127,7 +139,7 @@ class Bridge:
         """Call a plain function in the loop's thread, and wait for what it returns."""
         future: Future[T] = Future()
         self._ask(lambda: self._answer(function, future), future, what)
-        return future.result()
+        return _result_of(future)
 
     def promise(self, what: str) -> Future[Any]:
         """A future that somebody else settles, or `close`. Raises ConfigError when the bus is closed."""
