@@ -170,11 +170,13 @@ class Accumulator:
         if builder is not None:
             self._producer.closed(self, builder, self._delivery)
 
-    def discard(self, error: EventBusError) -> None:
-        """The open batch will not be stored, on purpose."""
+    def discard(self, error: EventBusError) -> int:
+        """The open batch will not be stored, on purpose; how many records that is."""
         builder, self._builder = self._builder, None
-        if builder is not None:
-            self._delivery.discard(error)
+        if builder is None:
+            return 0
+        self._delivery.discard(error)
+        return builder.count
 
     # idempotence -----------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from eventbus.coordinator.requests import (
     TransactionDescription,
     TransactionListing,
 )
-from eventbus.errors import KafkaError
+from eventbus.errors import EventBusError, KafkaError
 from eventbus.types import (
     Compression,
     FetchedRecords,
@@ -170,7 +170,11 @@ class BackendProducer(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Flush, then refuse further records."""
+        """Flush, then refuse further records. Cancelled, it refuses them all the same; then `give_up`."""
+        ...
+
+    def give_up(self, error: EventBusError) -> int:
+        """After an `aclose` that was cancelled: fail what has no outcome yet; how many records that is."""
         ...
 
 

@@ -206,11 +206,13 @@ class EmbeddedProducer:
         if self.flushes:
             self.engine.flush_soon()
 
-    def discard_open(self, error: EventBusError) -> None:
-        """What has not been stored yet of an aborted transaction never will be."""
+    def discard_open(self, error: EventBusError) -> int:
+        """What has not been stored yet of an aborted transaction never will be; how many records that is."""
+        count = 0
         while self._open:
             _, accumulator = self._open.popitem()
-            accumulator.discard(error)
+            count += accumulator.discard(error)
+        return count
 
     # settling --------------------------------------------------------------------------------------------------------
 
@@ -310,11 +312,20 @@ class EmbeddedProducer:
         if not self._closed:
             self._closed = True
             self.engine.topic_listeners.remove(self._topics_changed)
-            with anyio.CancelScope(shield=True):
+            try:
                 if self.transactions is not None:
                     await self.transactions.aclose()
                 await self._drain()
-            self.store = _refuse
+            finally:
+                self.store = _refuse
+
+    def give_up(self, error: EventBusError) -> int:
+        count = self.discard_open(error)
+        while self._unsettled:
+            delivery = self._forget_head()
+            count += delivery.count
+            delivery.discard(error)
+        return count
 
     # transactions ----------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.backends.clock import Clock
@@ -219,13 +220,9 @@ class EventBus(Declarations, Sending):
             stack.push_async_exit(passing_on(self._tasks.__aexit__))
             self._bridge = Bridge(self._tasks)
             self._producers = producers = Producers(
-                self._backend,
-                self._clock,
-                self._serdes,
-                self._producer_config,
-                self._interceptors,
-                self._tasks.start_soon,
-            )
+                self._backend, self._clock, self._serdes, self._producer_config, self._interceptors,
+                self._tasks.start_soon, self._drain_seconds,
+            )  # fmt: skip
             stack.push_async_exit(passing_on(self._drain_tasks))
             self._tasks.start_soon(self._backend.run)
             for handler, group in members:
@@ -282,12 +279,17 @@ class EventBus(Declarations, Sending):
 
     async def _drain_tasks(self, *_: Any) -> None:
         """Stop intake, let the lanes finish, then end the background tasks."""
+        is_cancelled = True
         try:
             for runner in self._runners:
                 runner.stop(self._drain_seconds)
+            await anyio.lowlevel.checkpoint()
             await self._until_all_have_left()
+            is_cancelled = self._tasks is None or self._tasks.cancel_scope.cancel_called
         finally:
             with anyio.CancelScope(shield=True):
+                if is_cancelled and self._producers is not None:
+                    self._producers.last_words.end(self._drain_seconds)
                 if self._tasks is not None and any(not runner.has_left for runner in self._runners):
                     # Cancelled. A plain function may be at work in its thread: what it returns needs its producer.
                     self._tasks.cancel_scope.cancel()
@@ -306,17 +308,9 @@ class EventBus(Declarations, Sending):
         publish = None if handler.producer is None else partial(producers.enqueue, handler.producer)
         open_producer = partial(producers.transactional, handler)
         runner = Runner(
-            handler,
-            group,
-            self._backend,
-            config,
-            publish,
-            self.flush,
-            open_producer,
-            self._serdes,
-            self._notify,
+            handler, group, self._backend, config, publish, self.flush, open_producer, self._serdes, self._notify,
             self._middleware,
-        )
+        )  # fmt: skip
         await runner.start()
         self._runners.append(runner)
         assert self._tasks is not None
@@ -345,6 +339,8 @@ class EventBus(Declarations, Sending):
         self._stopped_by = number
         for runner in self._runners:
             runner.cancel()
+        if self._producers is not None:
+            self._producers.last_words.end()
         self.stop()
 
     def stop(self) -> None:

@@ -9,6 +9,7 @@ from eventbus.backends.base import BackendProducer
 from eventbus.backends.delivery import Delivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord, passed_through, tell_all
+from eventbus.client.last_words import LastWords
 from eventbus.client.producer import Producer, pack_headers
 from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions
 from eventbus.errors import BufferExhausted, EventBusError
@@ -25,12 +26,13 @@ def open_producer(
     clock: Callable[[], int],
     serdes: Mapping[type, Serde],
     on_close: Callable[[Producer], None],
+    last_words: LastWords,
     interceptors: Sequence[ProducerInterceptor] = (),
 ) -> Producer:
     """A producer, with interceptors if there are any."""
     if not interceptors:
-        return Producer(backend, settings, clock, serdes, on_close)
-    return InterceptedProducer(backend, settings, clock, serdes, on_close, interceptors)
+        return Producer(backend, settings, clock, serdes, on_close, last_words)
+    return InterceptedProducer(backend, settings, clock, serdes, on_close, last_words, interceptors)
 
 
 class InterceptedProducer(Producer):
@@ -43,9 +45,10 @@ class InterceptedProducer(Producer):
         clock: Callable[[], int],
         serdes: Mapping[type, Serde],
         on_close: Callable[[Producer], None],
+        last_words: LastWords,
         interceptors: Sequence[ProducerInterceptor],
     ) -> None:
-        super().__init__(backend, settings, clock, serdes, on_close)
+        super().__init__(backend, settings, clock, serdes, on_close, last_words)
         self._on_send = [one.on_send for one in interceptors]
         self._on_acknowledgement = [one.on_acknowledgement for one in interceptors]
         self._on_closed = [one.close for one in interceptors]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from threading import get_ident
 from types import TracebackType
@@ -13,13 +14,22 @@ import anyio.lowlevel
 from eventbus.backends.base import Add, Append, BackendProducer, Send
 from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
 from eventbus.client.config import ProducerSettings
+from eventbus.client.last_words import LastWords
 from eventbus.client.partitioner import Partitioner, make_partitioner
 from eventbus.client.sending import HeadersLike
 from eventbus.client.threads import Home
 from eventbus.client.transaction import OwnProducer, Transaction
-from eventbus.errors import BufferExhausted, ConfigError, SerializationError, UnknownTopicOrPartition
+from eventbus.errors import (
+    BufferExhausted,
+    ConfigError,
+    RequestTimedOut,
+    SerializationError,
+    UnknownTopicOrPartition,
+)
 from eventbus.types import GroupMetadata, Header, Headers, OffsetAndMetadata, RecordMetadata, TopicPartition
 from serdes import Encode, Serde, encoder_for
+
+logger = logging.getLogger("eventbus.producer")
 
 
 class HasGroup(Protocol):
@@ -79,7 +89,10 @@ class Producer:
         clock: Callable[[], int],
         serdes: Mapping[type, Serde],
         on_close: Callable[[Producer], None],
+        last_words: LastWords,
     ) -> None:
+        self.last_words = last_words
+        """What is seen through although all is cancelled runs inside of its shield."""
         self._backend = backend
         self._settings = settings
         self._clock = clock
@@ -329,13 +342,37 @@ class Producer:
             await self._backend.run()
 
     async def aclose(self) -> None:
-        """Flush, then refuse further records. A transaction that is open is aborted."""
+        """Flush, then refuse further records. A transaction that is open is aborted.
+
+        Within the bus's ``drain_timeout_ms``: what the log has not answered for by then is given up, and said.
+        """
         if not self._closed:
             self._home.check("closing a producer")
             self._closed = True
-            await self._backend.aclose()
-            self._scope.cancel()
-            self._on_close(self)
+            try:
+                with self.last_words.shield() as scope:
+                    await self._backend.aclose()
+                if scope.cancelled_caught:
+                    self._give_up()
+            finally:
+                self._scope.cancel()
+                self._on_close(self)
+
+    def _give_up(self) -> None:
+        count = self._backend.give_up(
+            RequestTimedOut("the producer was closed before the log answered: the record may be stored, or not")
+        )
+        transactional_id = self._settings.config.transactional_id
+        if transactional_id is not None:
+            logger.warning(
+                "the producer of %r closes, and the log has not answered in time: its transaction is not ended, "
+                "%d record(s) of it were not stored; the next producer of the id aborts it", transactional_id, count,
+            )  # fmt: skip
+        elif count:
+            logger.warning(
+                "the producer closes, and %d record(s) were not acknowledged in time: they may be stored, or not; send "
+                "them again if repeating them does no harm, and raise drain_timeout_ms if the log is only slow", count,
+            )  # fmt: skip
 
     async def __aenter__(self) -> Producer:
         return self

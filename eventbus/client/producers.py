@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import anyio
+
 from eventbus.backends.base import Backend
 from eventbus.backends.clock import Clock
 from eventbus.backends.delivery import Delivery
@@ -12,6 +14,7 @@ from eventbus.client.config import producer_settings
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.intercepted import open_producer
 from eventbus.client.interceptors import ProducerInterceptor
+from eventbus.client.last_words import LastWords
 from eventbus.client.producer import Producer
 from eventbus.client.threads import Home
 from eventbus.errors import BufferExhausted
@@ -29,6 +32,7 @@ class Producers:
         config: Mapping[str, Any],
         interceptors: Sequence[ProducerInterceptor],
         spawn: Callable[..., object],
+        drain_seconds: float,
     ) -> None:
         """``config`` and ``interceptors``: what each producer has unless it says otherwise. ``spawn`` starts a task."""
         self._backend = backend
@@ -37,6 +41,7 @@ class Producers:
         self._config = config
         self._interceptors = interceptors
         self._spawn = spawn
+        self.last_words = LastWords(backend.timers, drain_seconds)
         self._home = Home()
         self._own: dict[int | None, Producer] = {}
         """By the identity of their partitioner; None: the bus's."""
@@ -52,6 +57,7 @@ class Producers:
             self._clock,
             self._serdes,
             self._open.remove,
+            self.last_words,
             (*self._interceptors, *interceptors),
         )
         self._open.append(one)
@@ -110,5 +116,6 @@ class Producers:
 
     async def aclose(self) -> None:
         """Flush and close all of them."""
-        for one in list(self._open):
-            await one.aclose()
+        async with anyio.create_task_group() as tasks:  # one that has to wait takes no time from the others
+            for one in self._open:
+                tasks.start_soon(one.aclose)

@@ -123,7 +123,7 @@ class Transaction(Sending):
         except BaseException:  # cancelled
             self._outcome = "unknown"
             self._reusable = True  # whoever takes it next settles this one first
-            with anyio.CancelScope(shield=True):
+            with producer.last_words.shield():
                 await self.settle()
             raise
         self._outcome = "committed"
@@ -133,9 +133,14 @@ class Transaction(Sending):
         """Aborted it is in any case, written down or not: nobody is left to commit it."""
         self._outcome = "aborted"
         try:
-            with anyio.CancelScope(shield=True):
+            with producer.last_words.shield() as scope:
                 await producer.abort()
-            self._reusable = True
+            self._reusable = not scope.cancelled_caught
+            if scope.cancelled_caught:
+                logger.warning(
+                    "the abort of a transaction of %r was not answered in time: the next producer of the id aborts it",
+                    self.transactional_id,
+                )
         except ProducerFenced as error:
             logger.warning("%s", error)
             self._reusable = True
@@ -200,8 +205,7 @@ class _Shared:
     async def aclose(self) -> None:
         producer, self.producer = self.producer, None
         if producer is not None:
-            with anyio.CancelScope(shield=True):
-                await producer.aclose()
+            await producer.aclose()
 
 
 class Transactions:

@@ -291,9 +291,11 @@ class _Line:
         else:
             stored.batch.when_done(_Outcome(stored, held.delivery))
 
-    def discard(self, error: EventBusError) -> None:
+    def discard(self, error: EventBusError) -> int:
+        count = len(self.held)
         while self.held:
             self.held.popleft().delivery.discard(error)
+        return count
 
 
 class FaultyProducer:
@@ -495,9 +497,14 @@ class FaultyProducer:
     async def aclose(self) -> None:
         if self in self._backend.producers:
             self._backend.producers.remove(self)
-        with anyio.CancelScope(shield=True):
+        try:
             await self._release()
-        await self.inner.aclose()
+        finally:
+            await self.inner.aclose()
+
+    def give_up(self, error: EventBusError) -> int:
+        held = sum([line.discard(error) for line in self._lines.values()])
+        return held + self.inner.give_up(error)
 
 
 class _Outcome:

@@ -16,7 +16,6 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
-import anyio
 import msgspec
 
 from eventbus.backends.delivery import Delivery
@@ -284,8 +283,7 @@ class ExactlyOnce:
         """Let go of the producer."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            with anyio.CancelScope(shield=True):
-                await producer.aclose()
+            await producer.aclose()
 
     # the handler -----------------------------------------------------------------------------------------------------
 

@@ -410,7 +410,9 @@ class Runner:
                 # `cancel` ends it; when that came before, there is a moment left, and nobody moves a clock any more.
                 self._leave_scope = anyio.CancelScope()
                 timers = RealTimers() if is_cancelled else self._timers
-                seconds = _LAST_WORDS_SECONDS if self._deadline_seconds == 0 else self._drain_seconds
+                seconds = min(self._drain_seconds, self._deadline_seconds or math.inf)
+                if self._deadline_seconds == 0:
+                    seconds = _LAST_WORDS_SECONDS
                 with self._leave_scope, timers.move_on_after(seconds):
                     # The flush drives the outputs itself: when everything is cancelled at once, the sender's task is
                     # gone.
