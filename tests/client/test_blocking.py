@@ -370,7 +370,8 @@ async def test_a_bus_that_closes_answers_everybody(make_bus: Any) -> None:
     def polls() -> None:
         with bus.blocking() as b, b.new_consumer("t", group="g") as consumer:
             waiting.wait()
-            consumer.poll(600_000)
+            while not consumer.poll(600_000):
+                pass  # a poll may return early, with nothing: past the marker of the transaction that is aborted
 
     def iterates() -> None:
         with bus.blocking() as b, b.new_consumer("t") as consumer:
