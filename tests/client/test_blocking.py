@@ -143,8 +143,12 @@ def test_ctrl_c_ends_a_wait_and_closes_the_bus() -> None:
         finally:
             ended.append("cancelled")
 
-    with pytest.raises(KeyboardInterrupt), bus.blocking() as b:
-        b.call(forever)
+    heard_by = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for what runs behind them
+    try:
+        with pytest.raises(KeyboardInterrupt), bus.blocking() as b:
+            b.call(forever)
+    finally:
+        signal.signal(signal.SIGINT, heard_by)
     assert ended == ["cancelled"] and "stopped" in repr(bus)
 
 
