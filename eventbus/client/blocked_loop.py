@@ -6,8 +6,6 @@ can see it, so one asks the loop for an answer now and then, and looks at what i
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import sys
 import threading
@@ -17,6 +15,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from eventbus.backends.clock import RealTimers, Timers
+from eventbus.client.handling.functions import own_function
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.threads import Home
@@ -166,11 +165,7 @@ def known_code(handlers: Iterable[Handler[Any, Any]], middleware: Iterable[Middl
 def _codes(function: Any) -> Iterator[CodeType]:
     """Of the function, of what it wraps, and of what stands behind a partial or an object that can be called."""
     while function is not None:
-        if isinstance(function, functools.partial):
-            function = function.func  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - of anything
-            continue
-        if not inspect.isroutine(function) and not inspect.isclass(function):
-            function = getattr(function, "__call__", None)  # noqa: B004 - the method itself is wanted
+        function = own_function(function)
         code = getattr(function, "__code__", None)
         if code is not None:
             yield code

@@ -29,6 +29,7 @@ from eventbus.backends.delivery import BatchDelivery, Delivery, this_loop
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.backends.engine import Engine
 from eventbus.errors import ConfigError, EventBusError, KafkaError, TransactionAborted
+from eventbus.testing.held_back import Held, Line, Wait
 from eventbus.types import (
     FetchedRecords,
     GroupMetadata,
@@ -63,8 +64,6 @@ class Call(NamedTuple):
     """After a fetch: how many it returns."""
 
 
-Wait = Callable[[], Awaitable[object]]
-"""Called and awaited; once more when the first wait was cancelled."""
 Hook = Callable[[Call], Wait | None]
 """Called at each step. What it raises is what the step raises; what it returns is awaited, and the step goes on then.
 
@@ -248,56 +247,6 @@ class FaultyConsumer:
         await self.inner.aclose()
 
 
-class _Held(NamedTuple):
-    """A record that has not reached the log yet."""
-
-    waits: list[Wait]
-    append: Callable[[], Delivery]
-    delivery: BatchDelivery
-    """What its sender looks at."""
-
-
-class _Line:
-    """The records of one partition that are held back, in order."""
-
-    def __init__(self, where: TopicPartition, fail: Callable[[BatchDelivery, EventBusError], None]) -> None:
-        self.where = where
-        self.held: deque[_Held] = deque()
-        self._fail = fail
-        self._turn = anyio.Lock()
-
-    async def release(self) -> None:
-        """Give the log each record when its time has come."""
-        async with self._turn:
-            while self.held:
-                held = self.held[0]
-                refused: EventBusError | None = None
-                try:
-                    for wait in held.waits:
-                        await wait()
-                except EventBusError as error:
-                    refused = error
-                if not held.delivery.done:  # else its transaction was aborted meanwhile
-                    self.held.popleft()
-                    self._give(held, refused)
-
-    def _give(self, held: _Held, refused: EventBusError | None) -> None:
-        try:
-            if refused is not None:
-                raise refused
-            stored = held.append()
-        except EventBusError as error:
-            self._fail(held.delivery, error)
-        else:
-            stored.batch.when_done(_Outcome(stored, held.delivery))
-
-    def discard(self, error: EventBusError) -> int:
-        count = len(self.held)
-        while self.held:
-            self.held.popleft().delivery.discard(error)
-        return count
-
-
 class FaultyProducer:
     """See `BackendProducer`."""
 
@@ -305,9 +254,9 @@ class FaultyProducer:
         self.inner = inner
         self.config = config
         self._backend = backend
-        self._lines: dict[TopicPartition, _Line] = {}
+        self._lines: dict[TopicPartition, Line] = {}
         """Of partitions that ever held a record back."""
-        self._begun: deque[_Line] = deque()
+        self._begun: deque[Line] = deque()
         """Lines that hold a record again, and nobody releases yet."""
         self._some_begun = anyio.Event()
         self._spoiled: EventBusError | None = None
@@ -322,15 +271,15 @@ class FaultyProducer:
 
     # sends -----------------------------------------------------------------------------------------------------------
 
-    def _passes(self, line: _Line) -> bool:
+    def _passes(self, line: Line) -> bool:
         """Nothing is asked for: a record goes straight through."""
         return not self._backend.hooks and not line.held
 
-    def _line(self, topic: str, partition: int) -> _Line:
+    def _line(self, topic: str, partition: int) -> Line:
         where = TopicPartition(topic, partition)
         line = self._lines.get(where)
         if line is None:
-            line = self._lines[where] = _Line(where, self._fail)
+            line = self._lines[where] = Line(where, self._fail)
         return line
 
     def appender(self, topic: str, partition: int) -> Append:
@@ -386,7 +335,7 @@ class FaultyProducer:
 
     def _append(
         self,
-        line: _Line,
+        line: Line,
         append: Append,
         key: bytes | None,
         value: bytes | None,
@@ -404,12 +353,12 @@ class FaultyProducer:
             return Delivery(held, 0, timestamp_ms)
         return append(key, value, headers, timestamp_ms)
 
-    def _hold(self, line: _Line, waits: list[Wait], append: Callable[[], Delivery]) -> BatchDelivery:
+    def _hold(self, line: Line, waits: list[Wait], append: Callable[[], Delivery]) -> BatchDelivery:
         delivery = BatchDelivery(*line.where, this_loop())
         if not line.held:
             self._begun.append(line)
             self._some_begun.set()
-        line.held.append(_Held(waits, append, delivery))
+        line.held.append(Held(waits, append, delivery))
         return delivery
 
     def _fail(self, delivery: BatchDelivery, error: EventBusError) -> None:
@@ -490,7 +439,7 @@ class FaultyProducer:
     def _call(self, step: Step, when: Literal["before", "after"]) -> Call:
         return Call(step, when, self, transactional_id=self.config.transactional_id or "")
 
-    def _sending(self, line: _Line, key: bytes | None, value: bytes | None, *, is_awaited: bool) -> Call:
+    def _sending(self, line: Line, key: bytes | None, value: bytes | None, *, is_awaited: bool) -> Call:
         call = self._call("send", "before")
         return call._replace(topic=line.where.topic, key=key, value=value, is_awaited=is_awaited)
 
@@ -505,18 +454,3 @@ class FaultyProducer:
     def give_up(self, error: EventBusError) -> int:
         held = sum([line.discard(error) for line in self._lines.values()])
         return held + self.inner.give_up(error)
-
-
-class _Outcome:
-    """Tells what came of a record that was held back to the handle its sender has."""
-
-    def __init__(self, stored: Delivery, delivery: BatchDelivery) -> None:
-        self._stored = stored
-        self._delivery = delivery
-
-    def __call__(self) -> None:
-        batch = self._stored.batch
-        if batch.error is not None:
-            self._delivery.discard(batch.error)  # logged where it was met
-        else:
-            self._delivery.resolve(self._stored.result().offset, batch.log_append_time_ms)
