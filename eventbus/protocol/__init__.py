@@ -1,0 +1,29 @@
+"""Kafka's wire protocol: messages, their bytes in every version, and nothing that sends them.
+
+Everything comes from one text table (`schema`): classes (`messages`), readers and writers, all made on first use.
+"""
+
+from eventbus.protocol.headers import RequestHeader, read_request_header, request_header, response_header
+from eventbus.protocol.reading import decode, reader
+from eventbus.protocol.schema import API_KEYS, ZERO_UUID, ApiSchema
+from eventbus.protocol.source import Buffer, MalformedMessage
+from eventbus.protocol.uuids import uuid_bytes, uuid_text
+from eventbus.protocol.writing import encode, writer
+
+__all__ = [
+    "API_KEYS",
+    "ZERO_UUID",
+    "ApiSchema",
+    "Buffer",
+    "MalformedMessage",
+    "RequestHeader",
+    "decode",
+    "encode",
+    "read_request_header",
+    "reader",
+    "request_header",
+    "response_header",
+    "uuid_bytes",
+    "uuid_text",
+    "writer",
+]

@@ -1,0 +1,24 @@
+"""Kafka's UUIDs: 16 bytes on the wire, 22 characters of URL-safe base64 everywhere else."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+_BYTES = 16
+_TEXT_CHARACTERS = 22
+
+
+def uuid_text(data: bytes) -> str:
+    """16 bytes as Kafka prints them."""
+    return urlsafe_b64encode(data)[:_TEXT_CHARACTERS].decode()
+
+
+def uuid_bytes(text: str) -> bytes:
+    """What `uuid_text` made. Raises ValueError for another text."""
+    try:
+        data = urlsafe_b64decode(text + "==")
+    except ValueError:
+        data = b""
+    if uuid_text(data) != text or len(data) != _BYTES:
+        raise ValueError(f"{text!r} is no UUID: {_TEXT_CHARACTERS} characters of URL-safe base64 are one")
+    return data
