@@ -22,6 +22,7 @@ from eventbus.errors import ConfigError
 from eventbus.log.journal import Journal
 from eventbus.log.partition_log import Journaled, PartitionLog, Unsynced
 from eventbus.log.storage import Buffer, File, NotFlushed, Storage, storage_error
+from eventbus.records.batch import WritableBuffer
 
 MODES = {
     "commit": "an acknowledged record is on disk",
@@ -114,7 +115,7 @@ class GroupCommit:
             raise ConfigError(f"fsync={mode!r} is unknown; choose one of {', '.join(MODES)}")
         self.mode = mode
         self._storage = storage
-        self._dirty: dict[PartitionLog, list[bytearray] | None] = {}
+        self._dirty: dict[PartitionLog, list[WritableBuffer] | None] = {}
         """By log, every batch since its last flush; None where they are not known."""
         self._lazy: set[PartitionLog] = set()
         """Those of them that need no flush for their own sake."""
@@ -127,12 +128,17 @@ class GroupCommit:
     @property
     def needs_sync(self) -> bool:
         """Whether a flush has something to do, and none is under way."""
-        return len(self._dirty) > len(self._lazy) and self._under_way is None
+        return self._under_way is None and self.has_unsynced
 
-    def appended(self, log: PartitionLog, batch: bytearray) -> None:
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether something was appended that somebody may wait for, and no flush has begun to cover it."""
+        return len(self._dirty) > len(self._lazy)
+
+    def appended(self, log: PartitionLog, batch: WritableBuffer) -> None:
         """Call after every `PartitionLog.append`. The batch must not change afterwards."""
+        self._lazy.discard(log)
         if self._waits:
-            self._lazy.discard(log)
             if log in self._dirty:
                 batches = self._dirty[log]
                 if batches is not None:
@@ -144,7 +150,7 @@ class GroupCommit:
         if self._storage.durable and (self.mode == "interval" or log.has_sealed_unsynced):
             self._dirty[log] = None
 
-    def appended_lazily(self, log: PartitionLog, batch: bytearray) -> None:
+    def appended_lazily(self, log: PartitionLog, batch: WritableBuffer) -> None:
         """As `appended`, for what nobody waits for: the next flush takes it along, but it asks for none."""
         is_lazy = log not in self._dirty or log in self._lazy
         self.appended(log, batch)

@@ -183,6 +183,12 @@ class IndexFile:
         finally:
             file.close()
 
+    def create(self) -> None:
+        """Make the file, if there is none yet."""
+        file = self._open(create=True)
+        if file is not None:
+            file.close()
+
     def trim(self) -> None:
         """Entries were cut: those in the file beyond are written over by the next ones."""
         self._written = min(self._written, len(self._index))

@@ -26,7 +26,7 @@ from eventbus.log.producers import LogProducers
 from eventbus.log.segment import Damage, Segment
 from eventbus.log.storage import Buffer, File, Storage, storage_error, write_atomic
 from eventbus.log.walk import batch_bounds
-from eventbus.records.batch import HEADER_BYTES, BatchHeader, patch_offsets, stamp_log_append_time
+from eventbus.records.batch import HEADER_BYTES, BatchHeader, WritableBuffer, patch_offsets, stamp_log_append_time
 from eventbus.records.control import EndTransactionMarker
 from eventbus.records.single import BatchSpan
 from eventbus.types import NO_TIMESTAMP, AbortedTransaction, OffsetAndTimestamp, TimestampType, TopicPartition
@@ -174,7 +174,7 @@ class PartitionLog:
         """The aborted transactions with any offset from ``start_offset`` to before ``end_offset``."""
         return self.producers.aborted.overlapping(start_offset, end_offset)
 
-    def aborted_in(self, batches: bytes, offset: int) -> tuple[AbortedTransaction, ...]:
+    def aborted_in(self, batches: Buffer, offset: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions that a reader of ``batches``, from ``offset`` on, has to know."""
         if self.producers.aborted.last_offset < offset:
             return ()
@@ -220,7 +220,7 @@ class PartitionLog:
 
     # -- append -------------------------------------------------------------------------------------------------------
 
-    def append(self, batch: bytearray, header: BatchHeader | BatchSpan, now_ms: int) -> AppendInfo:
+    def append(self, batch: WritableBuffer, header: BatchHeader | BatchSpan, now_ms: int) -> AppendInfo:
         """Give the batch the next offsets and write it: all of it, or nothing.
 
         The caller has validated the batch; ``header`` is what it read. A batch with a producer id must be the next of
@@ -415,7 +415,7 @@ class PartitionLog:
         self.producers.take_back(work.caches)
         self._unsynced_names = work.directories or self._unsynced_names
 
-    def journal(self, batches: list[bytearray], parts: list[Buffer]) -> Journaled | None:
+    def journal(self, batches: list[WritableBuffer], parts: list[Buffer]) -> Journaled | None:
         """Add the newest ``batches`` to a frame of the redo journal; None where they must be flushed themselves.
 
         That is so for whatever has a new name: the journal restores bytes, not files.
@@ -438,7 +438,7 @@ class PartitionLog:
 
     def read(
         self, offset: int, max_bytes: int, *, max_offset: int, min_one_batch: bool = True, check_crcs: bool = True
-    ) -> bytes:
+    ) -> Buffer:
         """Whole batches, the first being the one that contains ``offset``, all starting below ``max_offset``.
 
         The first may be larger than ``max_bytes`` with ``min_one_batch``. Their chain of offsets is checked, and with
@@ -446,7 +446,7 @@ class PartitionLog:
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise self._out_of_range(offset)
-        if offset >= max_offset or offset == self.log_end_offset:
+        if offset >= max_offset or offset == self.log_end_offset or (max_bytes < HEADER_BYTES and not min_one_batch):
             return b""
         number = bisect_right(self.segments, offset, key=_base_offset) - 1
         gaps = self.allows_gaps

@@ -18,7 +18,7 @@ from eventbus.log import snapshot
 from eventbus.log.producer_state import CachedBatch, CompletedTransaction, ProducerBatch, ProducerStates
 from eventbus.log.segment import Segment
 from eventbus.log.snapshot import IndexedSegment, Snapshot
-from eventbus.log.storage import File, Storage, read_whole, write_atomic
+from eventbus.log.storage import Buffer, File, Storage, read_whole, write_atomic
 from eventbus.log.transaction_index import (
     ENTRY_BYTES,
     SUFFIX,
@@ -27,7 +27,7 @@ from eventbus.log.transaction_index import (
     decode_entries,
     encode_entries,
 )
-from eventbus.records.batch import BatchHeader, RecordBatch, read_header
+from eventbus.records.batch import BatchHeader, RecordBatch, WritableBuffer, read_header
 from eventbus.records.control import EndTransactionMarker, marker_of
 from eventbus.records.crc import crc32c
 
@@ -62,7 +62,7 @@ class LogProducers:
 
     # -- append -------------------------------------------------------------------------------------------------------
 
-    def check(self, batch: bytearray, header: ProducerBatch) -> CachedBatch | EndTransactionMarker | None:
+    def check(self, batch: WritableBuffer, header: ProducerBatch) -> CachedBatch | EndTransactionMarker | None:
         """May the batch come next? The stored batch that it duplicates, the marker in it, or None. Raises if not."""
         if isinstance(header, BatchHeader) and header.is_control:
             marker = marker_of(RecordBatch(batch, 0, header._replace(base_offset=0)))
@@ -405,7 +405,7 @@ def _scan(segments: Sequence[Segment], start_offset: int, states: ProducerStates
     return scanned_bytes
 
 
-def replay(data: bytes, states: ProducerStates, aborted: TransactionIndex) -> None:
+def replay(data: Buffer, states: ProducerStates, aborted: TransactionIndex) -> None:
     """Fold in whole batches, as they were folded in when they were appended. Raises `CorruptRecord`."""
     position, size = 0, len(data)
     while position < size:

@@ -106,7 +106,7 @@ class LogReader:
                     position, base_offset, max_bytes, end, one=True, check_crcs=True, gaps=False
                 )
                 position += len(data)
-                yield data, base_offset
+                yield bytes(data), base_offset
         except Damage as damage:
             raise corrupt_record(self._storage, where, damage) from None
         except OSError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from eventbus.log.index import LARGEST_RELATIVE_OFFSET, IndexFile, OffsetIndex, TimeIndex
-from eventbus.log.storage import Storage
+from eventbus.log.storage import Buffer, Storage
 from eventbus.log.walk import batch_bounds, skip_to, walk
 from eventbus.records.batch import HEADER_BYTES, BatchHeader, iter_batches
 from eventbus.records.crc import crc32c
@@ -15,6 +15,7 @@ from eventbus.types import NO_TIMESTAMP, OffsetAndTimestamp
 
 _WINDOW_BYTES = 1 << 20
 _SEARCH_BYTES = 4096
+_COPIED_BYTES = 16_384
 _NEVER = 1 << 62
 _SAVE_ENTRIES = 64
 _SAVE_BYTES = 4 << 20
@@ -119,6 +120,8 @@ class Segment:
         if self.max_timestamp_ms != NO_TIMESTAMP:
             self.time_index.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
         self.save_indexes()
+        if self.time_index and not self.offset_index:
+            self._offset_file.create()  # Kafka's tools look for it beside the time index, entries or not
 
     def load_indexes(self) -> None:
         """Read the index files, or the log itself where they are missing or cannot be right."""
@@ -234,8 +237,8 @@ class Segment:
 
     def read(
         self, position: int, offset: int, max_bytes: int, max_offset: int, *, one: bool, check_crcs: bool, gaps: bool
-    ) -> tuple[bytes, int]:
-        """Whole batches from ``position``, where the one at ``offset`` starts: (bytes, offset after them).
+    ) -> tuple[Buffer, int]:
+        """Whole batches from ``position``, where the one at ``offset`` starts: (the batches, offset after them).
 
         ``one`` returns the first batch even if it is larger than ``max_bytes``.
         """
@@ -251,9 +254,13 @@ class Segment:
         walked = walk(data, 0, offset, max_offset, check_crcs=check_crcs, gaps=gaps)
         if walked.damage and not walked.position:
             raise Damage(self.path, position, offset, walked.damage)
-        return data if walked.position == len(data) else data[: walked.position], walked.next_offset
+        end = walked.position
+        if end == len(data):
+            return data, walked.next_offset
+        # Copying a MiB to cut off its end costs more than reading it.
+        return data[:end] if end < _COPIED_BYTES else memoryview(data)[:end], walked.next_offset
 
-    def windows(self, position: int, offset: int) -> Iterator[bytes]:
+    def windows(self, position: int, offset: int) -> Iterator[Buffer]:
         """All batches from ``position`` on, where the one at ``offset`` starts, a MiB at a time; CRCs are checked."""
         while position < self.file.size:
             data, offset = self.read(position, offset, _WINDOW_BYTES, _NEVER, one=True, check_crcs=True, gaps=True)

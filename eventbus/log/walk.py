@@ -86,7 +86,7 @@ def skip_to(buffer: Buffer, offset: int, next_offset: int, *, gaps: bool = False
     return Walked(position, next_offset, damage)
 
 
-def batch_bounds(header: bytes) -> tuple[int, int, int]:
+def batch_bounds(header: Buffer) -> tuple[int, int, int]:
     """(base offset, next offset, size in bytes) of the header at the start of ``header``; (-1, -1, 0) if it is none."""
     if len(header) < _HEADER_BYTES:
         return -1, -1, 0

@@ -35,6 +35,8 @@ from eventbus.records.sequence import increment_sequence
 from eventbus.types import Compression, Record, TimestampType
 
 Buffer = bytes | bytearray | memoryview
+WritableBuffer = bytearray | memoryview
+"""A batch that the log may still give its offsets: built here, or lying in a request."""
 
 HEADER_BYTES = 61
 MAGIC = 2
@@ -175,18 +177,18 @@ def check_crc(buffer: Buffer, header: BatchHeader, position: int = 0) -> None:
         )
 
 
-def write_crc(batch: bytearray | memoryview) -> None:
+def write_crc(batch: WritableBuffer) -> None:
     """Compute the CRC of the one batch in this buffer and store it."""
     CRC.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
 
 
-def patch_offsets(batch: bytearray | memoryview, base_offset: int, leader_epoch: int, position: int = 0) -> None:
+def patch_offsets(batch: WritableBuffer, base_offset: int, leader_epoch: int, position: int = 0) -> None:
     """Give the batch its place in the log. Both fields lie before the CRC's range, so it stays valid."""
     _BASE_OFFSET.pack_into(batch, position, base_offset)
     _LEADER_EPOCH.pack_into(batch, position + 12, leader_epoch)
 
 
-def stamp_log_append_time(batch: bytearray, now_ms: int) -> None:
+def stamp_log_append_time(batch: WritableBuffer, now_ms: int) -> None:
     """Set the timestamp type to LogAppendTime and the timestamp of every record to ``now_ms`` (KIP-32).
 
     The only change on append that needs a new CRC.

@@ -160,6 +160,17 @@ def test_interval_mode_is_flushed_in_the_background(disk, logs):
     assert not disk.exists(journal.JOURNAL), "nobody waits, so no byte is written twice"
 
 
+def test_interval_mode_flushes_what_follows_on_what_nobody_waits_for(disk, logs):
+    world = World(disk, logs, 1, "interval")
+    world.settle()
+    world.append_lazily(0)
+    assert not world.commit.needs_sync
+    world.append(0)
+    assert world.commit.needs_sync
+    world.flush()
+    assert world.recovery_points == [3]
+
+
 def test_os_mode_flushes_what_is_sealed_so_that_restarts_stay_short(disk, logs):
     world = World(disk, logs, 1, "os", segment_bytes=250)
     world.append(0, 0)

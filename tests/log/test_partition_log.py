@@ -264,7 +264,9 @@ def test_segments_older_than_retention_ms_go(storage, logs):
     assert log.apply_retention(NOW_MS + 3 * DAY_MS + 1) == [1, 2]
     assert (log.log_start_offset, bases(log)) == (3, [3, 4])
     assert [name for name in storage.listdir("orders-0") if name.startswith("0") and "snapshot" not in name] == [
-        f"{base:020d}{suffix}" for base in (3, 4) for suffix in ((".log", ".timeindex") if base == 3 else (".log",))
+        f"{base:020d}{suffix}"
+        for base in (3, 4)
+        for suffix in ((".index", ".log", ".timeindex") if base == 3 else (".log",))
     ]
 
 
@@ -608,3 +610,12 @@ def test_check_finds_a_broken_invariant(logs):
     with pytest.raises(AssertionError, match="the CRC does not match"):
         log.check()
     logs.opened.clear()
+
+
+def test_a_segment_without_index_entries_has_an_index_file_all_the_same(storage, logs):
+    """Kafka's dump tool opens it beside the time index, and gives up where it is missing."""
+    log = logs.open(storage)
+    logs.fill(log, 1)
+    log.close()
+    assert storage.open("orders-0/00000000000000000000.index").size == 0
+    assert logs.open(storage).log_end_offset == 1

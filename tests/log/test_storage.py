@@ -169,6 +169,22 @@ def test_short_writes_are_continued(tmp_path, monkeypatch):
     assert (tmp_path / "f").read_bytes() == b"0123456789abcd"
 
 
+def test_a_large_append_is_written_in_pieces(tmp_path, monkeypatch):
+    original, sizes = storage_module._pwrite, []
+
+    def write(fd, data, position):
+        sizes.append(len(data))
+        return original(fd, data, position)
+
+    monkeypatch.setattr(storage_module, "_pwrite", write)
+    file = FileStorage(str(tmp_path)).open("f", create=True)
+    data = bytes(range(256)) * 300
+    for whole in (data, bytearray(data), memoryview(bytearray(data))):
+        file.append(whole)
+    assert (tmp_path / "f").read_bytes() == data * 3 and file.size == 3 * len(data)
+    assert max(sizes) == 32_768
+
+
 def test_a_write_that_makes_no_progress_is_a_full_disk(tmp_path, monkeypatch):
     file = FileStorage(str(tmp_path)).open("f", create=True)
     monkeypatch.setattr(storage_module, "_pwrite", lambda fd, data, position: 0)

@@ -44,7 +44,7 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else bytes.fromhex(text)
 
 
-ALL_VECTORS = [load(path) for path in sorted(VECTORS.glob("*.json"))]
+ALL_VECTORS = [load(path.with_suffix(".json")) for path in sorted(VECTORS.glob("*.bin"))]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
