@@ -1,8 +1,8 @@
 """The broker: one synchronous object that owns all topics, logs and coordinators of a storage.
 
-Nothing inside awaits, so every method is atomic on the event loop and no locks exist. Its drivers are the embedded
-backend and, later, the TCP server; both do the waiting: for a flush (`begin_sync`, `Flush.run` in a thread,
-`complete_sync`), for records (`on_advance`), for time (`tick`, `next_deadline_ms`).
+Nothing inside awaits, so every method is atomic on the event loop and no locks exist. The engine drives it, for a bus
+and for a server, and does the waiting: for a flush (`begin_sync`, `Flush.run` in a thread, `complete_sync`), for
+records (`on_advance`), for time (`tick`, `next_deadline_ms`).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Se
 
 from eventbus.broker.cleaning import Cleaning, LogCleaner, Pause
 from eventbus.broker.descriptions import FetchData, TopicDescription, TopicSpec
-from eventbus.broker.groups import Groups, GroupsLog
-from eventbus.broker.logs import Logs, Partition
+from eventbus.broker.groups import Groups
+from eventbus.broker.logs import Logs
 from eventbus.broker.names import CLUSTER_METADATA, CONSUMER_OFFSETS, TRANSACTION_STATE, check_not_internal
+from eventbus.broker.partitions import InternalTopics, Opener, Writes
+from eventbus.broker.security_admin import SecurityAdmin
 from eventbus.broker.settings import BrokerConfig
 from eventbus.broker.shard_log import ShardLog
 from eventbus.broker.topic_admin import TopicAdmin
-from eventbus.broker.transactions import Transactions, TransactionsLog
+from eventbus.broker.transactions import Transactions
 from eventbus.broker.validation import check_batch, check_keys, refuse_large
-from eventbus.coordinator import GroupsShard, TopicsShard, TransactionsShard
-from eventbus.coordinator.group_rules import GroupConfig
+from eventbus.coordinator import TopicsShard
 from eventbus.coordinator.requests import ProducerDescription
-from eventbus.coordinator.transaction_codec import TransactionMetadata
 from eventbus.errors import (
     InvalidRequest,
     KafkaError,
@@ -37,7 +37,8 @@ from eventbus.log.commit import Flush
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.log.storage import Storage, storage_error
-from eventbus.records import BatchHeader, ControlType, EndTransactionMarker, build_marker, read_header
+from eventbus.records import BatchHeader, read_header
+from eventbus.records.batch import WritableBuffer
 from eventbus.records.single import BatchSpan
 from eventbus.types import IsolationLevel, OffsetAndTimestamp, ProducerIdAndEpoch, TopicPartition
 
@@ -75,21 +76,26 @@ class Broker:
         self._appended = logs.commit.appended
         self._advances_at_append = logs.advances_at_append
         logs.advanced = lambda topic_partition: self.on_advance(topic_partition)
+        writes = Writes(logs)
         metadata = logs.open_partition(_METADATA, _METADATA_CONFIG, _METADATA_TOPIC_ID, now_ms)
-        self._metadata = ShardLog(TopicsShard(), metadata.log, self._store_metadata)
+        self._metadata = ShardLog(TopicsShard(), metadata.log, writes.append_metadata)
         self._metadata.load()
-        self._topics = TopicAdmin(logs, self._metadata, config, new_topic_id)
-        self._known_topics = self._topics.topics
+        self.topic_admin = TopicAdmin(logs, self._metadata, config, new_topic_id)
+        """Looks at topics and their configs, and checks changes without making them."""
+        self.security = SecurityAdmin(self._metadata, logs, new_topic_id)
+        """ACLs, credentials and quotas; what comes over the wire is bound by them."""
+        self._known_topics = self.topic_admin.topics
         offsets_topic = self._known_topics.get(CONSUMER_OFFSETS)
         count = config.offsets_topic_num_partitions if offsets_topic is None else offsets_topic.partitions
-        self._group_config = GroupConfig(*(getattr(config, key) for key in GroupConfig._fields))
-        self._new_text_id = new_topic_id
+        opener = Opener(logs, self._metadata, self.topic_admin, self._check_open, lambda: self._now_ms)
+        self._log, self._open_partition, self._unknown = opener.log, opener.open, opener.refusal
+        internal = InternalTopics(config, self.topic_admin, opener, writes, new_topic_id)
         self.groups = Groups(
             count,
-            self._open_groups_shard,
+            internal.open_groups_shard,
             self._unknown,
             self._check_open,
-            self._new_groups_shard,
+            internal.new_groups_shard,
             config.offsets_retention_check_interval_ms,
             now_ms,
         )
@@ -98,11 +104,11 @@ class Broker:
             self.partitions_of(TRANSACTION_STATE) or config.transaction_state_log_num_partitions,
             self.groups,
             self._partitions,
-            open_shard=self._open_transactions_shard,
-            allocate_producer_ids=self._topics.allocate_producer_ids,
-            append_marker=self.append_marker,
+            open_shard=internal.open_transactions_shard,
+            allocate_producer_ids=self.topic_admin.allocate_producer_ids,
+            append_marker=writes.append_marker,
             refuse=self._unknown,
-            store_lazily=self._store_lazily,
+            store_lazily=writes.append_lazily,
             flush_now=self._flush_now,
             check_open=self._check_open,
             now_ms=now_ms,
@@ -134,7 +140,7 @@ class Broker:
         except BaseException:
             logs.abandon()
             raise
-        _logger.info("%s is open, %s", storage.describe(), config.fsync_promise)
+        _logger.info("%s is open%s", storage.describe(), f", {config.fsync_promise}" if storage.durable else "")
         return broker
 
     def _open_logs(self, now_ms: int) -> None:
@@ -168,7 +174,7 @@ class Broker:
     @property
     def topics_version(self) -> int:
         """Rises with every change of topics or partition counts."""
-        return self._topics.version
+        return self.topic_admin.version
 
     def create_topics(
         self, specs: Sequence[TopicSpec], now_ms: int, validate_only: bool = False
@@ -178,7 +184,7 @@ class Broker:
         used_before = self._metadata.shard.deleted & {spec.name for spec in specs}
         if used_before and not validate_only:
             self._finish_deletion(used_before, now_ms)
-        return self._topics.create(specs, now_ms, validate_only=validate_only)
+        return self.topic_admin.create(specs, now_ms, validate_only=validate_only)
 
     def delete_topics(self, names: Sequence[str], now_ms: int) -> dict[str, KafkaError | None]:
         """Delete topics with their records and every group's offsets in them; the names are free on return."""
@@ -186,7 +192,7 @@ class Broker:
         results: dict[str, KafkaError | None] = {}
         for name in names:
             try:
-                self._topics.delete(name, now_ms)
+                self.topic_admin.delete(name, now_ms)
                 self._finish_deletion({name}, now_ms)
                 results[name] = None
             except KafkaError as error:
@@ -217,18 +223,18 @@ class Broker:
     def add_partitions(self, name: str, total_count: int, now_ms: int) -> None:
         """Grow a topic to ``total_count`` partitions. Records keep their partition; keys may map to another one."""
         self._check_open()
-        self._topics.add_partitions(name, total_count, now_ms)
+        self.topic_admin.add_partitions(name, total_count, now_ms)
 
     def alter_configs(
         self, name: str, set: Mapping[str, object], delete: Sequence[str], now_ms: int
     ) -> TopicDescription:
         """Set and unset configs of a topic, all or none; they act from the next call on."""
         self._check_open()
-        return self._topics.alter_configs(name, set, delete, now_ms)
+        return self.topic_admin.alter_configs(name, set, delete, now_ms)
 
     def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicDescription]:
         """The named topics, or all. Raises UnknownTopicOrPartition."""
-        return self._topics.describe(names)
+        return self.topic_admin.describe(names)
 
     def list_topics(self) -> list[str]:
         """All names, internal ones too."""
@@ -261,14 +267,14 @@ class Broker:
 
     def max_message_bytes(self, topic: str) -> int:
         """The largest batch the topic takes. Raises UnknownTopicOrPartition."""
-        return self._topics.log_config(topic).max_message_bytes
+        return self.topic_admin.log_config(topic).max_message_bytes
 
     # records ---------------------------------------------------------------------------------------------------------
 
     def produce(
         self,
         topic_partition: TopicPartition,
-        batch: bytearray,
+        batch: WritableBuffer,
         now_ms: int,
         *,
         header: BatchHeader | BatchSpan | None = None,
@@ -290,7 +296,7 @@ class Broker:
         return self.append_built(topic_partition, batch, header, now_ms)
 
     def append_built(
-        self, topic_partition: TopicPartition, batch: bytearray, span: BatchHeader | BatchSpan, now_ms: int
+        self, topic_partition: TopicPartition, batch: WritableBuffer, span: BatchHeader | BatchSpan, now_ms: int
     ) -> AppendInfo:
         """`produce` for a batch that this process built, ``span`` being what its builder knows of it."""
         partition = self._partitions.get(topic_partition)
@@ -325,60 +331,19 @@ class Broker:
         if states.check(span) is None:
             self.transactions.verify(log.topic_partition, ProducerIdAndEpoch(span.producer_id, span.producer_epoch))
 
-    def append_marker(
-        self,
-        topic_partition: TopicPartition,
-        producer: ProducerIdAndEpoch,
-        committed: bool,
-        coordinator_epoch: int,
-        now_ms: int,
-    ) -> AppendInfo | None:
-        """End a producer's transaction in a partition; None when the partition is gone.
-
-        Raises InvalidProducerEpoch, TransactionCoordinatorFenced, StorageError.
-        """
-        partition = self._partitions.get(topic_partition)
-        if partition is None:
-            return None
-        marker = EndTransactionMarker(ControlType.COMMIT if committed else ControlType.ABORT, coordinator_epoch)
-        batch = build_marker(
-            marker, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, timestamp_ms=now_ms
-        )
-        return self._store(partition.log, batch, now_ms)
-
-    def _store_metadata(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
-        """Whoever changes topics flushes them by `Logs.sync_metadata`: no part of group commits."""
-        if self._advances_at_append:
-            return self._store(log, batch, now_ms)
-        return log.append(batch, read_header(batch), now_ms)
-
-    def _store(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
-        """A shard's own records: no policy, no size limit."""
-        info = log.append(batch, read_header(batch), now_ms)
-        self._appended(log, batch)
-        if self._advances_at_append:
-            self.on_advance(log.topic_partition)
-        return info
-
-    def _store_lazily(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
-        """As `_store`, for what the next flush may take along, but needs none of its own."""
-        info = log.append(batch, read_header(batch), now_ms)
-        self._logs.commit.appended_lazily(log, batch)
-        if self._advances_at_append:
-            self.on_advance(log.topic_partition)
-        return info
-
     def fetch(
         self,
         topic_partition: TopicPartition,
         offset: int,
         max_bytes: int,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        *,
+        min_one_batch: bool = True,
     ) -> FetchData:
         """Whole batches from the one that holds ``offset`` on, up to the high watermark or last stable offset.
 
-        Never waits: no records when there are none yet. The first batch may be larger than ``max_bytes``. Raises
-        UnknownTopicOrPartition, OffsetOutOfRange, CorruptRecord.
+        Never waits: no records when there are none yet. With ``min_one_batch`` the first may be larger than
+        ``max_bytes``. Raises UnknownTopicOrPartition, OffsetOutOfRange, CorruptRecord.
         """
         partition = self._partitions.get(topic_partition)
         if partition is None:
@@ -387,7 +352,11 @@ class Broker:
         high_watermark = log.high_watermark
         last_stable_offset = log.last_stable_offset
         end = last_stable_offset if isolation else high_watermark
-        records = b"" if end <= offset <= log.log_end_offset else log.read(offset, max_bytes, max_offset=end)
+        records = (
+            b""
+            if end <= offset <= log.log_end_offset
+            else log.read(offset, max_bytes, max_offset=end, min_one_batch=min_one_batch)
+        )
         aborted = log.aborted_in(records, offset) if isolation and records else ()
         return FetchData(records, high_watermark, last_stable_offset, log.log_start_offset, aborted)
 
@@ -418,6 +387,14 @@ class Broker:
                 "0 and up a time in milliseconds"
             )
         return _NO_OFFSET if found is None or found.offset >= end else found
+
+    def log_start_offset(self, topic_partition: TopicPartition) -> int:
+        """Where reading may begin."""
+        return self._log(topic_partition).log_start_offset
+
+    def end_offset(self, topic_partition: TopicPartition) -> int:
+        """The offset the next record gets, whether or not those before it may be read yet."""
+        return self._log(topic_partition).log_end_offset
 
     def delete_records(self, topic_partition: TopicPartition, before_offset: int, now_ms: int) -> int:
         """Readers begin at ``before_offset`` from now on (-1: the high watermark); returns where the log begins.
@@ -461,73 +438,17 @@ class Broker:
             for producer_id, producer in sorted(producers.items())
         ]
 
-    def _log(self, topic_partition: TopicPartition) -> PartitionLog:
-        partition = self._partitions.get(topic_partition)
-        return (partition or self._open_partition(topic_partition, self._now_ms)).log
-
-    def _open_partition(self, topic_partition: TopicPartition, now_ms: int) -> Partition:
-        """First use of a partition: nothing is on disk yet, and nothing will be before it is appended to."""
-        self._check_open()
-        error = self._unknown(topic_partition)
-        if error is not None:
-            raise error
-        topic = self._known_topics[topic_partition.topic]
-        if topic.name in self._topics.uncertain:  # what is stored there now might be lost
-            self._metadata.log.raise_if_poisoned()
-        config = self._topics.log_config(topic.name)
-        return self._logs.open_partition(TopicPartition(*topic_partition), config, topic.topic_id, now_ms)
-
-    def _unknown(self, topic_partition: TopicPartition) -> UnknownTopicOrPartition | None:
-        """The error for a partition that does not exist."""
-        topic, number = topic_partition
-        state = self._known_topics.get(topic)
-        if state is None:
-            return self._metadata.shard.unknown(topic)
-        if 0 <= number < state.partitions:
-            return None
-        return UnknownTopicOrPartition(
-            f"topic {topic!r} has {state.partitions} partition(s), 0 to {state.partitions - 1}; there is no partition "
-            f"{number}. `eventbus topics alter {topic} --partitions N` adds some"
-        )
-
-    # groups ----------------------------------------------------------------------------------------------------------
-
-    def _new_groups_shard(self) -> GroupsShard:
-        return GroupsShard(self._group_config, self._new_text_id)
-
-    def _open_groups_shard(self, number: int, now_ms: int) -> GroupsLog:
-        if CONSUMER_OFFSETS not in self._known_topics:
-            segment_bytes = self.config.offsets_topic_segment_bytes
-            key = "segment.bytes" if segment_bytes >= 1 << 20 else "internal.segment.bytes"
-            configs = {"cleanup.policy": "compact", "compression.type": "producer", key: segment_bytes}
-            self._topics.create_internal(CONSUMER_OFFSETS, self.config.offsets_topic_num_partitions, configs, now_ms)
-        log = self._log(TopicPartition(CONSUMER_OFFSETS, number))
-        shard_log = ShardLog(self._new_groups_shard(), log, self._store, self.append_marker)
-        shard_log.load()
-        return shard_log
-
-    # transactions ----------------------------------------------------------------------------------------------------
-
-    def _open_transactions_shard(
-        self, number: int, producers: dict[int, TransactionMetadata], now_ms: int
-    ) -> TransactionsLog:
-        if TRANSACTION_STATE not in self._known_topics:
-            segment_bytes = self.config.transaction_state_log_segment_bytes
-            key = "segment.bytes" if segment_bytes >= 1 << 20 else "internal.segment.bytes"
-            configs = {"cleanup.policy": "compact", "compression.type": "uncompressed", key: segment_bytes}
-            count = self.config.transaction_state_log_num_partitions
-            self._topics.create_internal(TRANSACTION_STATE, count, configs, now_ms)
-        log = self._log(TopicPartition(TRANSACTION_STATE, number))
-        shard_log = ShardLog(TransactionsShard(producers), log, self._store)
-        shard_log.load()
-        return shard_log
-
     # durability ------------------------------------------------------------------------------------------------------
 
     @property
     def needs_sync(self) -> bool:
         """Whether a flush has something to do, and none is under way."""
         return self._logs.commit.needs_sync
+
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether something was appended that no flush has begun to cover."""
+        return self._logs.commit.has_unsynced
 
     def begin_sync(self) -> Flush:
         """Snapshot what was appended; its `Flush.run` may be called from a worker thread. One at a time."""

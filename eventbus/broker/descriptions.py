@@ -8,6 +8,7 @@ import msgspec
 
 from eventbus.broker.configs import ConfigEntry
 from eventbus.errors import KafkaError
+from eventbus.records.batch import Buffer
 from eventbus.types import AbortedTransaction, TopicPartition
 
 BROKER_ID = 1
@@ -19,9 +20,11 @@ class TopicSpec(msgspec.Struct, frozen=True):
 
     name: str
     partitions: int = -1
-    replication_factor: int = 1
+    replication_factor: int = -1
     configs: dict[str, Any] = {}
     """Kafka's topic configs; values as text, or as Python's own int, bool or list."""
+    assignments: tuple[tuple[int, ...], ...] = ()
+    """The brokers of each partition, in place of `partitions` and `replication_factor`; those say -1 or the same."""
 
 
 class PartitionDescription(msgspec.Struct, frozen=True):
@@ -57,7 +60,7 @@ class TopicDescription(msgspec.Struct, frozen=True):
 class FetchData(msgspec.Struct, frozen=True, gc=False):
     """What a fetch found: whole batches back to back, starting with the one that holds the offset asked for."""
 
-    records: bytes
+    records: Buffer
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int

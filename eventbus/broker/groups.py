@@ -10,12 +10,18 @@ from typing import Any
 from eventbus.broker.descriptions import OffsetCommitResult
 from eventbus.broker.shard_log import ShardLog
 from eventbus.coordinator import Decision, partition_for_group
+from eventbus.coordinator.codec import OffsetCommitValue
+from eventbus.coordinator.consumer_group_requests import (
+    ConsumerGroupDescription,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+)
 from eventbus.coordinator.group_rules import Turn
 from eventbus.coordinator.groups import GroupsShard
 from eventbus.coordinator.members import JoinReply, SyncReply
-from eventbus.coordinator.offsets import CommitErrors, check_group
+from eventbus.coordinator.offsets import CommitErrors, NewOffsets, check_group
 from eventbus.coordinator.requests import GroupDescription, GroupListing, JoinGroup
-from eventbus.errors import KafkaError
+from eventbus.errors import KafkaError, UnstableOffsetCommit
 from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.types import GroupMetadata, OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
 
@@ -81,6 +87,12 @@ class Groups:
         self._check_open()
         return self._of(group, self._now_ms).log.topic_partition
 
+    def last_record_of(self, group: str) -> tuple[TopicPartition, int] | None:
+        """Where the last record stands that may tell of the group: once it is durable, all that was decided of the
+        group is. None: nothing was."""
+        shard_log = self._held(group)
+        return None if shard_log is None else (shard_log.log.topic_partition, shard_log.log.log_end_offset - 1)
+
     def _of(self, group: str, now_ms: int) -> GroupsLog:
         return self.load(partition_for_group(group, self._partition_count), now_ms)
 
@@ -92,7 +104,7 @@ class Groups:
     def join(self, request: JoinGroup, now_ms: int, reply: JoinReply) -> None:
         """Take part in the group's next generation; ``reply`` is told the generation, or why not.
 
-        A join of a member that is parked already replaces it: the earlier reply is never called. Errors told:
+        A join of a member that is parked already replaces it: the earlier one is told RebalanceInProgress. Errors told:
         InvalidGroupId, InvalidSessionTimeout, InconsistentGroupProtocol, UnknownMemberId, FencedInstanceId,
         MemberIdRequired (join again with its ``member_id``), GroupMaxSizeReached, InvalidRequest, StorageError.
         """
@@ -137,6 +149,18 @@ class Groups:
         """The member is alive. Raises UnknownMemberId, IllegalGeneration, RebalanceInProgress, FencedInstanceId."""
         shard_log = self._held(group.group)
         (self._new_shard() if shard_log is None else shard_log.shard).heartbeat(group, now_ms)
+
+    def consumer_heartbeat(self, request: ConsumerHeartbeat, now_ms: int) -> ConsumerHeartbeatResult:
+        """A member of the consumer protocol joins, stays or leaves (KIP-848); see `ConsumerGroups.heartbeat` for what
+        it raises, and InvalidGroupId, StorageError."""
+        self._check_open()
+        check_group(request.group)
+        shard_log = self._of(request.group, now_ms)
+        decision, result = shard_log.shard.consumer_heartbeat(request, now_ms)
+        failed = self._carry_out(shard_log, decision, now_ms)
+        if failed is not None:
+            raise failed
+        return result
 
     def leave(
         self, group: str, members: Sequence[tuple[str, str | None]], now_ms: int, reason: str = ""
@@ -200,9 +224,7 @@ class Groups:
 
     # committed offsets -----------------------------------------------------------------------------------------------
 
-    def commit_offsets(
-        self, group: GroupMetadata | str, offsets: Mapping[TopicPartition, OffsetAndMetadata], now_ms: int
-    ) -> OffsetCommitResult:
+    def commit_offsets(self, group: GroupMetadata | str, offsets: NewOffsets, now_ms: int) -> OffsetCommitResult:
         """Store the next offset to read per partition; one that does not exist is refused, the others are stored.
 
         A group's name alone stands for nobody in particular: for groups without members. Raises, with nothing stored:
@@ -219,7 +241,7 @@ class Groups:
         self,
         producer: ProducerIdAndEpoch,
         group: GroupMetadata,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: NewOffsets,
         now_ms: int,
     ) -> OffsetCommitResult:
         """As `commit_offsets`, as part of the producer's open transaction: they count once it is committed.
@@ -233,8 +255,8 @@ class Groups:
         return OffsetCommitResult(log.topic_partition, log.log_end_offset - 1 if decision.records else -1, errors)
 
     def _prepare_commit(
-        self, member: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata], now_ms: int
-    ) -> tuple[GroupsLog, Mapping[TopicPartition, OffsetAndMetadata], CommitErrors]:
+        self, member: GroupMetadata, offsets: NewOffsets, now_ms: int
+    ) -> tuple[GroupsLog, NewOffsets, CommitErrors]:
         """The shard, what names a partition that exists, and an error for each that does not."""
         self._check_open()
         check_group(member.group)
@@ -275,6 +297,26 @@ class Groups:
             return {}
         return shard_log.shard.fetch(group, topic_partitions, require_stable=require_stable)
 
+    def look_up_offsets(
+        self, group: str, topic_partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
+    ) -> dict[TopicPartition, OffsetCommitValue | UnstableOffsetCommit]:
+        """As `fetch_offsets`, as they are stored, and with ``require_stable`` the error for each that may change."""
+        shard_log = self._held(group)
+        if shard_log is None:
+            return {}
+        return shard_log.shard.look_up(group, topic_partitions, require_stable=require_stable)
+
+    def check_fetch(self, group: str, member_id: str | None, member_epoch: int) -> None:
+        """See `GroupsShard.check_fetch`."""
+        shard_log = self._held(group)
+        if shard_log is not None:
+            shard_log.shard.check_fetch(group, member_id, member_epoch)
+
+    def speaks_consumer_protocol(self, group: str, member_id: str) -> bool:
+        """Whether that is a member of the consumer protocol (KIP-848): older requests are refused to it."""
+        shard_log = self._held(group)
+        return shard_log is not None and shard_log.shard.speaks_consumer_protocol(group, member_id)
+
     def delete_offsets(self, group: str, topic_partitions: Iterable[TopicPartition], now_ms: int) -> int:
         """Forget some offsets of a group, so that it starts over there; returns how many it had.
 
@@ -301,10 +343,20 @@ class Groups:
         """Every group, by name; of some states only, if given, named as Kafka does."""
         return sorted(listing for shard_log in self._shards.values() for listing in shard_log.shard.list(states))
 
+    def is_known(self, group: str) -> bool:
+        """Whether it has members, offsets, or a generation that is stored."""
+        shard_log = self._held(group)
+        return shard_log is not None and group in shard_log.shard.names
+
     def describe(self, groups: Sequence[str]) -> list[GroupDescription]:
         """Each group as it stands. An unknown one is Dead and empty, as in Kafka."""
         held = [(group, self._held(group)) for group in groups]
         return [(self._new_shard() if log is None else log.shard).describe(group) for group, log in held]
+
+    def describe_consumers(self, group: str) -> ConsumerGroupDescription:
+        """A group of the consumer protocol. Raises GroupIdNotFound."""
+        shard_log = self._held(group)
+        return (self._new_shard() if shard_log is None else shard_log.shard).describe_consumers(group)
 
     def delete(self, group: str, now_ms: int) -> int:
         """Forget a group; returns how many offsets it had. Raises GroupIdNotFound, NonEmptyGroup."""

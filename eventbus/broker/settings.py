@@ -38,6 +38,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     group_initial_rebalance_delay_ms: Annotated[int, Meta(ge=0)] = 0
     """How long the first rebalance of an empty group waits for more members (Kafka: 3,000). 0: a sole member is served
     at once, and each further one is a rebalance."""
+    group_consumer_session_timeout_ms: _Positive = 45_000
+    """Of groups of the consumer protocol (KIP-848), whose members do not choose it."""
+    group_consumer_heartbeat_interval_ms: _Positive = 5_000
+    """How often such members are told to come by."""
+    group_consumer_max_size: _Positive = 2_147_483_647
     transaction_state_log_num_partitions: _Partitions = 50
     """Of ``__transaction_state`` (``transaction.state.log.num.partitions``), when it is created; later it keeps what it
     has."""

@@ -11,7 +11,7 @@ from eventbus.broker.logs import Logs
 from eventbus.broker.settings import BrokerConfig
 from eventbus.broker.shard_log import ShardLog
 from eventbus.coordinator import Decision, TopicsShard, TopicState
-from eventbus.errors import InvalidReplicationFactor, KafkaError
+from eventbus.errors import InvalidReplicationFactor, InvalidRequest, KafkaError, error_for_code
 from eventbus.log.config import LogConfig
 from eventbus.types import TopicPartition
 
@@ -49,6 +49,20 @@ class TopicAdmin:
             config = configs.log_config(self.topic(name).configs, self._defaults)
             self._log_configs[name] = config
         return config
+
+    def configs_of(self, name: str) -> dict[str, configs.ConfigEntry]:
+        """All configs of a topic, and where each comes from. Raises UnknownTopicOrPartition."""
+        return configs.describe(self.topic(name).configs, self._defaults)
+
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """Topic configs for topics that do not set them, where they are not Kafka's."""
+        return self._defaults
+
+    @property
+    def metadata_end_offset(self) -> int:
+        """Where the next change of topics will stand in their log."""
+        return self._shard_log.log.log_end_offset
 
     def describe(self, topics: Iterable[str] | None) -> list[TopicDescription]:
         """The named topics, or all of them by name. Raises UnknownTopicOrPartition."""
@@ -127,14 +141,22 @@ class TopicAdmin:
     def _decide_create(self, spec: TopicSpec, now_ms: int) -> Decision[TopicState]:
         names.check_topic_name(spec.name)
         names.check_not_internal(spec.name, "created")
-        if spec.replication_factor not in (-1, 1):
+        partitions = self._config.num_partitions if spec.partitions == -1 else spec.partitions
+        if spec.assignments:
+            check_assignments(spec.name, spec.assignments)
+            if spec.partitions not in (-1, len(spec.assignments)) or spec.replication_factor not in (-1, 1):
+                raise InvalidRequest(
+                    f"topic {spec.name!r}: its partitions are assigned one by one, so leave their number and the "
+                    "replication factor at -1"
+                )
+            partitions = len(spec.assignments)
+        elif spec.replication_factor not in (-1, 1):
             raise InvalidReplicationFactor(
                 f"topic {spec.name!r} with replication factor {spec.replication_factor}: this log is one broker, so 1 "
                 "is all there is; a Kafka cluster replicates (change the URL to kafka://host:9092)"
             )
         own = configs.normalise(spec.configs)
         configs.check_together(configs.effective(own, self._defaults))
-        partitions = self._config.num_partitions if spec.partitions == -1 else spec.partitions
         return self._shard_log.shard.create(spec.name, partitions, own, self._new_topic_id(), now_ms)
 
     def _warnings(self, topic: TopicState) -> tuple[str, ...]:
@@ -153,21 +175,30 @@ class TopicAdmin:
 
     def add_partitions(self, name: str, total_count: int, now_ms: int) -> None:
         """Raises UnknownTopicOrPartition, InvalidPartitions."""
-        names.check_not_internal(name, "altered")
-        self._shard_log.execute(self._shard_log.shard.add_partitions(name, total_count), now_ms)
+        self._shard_log.execute(self.check_add_partitions(name, total_count), now_ms)
         self.version += 1
         self._sync((name,))
 
-    def alter_configs(
-        self, name: str, set: Mapping[str, object], delete: Sequence[str], now_ms: int
-    ) -> TopicDescription:
-        """Set and unset configs; the topic's logs obey at once. Raises UnknownTopicOrPartition, InvalidConfig."""
+    def check_add_partitions(self, name: str, total_count: int) -> Decision[TopicState]:
+        """What growing the topic comes to. Raises UnknownTopicOrPartition, InvalidPartitions; changes nothing."""
+        names.check_not_internal(name, "altered")
+        return self._shard_log.shard.add_partitions(name, total_count)
+
+    def check_alter(self, name: str, set: Mapping[str, object], delete: Sequence[str]) -> Decision[TopicState]:
+        """What altering configs comes to. Raises UnknownTopicOrPartition, InvalidConfig; changes nothing."""
         names.check_not_internal(name, "altered")
         changed = configs.normalise(set)
         for key in delete:
             configs.config_key(key)
         decision = self._shard_log.shard.alter_configs(name, changed, delete)
         configs.check_together(configs.effective(decision.reply.configs, self._defaults))
+        return decision
+
+    def alter_configs(
+        self, name: str, set: Mapping[str, object], delete: Sequence[str], now_ms: int
+    ) -> TopicDescription:
+        """Set and unset configs; the topic's logs obey at once. Raises UnknownTopicOrPartition, InvalidConfig."""
+        decision = self.check_alter(name, set, delete)
         self._shard_log.execute(decision, now_ms)
         self._logs.sync_metadata(self._shard_log.log)
         self._log_configs.pop(name, None)
@@ -177,3 +208,14 @@ class TopicAdmin:
             if partition is not None:
                 partition.obey(config)
         return self._describe(decision.reply, self._warnings(decision.reply))
+
+
+def check_assignments(name: str, assignments: Sequence[Sequence[int]]) -> None:
+    """Raises INVALID_REPLICA_ASSIGNMENT (39) unless each partition is given to the one broker there is."""
+    for number, brokers in enumerate(assignments):
+        if list(brokers) != [BROKER_ID]:
+            raise error_for_code(
+                39,
+                f"partition {number} of topic {name!r} on broker(s) {list(brokers)}: this log is one broker, so "
+                f"[{BROKER_ID}] is all there is",
+            )

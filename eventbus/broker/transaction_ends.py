@@ -22,9 +22,10 @@ from eventbus.coordinator.transaction_states import (
     PREPARE_COMMIT,
 )
 from eventbus.coordinator.transactions import LAST_EPOCH, MAX_EPOCH
-from eventbus.errors import StorageError
+from eventbus.errors import KafkaError
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.producer_state import ProducerState
+from eventbus.records.sequence import MAX_SEQUENCE
 from eventbus.types import ProducerIdAndEpoch, TopicPartition
 
 _logger = logging.getLogger("eventbus.transactions")
@@ -116,7 +117,7 @@ class Endings:
             return
         try:
             self._advance(transactional_id, ending, now_ms)
-        except StorageError as error:
+        except KafkaError as error:  # one that cannot be ended must not keep others from what waits for the same flush
             self.next_retry_ms = min(self.next_retry_ms, now_ms + RETRY_MS)
             if not ending.reported:
                 ending.reported = True
@@ -149,16 +150,32 @@ class Endings:
 
         What is there now counts: a topic that was deleted gets no marker, nor does one that was made anew since.
         """
-        partition = self._partitions.get(topic_partition)
-        state = None if partition is None else partition.log.producers.states.producers.get(producer_id)
+        state = self._state(topic_partition, producer_id)
         return state.producer_epoch if state is not None and state.in_transaction else None
 
+    def _state(self, topic_partition: TopicPartition, producer_id: int) -> ProducerState | None:
+        """What a partition remembers of a producer."""
+        partition = self._partitions.get(topic_partition)
+        return None if partition is None else partition.log.producers.states.producers.get(producer_id)
+
     def mark(
-        self, topic_partition: TopicPartition, producer: ProducerIdAndEpoch, committed: bool, now_ms: int
+        self,
+        topic_partition: TopicPartition,
+        producer: ProducerIdAndEpoch,
+        committed: bool,
+        now_ms: int,
+        coordinator_epoch: int | None = None,
     ) -> int | None:
-        """End what the producer has open in one partition; returns the marker's offset. Raises StorageError."""
+        """End what the producer has open in one partition; returns the marker's offset. Raises StorageError.
+
+        There is one coordinator: what it decided is not refused where an administrator's marker, or that of a cluster
+        the log comes from, bore a later epoch. Given a ``coordinator_epoch``, raises TransactionCoordinatorFenced too.
+        """
+        if coordinator_epoch is None:
+            state = self._state(topic_partition, producer.producer_id)
+            coordinator_epoch = COORDINATOR_EPOCH if state is None else max(COORDINATOR_EPOCH, state.coordinator_epoch)
         append = self._groups.end_transaction if topic_partition.topic == CONSUMER_OFFSETS else self._append_marker
-        info = append(topic_partition, producer, committed, COORDINATOR_EPOCH, now_ms)
+        info = append(topic_partition, producer, committed, coordinator_epoch, now_ms)
         return None if info is None else info.last_offset
 
     def end_unknown(self, unknown: Unknown, now_ms: int) -> None:
@@ -189,6 +206,22 @@ def producer_states(partitions: Partitions) -> Iterator[tuple[TopicPartition, in
     for topic_partition, partition in partitions.items():
         for producer_id, state in partition.log.producers.states.producers.items():
             yield topic_partition, producer_id, state
+
+
+def not_durable(partitions: Partitions, known: TransactionMetadata) -> list[tuple[TopicPartition, int]]:
+    """The last record that the producer wrote to each partition of its transaction, where a crash could take it."""
+    found: list[tuple[TopicPartition, int]] = []
+    for topic_partition in sorted(known.partitions):
+        partition = partitions.get(topic_partition)
+        producer = None if partition is None else partition.log.producers.states.producers.get(known.producer_id)
+        if partition is not None and producer is not None and producer.in_transaction:
+            last_offset = partition.log.log_end_offset - 1  # of offsets, which have no sequence, it is not known better
+            if producer.batches:
+                first, last, base_offset, _ = producer.batches[-1]
+                last_offset = base_offset + ((last - first) & MAX_SEQUENCE)
+            if last_offset >= partition.log.high_watermark:
+                found.append((topic_partition, last_offset))
+    return found
 
 
 def find_unknown(partitions: Partitions, transactions: Mapping[str, TransactionMetadata]) -> list[Unknown]:

@@ -26,9 +26,11 @@ from eventbus.broker.transaction_ends import (
     Endings,
     TransactionsLog,
     find_unknown,
+    not_durable,
     producer_states,
 )
 from eventbus.coordinator import TransactionsShard, partition_for_group
+from eventbus.coordinator.offsets import NewOffsets
 from eventbus.coordinator.requests import TransactionDescription, TransactionEnd, TransactionListing
 from eventbus.coordinator.transaction_codec import TransactionMetadata
 from eventbus.coordinator.transaction_states import ONGOING, PREPARE_ABORT, PREPARE_COMMIT
@@ -41,7 +43,7 @@ from eventbus.errors import (
     KafkaError,
     StorageError,
 )
-from eventbus.types import GroupMetadata, OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
+from eventbus.types import GroupMetadata, ProducerIdAndEpoch, TopicPartition
 
 _logger = logging.getLogger("eventbus.transactions")
 
@@ -228,14 +230,22 @@ class Transactions:
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         group: GroupMetadata,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: NewOffsets,
         now_ms: int,
+        *,
+        added: bool = False,
     ) -> OffsetCommitResult:
         """Commit offsets as part of the transaction (KIP-98, KIP-447): nobody sees them before it is committed.
 
-        Raises as `add_offsets`, and as `Groups.commit_transaction_offsets`.
+        ``added`` is for clients from before KIP-890, who add the offsets by a request of its own: one that comes late
+        must not begin their next transaction. Raises as `add_offsets` (with ``added`` as `verify`), and as
+        `Groups.commit_transaction_offsets`.
         """
-        self.add_offsets(transactional_id, producer, group.group, now_ms)
+        if added:
+            self._home(transactional_id, producer, now_ms).shard.known(transactional_id, producer)
+            self.verify(self._groups.partition_of(group.group), producer)
+        else:
+            self.add_offsets(transactional_id, producer, group.group, now_ms)
         return self._groups.commit_transaction_offsets(producer, group, offsets, now_ms)
 
     def end(
@@ -272,6 +282,17 @@ class Transactions:
         self._prepared(transactional_id, shard_log, answer)
         self._endings.advance(transactional_id, now_ms)
         return answer
+
+    def not_durable(self, transactional_id: str) -> list[tuple[TopicPartition, int]]:
+        """The last record in each partition of the open transaction that a crash could still take.
+
+        They have to be durable before a commit is decided; a client that waits for its acks sees to it itself.
+        """
+        shard_log = self._homes.get(transactional_id)
+        if shard_log is None:
+            return []
+        known = shard_log.shard.transactions[transactional_id]
+        return not_durable(self._partitions, known) if known.state is ONGOING else []
 
     @staticmethod
     def _answer(
@@ -348,6 +369,26 @@ class Transactions:
         self._look(transactional_id)
         self._fence(transactional_id, now_ms)
         self._endings.advance(transactional_id, now_ms)
+
+    def write_marker(
+        self,
+        topic_partition: TopicPartition,
+        producer: ProducerIdAndEpoch,
+        committed: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+    ) -> int:
+        """End what a producer has open in one partition, whatever the coordinator thinks of it (WriteTxnMarkers).
+
+        Returns the marker's offset, -1 where nothing was ever written. Raises UnknownTopicOrPartition,
+        InvalidProducerEpoch, TransactionCoordinatorFenced, StorageError.
+        """
+        self._check_open()
+        error = self._refuse(topic_partition)
+        if error is not None:
+            raise error
+        offset = self._endings.mark(topic_partition, producer, committed, now_ms, coordinator_epoch)
+        return -1 if offset is None else offset
 
     # opening ---------------------------------------------------------------------------------------------------------
 

@@ -6,16 +6,27 @@ The batch stays closed: but for compacted topics, whose records need keys, the 6
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from eventbus.errors import CorruptRecord, InvalidRecord, RecordTooLarge, UnsupportedCompression
 from eventbus.records import BatchHeader, check_crc, iter_batches, patch_offsets, read_header
+from eventbus.records.batch import HEADER_BYTES, WritableBuffer
 from eventbus.types import Compression, TimestampType, TopicPartition
 
 _CODEC_BITS = 0x07
+_MAGIC_POSITION = 16
+_OLD_MAGIC = (0, 1)
 
 
-def check_batch(batch: bytearray, topic_partition: TopicPartition) -> BatchHeader:
+class RecordsWithoutKey(InvalidRecord):
+    """Give each record of a compacted topic a key. ``indexes`` are those in the batch that have none."""
+
+    def __init__(self, message: str, indexes: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.indexes = indexes
+
+
+def check_batch(batch: WritableBuffer, topic_partition: TopicPartition) -> BatchHeader:
     """The header of the one good batch in ``batch``.
 
     Raises CorruptRecord (bytes damaged on the way), InvalidRecord (rules of the format), UnsupportedCompression.
@@ -25,6 +36,8 @@ def check_batch(batch: bytearray, topic_partition: TopicPartition) -> BatchHeade
     try:
         header = read_header(batch)
     except CorruptRecord as error:
+        if len(batch) >= HEADER_BYTES and batch[_MAGIC_POSITION] in _OLD_MAGIC:
+            raise InvalidRecord(f"{where}: {error}; send record batches of version 2 (Kafka 0.11)") from None
         raise CorruptRecord(f"{where}: {error}") from None
     if header.size_bytes != len(batch):
         if header.size_bytes > len(batch):
@@ -73,13 +86,15 @@ def refuse_large(size_bytes: int, limit_bytes: int, topic_partition: TopicPartit
     )
 
 
-def check_keys(batch: bytearray, topic_partition: TopicPartition) -> None:
-    """Raises InvalidRecord when a record has no key: compaction would not know what it replaces. Opens the batch."""
+def check_keys(batch: WritableBuffer, topic_partition: TopicPartition) -> None:
+    """Raises RecordsWithoutKey when a key is missing: compaction would not know what is replaced. Opens the batch."""
     patch_offsets(batch, 0, -1)  # what came here may be anything, and the log overwrites it
     for opened in iter_batches(batch, verify=False):
-        for index, record in enumerate(opened):
-            if record.key is None:
-                raise InvalidRecord(
-                    f"produce to {topic_partition}: record {index} has no key, and topic {topic_partition.topic!r} is "
-                    "compacted (cleanup.policy): give it a key, or send it to a topic with cleanup.policy=delete"
-                )
+        indexes = [index for index, key in enumerate(opened.columns().keys) if key is None]
+        if indexes:
+            named = f"record {indexes[0]} has" if len(indexes) == 1 else f"{len(indexes)} records have"
+            raise RecordsWithoutKey(
+                f"produce to {topic_partition}: {named} no key, and topic {topic_partition.topic!r} is "
+                "compacted (cleanup.policy): give it a key, or send it to a topic with cleanup.policy=delete",
+                indexes,
+            )

@@ -150,7 +150,7 @@ class Group:
         member = Member(member_id, request.group_instance_id)
         self.members.add(member)
         self._extended = self._opening
-        self._update(member, request, reply)
+        self._update(member, request, reply, turn)
         # A member that does not know its id sends no heartbeats, and a lost connection is not seen here. So a join
         # parked too long is given up; who still waits joins again.
         self._deadlines.set((self.name, Timer.SESSION, member_id), turn.now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
@@ -160,7 +160,7 @@ class Group:
         leads_stable = self.state is State.STABLE and member.member_id == self.members.leader_id
         if self.state is State.PREPARING_REBALANCE or leads_stable or member.protocols != request.protocols:
             # The leader may join again with nothing changed: it has seen new topics or partitions.
-            self._update(member, request, reply)
+            self._update(member, request, reply, turn)
             self._rebalance_or_complete(turn)
             return
         # Nothing changed: its answer was lost, or it was told to rejoin by a rebalance that is over.
@@ -184,7 +184,7 @@ class Group:
             self.unsynced.remove(old_id)
             self.unsynced.add(new_id)
         topics = self._topics_of(member)
-        self._update(member, request, reply)
+        self._update(member, request, reply, turn)
         if (
             # Completing: the leader was told the old id, and would assign to nobody.
             self.state is not State.STABLE
@@ -205,8 +205,10 @@ class Group:
         else:  # it must not take itself for the leader: it would assign, and nobody would ask for that
             turn.join(reply, self._joined(new_id, (), leader_id=old_leader_id))
 
-    def _update(self, member: Member, request: JoinGroup, reply: JoinReply) -> None:
+    def _update(self, member: Member, request: JoinGroup, reply: JoinReply, turn: Turn) -> None:
         """Take over what the member joins with, and park its join in place of an earlier one."""
+        if member.joining is not None:
+            turn.join(member.joining, RebalanceInProgress(f"{member.member_id} joined once more"))
         self.members.update(member, request)
         self.members.park_join(member, reply)
         self._subscribed = None
@@ -334,6 +336,8 @@ class Group:
             self._renew(held, turn.now_ms)
             turn.sync(reply, self._synced(held.assignment))
             return
+        if held.syncing is not None:
+            turn.sync(held.syncing, RebalanceInProgress(f"{held.member_id} asked once more"))
         held.syncing = reply
         self._deadlines.cancel((self.name, Timer.SESSION, held.member_id))
         if held.member_id != self.members.leader_id:
@@ -465,6 +469,20 @@ class Group:
             self._remove(member_id, turn)
         if gone:
             self._rebalance_or_complete(turn)
+
+    def interrupt(self, turn: Turn) -> None:
+        """Tell everybody who waits to join again, and wait for nobody: the group becomes another one (KIP-848)."""
+        for member in self.members:
+            if member.joining is not None:
+                turn.join(member.joining, self._rebalancing())
+                self.members.park_join(member, None)
+            if member.syncing is not None:
+                turn.sync(member.syncing, self._rebalancing())
+                member.syncing = None
+            self._renew(member, turn.now_ms)
+        self._opening = False
+        for timer in (Timer.JOIN, Timer.SYNC):
+            self._deadlines.cancel((self.name, timer, ""))
 
     # offsets ---------------------------------------------------------------------------------------------------------
 

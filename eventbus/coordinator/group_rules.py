@@ -41,14 +41,16 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     # Joins are parked, syncs and heartbeats answered with RebalanceInProgress; commits of the old generation are taken.
     (State.PREPARING_REBALANCE, Event.JOINED): State.COMPLETING_REBALANCE,
     (State.PREPARING_REBALANCE, Event.EMPTIED): State.EMPTY,
+    (State.PREPARING_REBALANCE, Event.DELETED): State.DEAD,  # it becomes a group of the consumer protocol (KIP-848)
     # The new generation is known, its assignment is not: followers' syncs are parked, commits refused.
     (State.COMPLETING_REBALANCE, Event.REBALANCE): State.PREPARING_REBALANCE,
     (State.COMPLETING_REBALANCE, Event.ASSIGNED): State.STABLE,
+    (State.COMPLETING_REBALANCE, Event.DELETED): State.DEAD,  # likewise
     # Syncs are answered with the stored assignment.
     (State.STABLE, Event.REBALANCE): State.PREPARING_REBALANCE,
     (State.STABLE, Event.ASSIGNED): State.STABLE,
     (State.STABLE, Event.EMPTIED): State.EMPTY,  # replay at open, never live
-    (State.STABLE, Event.DELETED): State.DEAD,  # replay at open, never live
+    (State.STABLE, Event.DELETED): State.DEAD,  # likewise
 }
 
 
@@ -60,6 +62,9 @@ class GroupConfig(NamedTuple):
     group_max_size: int = 2_147_483_647
     group_initial_rebalance_delay_ms: int = 0
     offsets_retention_ms: int = 604_800_000
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_size: int = 2_147_483_647
 
 
 class Timer(Enum):

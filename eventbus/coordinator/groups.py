@@ -11,11 +11,21 @@ from eventbus.coordinator.codec import (
     decode_offset_key,
     encode_group_key,
 )
+from eventbus.coordinator.consumer_group import ConsumerGroup
+from eventbus.coordinator.consumer_group_classic_members import ClassicMembers
+from eventbus.coordinator.consumer_group_records import is_consumer_group_key
+from eventbus.coordinator.consumer_group_requests import (
+    ConsumerGroupDescription,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+)
+from eventbus.coordinator.consumer_group_topics import NO_TOPICS, TopicsView
+from eventbus.coordinator.consumer_groups import ConsumerGroups
 from eventbus.coordinator.deadlines import Deadlines
 from eventbus.coordinator.group import Group
 from eventbus.coordinator.group_rules import GroupConfig, State, TimerKey, Turn
 from eventbus.coordinator.members import JoinReply, SyncReply
-from eventbus.coordinator.offsets import CommitErrors, Offsets, check_group, is_text
+from eventbus.coordinator.offsets import CommitErrors, NewOffsets, Offsets, check_group, is_text
 from eventbus.coordinator.requests import GroupDescription, GroupListing, JoinGroup
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
 from eventbus.errors import (
@@ -27,6 +37,7 @@ from eventbus.errors import (
     KafkaError,
     NonEmptyGroup,
     UnknownMemberId,
+    UnstableOffsetCommit,
 )
 from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
@@ -34,31 +45,34 @@ _INT32_MAX = (1 << 31) - 1
 
 
 class GroupsShard:
-    """Hard state: ``offsets``, and ``stored`` of each of ``groups``: the last generation that was stable or empty.
+    """Hard state: ``offsets``, ``stored`` of each of ``groups``: the last generation that was stable or empty, and
+    ``consumers``: groups of the consumer protocol (KIP-848). A name is in one of the two.
 
     Soft state, lost when the log is closed and not missed: who is joining or syncing, deadlines, a generation whose
     leader has not assigned yet. Requests change it as they decide; what they want stored and said is in the `Turn`, to
     be said once it is stored. A group without a `Group` has offsets only: nobody ever joined it (a "simple" group).
     """
 
-    __slots__ = ("_config", "_deadlines", "_new_id", "groups", "offsets")
+    __slots__ = ("_classic_members", "_config", "_deadlines", "_new_id", "consumers", "groups", "offsets")
 
-    def __init__(self, config: GroupConfig, new_id: Callable[[], str]) -> None:
-        """``new_id`` makes the unique part of member ids."""
+    def __init__(self, config: GroupConfig, new_id: Callable[[], str], topics: TopicsView = NO_TOPICS) -> None:
+        """``new_id`` makes the unique part of member ids; ``topics`` are those that the log has."""
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self._deadlines = Deadlines[TimerKey]()
         self._config = config
         self._new_id = new_id
+        self.consumers = ConsumerGroups(config, self._deadlines, new_id, topics)
+        self._classic_members = ClassicMembers(self.consumers)
 
     def __repr__(self) -> str:
         stored = " ".join(f"{name}={group.stored!r}" for name, group in sorted(self.groups.items()) if group.stored)
-        return f"GroupsShard({' '.join(filter(None, (stored, repr(self.offsets))))})"
+        return f"GroupsShard({' '.join(filter(None, (stored, repr(self.consumers), repr(self.offsets))))})"
 
     @property
     def names(self) -> set[str]:
         """Every group: it has members, offsets, or a stored generation."""
-        return {*self.groups, *self.offsets.groups}
+        return {*self.groups, *self.consumers.groups, *self.offsets.groups}
 
     # membership ------------------------------------------------------------------------------------------------------
 
@@ -67,6 +81,12 @@ class GroupsShard:
         check_group(request.group)
         self._check_join(request)
         turn = Turn(now_ms)
+        consumers = self.consumers.groups.get(request.group)
+        if consumers is not None and consumers.members:
+            self._classic_members.join(request, reply, turn)
+            return _decision(turn)
+        if consumers is not None:
+            turn.records += consumers.tombstones()  # nobody is there: it becomes a classic group
         group = self.groups.get(request.group)
         if group is None:
             if request.member_id:
@@ -107,18 +127,41 @@ class GroupsShard:
     ) -> Decision[Turn]:
         """``reply`` is called by the turn, or a later one. Raises KafkaError when the sync is refused."""
         turn = Turn(now_ms)
+        if self._is_consumers(member.group):
+            self._classic_members.sync(member, reply, turn, protocol_type, protocol_name)
+            return _decision(turn)
         self._joined(member).sync(member, assignments, reply, turn, protocol_type, protocol_name)
         return _decision(turn)
 
     def heartbeat(self, member: GroupMetadata, now_ms: int) -> None:
         """Raises UnknownMemberId, IllegalGeneration, RebalanceInProgress, FencedInstanceId."""
-        self._joined(member).heartbeat(member, now_ms)
+        if self._is_consumers(member.group):
+            self._classic_members.heartbeat(member, now_ms)
+        else:
+            self._joined(member).heartbeat(member, now_ms)
+
+    def _is_consumers(self, name: str) -> bool:
+        """Whether the group is of the consumer protocol. An empty one gives way to a classic one that begins."""
+        group = self.consumers.groups.get(name)
+        return group is not None and (bool(group.members) or name not in self.groups)
+
+    def consumer_heartbeat(
+        self, request: ConsumerHeartbeat, now_ms: int
+    ) -> tuple[Decision[Turn], ConsumerHeartbeatResult]:
+        """See `ConsumerGroups.heartbeat`. Raises InvalidGroupId too."""
+        check_group(request.group)
+        turn = Turn(now_ms)
+        result = self.consumers.heartbeat(request, self.groups.get(request.group), turn)
+        return _decision(turn), result
 
     def leave(
         self, name: str, members: Sequence[tuple[str, str | None]], now_ms: int
     ) -> tuple[Decision[Turn], list[KafkaError | None]]:
         """Remove members; an error or None for each of them."""
         turn = Turn(now_ms)
+        if self._is_consumers(name):
+            errors = self._classic_members.leave(name, members, turn)
+            return _decision(turn), errors
         group = self.groups.get(name)
         if group is None:
             return _decision(turn), [
@@ -152,14 +195,17 @@ class GroupsShard:
         """What is due, one decision at a time: carry each out before asking for the next."""
         for name, timer, member_id in self._deadlines.due(now_ms):
             group = self.groups.get(name)
+            turn = Turn(now_ms)
             if group is not None:
-                turn = Turn(now_ms)
                 group.expire(timer, member_id, turn)
                 self._drop_if_unused(group)
-                yield _decision(turn)
+            elif name in self.consumers.groups:
+                self.consumers.expire(name, timer, member_id, turn)
+            yield _decision(turn)
 
     def start(self, now_ms: int) -> Iterable[Decision[Turn]]:
         """After the log was replayed: sessions begin anew. Carry each decision out before asking for the next."""
+        self.consumers.start(now_ms)
         for group in list(self.groups.values()):
             turn = Turn(now_ms)
             group.start(now_ms, turn)
@@ -178,48 +224,73 @@ class GroupsShard:
         records: list[CoordinatorRecord] = []
         limit_ms = now_ms - self._config.offsets_retention_ms
         for name in sorted(self.names):
-            group = self.groups.get(name)
-            found = self.offsets.expired(name, lambda tp, value, group=group: _unused_since(group, tp, value), limit_ms)
+            group, consumers = self.groups.get(name), self.consumers.groups.get(name)
+            found = self.offsets.expired(
+                name, lambda tp, value, found=consumers or group: _unused_since(found, tp, value), limit_ms
+            )
             records += found
             nothing_left = len(found) == len(self.offsets.held(name))
-            if group is not None and group.stored and group.state is State.EMPTY and not group.pending and nothing_left:
+            if consumers is not None and not consumers.members and nothing_left:
+                records += consumers.tombstones()
+            elif (
+                group is not None and group.stored and group.state is State.EMPTY and not group.pending and nothing_left
+            ):
                 records.append(CoordinatorRecord(encode_group_key(name), None))
         return Decision(tuple(records), len(records))
 
     # offsets ---------------------------------------------------------------------------------------------------------
 
-    def commit(
-        self, member: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata], now_ms: int
-    ) -> Decision[CommitErrors]:
+    def commit(self, member: GroupMetadata, offsets: NewOffsets, now_ms: int) -> Decision[CommitErrors]:
         """Store offsets; the reply holds an error for each partition that was refused, the others are stored.
 
-        Raises UnknownMemberId, FencedInstanceId, IllegalGeneration, RebalanceInProgress, InvalidGroupId.
+        Raises UnknownMemberId, FencedInstanceId, IllegalGeneration, StaleMemberEpoch, RebalanceInProgress,
+        InvalidGroupId.
         """
-        self._check_commit(member, now_ms, in_transaction=False)
+        self._check_commit(member, offsets, now_ms, in_transaction=False)
         return self.offsets.commit(member.group, offsets, now_ms)
 
-    def commit_in_transaction(
-        self, member: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata], now_ms: int
-    ) -> Decision[CommitErrors]:
+    def commit_in_transaction(self, member: GroupMetadata, offsets: NewOffsets, now_ms: int) -> Decision[CommitErrors]:
         """As `commit`; also while the group completes a rebalance, and, as in Kafka, by nobody in particular."""
-        self._check_commit(member, now_ms, in_transaction=True)
+        self._check_commit(member, offsets, now_ms, in_transaction=True)
         return self.offsets.commit(member.group, offsets, now_ms)
 
-    def _check_commit(self, member: GroupMetadata, now_ms: int, *, in_transaction: bool) -> None:
+    def _check_commit(
+        self, member: GroupMetadata, topic_partitions: Iterable[TopicPartition], now_ms: int, *, in_transaction: bool
+    ) -> None:
         check_group(member.group)
         group = self.groups.get(member.group)
-        if group is not None:
+        if self._is_consumers(member.group):
+            self.consumers.check_commit(member, topic_partitions, in_transaction=in_transaction)
+        elif group is not None:
             group.check_commit(member, now_ms, in_transaction=in_transaction)
         elif member.generation_id >= 0:
+            if member.group in self.offsets.groups:  # a simple group: nobody ever joined it
+                raise _unknown_member(member.group, member.member_id)
             raise IllegalGeneration(
-                f"there is no group {member.group!r} with members, so none of generation {member.generation_id}: rejoin"
+                f"there is no group {member.group!r}, so none of generation {member.generation_id}: rejoin"
             )
+
+    def check_fetch(self, name: str, member_id: str | None, member_epoch: int) -> None:
+        """Whether the member may ask for its group's offsets (KIP-848): raises UnknownMemberId, StaleMemberEpoch,
+        IllegalGeneration. Groups that are not of the consumer protocol tell everybody."""
+        if name in self.consumers.groups:
+            self.consumers.check_fetch(name, member_id, member_epoch)
+
+    def speaks_consumer_protocol(self, name: str, member_id: str) -> bool:
+        """See `ConsumerGroups.speaks_consumer_protocol`."""
+        return self.consumers.speaks_consumer_protocol(name, member_id)
 
     def fetch(
         self, group: str, topic_partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """See `Offsets.fetch`."""
         return self.offsets.fetch(group, topic_partitions, require_stable=require_stable)
+
+    def look_up(
+        self, group: str, topic_partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
+    ) -> dict[TopicPartition, OffsetCommitValue | UnstableOffsetCommit]:
+        """See `Offsets.look_up`."""
+        return self.offsets.look_up(group, topic_partitions, require_stable=require_stable)
 
     def delete_offsets(self, name: str, topic_partitions: Iterable[TopicPartition]) -> Decision[int]:
         """Forget some offsets of a group; those it does not have are passed over.
@@ -230,14 +301,16 @@ class GroupsShard:
         self._check_exists(name)
         group = self.groups.get(name)
         wanted = list(topic_partitions)
-        if group is not None and group.state is not State.EMPTY:
+        readers = self.consumers.groups.get(name)
+        if readers is None and group is not None and group.state is not State.EMPTY:
             if not group.is_consumers:
                 raise _non_empty(name)
-            read = sorted({tp.topic for tp in wanted if group.is_subscribed_to(tp.topic)})
-            if read:
-                raise GroupSubscribedToTopic(
-                    f"members of group {name!r} read {', '.join(read)}: stop them first, then delete its offsets"
-                )
+            readers = group
+        read = sorted({tp.topic for tp in wanted if readers is not None and readers.is_subscribed_to(tp.topic)})
+        if read:
+            raise GroupSubscribedToTopic(
+                f"members of group {name!r} read {', '.join(read)}: stop them first, then delete its offsets"
+            )
         records = self.offsets.forget(name, wanted)
         return Decision(tuple(records), len(records))
 
@@ -256,12 +329,14 @@ class GroupsShard:
             raise _non_empty(name)
         records = self.offsets.forget(name)
         count = len(records)
-        if group is not None and group.stored is not None:
+        if name in self.consumers.groups:
+            records += self.consumers.delete(name)
+        elif group is not None and group.stored is not None:
             records.append(CoordinatorRecord(encode_group_key(name), None))
         return Decision(tuple(records), count)
 
     def _check_exists(self, name: str) -> None:
-        if name not in self.groups and not self.offsets.held(name):
+        if name not in self.groups and name not in self.consumers.groups and not self.offsets.held(name):
             raise GroupIdNotFound(f"there is no group {name!r}; `eventbus groups list` shows them")
 
     def list(self, states: Collection[str] = ()) -> list[GroupListing]:
@@ -270,26 +345,36 @@ class GroupsShard:
         return [listing for listing in found if not states or listing.state in states]
 
     def _listing(self, name: str) -> GroupListing:
+        if name in self.consumers.groups:
+            return self.consumers.listing(name)
         group = self.groups.get(name)
         if group is None:
             return GroupListing(name, "", State.EMPTY.value)
         return GroupListing(name, group.protocol_type, group.state.value)
 
     def describe(self, name: str) -> GroupDescription:
-        """An unknown group is Dead and empty, as in Kafka."""
+        """An unknown group is Dead and empty, as in Kafka; so is, asked in this way, one of the consumer protocol."""
         group = self.groups.get(name)
         if group is not None:
             return group.describe()
-        state = State.EMPTY if name in self.offsets.groups else State.DEAD
+        is_simple = name in self.offsets.groups and name not in self.consumers.groups
+        state = State.EMPTY if is_simple else State.DEAD
         return GroupDescription(name, state.value, "", "", -1, ())
+
+    def describe_consumers(self, name: str) -> ConsumerGroupDescription:
+        """A group of the consumer protocol. Raises GroupIdNotFound."""
+        return self.consumers.describe(name)
 
     # replay ----------------------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Raises ValueError for bytes that cannot be read. Members of newer protocols (KIP-848) are passed over."""
+        """Raises ValueError for bytes that cannot be read. Other kinds of groups (share, streams) are passed over."""
         offset_key = decode_offset_key(key)
         if offset_key is not None:
             self.offsets.replay(offset_key, value)
+            return
+        if is_consumer_group_key(key):
+            self.consumers.replay(key, value)
             return
         name = decode_group_key(key)
         if name is None:
@@ -316,8 +401,12 @@ def _decision(turn: Turn) -> Decision[Turn]:
     return Decision(tuple(turn.records), turn)
 
 
-def _unused_since(group: Group | None, topic_partition: TopicPartition, value: OffsetCommitValue) -> int | None:
+def _unused_since(
+    group: Group | ConsumerGroup | None, topic_partition: TopicPartition, value: OffsetCommitValue
+) -> int | None:
     """Since when nobody needs the offset, None while somebody may: Kafka's rule (KIP-211)."""
+    if isinstance(group, ConsumerGroup):
+        return None if group.is_subscribed_to(topic_partition.topic) else value.commit_timestamp_ms
     if group is None or not group.protocol_type:
         return value.commit_timestamp_ms  # a simple group: who uses it only shows by committing
     if group.state is State.EMPTY:

@@ -13,6 +13,7 @@ from eventbus.coordinator.codec import (
     encode_offset_key,
     encode_offset_value,
 )
+from eventbus.coordinator.requests import SentOffset
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
 from eventbus.errors import (
     InvalidGroupId,
@@ -29,6 +30,7 @@ OFFSET_METADATA_MAX_BYTES = 4096
 _INT64_MAX = (1 << 63) - 1
 
 CommitErrors = dict[TopicPartition, KafkaError]
+NewOffsets = Mapping[TopicPartition, OffsetAndMetadata | SentOffset]
 
 
 class CommittedOffset(NamedTuple):
@@ -61,19 +63,19 @@ class Offsets:
 
     # decide ----------------------------------------------------------------------------------------------------------
 
-    def commit(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], now_ms: int
-    ) -> Decision[CommitErrors]:
+    def commit(self, group: str, offsets: NewOffsets, now_ms: int) -> Decision[CommitErrors]:
         """Store offsets; the reply holds an error for each partition that was refused, the others are stored."""
         records: list[CoordinatorRecord] = []
         errors: CommitErrors = {}
-        for topic_partition, (offset, metadata) in offsets.items():
+        for topic_partition, given in offsets.items():
+            offset, metadata = given.offset, given.metadata
+            sent = isinstance(given, SentOffset)
             if len(metadata) > OFFSET_METADATA_MAX_BYTES:
                 errors[topic_partition] = OffsetMetadataTooLarge(
                     f"commit of group {group!r} for {topic_partition}: metadata of {len(metadata):,} characters, "
                     f"{OFFSET_METADATA_MAX_BYTES:,} at most: keep a key to it here, and the text elsewhere"
                 )
-            elif not 0 <= offset <= _INT64_MAX:
+            elif not sent and not 0 <= offset <= _INT64_MAX:
                 errors[topic_partition] = InvalidRequest(
                     f"commit of group {group!r} for {topic_partition}: offset {offset}; commit the next offset to "
                     f"read, 0 to {_INT64_MAX}; to forget a commit use delete_offsets"
@@ -83,7 +85,7 @@ class Offsets:
                     f"commit of group {group!r} for {topic_partition}: metadata that UTF-8 cannot hold"
                 )
             else:
-                value = OffsetCommitValue(offset, metadata, now_ms, NO_LEADER_EPOCH)
+                value = OffsetCommitValue(offset, metadata, now_ms, given.leader_epoch if sent else NO_LEADER_EPOCH)
                 key = encode_offset_key(OffsetCommitKey(group, topic_partition))
                 records.append(CoordinatorRecord(key, encode_offset_value(value)))
         return Decision(tuple(records), errors)
@@ -158,36 +160,45 @@ class Offsets:
             for topic_partition in groups.get(group, ())
         )
 
-    def has_pending(self, group: str) -> bool:
-        return any(group in pending for pending in self.pending.values())
-
     def _is_pending(self, group: str, topic_partition: TopicPartition) -> bool:
         return any(topic_partition in pending.get(group, ()) for pending in self.pending.values())
+
+    def look_up(
+        self, group: str, topic_partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
+    ) -> dict[TopicPartition, OffsetCommitValue | UnstableOffsetCommit]:
+        """What the group committed, as it is stored; a partition without a commit is absent.
+
+        With ``require_stable`` the error, where an open transaction may change it (KIP-447).
+        """
+        offsets = self.groups.get(group, {})
+        if topic_partitions is None:
+            topic_partitions = list(self.held(group)) if require_stable else list(offsets)
+        found: dict[TopicPartition, OffsetCommitValue | UnstableOffsetCommit] = {}
+        for topic_partition in topic_partitions:
+            if require_stable and self.pending and self._is_pending(group, topic_partition):
+                found[topic_partition] = UnstableOffsetCommit(
+                    f"offset of group {group!r} for {topic_partition}: an open transaction may change it; "
+                    "try again in a moment"
+                )
+            elif topic_partition in offsets:
+                found[topic_partition] = offsets[topic_partition].value
+        return found
 
     def fetch(
         self, group: str, topic_partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group committed; a partition without a commit is absent, an unknown group has none.
 
-        With ``require_stable`` raises UnstableOffsetCommit when an open transaction may change one of them.
+        A negative offset is none to go on from, so it counts as no commit. With ``require_stable`` raises
+        UnstableOffsetCommit when an open transaction may change one of them.
         """
-        offsets = self.groups.get(group, {})
-        if topic_partitions is None:
-            wanted = list(self.held(group)) if require_stable else list(offsets)
-        else:
-            wanted = list(topic_partitions)
-        if require_stable and self.pending:
-            for topic_partition in wanted:
-                if self._is_pending(group, topic_partition):
-                    raise UnstableOffsetCommit(
-                        f"offset of group {group!r} for {topic_partition}: an open transaction may change it; "
-                        "try again in a moment"
-                    )
-        return {
-            tp: OffsetAndMetadata(offsets[tp].value.offset, offsets[tp].value.metadata)
-            for tp in wanted
-            if tp in offsets
-        }
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        for topic_partition, value in self.look_up(group, topic_partitions, require_stable=require_stable).items():
+            if isinstance(value, UnstableOffsetCommit):
+                raise value
+            if value.offset >= 0:
+                found[topic_partition] = OffsetAndMetadata(value.offset, value.metadata)
+        return found
 
 
 def _line(offsets: OffsetsOfGroup) -> str:

@@ -67,6 +67,17 @@ class SyncGroupResult(NamedTuple):
     assignment: bytes
 
 
+class SentOffset(NamedTuple):
+    """An offset to commit, as a client of Kafka's protocol sends it.
+
+    Any offset is taken, as Kafka takes it: some clients commit -1 or -2 for "where my policy says".
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
 class MemberDescription(NamedTuple):
     """One member, as admin tools see it."""
 
@@ -100,6 +111,8 @@ class GroupListing(NamedTuple):
     group: str
     protocol_type: str
     state: str
+    group_type: str = "classic"
+    """Kafka's name: classic or consumer (KIP-848)."""
 
 
 class GroupDescription(NamedTuple):

@@ -1,6 +1,7 @@
 """Topics with their configs, and which producer ids are given out, folded from ``__cluster_metadata-0``. Pure.
 
-Record format (ours; Kafka's own metadata log is a Raft log of another shape). Keys and values are JSON::
+Record format (ours; Kafka's own metadata log is a Raft log of another shape). Keys and values are JSON; records without
+a key are those of `eventbus.coordinator.security`::
 
     key    {"type": "topic", "name": "flights"}
     value  {"version": 0, "topic_id": "<22 characters>", "partitions": 3, "configs": {"retention.ms": "1000"},
@@ -21,6 +22,7 @@ from typing import TypeVar
 
 import msgspec
 
+from eventbus.coordinator.security import SecurityShard
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
 from eventbus.errors import InvalidPartitions, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.suggest import nearest
@@ -71,14 +73,16 @@ class _Versioned(msgspec.Struct):
 
 
 class TopicsShard:
-    """Hard state: ``topics``, ``deleted`` (the names whose last record is a tombstone), ``next_producer_id``."""
+    """Hard state: ``topics``, ``deleted`` (the names whose last record is a tombstone), ``next_producer_id``; and
+    ``security``, a shard of its own on the same partition."""
 
-    __slots__ = ("deleted", "next_producer_id", "topics")
+    __slots__ = ("deleted", "next_producer_id", "security", "topics")
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicState] = {}
         self.deleted: set[str] = set()
         self.next_producer_id = 0
+        self.security = SecurityShard()
 
     def __repr__(self) -> str:
         topics = (
@@ -88,7 +92,8 @@ class TopicsShard:
         )
         deleted = (f"-{name}" for name in sorted(self.deleted))
         producer_ids = [f"producer_ids<{self.next_producer_id}"] if self.next_producer_id else []
-        return f"TopicsShard({' '.join([*topics, *deleted, *producer_ids])})"
+        security = [repr(self.security)] if self.security.is_used else []
+        return f"TopicsShard({' '.join([*topics, *deleted, *producer_ids, *security])})"
 
     # decide ----------------------------------------------------------------------------------------------------------
 
@@ -139,6 +144,9 @@ class TopicsShard:
     # replay ----------------------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
+        if not key:
+            self.security.replay(value)
+            return
         decoded = _decode(key, _Key)
         if decoded.type == "producer_ids":
             self.next_producer_id = _decode_versioned(value or b"", _ProducerIdsValue).next_producer_id

@@ -65,16 +65,15 @@ def test_keys_of_other_kinds_are_told_apart() -> None:
 
 @pytest.mark.parametrize("length", range(len(KEY)))
 def test_short_keys(length: int) -> None:
-    with pytest.raises(ValueError, match=r"end early|does not fit"):
+    with pytest.raises(ValueError, match=r"end early|do not fit"):
         decode_offset_key(KEY[:length])
 
 
 @pytest.mark.parametrize("version", VALUES)
 def test_short_values(version: int) -> None:
     data = bytes.fromhex(VALUES[version])
-    needed = len(data) - (version == 4)  # the tagged fields at the end are not read
-    for length in range(needed):
-        with pytest.raises(ValueError, match=r"end early|does not fit|no varint"):
+    for length in range(len(data)):
+        with pytest.raises(ValueError, match=r"end early|do not fit"):
             decode_offset_value(data[:length])
 
 
@@ -83,9 +82,9 @@ def test_bytes_too_many_and_versions_too_new() -> None:
         decode_offset_key(KEY + b"\0")
     with pytest.raises(ValueError, match="1 bytes after the last field"):
         decode_offset_value(VALUE_3_NO_EPOCH + b"\0")
-    with pytest.raises(ValueError, match="version 5"):
+    with pytest.raises(ValueError, match="OffsetCommitValue of version 5"):
         decode_offset_value(b"\0\5" + bytes(40))
-    with pytest.raises(ValueError, match="a string of -1 bytes"):
+    with pytest.raises(ValueError, match="null, which it cannot be"):
         decode_offset_key(b"\0\1\xff\xff" + bytes(40))
     with pytest.raises(ValueError, match="longer than"):
         encode_offset_key(OffsetCommitKey("g" * 32768, TopicPartition("t", 0)))
@@ -176,7 +175,7 @@ def test_groups_of_all_versions_are_read(version: int) -> None:
 def test_short_groups(version: int) -> None:
     data = bytes.fromhex(GROUPS[version])
     for length in range(len(data)):
-        with pytest.raises(ValueError, match=r"end early|do(es)? not fit|no varint"):
+        with pytest.raises(ValueError, match=r"end early|do not fit"):
             decode_group_value(data[:length])
 
 
@@ -185,7 +184,7 @@ def test_groups_with_bytes_too_many_too_new_or_too_large() -> None:
         decode_group_value(EMPTY_GROUP + b"\0")
     with pytest.raises(ValueError, match="1 bytes after the last field"):
         decode_group_key(GROUP_KEY + b"\0")
-    with pytest.raises(ValueError, match="a group value of version 5"):
+    with pytest.raises(ValueError, match="GroupMetadataValue of version 5"):
         decode_group_value(b"\0\5" + bytes(40))
     with pytest.raises(ValueError, match="2130706432 elements do not fit"):
         decode_group_value(EMPTY_GROUP[:-4] + b"\x7f\0\0\0")

@@ -125,7 +125,7 @@ class GroupsMachine:
         stored = decode_group_value(value)
         members = " ".join(
             f"{member.member_id}{'' if member.group_instance_id is None else '=' + member.group_instance_id}"
-            f":{show_metadata(member.subscription)}:{member.assignment.decode() or '-'}"
+            f":{show_metadata(member.subscription)}:{self.show_assignment(member.assignment)}"
             for member in stored.members
         )
         leader = "" if stored.leader_id is None else f", {stored.protocol_name} by {stored.leader_id}"
@@ -134,6 +134,10 @@ class GroupsMachine:
     def hear(self, reply: Callable[[object], None]) -> Callable[[object], None]:
         """A reply on its way to the coordinator."""
         return reply
+
+    metadata = staticmethod(lambda text: make_metadata(text))
+    assignment = staticmethod(lambda text: text.encode())
+    show_assignment = staticmethod(lambda data: data.decode() or "-")
 
     # members ---------------------------------------------------------------------------------------------------------
 
@@ -144,7 +148,7 @@ class GroupsMachine:
             if key in ("id", "instance", "session", "rebalance", "type", "known", "skip"):
                 options[key] = text
             else:
-                protocols.append((key, make_metadata(text)))
+                protocols.append((key, self.metadata(text)))
         if "instance" in options:
             self.instances[name] = options["instance"]
         request = JoinGroup(
@@ -187,11 +191,12 @@ class GroupsMachine:
 
     def do_sync(self, group: str, name: str, *words: str) -> None:
         options = dict(word.split("=") for word in words)
-        assignments = {self.member_ids.get(key, key): text.encode() for key, text in options.items()}
+        assignments = {self.member_ids.get(key, key): self.assignment(text) for key, text in options.items()}
 
         def reply(answer: SyncGroupResult | KafkaError) -> None:
             self.say(
-                name, answer if isinstance(answer, KafkaError) else f"assigned {answer.assignment.decode() or '-'}"
+                name,
+                answer if isinstance(answer, KafkaError) else f"assigned {self.show_assignment(answer.assignment)}",
             )
 
         reply = self.hear(reply)
@@ -251,7 +256,7 @@ class GroupsMachine:
         self.execute(self.shard.delete_group(group))
 
     def do_list(self, *states: str) -> None:
-        for group, protocol_type, state in self.shard.list(states):
+        for group, protocol_type, state, _ in self.shard.list(states):
             self.say(group, f"{state} {protocol_type or '-'}")
 
     def do_describe(self, group: str) -> None:
@@ -262,7 +267,7 @@ class GroupsMachine:
         for member in found.members:
             self.lines.append(
                 f"  {member.member_id} {member.group_instance_id or '-'} {member.client_id} {member.client_host} "
-                f"{show_metadata(member.metadata) or '-'} {member.assignment.decode() or '-'}"
+                f"{show_metadata(member.metadata) or '-'} {self.show_assignment(member.assignment)}"
             )
 
     # time, restarts --------------------------------------------------------------------------------------------------

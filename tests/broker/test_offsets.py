@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from eventbus.broker.partitions import Writes
 from eventbus.coordinator import decode_offset_key, decode_offset_value, partition_for_group
 from eventbus.errors import (
     GroupIdNotFound,
@@ -195,8 +196,8 @@ def test_records_of_newer_group_protocols_are_passed_over(orders) -> None:
 
     stored = orders.broker.groups.commit_offsets("billing", {ORDERS: OffsetAndMetadata(1)}, orders.now_ms)
     builder = BatchBuilder()
-    builder.append(bytes.fromhex("0003000762696c6c696e67"), b"\0\3whatever", (), orders.now_ms)
+    builder.append(bytes.fromhex("0011000762696c6c696e67"), b"\0\3whatever", (), orders.now_ms)
     log = orders.broker._partitions[stored.topic_partition].log
-    orders.broker._store(log, builder.build(), orders.now_ms)
+    Writes(orders.broker._logs).append(log, builder.build(), orders.now_ms)
     orders.restart()
     assert orders.broker.groups.fetch_offsets("billing") == {ORDERS: OffsetAndMetadata(1)}

@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from eventbus.broker.validation import RecordsWithoutKey
 from eventbus.errors import (
     CorruptRecord,
     InvalidRecord,
@@ -41,7 +42,8 @@ def changed(batch: bytearray, layout: str, position: int, value: int, *, crc: bo
 @pytest.mark.parametrize(
     ("layout", "position", "value", "error", "says"),
     [
-        (">b", 16, 1, CorruptRecord, "magic is 1"),
+        (">b", 16, 1, InvalidRecord, "magic is 1.*version 2"),
+        (">b", 16, 3, CorruptRecord, "magic is 3"),
         (">i", 8, 10, CorruptRecord, "batch length 10"),
         (">i", 8, 10_000, CorruptRecord, r"says 10,012 bytes, 8\d came"),
         (">i", 57, 3, InvalidRecord, "last offset delta 1 in a batch of 3 records"),
@@ -137,12 +139,31 @@ def test_compacted_topics_need_keys(world, trusted: bool, codec: Compression) ->
     builder = BatchBuilder(codec)
     builder.append(b"", b"an empty key is a key", (), 1)
     builder.append(None, b"v", (), 1)
-    with pytest.raises(InvalidRecord, match=r"table-0: record 1 has no key.*cleanup\.policy"):
+    with pytest.raises(RecordsWithoutKey, match=r"table-0: record 1 has no key.*cleanup\.policy") as refused:
         world.broker.produce(tp, builder.build(), world.now_ms, trusted=trusted)
+    assert refused.value.indexes == [1]
     assert world.read(tp) == []
     world.produce(tp, b"v", None)
     world.broker.alter_configs("table", {"cleanup.policy": "delete"}, [], world.now_ms)
     world.produce(tp, b"v", key=None)
+
+
+@pytest.mark.parametrize("configs", [{}, {"cleanup_policy": "compact"}, {"message_timestamp_type": "LogAppendTime"}])
+def test_a_batch_that_lies_in_a_request_is_stored_out_of_it(disk, configs) -> None:
+    """By group commit, by the redo journal that several partitions share, and by memory alike."""
+    disk.open(fsync="commit")
+    disk.create("t", partitions=3, **configs)
+    places = [TopicPartition("t", number) for number in range(3)]
+    for turn in range(3):
+        for place in places:
+            request = bytearray(b"before") + disk.batch(b"%d" % turn) + b"after"
+            info = disk.broker.produce(place, memoryview(request)[6:-5], disk.now_ms)
+            assert info.base_offset == turn
+        disk.flush()
+    disk.restart(clean=False)
+    for place in places:
+        assert disk.read(place) == [(0, b"0"), (1, b"1"), (2, b"2")]
+    disk.broker.check()
 
 
 def test_trusted_batches_are_taken_as_they_are(orders) -> None:

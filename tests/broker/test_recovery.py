@@ -10,6 +10,7 @@ import pytest
 
 from eventbus.broker import Broker, BrokerConfig
 from eventbus.broker.broker import _METADATA
+from eventbus.broker.partitions import Writes
 from eventbus.errors import CorruptRecord, LogLocked, LogPoisoned, StorageError, StorageFull
 from eventbus.log.storage import FileStorage
 from eventbus.records import BatchBuilder
@@ -166,7 +167,7 @@ def test_metadata_of_a_newer_version(disk) -> None:
     disk.create("orders")
     builder = BatchBuilder()
     builder.append(b'{"type":"topic","name":"orders"}', b'{"version":9}', (), 0)
-    disk.broker._store(disk.broker._metadata.log, builder.build(), 0)
+    Writes(disk.broker._logs).append(disk.broker._metadata.log, builder.build(), 0)
     disk.broker.close(0)
     with pytest.raises(CorruptRecord, match=r"__cluster_metadata-0, offset 1: metadata of version 9.*a newer version"):
         disk.open()

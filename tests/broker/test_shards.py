@@ -105,8 +105,10 @@ def test_forgetting_is_tombstones() -> None:
 
 def test_records_of_newer_group_protocols_are_passed_over() -> None:
     shard = groups_shard()
-    shard.replay(bytes.fromhex("0003000762696c6c696e67"), b"whatever")  # ConsumerGroupMetadataKey, KIP-848
+    shard.replay(bytes.fromhex("000b000762696c6c696e67"), b"whatever")  # ShareGroupMetadataKey, KIP-932
     assert repr(shard) == "GroupsShard()"
+    with pytest.raises(ValueError, match="ConsumerGroupMetadataValue"):
+        shard.replay(bytes.fromhex("0003000762696c6c696e67"), b"whatever")  # ConsumerGroupMetadataKey, KIP-848
 
 
 # topics --------------------------------------------------------------------------------------------------------------

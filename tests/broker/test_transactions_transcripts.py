@@ -4,7 +4,9 @@ Commands; ID is a transactional id, whose client remembers what it is to produce
 
     init ID [timeout=MS] [again] [as=PID/EPOCH]  again: as the producer it is
     add ID TP...                send ID TP VALUE...             plain TP VALUE...
-    offsets ID GROUP TP=OFFSET...
+    offsets ID GROUP TP=OFFSET... [v1] [as=PID/EPOCH]              add-offsets ID GROUP
+    missing ID                  what must be durable before a commit
+    marker TP as=PID/EPOCH [commit]                                by hand
     commit ID | abort ID        [v1] [as=PID/EPOCH]; the client goes on with what the answer says
     epoch ID N                  as if so many transactions had been before
     flush                       until nothing is left            flush once          sync TP   as a disk may: one alone
@@ -153,9 +155,25 @@ class TransactionsMachine:
         self.broker.produce(partition(tp), builder.build(), self.now_ms)
 
     def do_offsets(self, name: str, group: str, *words: str) -> None:
-        offsets = {partition(tp): OffsetAndMetadata(int(at)) for tp, at in (word.split("=") for word in words)}
-        who = self.producer(name, ())
-        self.broker.transactions.commit_offsets(name, who, GroupMetadata(group), offsets, self.now_ms)
+        given = (word.split("=") for word in words if "=" in word and not word.startswith("as="))
+        offsets = {partition(tp): OffsetAndMetadata(int(at)) for tp, at in given}
+        who = self.producer(name, words)
+        self.broker.transactions.commit_offsets(
+            name, who, GroupMetadata(group), offsets, self.now_ms, added="v1" in words
+        )
+
+    def do_add_offsets(self, name: str, group: str) -> None:
+        self.broker.transactions.add_offsets(name, self.producer(name, ()), group, self.now_ms)
+
+    def do_missing(self, name: str) -> None:
+        missing = self.broker.transactions.not_durable(name)
+        self.lines.append(" ".join(f"{tp}@{offset}" for tp, offset in missing) or "nothing")
+
+    def do_marker(self, tp: str, *words: str) -> None:
+        offset = self.broker.transactions.write_marker(
+            partition(tp), self.producer("", words), "commit" in words, 0, self.now_ms
+        )
+        self.lines.append(f"marker at {offset}")
 
     def do_commit(self, name: str, *words: str) -> None:
         self.end(name, words, committed=True)

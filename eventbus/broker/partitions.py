@@ -1,0 +1,177 @@
+"""Partitions, opened when somebody asks for them; what the broker itself writes, and the topics it keeps for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from eventbus.broker.groups import GroupsLog
+from eventbus.broker.logs import Logs, Partition
+from eventbus.broker.names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from eventbus.broker.settings import BrokerConfig
+from eventbus.broker.shard_log import ShardLog
+from eventbus.broker.topic_admin import TopicAdmin
+from eventbus.broker.transactions import TransactionsLog
+from eventbus.coordinator import GroupsShard, TopicsShard, TransactionsShard
+from eventbus.coordinator.consumer_group_topics import TopicsView
+from eventbus.coordinator.group_rules import GroupConfig
+from eventbus.coordinator.transaction_codec import TransactionMetadata
+from eventbus.errors import UnknownTopicOrPartition
+from eventbus.log.partition_log import AppendInfo, PartitionLog
+from eventbus.records import ControlType, EndTransactionMarker, build_marker, read_header
+from eventbus.types import ProducerIdAndEpoch, TopicPartition
+
+
+class Opener:
+    """Finds logs, and opens those of topics that are known."""
+
+    def __init__(
+        self,
+        logs: Logs,
+        metadata: ShardLog[TopicsShard],
+        topic_admin: TopicAdmin,
+        check_open: Callable[[], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._logs = logs
+        self._partitions = logs.partitions
+        self._metadata = metadata
+        self._topic_admin = topic_admin
+        self._check_open = check_open
+        self._now_ms = now_ms
+
+    def log(self, topic_partition: TopicPartition) -> PartitionLog:
+        """Raises UnknownTopicOrPartition."""
+        partition = self._partitions.get(topic_partition)
+        return (partition or self.open(topic_partition, self._now_ms())).log
+
+    def open(self, topic_partition: TopicPartition, now_ms: int) -> Partition:
+        """First use of a partition: nothing is on disk yet, and nothing will be before it is appended to."""
+        self._check_open()
+        error = self.refusal(topic_partition)
+        if error is not None:
+            raise error
+        topic = self._topic_admin.topics[topic_partition.topic]
+        if topic.name in self._topic_admin.uncertain:  # what is stored there now might be lost
+            self._metadata.log.raise_if_poisoned()
+        config = self._topic_admin.log_config(topic.name)
+        return self._logs.open_partition(TopicPartition(*topic_partition), config, topic.topic_id, now_ms)
+
+    def refusal(self, topic_partition: TopicPartition) -> UnknownTopicOrPartition | None:
+        """The error for a partition that does not exist."""
+        topic, number = topic_partition
+        state = self._topic_admin.topics.get(topic)
+        if state is None:
+            return self._metadata.shard.unknown(topic)
+        if 0 <= number < state.partitions:
+            return None
+        return UnknownTopicOrPartition(
+            f"topic {topic!r} has {state.partitions} partition(s), 0 to {state.partitions - 1}; there is no partition "
+            f"{number}. `eventbus topics alter {topic} --partitions N` adds some"
+        )
+
+
+class Writes:
+    """What the broker itself appends: no policy, no size limit."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+
+    def append(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
+        """A shard's records."""
+        info = log.append(batch, read_header(batch), now_ms)
+        self._logs.commit.appended(log, batch)
+        self._advanced(log)
+        return info
+
+    def append_lazily(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
+        """What the next flush may take along, but needs none of its own."""
+        info = log.append(batch, read_header(batch), now_ms)
+        self._logs.commit.appended_lazily(log, batch)
+        self._advanced(log)
+        return info
+
+    def append_metadata(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
+        """Whoever changes topics flushes them by `Logs.sync_metadata`: no part of group commits."""
+        if self._logs.advances_at_append:
+            return self.append(log, batch, now_ms)
+        return log.append(batch, read_header(batch), now_ms)
+
+    def append_marker(
+        self,
+        topic_partition: TopicPartition,
+        producer: ProducerIdAndEpoch,
+        committed: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+    ) -> AppendInfo | None:
+        """End a producer's transaction in a partition; None when the partition is gone.
+
+        Raises InvalidProducerEpoch, TransactionCoordinatorFenced, StorageError.
+        """
+        partition = self._logs.partitions.get(topic_partition)
+        if partition is None:
+            return None
+        marker = EndTransactionMarker(ControlType.COMMIT if committed else ControlType.ABORT, coordinator_epoch)
+        batch = build_marker(
+            marker, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, timestamp_ms=now_ms
+        )
+        return self.append(partition.log, batch, now_ms)
+
+    def _advanced(self, log: PartitionLog) -> None:
+        if self._logs.advances_at_append:
+            self._logs.advanced(log.topic_partition)
+
+
+class InternalTopics:
+    """The shards of groups and transactions, each over its partition; their topics are created on first use."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topic_admin: TopicAdmin,
+        opener: Opener,
+        writes: Writes,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._config = config
+        self._topic_admin = topic_admin
+        self._opener = opener
+        self._writes = writes
+        self._new_id = new_id
+        self._group_config = GroupConfig(*(getattr(config, key) for key in GroupConfig._fields))
+        self._topics_view = TopicsView(topic_admin.topics, lambda: topic_admin.version)
+
+    def new_groups_shard(self) -> GroupsShard:
+        return GroupsShard(self._group_config, self._new_id, self._topics_view)
+
+    def open_groups_shard(self, number: int, now_ms: int) -> GroupsLog:
+        """Its state is what its partition holds."""
+        config = self._config
+        configs = {"compression.type": "producer"} | _segments_of(config.offsets_topic_segment_bytes)
+        log = self._log(CONSUMER_OFFSETS, number, config.offsets_topic_num_partitions, configs, now_ms)
+        shard_log = ShardLog(self.new_groups_shard(), log, self._writes.append, self._writes.append_marker)
+        shard_log.load()
+        return shard_log
+
+    def open_transactions_shard(
+        self, number: int, producers: dict[int, TransactionMetadata], now_ms: int
+    ) -> TransactionsLog:
+        """``producers``: by producer id, shared by all shards."""
+        config = self._config
+        configs = {"compression.type": "uncompressed"} | _segments_of(config.transaction_state_log_segment_bytes)
+        log = self._log(TRANSACTION_STATE, number, config.transaction_state_log_num_partitions, configs, now_ms)
+        shard_log = ShardLog(TransactionsShard(producers), log, self._writes.append)
+        shard_log.load()
+        return shard_log
+
+    def _log(
+        self, topic: str, number: int, partitions_count: int, configs: Mapping[str, object], now_ms: int
+    ) -> PartitionLog:
+        if topic not in self._topic_admin.topics:
+            self._topic_admin.create_internal(topic, partitions_count, {"cleanup.policy": "compact", **configs}, now_ms)
+        return self._opener.log(TopicPartition(topic, number))
+
+
+def _segments_of(size_bytes: int) -> dict[str, object]:
+    """Kafka's public key takes no less than 1 MiB."""
+    return {"segment.bytes" if size_bytes >= 1 << 20 else "internal.segment.bytes": size_bytes}

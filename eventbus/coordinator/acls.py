@@ -1,0 +1,194 @@
+"""Who may do what: Kafka's access control lists (KIP-11, KIP-290). Pure.
+
+An ACL allows or denies a principal, from a host, an operation on every resource that a pattern matches. The numbers of
+the enums are Kafka's, on the wire and in stored records.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TypeVar
+
+import msgspec
+
+from eventbus.errors import InvalidRequest
+
+CLUSTER_NAME = "kafka-cluster"
+"""The one resource of type CLUSTER."""
+WILDCARD = "*"
+"""Any name, host, or (as ``User:*``) user."""
+
+
+class ResourceType(IntEnum):
+    """What is guarded."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class Operation(IntEnum):
+    """What is done to it."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class PatternType(IntEnum):
+    """How a name is compared. MATCH is for filters only: every pattern that the name falls under."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Permission(IntEnum):
+    """Kafka's ``AclPermissionType``."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+SUPPORTED_OPERATIONS: dict[ResourceType, tuple[Operation, ...]] = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE, Operation.TWO_PHASE_COMMIT),
+    ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
+    ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
+}
+"""Which operations a resource knows (Kafka's ``AclEntry.supportedOperations``)."""
+
+EnumT = TypeVar("EnumT", bound=IntEnum)
+
+
+class Acl(msgspec.Struct, frozen=True, order=True):
+    """One rule (Kafka's ``AclBinding``). Two rules that say the same are the same rule."""
+
+    resource_type: ResourceType
+    name: str
+    pattern_type: PatternType
+    principal: str
+    """``User:name``, or ``User:*``."""
+    host: str
+    """An address without the slash, or ``*``."""
+    operation: Operation
+    permission: Permission
+
+    def check(self) -> None:
+        """Raises InvalidRequest for a rule that cannot be stored (Kafka's ``AclControlManager.validateNewAcl``)."""
+        _refuse(self.resource_type in SUPPORTED_OPERATIONS, f"Invalid resourceType {self.resource_type.name}")
+        known_pattern = self.pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
+        _refuse(known_pattern, f"Invalid patternType {self.pattern_type.name}: an ACL is LITERAL or PREFIXED")
+        _refuse(self.operation > Operation.ANY, f"Invalid operation {self.operation.name}: name one, or ALL")
+        known_permission = self.permission in (Permission.ALLOW, Permission.DENY)
+        _refuse(known_permission, f"Invalid permissionType {self.permission.name}: an ACL is ALLOW or DENY")
+        _refuse(bool(self.name), "Invalid empty resource name")
+        if self.resource_type is ResourceType.CLUSTER:
+            _refuse(self.name == CLUSTER_NAME, f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+        _refuse(bool(self.host), "Invalid empty host: an address, or * for every host")
+        kind, colon, user = self.principal.partition(":")
+        _refuse(
+            bool(kind and colon and user),
+            f"Could not parse principal {self.principal!r}: it is a type, a colon and a name, as in User:alice",
+        )
+
+    def covers(self, name: str) -> bool:
+        """Whether the pattern matches the resource's ``name``."""
+        if self.pattern_type is PatternType.PREFIXED:
+            return name.startswith(self.name)
+        return self.name in (name, WILDCARD)
+
+
+class AclFilter(msgspec.Struct, frozen=True):
+    """Which rules are meant (Kafka's ``AclBindingFilter``): None and ANY stand for all."""
+
+    resource_type: ResourceType = ResourceType.ANY
+    name: str | None = None
+    pattern_type: PatternType = PatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: Operation = Operation.ANY
+    permission: Permission = Permission.ANY
+
+    def check(self) -> None:
+        """Raises InvalidRequest for a filter with an element that is not known."""
+        elements = (self.resource_type, self.pattern_type, self.operation, self.permission)
+        _refuse(all(element != 0 for element in elements), "The filter contains an unknown element")
+
+    def matches(self, acl: Acl) -> bool:
+        """As Kafka's filters: an operation or a principal is compared as it is, wildcards are not spread."""
+        return (
+            self.resource_type in (ResourceType.ANY, acl.resource_type)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (Operation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
+            and self._matches_pattern(acl)
+        )
+
+    def _matches_pattern(self, acl: Acl) -> bool:
+        if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
+            return False
+        if self.name is None:
+            return True
+        return acl.covers(self.name) if self.pattern_type is PatternType.MATCH else self.name == acl.name
+
+
+def known(kind: type[EnumT], number: int) -> EnumT:
+    """The enum's member of a number from the wire; UNKNOWN for one that is none."""
+    try:
+        return kind(number)
+    except ValueError:
+        return kind(0)
+
+
+def _refuse(legal: bool, why: str) -> None:
+    if not legal:
+        raise InvalidRequest(why)

@@ -1,0 +1,134 @@
+"""How a group of the consumer protocol is assigned: epoch, target, and a member's next step (KIP-848). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from eventbus.coordinator import consumer_group_records as records
+from eventbus.coordinator.consumer_group import NOTHING, ConsumerGroup
+from eventbus.coordinator.consumer_group_assignors import ASSIGNORS, assign
+from eventbus.coordinator.consumer_group_member import ConsumerMember
+from eventbus.coordinator.consumer_group_records import ResolvedRegex
+from eventbus.coordinator.consumer_group_regex import TopicPattern
+from eventbus.coordinator.consumer_group_requests import TopicIdPartition
+from eventbus.coordinator.consumer_group_topics import TopicsView, metadata_hash
+from eventbus.coordinator.group_rules import Turn
+
+Regexes = Mapping[str, ResolvedRegex]
+
+
+class Assigning:
+    """Decides; what it decides for a group is in the turn's records."""
+
+    __slots__ = ("_matches", "_topics")
+
+    def __init__(self, topics: TopicsView) -> None:
+        self._topics = topics
+        self._matches: dict[str, tuple[int, frozenset[str]]] = {}
+        """By pattern: the topics it matched, and their version then."""
+
+    def advance(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        updated: ConsumerMember,
+        owned: frozenset[TopicIdPartition] | None,
+        turn: Turn,
+        may_describe: Callable[[str], bool] = lambda _: True,
+    ) -> ConsumerMember:
+        """The member tells something: store it, raise the group's epoch if that changes who reads what, assign anew if
+        it was raised, and let the member take its next step. ``group`` and ``member`` are as they were before."""
+        name = group.name
+        is_new = member.member_id not in group.members
+        if is_new or updated != member:
+            turn.records.append(records.member_record(name, updated.member_id, updated))
+        changed = is_new or updated.topics != member.topics or updated.regex != member.regex
+        epoch, version, regexes = group.epoch, self._topics.version, group.regexes
+        looks = changed or group.seen_version != version
+        members = {**group.members, updated.member_id: updated} if looks or epoch > group.target_epoch else {}
+        if looks:
+            regexes = self._resolve(group, members, turn, may_describe)
+            topics_hash = self.hash_of(group, members, regexes)
+            if changed or topics_hash != group.metadata_hash or regexes != group.regexes:
+                epoch += 1
+                turn.records.append(records.group_record(name, epoch, topics_hash))
+                if any(other.classic is not None for other in members.values()):
+                    turn.rebalancing.append(name)
+            else:
+                group.seen_version = version
+        target_epoch, target = group.target_epoch, group.target
+        if epoch > target_epoch:
+            target_epoch, target = epoch, self._assign(group, members, regexes, epoch, turn)
+        settled = updated.reconcile(
+            target_epoch,
+            target.get(updated.member_id, NOTHING),
+            owned,
+            lambda tp: group.owners.get(tp, updated.member_id) == updated.member_id,
+        )
+        if is_new or settled != updated:
+            turn.records.append(records.current_record(name, settled.member_id, settled))
+        return settled
+
+    def hash_of(self, group: ConsumerGroup, members: Mapping[str, ConsumerMember], regexes: Regexes) -> int:
+        names = frozenset[str]().union(*(group.topics_of(member, regexes) for member in members.values()))
+        return metadata_hash(self._topics, names)
+
+    def _assign(
+        self,
+        group: ConsumerGroup,
+        members: Mapping[str, ConsumerMember],
+        regexes: Regexes,
+        epoch: int,
+        turn: Turn,
+    ) -> dict[str, frozenset[TopicIdPartition]]:
+        readers = {member_id: group.topics_of(member, regexes) for member_id, member in members.items()}
+        instance_ids = {member_id: member.instance_id for member_id, member in members.items()}
+        target = assign(preferred_assignor(members.values()), readers, instance_ids, group.target, self._topics)
+        turn.records += [
+            records.target_record(group.name, member_id, share)
+            for member_id, share in target.items()
+            if group.target.get(member_id) != share
+        ]
+        turn.records.append(records.target_epoch_record(group.name, epoch, turn.now_ms))
+        return target
+
+    def _resolve(
+        self,
+        group: ConsumerGroup,
+        members: Mapping[str, ConsumerMember],
+        turn: Turn,
+        may_describe: Callable[[str], bool],
+    ) -> dict[str, ResolvedRegex]:
+        """The topics of each member's pattern. Those that the member who asks may not see are left out, as in Kafka."""
+        version = self._topics.version
+        resolved: dict[str, ResolvedRegex] = {}
+        for regex in sorted({member.regex for member in members.values()} - {""}):
+            known = group.regexes.get(regex)
+            topics = tuple(sorted(name for name in self._matching(regex, version) if may_describe(name)))
+            if known is None or known.topics != topics:
+                known = ResolvedRegex(topics, version, turn.now_ms)
+                turn.records.append(records.regex_record(group.name, regex, known))
+            resolved[regex] = known
+        turn.records += [
+            records.regex_record(group.name, regex, None) for regex in group.regexes if regex not in resolved
+        ]
+        return resolved
+
+    def _matching(self, regex: str, version: int) -> frozenset[str]:
+        seen_version, found = self._matches.get(regex, (None, frozenset[str]()))
+        if seen_version != version:
+            pattern = TopicPattern(regex)
+            found = frozenset(name for name in self._topics.names() if pattern.matches(name))
+            if len(self._matches) >= 1_000:
+                self._matches.clear()
+            self._matches[regex] = version, found
+        return found
+
+
+def preferred_assignor(members: Iterable[ConsumerMember]) -> str:
+    """The one that most members ask for."""
+    votes = dict.fromkeys(ASSIGNORS, 0)
+    for member in members:
+        if member.assignor in votes:
+            votes[member.assignor] += 1
+    return max(votes, key=votes.__getitem__)

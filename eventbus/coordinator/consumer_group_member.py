@@ -1,0 +1,154 @@
+"""One member of a group of the consumer protocol, and how it gets from what it holds to what it should hold (KIP-848).
+
+Pure: a member is a value. The target is the group's; a member walks towards it by itself: first it gives up what it
+should not have, then it takes what is free, and what is still held by others comes once they have given it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from enum import Enum
+
+import msgspec
+
+from eventbus.coordinator.consumer_group_requests import LEAVE_STATIC_EPOCH, TopicIdPartition
+from eventbus.errors import FencedMemberEpoch
+
+Assigned = dict[TopicIdPartition, int]
+"""The partitions a member holds, each with the epoch in which it got it."""
+
+
+class MemberState(Enum):
+    """Kafka's; the value is the one of its records."""
+
+    STABLE = 0
+    """It holds its target, as far as that was free when it took it."""
+    UNREVOKED_PARTITIONS = 1
+    """It was told to give partitions up, and has not said yet that it did."""
+    UNRELEASED_PARTITIONS = 2
+    """It waits for partitions that others still hold."""
+    UNKNOWN = 127
+    """Of a newer version; the member has to join again."""
+
+
+class ClassicMember(msgspec.Struct, frozen=True):
+    """What a member that speaks the classic protocol brought along: it heartbeats, joins and syncs as before."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
+    """One member. ``epoch`` is the one it has to name; ``previous_epoch`` is taken too, for an answer that was lost."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    """In order."""
+    regex: str = ""
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+    classic: ClassicMember | None = None
+    """None: it speaks the consumer protocol."""
+    epoch: int = 0
+    previous_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    assigned: Assigned = {}
+    revoking: Assigned = {}
+
+    def __repr__(self) -> str:
+        static = "" if self.instance_id is None else f"={self.instance_id}"
+        kind = "" if self.classic is None else "/classic"
+        regex = f"~{self.regex}" if self.regex else ""
+        held = " ".join(map(show_partition, sorted(self.assigned)))
+        revoking = "".join(f" -{show_partition(tp)}" for tp in sorted(self.revoking))
+        state = {
+            MemberState.STABLE: "",
+            MemberState.UNREVOKED_PARTITIONS: " unrevoked",
+            MemberState.UNRELEASED_PARTITIONS: " unreleased",
+            MemberState.UNKNOWN: " unknown",
+        }[self.state]
+        return f"{self.member_id}{static}{kind}:{','.join(self.topics)}{regex}@{self.epoch}{state} ({held}{revoking})"
+
+    @property
+    def is_away(self) -> bool:
+        """A static member that left for a while."""
+        return self.epoch == LEAVE_STATIC_EPOCH
+
+    def is_reconciled(self, target_epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.epoch == target_epoch
+
+    def check_epoch(self, epoch: int, owned: frozenset[TopicIdPartition] | None) -> None:
+        """Raises FencedMemberEpoch. The epoch before is taken if the member holds nothing that it should not: the
+        answer that told it the new one was lost."""
+        if epoch in (0, self.epoch):
+            return
+        retried = epoch == self.previous_epoch and owned is not None and owned <= self.assigned.keys()
+        if epoch > self.epoch or not retried:
+            raise FencedMemberEpoch(
+                f"member {self.member_id} came with epoch {epoch}, it is in {self.epoch}: it must give up all its "
+                "partitions and join again with epoch 0"
+            )
+
+    def reconcile(
+        self,
+        target_epoch: int,
+        target: Set[TopicIdPartition],
+        owned: frozenset[TopicIdPartition] | None,
+        is_free: Callable[[TopicIdPartition], bool],
+    ) -> ConsumerMember:
+        """The next step towards the target; itself when there is none now.
+
+        ``owned`` is what the member says it holds, None when it does not say. ``is_free`` tells whether nobody else
+        holds a partition. Raises FencedMemberEpoch for a member whose state cannot be known.
+        """
+        match self.state:
+            case MemberState.STABLE if self.epoch == target_epoch:
+                return self
+            case MemberState.UNREVOKED_PARTITIONS if owned is None or owned & self.revoking.keys():
+                return self
+            case MemberState.UNKNOWN if owned is None or owned:
+                raise FencedMemberEpoch(
+                    f"member {self.member_id} is in a state that a newer version wrote: it must give up all its "
+                    "partitions and join again with epoch 0"
+                )
+            case _:
+                return self._step(target_epoch, target, owned, is_free)
+
+    def _step(
+        self,
+        target_epoch: int,
+        target: Set[TopicIdPartition],
+        owned: frozenset[TopicIdPartition] | None,
+        is_free: Callable[[TopicIdPartition], bool],
+    ) -> ConsumerMember:
+        kept = {tp: epoch for tp, epoch in self.assigned.items() if tp in target}
+        revoking = {tp: epoch for tp, epoch in self.assigned.items() if tp not in target}
+        if revoking and (owned is None or owned & revoking.keys()):
+            return msgspec.structs.replace(
+                self,
+                state=MemberState.UNREVOKED_PARTITIONS,
+                assigned=kept,
+                revoking=revoking,
+            )
+        wanted = target - kept.keys()
+        # An answer that was lost may still be asked for again after a step within one epoch.
+        previous_epoch = self.previous_epoch if self.epoch == target_epoch else self.epoch
+        free = {tp: target_epoch for tp in sorted(wanted) if is_free(tp)}
+        waits = len(free) < len(wanted)
+        return msgspec.structs.replace(
+            self,
+            state=MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE,
+            epoch=target_epoch,
+            previous_epoch=previous_epoch,
+            assigned={**kept, **free},
+            revoking={},
+        )
+
+
+def show_partition(topic_partition: TopicIdPartition) -> str:
+    """For logs: the first bytes of the topic's id."""
+    return f"{topic_partition.topic_id.hex()[:8]}-{topic_partition.partition}"
