@@ -1,0 +1,45 @@
+"""What the handlers of administrators' requests share: who may do that, and how an error is told."""
+
+from __future__ import annotations
+
+from eventbus.error_codes import KAFKA_ERRORS
+from eventbus.errors import KafkaError, error_for_code
+from eventbus.server.call import Call
+from eventbus.server.security.acls import CLUSTER_NAME, Operation, ResourceType
+
+UNKNOWN_TOPIC_ID = 100
+UNKNOWN_TOPIC_OR_PARTITION = 3
+INVALID_REPLICA_ASSIGNMENT = 39
+NO_OPERATIONS = -(1 << 31)
+"""Kafka's "not asked for" in a field of authorized operations."""
+
+_REFUSALS = {ResourceType.TOPIC: 29, ResourceType.GROUP: 30, ResourceType.CLUSTER: 31}
+
+
+def allows_cluster(call: Call, operation: Operation) -> bool:
+    return call.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def check_cluster(call: Call, operation: Operation) -> None:
+    """Raises CLUSTER_AUTHORIZATION_FAILED."""
+    if not allows_cluster(call, operation):
+        raise refusal(call, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def check_topic(call: Call, operation: Operation, topic: str) -> None:
+    """Raises TOPIC_AUTHORIZATION_FAILED."""
+    if not call.allows(operation, ResourceType.TOPIC, topic):
+        raise refusal(call, operation, ResourceType.TOPIC, topic)
+
+
+def refusal(call: Call, operation: Operation, resource_type: ResourceType, name: str) -> KafkaError:
+    """The error for what is not allowed."""
+    code = _REFUSALS[resource_type]
+    return error_for_code(
+        code, f"{call.principal} may not {operation.name} on {resource_type.name.lower()} {name!r}; add an ACL for it"
+    )
+
+
+def error_of(code: int, why: str = "") -> KafkaError:
+    """A Kafka error by its code; what it means if nothing else is said."""
+    return error_for_code(code, why or KAFKA_ERRORS[code].meaning)

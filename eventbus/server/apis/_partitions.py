@@ -1,0 +1,37 @@
+"""What several APIs ask of a partition."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from eventbus.errors import KafkaError
+from eventbus.log.partition_log import LEADER_EPOCH
+
+TOPIC_AUTHORIZATION_FAILED = 29
+UNKNOWN_TOPIC_ID = 100
+
+
+class FencedLeaderEpoch(KafkaError):
+    """Refresh the metadata: the leader is another one by now."""
+
+    code: ClassVar[int] = 74
+    retriable = True
+
+
+class UnknownLeaderEpoch(KafkaError):
+    """Try again: the client has heard of a leader that this broker has not heard of."""
+
+    code: ClassVar[int] = 75
+    retriable = True
+
+
+def check_leader_epoch(current_leader_epoch: int) -> None:
+    """Fence a client whose metadata is of another leader (KIP-320); -1 asks for no check.
+
+    The leader never changes, so a larger epoch is that of another log: of a Kafka cluster that was here before, say.
+    """
+    if current_leader_epoch in (-1, LEADER_EPOCH):
+        return
+    if current_leader_epoch < LEADER_EPOCH:
+        raise FencedLeaderEpoch(f"leader epoch {current_leader_epoch} is over, it is {LEADER_EPOCH}")
+    raise UnknownLeaderEpoch(f"leader epoch {current_leader_epoch} is not known here, it is {LEADER_EPOCH}")

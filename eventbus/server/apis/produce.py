@@ -1,0 +1,166 @@
+"""Produce (key 0): batches are checked by their headers, given their offsets in place, and written as they came.
+
+Served from version 3, told from 0: librdkafka before 2.11.1 looks whether a broker knows Produce v0 to decide if it
+knows gzip, snappy and lz4, and sends uncompressed records without a word where it does not (KAFKA-18659). To version
+11: from 12 on a batch adds its partition to its transaction, which is safe only where every transaction has an epoch of
+its own (``transaction.version`` 2, KIP-890); that is not announced here.
+
+The answer comes when the records are as durable as the log promises, and can be read: with acks 1 as well as -1, for
+there is one copy, and clients of either read what they have written. With 0 nothing is said at all, so a failure ends
+the connection, which is how the client hears of it.
+"""
+
+from __future__ import annotations
+
+from eventbus.broker.validation import RecordsWithoutKey
+from eventbus.errors import InvalidRecord, InvalidRequiredAcks, KafkaError, UnsupportedCompression
+from eventbus.log.partition_log import AppendInfo
+from eventbus.protocol import Buffer
+from eventbus.protocol import messages as m
+from eventbus.server.apis._partitions import TOPIC_AUTHORIZATION_FAILED
+from eventbus.server.call import Api, Call
+from eventbus.server.security.acls import Operation, ResourceType
+from eventbus.types import Compression, TopicPartition
+
+_ALL, _LEADER, _NONE = -1, 1, 0
+_NOT_ENOUGH_REPLICAS = 19
+_CONCURRENT_TRANSACTIONS = 51
+_TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+_ZSTD_FROM = 7
+_CODEC_POSITION = 22
+"""In a batch: the low byte of its attributes."""
+_CODEC_BITS = 0x07
+
+Topic = m.ProduceResponse.TopicProduceResponse
+Partition = m.ProduceResponse.PartitionProduceResponse
+RecordError = m.ProduceResponse.BatchIndexAndErrorMessage
+
+
+class _Produce:
+    """One request whose records are written, and wait for the disk."""
+
+    __slots__ = ("call", "response", "unsettled")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.response = m.ProduceResponse()
+        self.unsettled = 1
+        """Partitions that wait, and the handler itself."""
+
+    def wait(self, topic_partition: TopicPartition, info: AppendInfo, answer: Partition) -> None:
+        """Have the answer wait until the batch is durable."""
+
+        def then(error: KafkaError | None) -> None:
+            if error is not None:
+                _fail(answer, error.code, str(error))
+            self.settle()
+
+        self.unsettled += 1
+        self.call.node.when_durable(topic_partition, info.last_offset, then)
+
+    def settle(self) -> None:
+        self.unsettled -= 1
+        if not self.unsettled and self.call.is_open:
+            self.call.reply(self.response, self.throttle_ms())
+
+    def throttle_ms(self) -> int:
+        call = self.call
+        quotas = call.node.security.quotas
+        return quotas.produced(call.principal, call.client_id, call.size_bytes, call.node.now_ms())
+
+
+def produce(call: Call, request: m.ProduceRequest) -> None:
+    acks = request.acks
+    refusal = _refusal(call, request)
+    pending = _Produce(call)
+    responses = pending.response.responses
+    failed = ""
+    for topic in request.topic_data:
+        name = topic.name
+        code, message = refusal
+        if not code and not call.allows(Operation.WRITE, ResourceType.TOPIC, name):
+            code, message = TOPIC_AUTHORIZATION_FAILED, f"{call.principal} may not write to {name!r}"
+        answers: list[Partition] = []
+        for data in topic.partition_data:
+            answer = Partition(index=data.index)
+            answers.append(answer)
+            if code:
+                _fail(answer, code, message)
+            else:
+                topic_partition = TopicPartition(name, data.index)
+                info = _append(call, topic_partition, data.records, answer)
+                if info is not None and acks != _NONE:
+                    pending.wait(topic_partition, info, answer)
+            if answer.error_code and not failed:
+                failed = f"{name}-{data.index}: error {answer.error_code}: {answer.error_message}"
+        responses.append(Topic(name=name, partition_responses=answers))
+    if acks == _NONE:
+        call.node.when_flushed(_nobody_waits)  # readers may not see the records before that
+        throttle_ms = pending.throttle_ms()
+        call.no_reply()
+        if failed:
+            call.close(f"acks=0, and {failed}")
+        elif throttle_ms:
+            call.connection.mute(throttle_ms)
+        return
+    pending.settle()
+
+
+def _refusal(call: Call, request: m.ProduceRequest) -> tuple[int, str]:
+    """Why nothing of the request may be stored: code and message; 0 when it may."""
+    if request.acks not in (_ALL, _LEADER, _NONE):
+        return InvalidRequiredAcks.code, f"acks={request.acks}: -1 waits for durability, 1 for the write, 0 for nothing"
+    transactional_id = request.transactional_id
+    if transactional_id is not None and not call.allows(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    ):
+        return (
+            _TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            f"{call.principal} may not write with transactional id {transactional_id!r}",
+        )
+    return 0, ""
+
+
+def _append(
+    call: Call, topic_partition: TopicPartition, records: Buffer | list[Buffer] | None, answer: Partition
+) -> AppendInfo | None:
+    """Store one batch; where it landed, or None when ``answer`` says why not."""
+    node = call.node
+    try:
+        if not isinstance(records, memoryview) or not len(records):
+            raise InvalidRecord(f"produce to {topic_partition}: no record batch, where exactly one belongs")
+        if call.version < _ZSTD_FROM and _is_zstd(records):
+            raise UnsupportedCompression(f"produce to {topic_partition}: zstd needs version {_ZSTD_FROM} of Produce")
+        info = node.broker.produce(topic_partition, records, node.clock())
+    except KafkaError as error:
+        code = error.code
+        if code == _CONCURRENT_TRANSACTIONS:
+            code = _NOT_ENOUGH_REPLICAS  # try again, in words that every version knows
+        _fail(answer, code, str(error))
+        if isinstance(error, RecordsWithoutKey):
+            answer.record_errors = [
+                RecordError(batch_index=index, batch_index_error_message="a record of a compacted topic needs a key")
+                for index in error.indexes
+            ]
+        return None
+    answer.base_offset = info.base_offset
+    answer.log_append_time_ms = info.timestamp_ms
+    answer.log_start_offset = node.broker.log_start_offset(topic_partition)
+    return info
+
+
+def _is_zstd(records: memoryview) -> bool:
+    return len(records) > _CODEC_POSITION and records[_CODEC_POSITION] & _CODEC_BITS == Compression.ZSTD
+
+
+def _fail(answer: Partition, code: int, message: str) -> None:
+    answer.error_code = code
+    answer.error_message = message
+    answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
+
+
+def _nobody_waits(error: KafkaError | None) -> None:
+    """The producer was told nothing."""
+
+
+API = Api(0, "Produce", 3, 11, produce, advertised_min=0)

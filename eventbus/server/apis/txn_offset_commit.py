@@ -1,0 +1,77 @@
+"""TxnOffsetCommit (key 28): offsets that count once the transaction is committed.
+
+The group's partition was added before (AddOffsetsToTxn); v5, where it need not be, is of transactions V2. A member's
+generation comes from v3 on (KIP-447), TRANSACTION_ABORTABLE is known from v4 on.
+"""
+
+from __future__ import annotations
+
+from eventbus.errors import InvalidTxnState, KafkaError
+from eventbus.protocol import messages as m
+from eventbus.server.call import Api, Call
+from eventbus.server.coordinators import Commit, check_group_access, check_transaction_access, transaction_code
+from eventbus.server.security.acls import Operation
+from eventbus.types import GroupMetadata, ProducerIdAndEpoch
+
+_NEVER = 1 << 15
+_TRANSACTION_ABORTABLE = 120
+
+_Topic = m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+_Partition = m.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
+
+
+def txn_offset_commit(call: Call, request: m.TxnOffsetCommitRequest) -> None:
+    node = call.node
+    commit = Commit(call)
+
+    def answer() -> None:
+        topics = [
+            _Topic(
+                name=topic.name,
+                partitions=[
+                    _Partition(
+                        partition_index=given.partition_index,
+                        error_code=commit.code(topic.name, given.partition_index),
+                    )
+                    for given in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        call.reply(m.TxnOffsetCommitResponse(topics=topics))
+
+    for topic in request.topics:
+        for given in topic.partitions:
+            commit.add(
+                topic.name, given.partition_index, given.committed_offset, given.committed_leader_epoch,
+                given.committed_metadata,
+            )  # fmt: skip
+    try:
+        check_transaction_access(call, Operation.WRITE, request.transactional_id)
+        check_group_access(call, Operation.READ, request.group_id)
+        commit.check_partitions()
+        if not commit.offsets:
+            answer()
+            return
+        result = node.broker.transactions.commit_offsets(
+            request.transactional_id,
+            ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+            GroupMetadata(request.group_id, request.generation_id, request.member_id, request.group_instance_id),
+            commit.offsets,
+            node.now_ms(),
+            added=True,
+        )
+    except KafkaError as error:
+        commit.failed(_code(call, error))
+        answer()
+    else:
+        commit.stored(result, answer)
+
+
+def _code(call: Call, error: KafkaError) -> int:
+    if isinstance(error, InvalidTxnState) and call.version >= 4:
+        return _TRANSACTION_ABORTABLE
+    return transaction_code(error, call, fenced_since=_NEVER)
+
+
+API = Api(28, "TxnOffsetCommit", 0, 4, txn_offset_commit)

@@ -1,0 +1,22 @@
+"""UpdateFeatures (key 57): none of Kafka's features has levels here."""
+
+from __future__ import annotations
+
+from eventbus.protocol import messages as m
+from eventbus.server.admin import check_cluster, error_of
+from eventbus.server.call import Api, Call
+from eventbus.server.security.acls import Operation
+
+_INVALID_UPDATE_VERSION = 95
+
+
+def update_features(call: Call, request: m.UpdateFeaturesRequest) -> None:
+    """One outcome for all, as in Kafka 4, also for the versions whose answer has room for one of each."""
+    check_cluster(call, Operation.ALTER)
+    names = [update.feature for update in request.feature_updates]
+    if names:
+        raise error_of(_INVALID_UPDATE_VERSION, f"{', '.join(names)}: no feature here has levels to choose from")
+    call.reply(m.UpdateFeaturesResponse(error_message=None))
+
+
+API = Api(57, "UpdateFeatures", 0, 2, update_features)

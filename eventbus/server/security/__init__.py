@@ -1,0 +1,1 @@
+"""Who connects, what they may do, and how fast."""
