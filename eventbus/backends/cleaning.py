@@ -39,7 +39,11 @@ async def clean_next(engine: Engine) -> bool:
     """Compact the log that needs it most; False when none is due, or it did not work out: try again later."""
     broker = engine.broker
     if engine.config.fsync == "os" and broker.needs_sync:
-        await engine.flush_soon().completed.wait()  # nobody else flushes what was sealed, and only that is compacted
+        try:
+            # Nobody else flushes what was sealed, and only that is compacted.
+            await engine.flush_soon().completed.wait()
+        except EventBusError:
+            return False
     cleaning = broker.next_cleaning(engine.now_ms())
     if cleaning is None:
         return False

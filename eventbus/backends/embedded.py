@@ -52,10 +52,11 @@ class EmbeddedBackend:
     def auto_creates_topics(self) -> bool:
         return self.engine.config.auto_create_topics
 
-    async def start(self) -> None:
+    async def start(self, *, clients_may_return: bool = False) -> None:
+        """Open the log; ``clients_may_return`` as in `Engine.attach`."""
         if self._engine is None:
             engine = self._engine_of()
-            engine.attach()
+            engine.attach(clients_may_return=clients_may_return)
             self._engine = engine
 
     async def run(self) -> None:

@@ -6,6 +6,7 @@ are the only waits: for a flush (one thread runs them, all waiting sends share e
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -21,7 +22,7 @@ from eventbus.backends.clock import Clock, steady_clock, system_clock, timers_of
 from eventbus.backends.membership import Membership, Sight
 from eventbus.broker import Broker, BrokerConfig
 from eventbus.broker.groups import Groups
-from eventbus.errors import ConfigError, EventBusError
+from eventbus.errors import ConfigError, EventBusError, KafkaError, StorageError, UnknownTopicOrPartition
 from eventbus.log.commit import Flush
 from eventbus.log.storage import Storage, storage_error
 from eventbus.types import TopicPartition
@@ -34,18 +35,41 @@ _TOO_LATE = 3
 """A flush that covers a record makes it durable; so many without that are a bug, not a reason to go on."""
 
 
+Then = Callable[[KafkaError | None], object]
+"""What is to be done when the disk has answered: with None when all is well."""
+
+
 class _RunningFlush:
     """A flush in its thread, and those who wait for it."""
 
-    __slots__ = ("completed", "error", "finished", "flush")
+    __slots__ = ("completed", "error", "finished", "flush", "number")
 
-    def __init__(self, flush: Flush) -> None:
+    def __init__(self, flush: Flush, number: int) -> None:
         self.flush = flush
+        self.number = number
+        """How many have begun before it, and this one."""
         self.finished = threading.Event()
         """Set by the thread: the disk has answered."""
         self.completed = anyio.Event()
         """Set on the loop: the watermarks tell it."""
         self.error: Exception | None = None
+
+
+class _Waiter:
+    """A callback that waits: for a record when ``topic_partition`` is set, else for a flush."""
+
+    __slots__ = ("flush_number", "flushes_left", "offset", "then", "topic_id", "topic_partition")
+
+    def __init__(
+        self, then: Then, flush_number: int, topic_partition: TopicPartition | None, offset: int, topic_id: str
+    ) -> None:
+        self.then = then
+        self.flush_number = flush_number
+        self.topic_partition = topic_partition
+        self.offset = offset
+        self.topic_id = topic_id
+        """The topic's, when it was written to: a later one of the same name has other records there."""
+        self.flushes_left = _TOO_LATE
 
 
 class Engine:
@@ -73,6 +97,14 @@ class Engine:
         self._broker: Broker | None = None
         self._running: _RunningFlush | None = None
         self._flusher: ThreadPoolExecutor | None = None
+        self._loop: anyio.lowlevel.EventLoopToken | None = None
+        """Where flushes complete. A server's callbacks run outside of any task, where it cannot be asked for."""
+        self._flushes_begun = 0
+        self._flushes_done = 0
+        """The number of the last flush that went well."""
+        self._waiters: list[_Waiter] = []
+        self._flush_called = False
+        """A flush begins with the loop's next turn."""
         self._listeners: dict[TopicPartition, list[Callable[[TopicPartition], None]]] = {}
         self._members: dict[str, list[Membership]] = {}
         """The members of groups that live in this process."""
@@ -107,8 +139,11 @@ class Engine:
             raise ConfigError(f"{self.name} is not open: use `async with bus:` or `await bus.start()` first")
         return self._broker
 
-    def attach(self) -> None:
+    def attach(self, *, clients_may_return: bool = False) -> None:
         """Open the log, or join those who have it open.
+
+        ``clients_may_return``: who used the log before lives in other processes, and goes on when it is open again: as
+        clients of a server do. Else their groups' memberships and open transactions are ended, if this opens the log.
 
         Blocks while the tail of the log is verified: without an await nobody can be cancelled half-way, with the
         directory locked and no one to unlock it.
@@ -122,9 +157,10 @@ class Engine:
             now_ms = self.now_ms()
             broker = self._open(now_ms)
             try:
-                # Whoever had the log open before lived in another process, or left: nobody of them comes back.
-                broker.groups.drop_clients(now_ms)
-                broker.transactions.abort_all(now_ms)
+                if not clients_may_return:
+                    # Whoever had the log open before lived in another process, or left: nobody of them comes back.
+                    broker.groups.drop_clients(now_ms)
+                    broker.transactions.abort_all(now_ms)
             except BaseException:
                 self._broker = None
                 with contextlib.suppress(EventBusError):
@@ -132,6 +168,8 @@ class Engine:
                 raise
             self._nearer_deadline = anyio.Event()
             self._thread = threading.get_ident()
+            with contextlib.suppress(anyio.NoEventLoopError):  # opened before the loop runs: see `flush_soon`
+                self._loop = anyio.lowlevel.current_token()
             Engine._shared.setdefault(self.name, self)
         self._users += 1
 
@@ -168,12 +206,13 @@ class Engine:
         except OSError as error:
             raise storage_error(error, f"closing {self.name}") from error
         finally:
-            self._broker = None
+            self._broker = self._loop = None
             if self._flusher is not None:
                 self._flusher.shutdown(wait=False)
                 self._flusher = None
             if Engine._shared.get(self.name) is self:
                 del Engine._shared[self.name]
+            self._tell_all(StorageError(f"{self.name} was closed before the disk had answered"))
 
     # flushes ---------------------------------------------------------------------------------------------------------
 
@@ -202,6 +241,99 @@ class Engine:
             await self.flush_soon().completed.wait()
             self.broker.check_healthy()
 
+    def when_durable(self, topic_partition: TopicPartition, offset: int, then: Then) -> None:
+        """Call ``then`` when the record at ``offset`` is as durable as the log's policy promises: at once if it is.
+
+        Else right after the flush that covers it, in the order of these calls, with what went wrong: LogPoisoned,
+        UnknownTopicOrPartition when the topic was deleted meanwhile, StorageError. For a server, on asyncio: nothing
+        awaits.
+        """
+        broker = self.broker
+        try:
+            durable = broker.is_durable(topic_partition, offset)
+        except KafkaError as error:
+            self._tell(then, error)
+            return
+        if durable:
+            self._tell(then, None)
+        else:
+            self._wait(_Waiter(then, 0, topic_partition, offset, broker.topic_id(topic_partition.topic)))
+
+    def when_flushed(self, then: Then) -> None:
+        """Call ``then`` when everything appended so far is as durable as the log's policy promises.
+
+        As `when_durable`, for changes of groups and transactions, which are few.
+        """
+        broker = self.broker
+        if not self.waits_for_flush:
+            self._tell(then, None)
+        elif not (broker.has_unsynced or self._running):
+            self._tell(then, self._health())
+        else:
+            self._wait(_Waiter(then, self._flushes_begun + broker.has_unsynced, None, -1, ""))
+
+    def _wait(self, waiter: _Waiter) -> None:
+        self._waiters.append(waiter)
+        if self._running is None and not self._flush_called:
+            # Others who have sent something by now are heard in this turn of the loop: one flush for all of them.
+            self._flush_called = True
+            asyncio.get_running_loop().call_soon(self._flush_for_waiters)
+
+    def _flush_for_waiters(self) -> None:
+        self._flush_called = False
+        if self._waiters and self._broker is not None:
+            self._begin_flush()
+
+    def _tell_waiters(self) -> None:
+        """Those whose outcome is known by now. What they append then shares the next flush."""
+        health = self._health() if any(waiter.topic_partition is None for waiter in self._waiters) else None
+        waiting: list[_Waiter] = []
+        told: list[tuple[Then, KafkaError | None]] = []
+        for waiter in self._waiters:
+            try:
+                if health is not None and waiter.topic_partition is None:
+                    raise health
+                if self._is_done(waiter):
+                    told.append((waiter.then, None))
+                else:
+                    waiting.append(waiter)
+            except KafkaError as error:
+                told.append((waiter.then, error))
+        self._waiters = waiting
+        for then, error in told:
+            self._tell(then, error)
+
+    def _is_done(self, waiter: _Waiter) -> bool:
+        topic_partition = waiter.topic_partition
+        if topic_partition is None:
+            done = waiter.flush_number <= self._flushes_done
+        elif self.broker.topic_id(topic_partition.topic) != waiter.topic_id:
+            raise UnknownTopicOrPartition(f"{topic_partition} was deleted before the disk had answered")
+        else:
+            done = self.broker.is_durable(topic_partition, waiter.offset)
+        waiter.flushes_left -= 1
+        if not done and not waiter.flushes_left:
+            raise StorageError(f"{_TOO_LATE} flushes have not reached {topic_partition or self.name}: see the log")
+        return done
+
+    def _health(self) -> KafkaError | None:
+        try:
+            self.broker.check_healthy()
+        except KafkaError as error:
+            return error
+        return None
+
+    def _tell_all(self, error: KafkaError) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            self._tell(waiter.then, error)
+
+    def _tell(self, then: Then, error: KafkaError | None) -> None:
+        try:
+            then(error)
+        except Exception:  # whoever waits beside it has its own answer to give
+            logger.exception("%s: a callback that waited for a flush failed", self.name)
+
     def flush_soon(self) -> _RunningFlush:
         """Begin a flush, unless one is under way. Nobody needs to wait: it completes by itself.
 
@@ -209,14 +341,27 @@ class Engine:
         """
         if self._running is None:
             try:
-                running = _RunningFlush(self.broker.begin_sync())
+                running = _RunningFlush(self.broker.begin_sync(), self._flushes_begun + 1)
             except OSError as error:
                 raise storage_error(error, f"flushing {self.name}") from error
             self._running = running
+            self._flushes_begun += 1
             if self._flusher is None:
                 self._flusher = ThreadPoolExecutor(1, thread_name_prefix="eventbus-flush")
-            self._flusher.submit(self._flush_in_thread, running, anyio.lowlevel.current_token())
+            self._loop = self._loop or anyio.lowlevel.current_token()
+            self._flusher.submit(self._flush_in_thread, running, self._loop)
         return self._running
+
+    def _begin_flush(self) -> None:
+        """As `flush_soon`, where nobody hears that it cannot begin (no descriptor, say): who waits is told instead.
+
+        Nothing was tried then, and the next flush takes it all.
+        """
+        try:
+            self.flush_soon()
+        except KafkaError as error:
+            logger.error("%s: %s", self.name, error)
+            self._tell_all(error)
 
     def _flush_in_thread(self, running: _RunningFlush, token: anyio.lowlevel.EventLoopToken) -> None:
         try:
@@ -236,14 +381,15 @@ class Engine:
         broker = self.broker
         try:
             broker.complete_sync(running.flush, running.error)
-        finally:
-            running.completed.set()
-        if go_on and self.waits_for_flush and broker.needs_sync:
+        except Exception:  # whatever it is: a bug, and nobody who waits for the disk may wait for ever because of it
+            logger.exception("%s: after a flush", self.name)
+        if running.error is None:
+            self._flushes_done = running.number
+        running.completed.set()
+        self._tell_waiters()
+        if go_on and self._broker is broker and (self._waiters or (self.waits_for_flush and broker.needs_sync)):
             # What came meanwhile: its senders wait for it, or were cancelled, or never waited.
-            try:
-                self.flush_soon()
-            except EventBusError as error:
-                logger.error("%s: %s", self.name, error)
+            self._begin_flush()
 
     # records ---------------------------------------------------------------------------------------------------------
 
@@ -350,4 +496,4 @@ class Engine:
             self.tick()
             # In commit mode: what the tick decided, say that a transaction timed out, which goes on after a flush.
             if self.config.fsync != "os" and self.broker.needs_sync:
-                self.flush_soon()
+                self._begin_flush()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eventbus.backends.base import Backend
 from eventbus.broker import TopicDescription, TopicSpec
@@ -23,6 +23,9 @@ from eventbus.types import (
     TopicPartition,
 )
 
+if TYPE_CHECKING:
+    from eventbus.backends.security import SecurityDoor
+
 
 class Admin:
     """Administration, the same on every backend. Every change is durable when its call returns."""
@@ -41,12 +44,15 @@ class Admin:
         self,
         name: str,
         partitions: int = 1,
-        replication_factor: int = 1,
+        replication_factor: int = -1,
         configs: Mapping[str, Any] | None = None,
         *,
         validate_only: bool = False,
     ) -> TopicDescription:
-        """Create one topic. Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig."""
+        """Create one topic; -1 stands for the log's default.
+
+        Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor, InvalidConfig.
+        """
         spec = TopicSpec(name, partitions, replication_factor, {k: as_text(v) for k, v in (configs or {}).items()})
         result = (await self._backend.create_topics([spec], validate_only=validate_only))[name]
         if isinstance(result, KafkaError):
@@ -160,6 +166,15 @@ class Admin:
     ) -> dict[TopicPartition, list[ProducerDescription]]:
         """What partitions remember of their producers: epoch, last sequence number, open transaction."""
         return await self._backend.describe_producers([TopicPartition(*one) for one in partitions])
+
+    # who may do what -------------------------------------------------------------------------------------------------
+
+    @property
+    def security(self) -> SecurityDoor:
+        """ACLs, SCRAM users and client quotas. They bind clients of `eventbus serve`, and of a Kafka."""
+        from eventbus.backends.security import security_of  # few ask
+
+        return security_of(self._backend)
 
 
 def as_text(value: Any) -> str:

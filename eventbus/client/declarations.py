@@ -44,7 +44,7 @@ class Declarations(ABC):
         name: str,
         *,
         partitions: int | None = None,
-        replication_factor: int = 1,
+        replication_factor: int = -1,
         configs: Mapping[str, Any] | None = None,
     ) -> None:
         """Declare a topic: created at start if it is missing, left as it is if it exists."""

@@ -43,12 +43,6 @@ def test_kafka_without_its_extra_prints_the_install_command(monkeypatch: pytest.
         EventBus("kafka://localhost:9092")
 
 
-def test_kafka_says_that_it_is_not_here_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    with pytest.raises(ConfigError, match="not part of this version"):
-        EventBus("kafka://localhost:9092")
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -846,7 +846,7 @@ async def test_the_housekeeping_wakes_for_a_deadline_that_came_nearer(log: Log) 
 async def test_groups_are_listed_and_described(log: Log) -> None:
     async with opened(log, partitions=2) as bus, bus.new_consumer("t", group="g", client_id="app") as one:
         (listed,) = await bus.admin.list_groups()
-        assert listed == ("g", "consumer", "Stable")
+        assert listed == ("g", "consumer", "Stable", "classic")
         described = await bus.admin.describe_group("g")
         (member,) = described.members
         assert (described.state, described.protocol_name, described.generation_id) == ("Stable", "range", 1)

@@ -164,7 +164,8 @@ class Runner:
         self._deadline_seconds = 0
         self._drain_scope.cancel()
         self._leave_scope.cancel()
-        self._thread_scope.deadline = min(self._thread_scope.deadline, anyio.current_time() + _LAST_WORDS_SECONDS)
+        last_words = RealTimers().current_time() + _LAST_WORDS_SECONDS
+        self._thread_scope.deadline = min(self._thread_scope.deadline, last_words)
 
     def _close_lanes(self) -> None:
         for lane in self.lanes.values():

@@ -91,11 +91,6 @@ class Shared:
             by_key = spec.order == "key"
             self.workers = Workers(dispatch, self.watch, spec.concurrency or 1, by_key=by_key, in_threads=in_threads)
 
-    def count_lanes(self, count: int) -> None:
-        """Where ``concurrency`` is not said, there are as many workers as partitions."""
-        if self.workers is not None and self.handler.spec.concurrency is None and self.handler.signature.is_async:
-            self.workers.concurrency = max(count, self.workers.concurrency)
-
     def turn(self, lane: Lane) -> AbstractAsyncContextManager[None]:
         """Around the work of a lane, where only so many may be at work."""
         return nullcontext() if self.turns is None else self.turns.of(lane)

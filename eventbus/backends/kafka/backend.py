@@ -1,0 +1,432 @@
+"""``kafka://``: the backend. What blocks runs in threads; what is asked often (how many partitions) is remembered."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
+
+from eventbus.backends.base import ConsumerConfig, ProducerConfig
+from eventbus.backends.clock import Clock, Timers, timers_of
+from eventbus.backends.kafka.consumer import KafkaConsumer
+from eventbus.backends.kafka.failures import raised
+from eventbus.backends.kafka.group_admin import CoordinatorAdmin
+from eventbus.backends.kafka.producer import KafkaProducer
+from eventbus.backends.kafka.settings import ClientSettings, config_refused, read_settings
+from eventbus.backends.kafka.topic_admin import TopicAdmin
+from eventbus.backends.kafka.wire import Wire
+from eventbus.broker import TopicDescription, TopicSpec
+from eventbus.coordinator.requests import (
+    GroupDescription,
+    GroupListing,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
+from eventbus.errors import (
+    ConcurrentTransactions,
+    ConfigError,
+    CoordinatorNotAvailable,
+    EventBusError,
+    KafkaError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from eventbus.suggest import nearest
+from eventbus.types import (
+    GroupMetadata,
+    IsolationLevel,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
+
+logger = logging.getLogger("eventbus.kafka")
+T = TypeVar("T")
+
+_START_SECONDS = 10.0
+"""How long to look for a broker before saying that there is none."""
+_ANSWER_SECONDS = 30.0
+_LOOK_UP_SECONDS = 5.0
+"""A send to a topic never heard of blocks the event loop for so long at most: Kafka's own client blocks there, too."""
+_SEEN_SECONDS = 15.0
+"""How long a change of topics may take until the broker that is asked knows of it."""
+_CLOSE_SECONDS = 5.0
+_PAUSE_SECONDS = 0.02
+_MARKER_PAUSE_SECONDS = 0.001
+_REFRESH_SECONDS = 30.0
+_THREADS = 8
+_PASSING = frozenset(
+    (
+        ClientError.LEADER_NOT_AVAILABLE,
+        ClientError.NOT_LEADER_FOR_PARTITION,
+        ClientError.NETWORK_EXCEPTION,
+        ClientError.COORDINATOR_LOAD_IN_PROGRESS,
+        ClientError.COORDINATOR_NOT_AVAILABLE,
+        ClientError.NOT_COORDINATOR,
+        ClientError.NOT_CONTROLLER,
+        ClientError.FENCED_LEADER_EPOCH,
+        ClientError.UNKNOWN_LEADER_EPOCH,
+    )
+)
+"""What a cluster answers for a moment, and then no more."""
+
+
+class KafkaBackend:
+    """See `Backend`."""
+
+    def __init__(self, url: str, settings: ClientSettings, clock: Clock) -> None:
+        self.url = url
+        self.settings = settings
+        self.clock = clock
+        self.timers: Timers = timers_of(clock)
+        self.known_counts: dict[str, int] = {}
+        """Topics and their partitions, as they were when somebody last asked."""
+        self.topic_listeners: list[Callable[[], object]] = []
+        self.consumers: list[KafkaConsumer] = []
+        self.producers: list[KafkaProducer] = []
+        self._said: deque[str] = deque(maxlen=10)
+        """What librdkafka said of brokers that do not answer, since one did."""
+        self._refusal: ConfigError | None = None
+        """Credentials or certificates were refused: librdkafka would try them again and again."""
+        self._client: AdminClient | None = None
+        self._wire = Wire(settings, _ANSWER_SECONDS)
+        self._coordinators = CoordinatorAdmin(self._wire)
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    @property
+    def _topics(self) -> TopicAdmin:
+        if self._client is None:
+            raise ConfigError(f"{self.url} is not open: use it inside `async with bus:`")
+        return TopicAdmin(self._client, self._wire, _ANSWER_SECONDS)
+
+    @property
+    def auto_creates_topics(self) -> bool:
+        return self.settings.auto_create_topics
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        if self._client is not None:
+            return
+        self._said.clear()
+        self._refusal = None
+        self._limiter = anyio.CapacityLimiter(_THREADS)
+        try:
+            config: dict[str, Any] = {**self.settings.admin(), "error_cb": self._hear}
+            self._client = AdminClient(config)
+        except KafkaException as failure:
+            raise config_refused(failure) from None
+        try:
+            await self._in_thread(self._connect)
+            await self.refresh()
+        except BaseException:
+            self._client = None
+            raise
+
+    def _hear(self, error: ClientError) -> None:
+        """In a thread of librdkafka's: why a broker does not answer."""
+        if not self._said:  # once for each outage
+            logger.warning("kafka://%s: %s", self.settings.bootstrap, error.str())
+        if error.str() not in self._said:
+            self._said.append(error.str())
+        if error.code() in (ClientError._AUTHENTICATION, ClientError._SSL):
+            self._refusal = ConfigError(f"kafka://{self.settings.bootstrap} lets nobody in like that: {error.str()}")
+
+    def _connect(self) -> None:
+        client = self._client
+        assert client is not None
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                client.list_topics(timeout=1)
+                return
+            except KafkaException as failure:
+                client.poll(0)
+                if self._refusal is not None:
+                    raise self._refusal from None
+                if time.monotonic() > deadline:
+                    said = "; ".join(dict.fromkeys(self._said)) or str(failure)
+                    raise CoordinatorNotAvailable(
+                        f"no broker of kafka://{self.settings.bootstrap} has answered within {_START_SECONDS:.0f} s "
+                        f"({said}): is it running, is the address the one it advertises, and are security.protocol "
+                        "and the credentials right?"
+                    ) from None
+
+    async def run(self) -> None:
+        while True:
+            await self.timers.sleep(_REFRESH_SECONDS)
+            try:
+                await self.refresh()
+            except EventBusError as error:
+                logger.warning("the topics of %s cannot be listed now: %s", self.settings.bootstrap, error)
+
+    async def aclose(self) -> None:
+        """What is still open on this log is given up: a member that nobody polls would hold up its group."""
+        with self.timers.move_on_after(_CLOSE_SECONDS, shield=True):
+            for consumer in list(self.consumers):
+                await consumer.aclose()
+        for producer in list(self.producers):
+            producer.give_up(RequestTimedOut("the bus was closed before the brokers answered"))
+        self._client = None
+        self._wire.close()
+
+    async def ask(self, request: Any) -> Any:
+        """Have any broker answer a request of `eventbus.protocol.messages`: for administration that has no call here.
+
+        Raises RequestTimedOut, CoordinatorNotAvailable, ConfigError for a broker that does not know it.
+        """
+        return await self._in_thread(partial(self._wire.call, request))
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
+
+    async def _asked(self, call: Callable[[], T]) -> T:
+        """The same, asked again while a broker that has just started, or just become a leader, says so."""
+        deadline = self.timers.current_time() + _ANSWER_SECONDS
+        pause = _PAUSE_SECONDS
+        while True:
+            try:
+                return await self._in_thread(call)
+            except KafkaError as error:
+                if error.code not in _PASSING or self.timers.current_time() > deadline:
+                    raise
+            await self.timers.sleep(pause)
+            pause = min(2 * pause, 1.0)
+
+    # what topics there are -------------------------------------------------------------------------------------------
+
+    async def refresh(self) -> None:
+        """Look which topics there are."""
+        self._know(await self._asked(self._topics.counts))
+
+    def _know(self, counts: Mapping[str, int]) -> None:
+        if counts != self.known_counts:
+            self.known_counts = dict(counts)
+            for listener in list(self.topic_listeners):
+                listener()
+
+    async def partition_counts(self) -> dict[str, int]:
+        """Topics and their partitions now."""
+        await self.refresh()
+        return self.known_counts
+
+    def partition_count(self, topic: str) -> int:
+        """Raises UnknownTopicOrPartition. Asks the broker, and blocks, for a topic that was never heard of."""
+        count = self.known_counts.get(topic)
+        if count is None:
+            client = self._client
+            if client is None:
+                raise ConfigError(f"{self.url} is not open: use it inside `async with bus:`")
+            try:
+                count = TopicAdmin(client, self._wire, _LOOK_UP_SECONDS).count(topic)
+            except UnknownTopicOrPartition:
+                raise UnknownTopicOrPartition(
+                    f"there is no topic {topic!r}{nearest(topic, self.known_counts)}; create it: "
+                    f"`eventbus topics create {topic}`"
+                ) from None
+            self.known_counts[topic] = count
+        return count
+
+    async def _until(self, true: Callable[[Mapping[str, int]], bool], what: str) -> None:
+        """Brokers hear of a change from their controller, a moment after it was made."""
+        deadline = self.timers.current_time() + _SEEN_SECONDS
+        while True:
+            await self.refresh()
+            if true(self.known_counts):
+                return
+            if self.timers.current_time() > deadline:
+                raise RequestTimedOut(f"{what}, but the broker does not know of it yet")
+            await self.timers.sleep(_PAUSE_SECONDS)
+
+    # topics ----------------------------------------------------------------------------------------------------------
+
+    async def create_topics(
+        self, specs: Sequence[TopicSpec], *, validate_only: bool = False
+    ) -> dict[str, TopicDescription | KafkaError]:
+        topics = self._topics
+        outcomes = await self._asked(lambda: topics.create(specs, validate_only=validate_only))
+        created = [name for name, error in outcomes.items() if error is None]
+        described: dict[str, TopicDescription] = {}
+        if validate_only:
+            described = {spec.name: TopicDescription(spec.name, "", [], {}) for spec in specs if spec.name in created}
+        elif created:
+            await self._until(lambda counts: counts.keys() >= set(created), f"topics {created} were created")
+            described = {one.name: one for one in await self._described(created)}
+        return {name: described[name] if error is None else error for name, error in outcomes.items()}
+
+    async def _described(self, names: Sequence[str]) -> list[TopicDescription]:
+        """The leaders of a new topic's partitions hear of it one by one."""
+        deadline = self.timers.current_time() + _SEEN_SECONDS
+        while True:
+            try:
+                found = await self._asked(partial(self._topics.describe, names))
+            except UnknownTopicOrPartition:
+                found = []
+            if found and all(one.log_end_offset >= 0 for topic in found for one in topic.partitions):
+                return found
+            if self.timers.current_time() > deadline:
+                raise RequestTimedOut(f"topics {list(names)} were created, but their partitions have no leader yet")
+            await self.timers.sleep(_PAUSE_SECONDS)
+
+    async def delete_topics(self, names: Sequence[str]) -> None:
+        await self._asked(partial(self._topics.delete, names))
+        await self._until(lambda counts: not counts.keys() & set(names), f"topics {list(names)} were deleted")
+
+    async def add_partitions(self, topic: str, total_count: int) -> None:
+        await self._asked(partial(self._topics.add_partitions, topic, total_count))
+        await self._until(lambda counts: counts.get(topic, 0) >= total_count, f"topic {topic!r} has grown")
+        await self._described([topic])
+
+    async def alter_configs(self, topic: str, set: Mapping[str, str], delete: Sequence[str]) -> None:
+        topics = self._topics
+        await self._asked(lambda: topics.alter_configs(topic, set, delete))
+        deadline = self.timers.current_time() + _SEEN_SECONDS
+        while self.timers.current_time() < deadline:
+            [found] = await self._asked(lambda: topics.describe([topic]))
+            own = {name for name, entry in found.configs.items() if entry.source == "topic"}
+            if own >= set.keys() and not own & {*delete}:
+                return
+            await self.timers.sleep(_PAUSE_SECONDS)
+
+    async def describe_topics(self, names: Sequence[str] | None = None) -> list[TopicDescription]:
+        return await self._asked(partial(self._topics.describe, names))
+
+    async def list_offsets(
+        self, at: Mapping[TopicPartition, int], isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        return await self._asked(partial(self._topics.list_offsets, at, isolation))
+
+    def offsets_in_thread(
+        self, at: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, int]:
+        """The same, blocking, without the times."""
+        return {where: found.offset for where, found in self._topics.list_offsets(at, isolation).items()}
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return await self._asked(partial(self._topics.delete_records, before))
+
+    # groups ----------------------------------------------------------------------------------------------------------
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        return await self._asked(partial(self._coordinators.offsets, group))
+
+    async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        await self._asked(partial(self._coordinators.alter_offsets, group, offsets))
+
+    async def list_groups(self) -> list[GroupListing]:
+        return await self._asked(self._coordinators.list_groups)
+
+    async def describe_groups(self, groups: Sequence[str]) -> list[GroupDescription]:
+        members: dict[str, list[GroupMetadata]] = {}
+        for consumer in self.consumers:
+            metadata = consumer.known_group
+            if metadata.member_id:
+                members.setdefault(metadata.group, []).append(metadata)
+        return await self._asked(partial(self._coordinators.describe_groups, groups, members))
+
+    async def delete_group(self, group: str) -> None:
+        await self._asked(partial(self._coordinators.delete_group, group))
+
+    async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        await self._asked(partial(self._coordinators.delete_offsets, group, list(partitions)))
+
+    async def remove_group_members(self, group: str, members: Sequence[str] | None = None) -> None:
+        await self._asked(partial(self._coordinators.remove_members, group, members))
+
+    # transactions ----------------------------------------------------------------------------------------------------
+
+    async def list_transactions(self) -> list[TransactionListing]:
+        return await self._asked(self._coordinators.list_transactions)
+
+    async def describe_transactions(self, transactional_ids: Sequence[str]) -> list[TransactionDescription]:
+        describe = self._coordinators.describe_transaction
+        return await self._asked(lambda: [describe(one) for one in transactional_ids])
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        return await self._asked(partial(self._coordinators.describe_producers, list(partitions)))
+
+    async def abort_transaction(self, transactional_id: str) -> None:
+        await self._asked(partial(self._coordinators.check_open, transactional_id))
+        await self.fence_producer(transactional_id)
+
+    async def fence_producer(self, transactional_id: str) -> ProducerIdAndEpoch:
+        deadline = self.timers.current_time() + _ANSWER_SECONDS
+        while True:
+            try:
+                return await self._asked(partial(self._coordinators.fence, transactional_id))
+            except ConcurrentTransactions:
+                if self.timers.current_time() > deadline:
+                    raise
+            await self.timers.sleep(_PAUSE_SECONDS)
+
+    async def until_marked(self, transactional_id: str) -> None:
+        """Return when readers see how the last transaction ended: the coordinator answers before it tells partitions.
+
+        Whether it was committed is decided: what goes wrong here is only logged.
+        """
+        pause = _MARKER_PAUSE_SECONDS
+        deadline = self.timers.current_time() + _SEEN_SECONDS
+        try:
+            while True:
+                found = await self._asked(partial(self._coordinators.describe_transaction, transactional_id))
+                if not found.state.startswith("Prepare"):
+                    return
+                if self.timers.current_time() > deadline:
+                    raise RequestTimedOut(f"it is {found.state} still")
+                await self.timers.sleep(pause)
+                pause = min(2 * pause, _PAUSE_SECONDS)
+        except EventBusError as error:
+            logger.debug("whether readers see the last transaction of %r is not known: %s", transactional_id, error)
+
+    async def is_visible(self, where: TopicPartition, offset: int) -> bool:
+        """Read-committed readers see the record at an offset. Nothing of its transaction is open any more."""
+        return await self._asked(partial(self._is_visible, where, offset))
+
+    def _is_visible(self, where: TopicPartition, offset: int) -> bool:
+        config = ConsumerConfig(isolation=IsolationLevel.READ_COMMITTED)
+        client = Consumer({**self.settings.consumer(config, "range")})
+        try:
+            client.assign([ClientPartition(*where, offset)])
+            deadline = time.monotonic() + _ANSWER_SECONDS
+            while time.monotonic() < deadline:
+                message = client.poll(1.0)
+                if message is None:
+                    continue
+                error = message.error()
+                found: Any = message.offset()
+                if error is None:
+                    return found == offset
+                if error.code() == ClientError._PARTITION_EOF and found > offset:
+                    return False
+        except KafkaException as failure:
+            raise raised(failure, f"{where} cannot be read") from None
+        finally:
+            client.close()
+        raise RequestTimedOut(f"{where} could not be read up to offset {offset}")
+
+    # clients ---------------------------------------------------------------------------------------------------------
+
+    def producer(self, config: ProducerConfig) -> KafkaProducer:
+        return KafkaProducer(self, config)
+
+    def consumer(self, config: ConsumerConfig) -> KafkaConsumer:
+        return KafkaConsumer(self, config)
+
+
+def open_kafka(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> KafkaBackend:
+    """The backend of a ``kafka://`` URL, not started. Raises ConfigError."""
+    return KafkaBackend(url, read_settings(rest, config), clock)

@@ -1,0 +1,500 @@
+"""The Kafka consumer in the event loop: what is held, where reading goes on, and `fetch`. Its thread is in `member`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from eventbus.backends.base import EARLIEST, LATEST, ConsumerConfig
+from eventbus.backends.kafka.assignors import librdkafka_assignors
+from eventbus.backends.kafka.beginnings import Beginnings
+from eventbus.backends.kafka.member import Arrival, Member, PollRequest, Step
+from eventbus.backends.kafka.threads import Loop
+from eventbus.errors import ConfigError, EventBusError, KafkaError, UnknownTopicOrPartition
+from eventbus.types import FetchedRecords, GroupMetadata, IsolationLevel, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from eventbus.backends.kafka.backend import KafkaBackend
+
+logger = logging.getLogger("eventbus.consumer")
+_T = TypeVar("_T")
+
+_MOST_IDLE_SECONDS = 1.0
+"""An owner that has records in hand lets librdkafka be polled that often: it hears of rebalances in polls only."""
+_CLOSE_SECONDS = 5.0
+_STABLE_SECONDS = 0.1
+"""How long to wait before asking again for offsets that an open transaction holds."""
+
+
+class KafkaConsumer:
+    """See `BackendConsumer`."""
+
+    def __init__(self, backend: KafkaBackend, config: ConsumerConfig) -> None:
+        self._backend = backend
+        self._config = config
+        self._timers = backend.timers
+        self._topics: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+        self._is_subscribed = False
+        self._manual = False
+        self.on_revoked: Callable[[TopicPartition], object] = _nothing
+        self.on_revoking: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
+        self.on_assigned: Callable[[list[TopicPartition]], Awaitable[object]] = _do_nothing
+        self.on_settled: Callable[[], object] = _nothing
+        self._beginnings = Beginnings(backend, config)
+        self._held: dict[TopicPartition, None] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        self._unplaced: set[TopicPartition] = set()
+        """Held, but where to begin is not known yet."""
+        self._told: set[TopicPartition] = set()
+        """What librdkafka reads."""
+        self._sought: dict[TopicPartition, int] = {}
+        """Positions in it that librdkafka has not been told of."""
+        self._unchecked: set[TopicPartition] = set()
+        """Sought by the user, and perhaps to where there is nothing."""
+        self._paused: set[TopicPartition] = set()
+        self._in_hand: deque[FetchedRecords] = deque()
+        self._errors: deque[EventBusError] = deque()
+        self._steps: deque[Step] = deque()
+        self._request: PollRequest | None = None
+        self._polled_at = 0.0
+        self._owner_is_busy = False
+        """It has records of before in hand, and fetches because `polled` said so: more would pile up there."""
+        self._has_passed = False
+        self._lost_place = False
+        self._event = anyio.Event()
+        self._closed = False
+        assignors, is_cooperative = librdkafka_assignors(config.assignors)
+        settings = backend.settings
+        self._group = GroupMetadata(config.group or "")
+        self._settled_in = -1
+        """The generation whose assignment has been taken up: librdkafka is of a new one before it knows of that."""
+        self._member = member = Member(
+            settings.consumer(config, assignors),
+            config,
+            Loop(),
+            self._beginnings.at_once,
+            is_cooperative=is_cooperative or settings.is_new_protocol,
+        )
+        member.on_step, member.on_lost, member.on_arrival = self._on_step, self._on_lost, self._on_arrival
+        member.on_group = self._on_group
+        backend.topic_listeners.append(self._wake)
+        backend.consumers.append(self)
+
+    # what to read ----------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None) -> None:
+        if self._manual:
+            raise ConfigError("this consumer has assigned partitions: use either subscribe() or assign(), not both")
+        compiled = _compile(pattern) if pattern is not None else None
+        counts = await self._backend.partition_counts()
+        for topic in topics:
+            if topic not in counts:
+                self._backend.partition_count(topic)  # raises, if the broker does not know it either
+        self._topics, self._pattern, self._is_subscribed = set(topics), compiled, True
+        counts = self._backend.known_counts
+        self._beginnings.know({topic: counts.get(topic, 0) for topic in self._matching()})
+        if self._config.group is None:
+            await self._read_all()
+            return
+        wanted = [*sorted(self._topics), *([] if pattern is None else [f"^({pattern})$"])]
+        await self._in_thread(lambda: self._member.subscribe(wanted))
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        if self._is_subscribed:
+            raise ConfigError("this consumer has subscribed: use either subscribe() or assign(), not both")
+        self._manual = True
+        wanted = list(partitions)
+        for topic, partition in wanted:
+            count = self._backend.partition_count(topic)
+            if not 0 <= partition < count:
+                raise UnknownTopicOrPartition(
+                    f"topic {topic!r} has partitions 0 to {count - 1}; there is no partition {partition}"
+                )
+        counts = self._backend.known_counts
+        self._beginnings.know({topic: counts[topic] for topic, _ in wanted})
+        await self._read(wanted)
+
+    async def _read_all(self) -> None:
+        """Every partition of the topics subscribed to: nobody shares them."""
+        counts = self._backend.known_counts
+        await self._read([TopicPartition(topic, n) for topic in self._matching() for n in range(counts[topic])])
+
+    async def _read(self, wanted: Iterable[TopicPartition]) -> None:
+        """Hold exactly these. Raises NoCommittedOffset with ``start="none"``, until somebody seeks."""
+        kept = set(wanted)
+        for where in [where for where in self._held if where not in kept]:
+            self._drop(where)
+        for where in sorted(kept - self._held.keys()):
+            self._held[where] = None
+            self._unplaced.add(where)
+        try:
+            await self._place()
+        finally:
+            offsets = self._positions.copy()
+            self._told = set(offsets)
+            self._sought.clear()
+            await self._in_thread(lambda: self._member.read(offsets))
+            await self._pause_again()
+
+    async def _pause_again(self) -> None:
+        paused = list(self._paused)
+        if paused:
+            await self._in_thread(lambda: self._member.pause(paused))
+
+    def assignment(self) -> list[TopicPartition]:
+        return sorted(self._held)
+
+    def subscription(self) -> list[str]:
+        return sorted(self._matching())
+
+    def _matching(self) -> set[str]:
+        """The topics there are of those subscribed to."""
+        counts = self._backend.known_counts
+        topics = {topic for topic in self._topics if topic in counts}
+        if self._pattern is not None:
+            topics |= {t for t in counts if not t.startswith("__") and self._pattern.fullmatch(t)}
+        return topics
+
+    def _drop(self, where: TopicPartition) -> None:
+        if where not in self._held:
+            return
+        del self._held[where]
+        self._positions.pop(where, None)
+        self._sought.pop(where, None)
+        self._told.discard(where)
+        self._unplaced.discard(where)
+        self._unchecked.discard(where)
+        self._paused.discard(where)
+        self._in_hand = deque(one for one in self._in_hand if (one.topic, one.partition) != where)
+        self.on_revoked(where)
+
+    # from the thread -------------------------------------------------------------------------------------------------
+
+    def _on_step(self, step: Step) -> None:
+        self._steps.append(step)
+        self._wake()
+
+    def _on_lost(self, partitions: list[TopicPartition]) -> None:
+        self._lost_place = True
+        for where in partitions:
+            self._drop(where)
+        self._wake()
+
+    def _on_group(self, metadata: GroupMetadata) -> None:
+        self._group = metadata
+
+    def _on_arrival(self, arrival: Arrival) -> None:
+        for records in arrival.records:
+            where = TopicPartition(records.topic, records.partition)
+            position = self._positions.get(where)
+            # What was on its way when somebody sought, or when the partition was given up, is not for anybody.
+            if position is None or where in self._sought or records.offsets[0] < position:
+                continue
+            self._positions[where] = records.next_offset
+            self._in_hand.append(records)
+        for where, end in arrival.ends.items():
+            position = self._positions.get(where)
+            if position is not None and where not in self._sought and position < end:
+                self._positions[where] = end
+                self._has_passed = True
+        for where in arrival.out_of_range:
+            if where in self._positions and where not in self._sought:
+                self._unplaced.add(where)
+        self._errors.extend(arrival.errors)
+        self._wake()
+
+    def _wake(self) -> None:
+        event, self._event = self._event, anyio.Event()
+        event.set()
+
+    async def _take(self, step: Step) -> None:
+        """The event loop's part of a rebalance. Cancelled in the middle, the next fetch begins it again."""
+        if step.kind == "revoke":
+            try:
+                await self.on_revoking(step.partitions)
+            except Exception:  # the listener's own, and raised on: the group does not wait for it to do better
+                self._gave_up(step)
+                raise
+            self._gave_up(step)
+            return
+        self._group = step.metadata or self._group
+        self._lost_place = False
+        for where in step.partitions:
+            if where not in self._held:
+                self._held[where] = None
+                if where in step.offsets:
+                    self._positions[where] = step.offsets[where]
+                else:
+                    self._unplaced.add(where)
+        try:
+            if step.partitions:
+                await self.on_assigned(step.partitions)
+        except Exception:  # the listener's own, raised on: they are ours, whatever it makes of it
+            self._taken(step)
+            raise
+        self._taken(step)
+
+    def _taken(self, step: Step) -> None:
+        step.offsets = {where: self._positions[where] for where in step.partitions if where in self._positions}
+        self._told |= set(step.offsets)
+        for where in step.offsets:
+            self._sought.pop(where, None)
+        self._settled_in = self._group.generation_id
+        paused = [where for where in step.partitions if where in self._paused]
+        self._release(step)
+        if paused:
+            self._member.worker.do(lambda: self._member.pause(paused))
+        self.on_settled()
+
+    def _gave_up(self, step: Step) -> None:
+        for where in step.partitions:
+            self._drop(where)
+        self._release(step)
+
+    def _release(self, step: Step) -> None:
+        self._steps.remove(step)
+        self._member.worker.do(lambda: self._member.release(step))
+
+    # where to begin --------------------------------------------------------------------------------------------------
+
+    async def _place(self) -> None:
+        """Find out where to begin in partitions taken up.
+
+        Raises NoCommittedOffset with ``start="none"``, OffsetOutOfRange for a position that retention passed.
+        """
+        wanted = sorted(self._unplaced)
+        passed = {where: self._positions[where] for where in wanted if where in self._positions}
+        fresh = [where for where in wanted if where not in passed]
+        offsets = await self._in_thread(lambda: self._beginnings.offsets(self._member, fresh, passed))
+        for where, offset in offsets.items():
+            if where not in self._unplaced:
+                continue  # somebody has sought meanwhile
+            self._unplaced.discard(where)
+            if where in passed:
+                self._say_reset(where, passed[where], offset)
+                self._told.discard(where)
+            self._positions[where] = offset
+
+    def _say_reset(self, where: TopicPartition, position: int, fresh: int) -> None:
+        """Kafka's ``auto.offset.reset`` for a position that retention passed, but never in silence."""
+        logger.warning(
+            "%s: offset %d is out of range; reading goes on at %d, start=%r: %d offset(s) skipped",
+            where, position, fresh, self._config.start, max(fresh - position, 0),
+        )  # fmt: skip
+
+    # reading ---------------------------------------------------------------------------------------------------------
+
+    async def fetch(self, max_wait_ms: int | None = None) -> list[FetchedRecords]:
+        wait_seconds = (self._config.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms) / 1000
+        deadline = self._timers.current_time() + wait_seconds
+        has_polled = False
+        await anyio.lowlevel.checkpoint()
+        while True:
+            while self._steps:
+                await self._take(self._steps[0])
+            if self._in_hand and self._has_enough():
+                break
+            if self._errors:
+                if self._in_hand:
+                    break  # hand over what is good first; this one is met again
+                raise self._errors.popleft()
+            if self._has_passed and not self._in_hand:
+                self._has_passed = False
+                break
+            left = deadline - self._timers.current_time()
+            if has_polled and left <= 0:
+                break
+            await self._prepare()
+            if await self._poll(max(left, 0)):
+                has_polled = True
+        in_hand, self._in_hand = self._in_hand, deque()
+        self._owner_is_busy = False
+        return list(in_hand)
+
+    def _has_enough(self) -> bool:
+        if self._config.fetch_min_bytes <= 1:
+            return bool(self._in_hand)
+        size = sum(len(data or b"") for one in self._in_hand for data in (*one.keys, *one.values))
+        return size >= self._config.fetch_min_bytes
+
+    async def _prepare(self) -> None:
+        """Tell librdkafka what has changed since the last poll."""
+        if self._is_subscribed and self._config.group is None:
+            counts = self._backend.known_counts
+            wanted = {TopicPartition(topic, n) for topic in self._matching() for n in range(counts[topic])}
+            if wanted != self._held.keys():
+                await self._read_all()
+        if self._unchecked:
+            await self._check_bounds()
+        if self._unplaced:
+            await self._place_again()
+        if self._sought:
+            sought = self._sought.copy()
+            self._told -= await self._in_thread(lambda: self._member.seek(sought))
+            for where, offset in sought.items():
+                if self._sought.get(where) == offset:
+                    del self._sought[where]
+        late = {where: self._positions[where] for where in self._positions.keys() - self._told}
+        if late:
+            positions = self._positions.copy()
+            self._told |= set(late)
+            await self._in_thread(lambda: self._member.read_too(late, positions))
+            await self._pause_again()
+
+    async def _check_bounds(self) -> None:
+        """Whether there is something where the user sought to: librdkafka would tell late, and only in its own time."""
+        where = {partition: self._positions[partition] for partition in self._unchecked}
+        self._unchecked.clear()
+        try:
+            firsts = await self._backend.list_offsets(dict.fromkeys(where, EARLIEST), IsolationLevel.READ_UNCOMMITTED)
+            ends = await self._backend.list_offsets(dict.fromkeys(where, LATEST), IsolationLevel.READ_UNCOMMITTED)
+        except EventBusError as error:
+            logger.debug("whether %s are within their partitions cannot be said: %s", where, error)
+            return
+        for partition, offset in where.items():
+            inside = firsts[partition].offset <= offset <= ends[partition].offset
+            if not inside and self._positions.get(partition) == offset:
+                self._unplaced.add(partition)
+
+    async def _place_again(self) -> None:
+        """Partitions whose beginning was not known when they were taken up, or is gone."""
+        try:
+            await self._place()
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            logger.debug("where to begin is not known yet: %s", error)
+            await self._timers.sleep(_STABLE_SECONDS)
+
+    async def _poll(self, wait_seconds: float) -> bool:
+        """One poll of librdkafka, or the rest of one that nobody waited for; False when something else came first."""
+        event = self._event
+        request = PollRequest(wait_seconds, is_sign_of_life=self._owner_is_busy)
+        self._request = request
+        self._polled_at = self._timers.current_time()
+        done = self._member.worker.do(lambda: self._member.poll(request), self._wake)
+        try:
+            await event.wait()
+        finally:
+            request.is_wanted = False
+            if self._request is request:
+                self._request = None
+            self._polled_at = self._timers.current_time()
+        return done.is_done
+
+    def polled(self) -> bool:
+        if self._config.group is None:
+            return False
+        idle = self._timers.current_time() - self._polled_at
+        due = self._request is None and idle >= min(_MOST_IDLE_SECONDS, self._config.heartbeat_interval_ms / 1000)
+        self._owner_is_busy = due or bool(self._steps)
+        return self._owner_is_busy
+
+    # positions and commits -------------------------------------------------------------------------------------------
+
+    async def position(self, partition: TopicPartition) -> int:
+        while partition in self._unplaced:
+            await self._place_again()
+        self._check_held(partition)
+        return self._positions[partition]
+
+    def _check_held(self, partition: TopicPartition) -> None:
+        if partition not in self._held:
+            raise ConfigError(f"{partition} is not assigned to this consumer: {self.assignment()} are")
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._check_held(partition)
+        if offset < 0:
+            raise ConfigError(
+                f"seek of {partition} to {offset}: offsets are 0 or more (see seek_to_beginning, seek_to_end)"
+            )
+        self._unplaced.discard(partition)
+        self._unchecked.add(partition)
+        self._positions[partition] = offset
+        if partition in self._told:
+            self._sought[partition] = offset
+        self._in_hand = deque(one for one in self._in_hand if (one.topic, one.partition) != partition)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        named = list(partitions)
+        for partition in named:
+            self._check_held(partition)
+            self._paused.add(partition)
+            for one in [one for one in self._in_hand if (one.topic, one.partition) == partition]:
+                self._in_hand.remove(one)
+                self._positions[partition] = min(self._positions[partition], one.offsets[0])
+        self._member.worker.do(lambda: self._member.pause(named))
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        named = list(partitions)
+        for partition in named:
+            self._check_held(partition)
+            if partition in self._paused:
+                self._paused.discard(partition)
+                if partition in self._told and partition in self._positions:
+                    # librdkafka forgets what it had fetched ahead; where to go on is for us to say.
+                    self._sought[partition] = self._positions[partition]
+        self._member.worker.do(lambda: self._member.resume(named))
+
+    @property
+    def known_group(self) -> GroupMetadata:
+        """Which member of which generation this is; of none while it is not known what it reads in it."""
+        return self._group if self._group.generation_id == self._settled_in else GroupMetadata(self._group.group)
+
+    def group_metadata(self) -> GroupMetadata:
+        if self._config.group is None:
+            raise ConfigError("this consumer has no group: open it with group=...")
+        return self._group
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        if self._config.group is None:
+            raise ConfigError("commit needs a group: open the consumer with group=...")
+        wanted = dict(offsets)
+        await self._in_thread(lambda: self._member.commit(wanted))
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        if self._config.group is None:
+            return {}
+        found = await self._backend.group_offsets(self._config.group)
+        return {where: found[where] for where in partitions if where in found}
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        found = await self._backend.list_offsets(dict.fromkeys(partitions, LATEST), self._config.isolation)
+        return {where: at.offset for where, at in found.items()}
+
+    async def _in_thread(self, call: Callable[[], _T]) -> _T:
+        return await self._member.worker.do(call).wait()
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._backend.topic_listeners.remove(self._wake)
+        self._backend.consumers.remove(self)
+        for where in list(self._held):
+            self._drop(where)
+        self._steps.clear()
+        with self._timers.move_on_after(_CLOSE_SECONDS, shield=True):  # Ctrl-C: the group would wait a session long
+            await self._member.shut().wait()
+
+
+def _nothing(*_: object) -> None:
+    """Until somebody wants to hear of it."""
+
+
+async def _do_nothing(partitions: list[TopicPartition]) -> None:
+    """Until somebody wants to hear of rebalances."""
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"pattern {pattern!r} is no regular expression: {error}") from None

@@ -1,0 +1,66 @@
+"""SASL for our own connections: PLAIN (RFC 4616) and SCRAM (RFC 5802), as Kafka frames them (KIP-43, KIP-84)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from eventbus.backends.kafka.settings import ClientSettings
+from eventbus.errors import ConfigError
+from eventbus.protocol import messages as m
+
+_FEWEST_ITERATIONS = 4_096
+_MOST_ITERATIONS = 1_000_000
+"""A server that asks for more wants to keep this process busy."""
+
+Call = Callable[[Any, int], Any]
+
+
+def authenticate(call: Call, settings: ClientSettings) -> None:
+    """Raises ConfigError when the broker refuses, or the mechanism is one that only librdkafka has."""
+    given = settings.given
+    mechanism = (given.get("sasl.mechanisms") or given.get("sasl.mechanism") or "").upper()
+    user, password = given.get("sasl.username", ""), given.get("sasl.password", "")
+    if mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+        raise ConfigError(
+            f"sasl.mechanism={mechanism or '(none)'}: this administrative call is made without librdkafka, and knows "
+            "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512; use Kafka's own tool for it"
+        )
+    answer = call(m.SaslHandshakeRequest(mechanism=mechanism), 1)
+    if answer.error_code:
+        raise ConfigError(f"the broker does not know sasl.mechanism={mechanism}: it has {', '.join(answer.mechanisms)}")
+    if mechanism == "PLAIN":
+        _say(call, f"\0{user}\0{password}".encode())
+    else:
+        _scram(call, mechanism.removeprefix("SCRAM-").replace("-", "").lower(), user, password)
+
+
+def _say(call: Call, data: bytes) -> bytes:
+    answer = call(m.SaslAuthenticateRequest(auth_bytes=data), 1)
+    if answer.error_code:
+        raise ConfigError(f"the broker refused the login: {answer.error_message or answer.error_code}")
+    return bytes(answer.auth_bytes or b"")
+
+
+def _scram(call: Call, digest: str, user: str, password: str) -> None:
+    nonce = secrets.token_urlsafe(24)
+    bare = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
+    first = _say(call, b"n,," + bare.encode()).decode()
+    fields = dict(field.split("=", 1) for field in first.split(",") if "=" in field)
+    iterations = int(fields.get("i", "0"))
+    if not fields.get("r", "").startswith(nonce) or not _FEWEST_ITERATIONS <= iterations <= _MOST_ITERATIONS:
+        raise ConfigError("the broker's SCRAM answer is not one to this login: another nonce, or too few iterations")
+    salted = hashlib.pbkdf2_hmac(digest, password.encode(), base64.b64decode(fields["s"]), iterations)
+    without_proof = f"c=biws,r={fields['r']}"
+    signed = f"{bare},{first},{without_proof}".encode()
+    client_key = hmac.digest(salted, b"Client Key", digest)
+    signature = hmac.digest(hashlib.new(digest, client_key).digest(), signed, digest)
+    proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
+    last = _say(call, f"{without_proof},p={base64.b64encode(proof).decode()}".encode()).decode()
+    expected = base64.b64encode(hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)).decode()
+    if not hmac.compare_digest(last.partition("v=")[2].split(",")[0], expected):
+        raise ConfigError("the broker does not know the password it let in: it may be somebody else")

@@ -1,0 +1,301 @@
+"""Topics, their configs and offsets, by librdkafka's admin client. Everything here blocks: it is for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar, cast
+
+from confluent_kafka import IsolationLevel as ClientIsolation
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka import admin as untyped_admin
+
+from eventbus.backends.base import EARLIEST, LATEST, MAX_TIMESTAMP
+from eventbus.backends.kafka.failures import raised
+from eventbus.backends.kafka.wire import Wire
+from eventbus.broker import PartitionDescription, TopicDescription, TopicSpec
+from eventbus.broker.configs import ConfigEntry as OurEntry
+from eventbus.broker.configs import ConfigSource as OurSource
+from eventbus.broker.names import check_topic_name
+from eventbus.errors import (
+    EventBusError,
+    InvalidPartitions,
+    InvalidRequest,
+    KafkaError,
+    UnknownTopicOrPartition,
+)
+from eventbus.protocol import messages as m
+from eventbus.suggest import nearest
+from eventbus.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
+
+_AS_KAFKA_WRITES_IDS = str.maketrans("+/", "-_")
+"""librdkafka writes the other base64: the same id would have two texts."""
+_TOPIC_REFUSED, _CLUSTER_REFUSED = 29, 31
+kafka: Any = untyped_admin  # its annotations leave out what its calls return
+T = TypeVar("T")
+
+_SOURCES: dict[int, OurSource] = {
+    kafka.ConfigSource.DYNAMIC_TOPIC_CONFIG.value: "topic",
+    kafka.ConfigSource.DYNAMIC_BROKER_CONFIG.value: "broker",
+    kafka.ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value: "broker",
+    kafka.ConfigSource.STATIC_BROKER_CONFIG.value: "broker",
+}
+_ISOLATION = {
+    IsolationLevel.READ_COMMITTED: ClientIsolation.READ_COMMITTED,
+    IsolationLevel.READ_UNCOMMITTED: ClientIsolation.READ_UNCOMMITTED,
+}
+
+
+class TopicAdmin:
+    """One cluster's topics."""
+
+    def __init__(self, client: Any, wire: Wire, timeout_seconds: float) -> None:
+        self._client = client
+        self._wire = wire
+        self._seconds = timeout_seconds
+
+    def _result(self, future: Future[T], what: str) -> T:
+        """Raises our error for librdkafka's."""
+        try:
+            return future.result(self._seconds + 5)
+        except KafkaException as failure:
+            raise raised(failure, what) from None
+
+    # what there is ---------------------------------------------------------------------------------------------------
+
+    def counts(self) -> dict[str, int]:
+        """Every topic and how many partitions it has. Asking for all never creates one."""
+        try:
+            found = self._client.list_topics(timeout=self._seconds)
+        except KafkaException as failure:
+            raise raised(failure, "the topics cannot be listed") from None
+        return {name: len(topic.partitions) for name, topic in found.topics.items() if topic.error is None}
+
+    def count(self, topic: str) -> int:
+        """Partitions of one topic. Raises UnknownTopicOrPartition."""
+        futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=self._seconds)
+        return len(self._result(futures[topic], f"topic {topic!r}").partitions)
+
+    def describe(self, names: Sequence[str] | None) -> list[TopicDescription]:
+        """Raises UnknownTopicOrPartition."""
+        wanted = sorted(self.counts()) if names is None else list(names)
+        if not wanted:
+            return []
+        for name in wanted:
+            if not name:
+                raise UnknownTopicOrPartition("a topic has a name; '' is none")
+        found = self._client.describe_topics(TopicCollection(wanted), request_timeout=self._seconds)
+        configs = self._client.describe_configs(
+            [kafka.ConfigResource(kafka.ResourceType.TOPIC, name) for name in wanted]
+        )
+        described: dict[str, Any] = {}
+        for name in wanted:
+            try:
+                described[name] = self._result(found[name], f"topic {name!r}")
+            except UnknownTopicOrPartition:
+                if names is not None:
+                    hint = nearest(name, self.counts()) or f"; create it: `eventbus topics create {name}`"
+                    raise UnknownTopicOrPartition(f"there is no topic {name!r}{hint}") from None
+        where = [TopicPartition(name, one.id) for name, topic in described.items() for one in topic.partitions]
+        ends = self._ends(where)
+        sizes = self._sizes(set(described))
+        entries = {resource.name: self._entries(future) for resource, future in configs.items()}
+        return [
+            TopicDescription(
+                name,
+                str(topic.topic_id).translate(_AS_KAFKA_WRITES_IDS),
+                [_partition(name, one, ends, sizes) for one in topic.partitions],
+                {key: _entry(entry) for key, entry in sorted(entries[name].items())},
+                is_internal=topic.is_internal or name.startswith("__"),
+            )
+            for name, topic in described.items()
+        ]
+
+    def _entries(self, future: Future[Any]) -> dict[str, Any]:
+        """Configs of a topic; none for somebody who may write to it and not look at them."""
+        try:
+            return self._result(future, "configs")
+        except KafkaError as error:
+            if error.code in (_TOPIC_REFUSED, _CLUSTER_REFUSED, UnknownTopicOrPartition.code):
+                return {}
+            raise
+
+    def _ends(self, partitions: list[TopicPartition]) -> list[dict[TopicPartition, int]]:
+        """First offset, last stable offset and end; -1 where no leader tells."""
+        asked = (
+            (EARLIEST, IsolationLevel.READ_UNCOMMITTED),
+            (LATEST, IsolationLevel.READ_COMMITTED),
+            (LATEST, IsolationLevel.READ_UNCOMMITTED),
+        )
+        futures = [self._ask_offsets(dict.fromkeys(partitions, at), isolation) for at, isolation in asked]
+        return [{where: _offset_or_none(future) for where, future in some.items()} for some in futures]
+
+    def _sizes(self, topics: set[str]) -> dict[TopicPartition, int]:
+        """Bytes on the disks of the broker that is asked; nothing where it does not tell."""
+        try:
+            answer = self._wire.call(m.DescribeLogDirsRequest(topics=None))
+        except EventBusError:
+            return {}
+        return {
+            TopicPartition(topic.name, one.partition_index): one.partition_size
+            for result in answer.results
+            for topic in result.topics
+            for one in topic.partitions
+            if topic.name in topics
+        }
+
+    # changing --------------------------------------------------------------------------------------------------------
+
+    def create(self, specs: Sequence[TopicSpec], *, validate_only: bool) -> dict[str, KafkaError | None]:
+        """Each one's outcome."""
+        outcomes: dict[str, KafkaError | None] = {}
+        wanted: list[Any] = []
+        for spec in specs:
+            try:
+                check_topic_name(spec.name)
+                if spec.partitions < 1 and spec.partitions != -1:
+                    raise InvalidPartitions(f"topic {spec.name!r}: {spec.partitions} partitions; at least 1")
+                if any(spec.name == other.topic for other in wanted):
+                    raise InvalidRequest(f"topic {spec.name!r} is named twice in one request")
+            except KafkaError as error:
+                outcomes[spec.name] = error
+                continue
+            outcomes[spec.name] = None
+            wanted.append(_new_topic(spec))
+        if not wanted:
+            return outcomes
+        futures = self._client.create_topics(
+            wanted, validate_only=validate_only, request_timeout=self._seconds, operation_timeout=self._seconds
+        )
+        for name, future in futures.items():
+            try:
+                self._result(future, f"topic {name!r} was not created")
+            except KafkaError as error:
+                outcomes[name] = error
+        return outcomes
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Raises the first error; those without one are deleted."""
+        futures = self._client.delete_topics(
+            list(names), request_timeout=self._seconds, operation_timeout=self._seconds
+        )
+        errors: list[EventBusError] = []
+        for name, future in futures.items():
+            try:
+                self._result(future, f"topic {name!r} was not deleted")
+            except EventBusError as error:
+                errors.append(error)
+        for error in errors:
+            raise error
+
+    def add_partitions(self, topic: str, total_count: int) -> None:
+        known = self.count(topic)
+        if total_count <= known:
+            raise InvalidPartitions(f"topic {topic!r} has {known} partitions already, and never shrinks: ask for more")
+        futures = self._client.create_partitions(
+            [kafka.NewPartitions(topic, total_count)], request_timeout=self._seconds, operation_timeout=self._seconds
+        )
+        self._result(futures[topic], f"topic {topic!r} has not grown")
+
+    def alter_configs(self, topic: str, set: Mapping[str, str], delete: Sequence[str]) -> None:
+        entries = [
+            kafka.ConfigEntry(name, value, incremental_operation=kafka.AlterConfigOpType.SET)
+            for name, value in set.items()
+        ] + [kafka.ConfigEntry(name, None, incremental_operation=kafka.AlterConfigOpType.DELETE) for name in delete]
+        if not entries:
+            self.count(topic)
+            return
+        resource = kafka.ConfigResource(kafka.ResourceType.TOPIC, topic, incremental_configs=entries)
+        (future,) = self._client.incremental_alter_configs([resource], request_timeout=self._seconds).values()
+        self._result(future, f"the configs of topic {topic!r} were not changed")
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        wanted = [ClientPartition(*where, offset) for where, offset in before.items()]
+        futures = self._client.delete_records(wanted, request_timeout=self._seconds, operation_timeout=self._seconds)
+        found: dict[TopicPartition, int] = {}
+        for one, future in futures.items():
+            result = self._result(future, f"no record of {one.topic}-{one.partition} was deleted")
+            found[TopicPartition(one.topic, one.partition)] = result.low_watermark
+        return found
+
+    # offsets ---------------------------------------------------------------------------------------------------------
+
+    def list_offsets(
+        self, at: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+        for where, future in self._ask_offsets(at, isolation).items():
+            result = self._result(future, f"the offsets of {where}")
+            found[where] = OffsetAndTimestamp(result.offset, result.timestamp)
+        return found
+
+    def _ask_offsets(
+        self, at: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, Future[Any]]:
+        if not at:
+            return {}
+        wanted = {ClientPartition(*where): _offset_spec(when) for where, when in at.items()}
+        futures = self._client.list_offsets(
+            wanted, isolation_level=_ISOLATION[isolation], request_timeout=self._seconds
+        )
+        return {TopicPartition(one.topic, one.partition): future for one, future in futures.items()}
+
+
+def _offset_spec(when: int) -> Any:
+    if when == EARLIEST:
+        return kafka.OffsetSpec.earliest()
+    if when == LATEST:
+        return kafka.OffsetSpec.latest()
+    return kafka.OffsetSpec.max_timestamp() if when == MAX_TIMESTAMP else kafka.OffsetSpec.for_timestamp(when)
+
+
+def _offset_or_none(future: Future[Any]) -> int:
+    try:
+        return future.result().offset
+    except KafkaException:
+        return -1
+
+
+def _new_topic(spec: TopicSpec) -> Any:
+    configs = {name: str(value) for name, value in spec.configs.items()}
+    if spec.assignments:
+        brokers = [list(one) for one in spec.assignments]
+        return kafka.NewTopic(spec.name, len(brokers), replica_assignment=brokers, config=configs)
+    return kafka.NewTopic(spec.name, spec.partitions, spec.replication_factor, config=configs)
+
+
+def _partition(
+    topic: str, one: Any, ends: list[dict[TopicPartition, int]], sizes: Mapping[TopicPartition, int]
+) -> PartitionDescription:
+    where = TopicPartition(topic, one.id)
+    first, stable, end = (some.get(where, -1) for some in ends)
+    return PartitionDescription(
+        partition=one.id,
+        leader=-1 if one.leader is None else one.leader.id,
+        replicas=tuple(node.id for node in one.replicas),
+        isr=tuple(node.id for node in one.isr),
+        log_start_offset=first,
+        high_watermark=end,
+        last_stable_offset=stable,
+        log_end_offset=end,
+        size_bytes=sizes.get(where, 0),
+    )
+
+
+def _entry(entry: Any) -> OurEntry:
+    synonyms: dict[str, Any] = entry.synonyms or {}
+    default = next((one.value for one in synonyms.values() if _number(one.source) == _DEFAULT), entry.value)
+    return OurEntry(entry.value or "", default or "", _SOURCES.get(_number(entry.source), "default"))
+
+
+_DEFAULT = kafka.ConfigSource.DEFAULT_CONFIG.value
+
+
+def _number(source: Any) -> int:
+    return cast("int", getattr(source, "value", source))
+
+
+def named(partitions: Iterable[TopicPartition]) -> str:
+    """For messages."""
+    return ", ".join(map(str, partitions))

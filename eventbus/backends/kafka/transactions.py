@@ -1,0 +1,350 @@
+"""The transactional half of the Kafka producer: the states of one transactional id, and what an error means in each.
+
+librdkafka ends a transaction without an epoch of its own (EndTxn before version 5), so an end that was not answered may
+still arrive later, and hit the next transaction. After such an end the client is closed and its id taken anew, which
+fences whatever is on its way; then the log itself tells what became of the transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException
+
+from eventbus.backends.kafka.failures import client_error, raised
+from eventbus.backends.kafka.group_metadata import pack_group_metadata
+from eventbus.backends.kafka.offset_text import to_commit
+from eventbus.backends.kafka.threads import Worker
+from eventbus.errors import (
+    EventBusError,
+    InvalidTxnState,
+    ProducerFenced,
+    RequestTimedOut,
+    TransactionAborted,
+    TransactionOutcomeUnknown,
+)
+from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from eventbus.backends.kafka.producer import KafkaProducer, RecordBatch
+
+logger = logging.getLogger("eventbus.producer")
+T = TypeVar("T")
+
+_FENCED = frozenset(
+    (
+        ClientError._FENCED,
+        ClientError.PRODUCER_FENCED,
+        ClientError.INVALID_PRODUCER_EPOCH,
+        ClientError.INVALID_PRODUCER_ID_MAPPING,
+    )
+)
+_ATTEMPT_SECONDS = 5.0
+"""How long one call into librdkafka may wait; it is called again until ``max_block_ms`` have passed."""
+_PAUSE_SECONDS = 0.05
+
+
+class _State(Enum):
+    """The values say it in words, for errors."""
+
+    FRESH = "its transactional id is not taken yet: init() first"
+    READY = "no transaction is open: begin one first"
+    OPEN = "a transaction is open: commit or abort it first"
+    SPOILED = "the open transaction has failed: abort it"
+    COMMITTING = "its transaction is being committed: call commit again to learn the outcome"
+    ABORTING = "its transaction is being aborted: call abort again to see it through"
+    LOST = "it is finished: open a new producer"
+
+
+class KafkaTransactions:
+    """One producer's transactions, one after the other."""
+
+    def __init__(self, producer: KafkaProducer, transactional_id: str) -> None:
+        self._producer = producer
+        self._id = transactional_id
+        self._state = _State.FRESH
+        self._error: EventBusError | None = None
+        """Why the transaction can only be aborted, or why the producer is finished."""
+        self._attempt_seconds = min(_ATTEMPT_SECONDS, producer.config.max_block_ms / 1000)
+        self._worker: Worker | None = None
+        self._initialising = anyio.Lock()
+        self._ending = anyio.Lock()
+        self._witness: RecordBatch | None = None
+        """The first batch of the open transaction: whether readers see it tells what became of the transaction."""
+        self._offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+        """Offsets of the open transaction, by group."""
+        producer.refuse(self._check_accepts)
+
+    # beginning -------------------------------------------------------------------------------------------------------
+
+    async def init(self) -> None:
+        """Take over the transactional id; finish what was interrupted. Nothing to do otherwise."""
+        if self._state is _State.COMMITTING:
+            await self.commit()
+        elif self._state is _State.ABORTING:
+            await self.abort()
+        self._check_not_lost()
+        if self._state is not _State.FRESH:
+            return
+        async with self._initialising:
+            if self._state is _State.FRESH:
+                await self._init_client()
+                self._become_ready()
+
+    async def _init_client(self) -> None:
+        what = f"the transactional id {self._id!r} was not taken over"
+        try:
+            await self._until_answered(lambda: self._producer.client.handle.init_transactions(self._attempt_seconds))
+        except KafkaException as failure:
+            error = raised(failure, what)
+            self._lose(error)
+            raise error from None
+
+    def begin(self) -> None:
+        self._require(_State.READY, "begin a transaction")
+        try:
+            self._producer.client.handle.begin_transaction()
+        except KafkaException as failure:
+            error = self._fatal(client_error(failure), raised(failure, f"no transaction of {self._id!r} was begun"))
+            raise error from None
+        self._state = _State.OPEN
+        self._producer.refuse(None)
+
+    # what belongs to it ----------------------------------------------------------------------------------------------
+
+    def _check_accepts(self) -> None:
+        """Raises unless a record may be sent now."""
+        self._require(_State.OPEN, "send")
+
+    def note(self, batch: RecordBatch) -> None:
+        """A batch of the open transaction."""
+        if self._witness is None:
+            self._witness = batch
+
+    def refused(self, failure: ClientError, error: EventBusError) -> EventBusError:
+        """librdkafka would not take a record of the transaction."""
+        if failure.fatal():
+            return self._fatal(failure, error)
+        self.spoil(error)
+        return error
+
+    def failed(self, failure: ClientError, error: EventBusError) -> None:
+        """A record of the transaction was not stored."""
+        if failure.fatal() or failure.code() == ClientError._FENCED:
+            self._fatal(failure, error)
+        else:
+            self.spoil(error)
+
+    def spoil(self, error: EventBusError) -> None:
+        """Something of the open transaction was not stored: it can only be aborted."""
+        if self._state in (_State.OPEN, _State.COMMITTING):
+            self._error = self._error or error
+            if self._state is _State.OPEN:
+                self._state = _State.SPOILED
+                self._producer.refuse(self._check_accepts)
+
+    async def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
+        self._require(_State.OPEN, "send offsets")
+        if not offsets:
+            return
+        wanted = to_commit(offsets)
+        packed = pack_group_metadata(group)
+        try:
+            await self._until_answered(
+                lambda: self._producer.client.handle.send_offsets_to_transaction(wanted, packed, self._attempt_seconds)
+            )
+        except KafkaException as failure:
+            what = f"offsets of group {group.group!r} were not added to the transaction of {self._id!r}"
+            raise self.refused(client_error(failure), raised(failure, what)) from None
+        except EventBusError as error:
+            self.spoil(error)
+            raise
+        self._offsets.setdefault(group.group, {}).update(offsets)
+
+    # ending ----------------------------------------------------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Raises TransactionAborted, ProducerFenced, TransactionOutcomeUnknown."""
+        if self._state not in (_State.SPOILED, _State.COMMITTING):
+            self._require(_State.OPEN, "commit")
+        async with self._ending:
+            if self._state is _State.READY:
+                return  # another call has seen it through
+            if self._state is not _State.SPOILED:
+                self._state = _State.COMMITTING
+                self._producer.refuse(self._check_accepts)
+                with anyio.CancelScope(shield=True):  # bounded by max_block_ms
+                    if await self._commit():
+                        return
+        error = self._error
+        assert error is not None, "a transaction is spoiled by something"
+        self._check_not_lost(error)
+        await self.abort()
+        raise TransactionAborted(f"the transaction of {self._id!r} was aborted: {error}") from error
+
+    async def _commit(self) -> bool:
+        """Afterwards it is committed (READY), or it has failed (SPOILED). Raises when it is LOST."""
+        try:
+            await self._until_answered(lambda: self._producer.client.handle.commit_transaction(self._attempt_seconds))
+        except KafkaException as failure:
+            error = client_error(failure)
+            reason = raised(failure, f"the transaction of {self._id!r} was not committed")
+            if error.fatal():
+                raise self._fatal(error, reason) from None
+            self._error = self._error or reason
+            self._state = _State.SPOILED
+            return False
+        except RequestTimedOut as error:
+            await self._find_out(error)
+        else:
+            await self._producer.backend.until_marked(self._id)
+            self._become_ready()
+        return True
+
+    async def _find_out(self, error: RequestTimedOut) -> None:
+        """The commit was asked for and not answered: take the id anew, so that nothing changes any more, and look."""
+        witness = self._witness
+        try:
+            self._producer.reopen()
+            await self._init_client()
+            committed = await self._is_committed(witness)
+        except EventBusError as problem:
+            unknown = TransactionOutcomeUnknown(
+                f"the commit of a transaction of {self._id!r} was asked for and not answered ({error}), and what "
+                f"became of it could not be found out: {problem}. Read what it wrote before running it again"
+            )
+            self._lose(unknown)
+            raise unknown from problem
+        self._become_ready()
+        if not committed:
+            raise TransactionAborted(
+                f"the commit of a transaction of {self._id!r} was not answered, and the transaction was aborted: "
+                "run it again from its beginning"
+            ) from error
+
+    async def _is_committed(self, witness: RecordBatch | None) -> bool:
+        """Once nothing can change any more: readers see what was written in the transaction."""
+        if witness is not None:
+            offset = witness.some_offset
+            return offset >= 0 and await self._producer.backend.is_visible(
+                TopicPartition(witness.topic, witness.partition), offset
+            )
+        for group, offsets in self._offsets.items():
+            found = await self._producer.backend.group_offsets(group)
+            return all(found.get(partition) == at for partition, at in offsets.items())
+        return False  # nothing was in it
+
+    async def abort(self) -> None:
+        """Raises ProducerFenced, and RequestTimedOut: ask again."""
+        if self._state not in (_State.SPOILED, _State.ABORTING):
+            self._require(_State.OPEN, "abort")
+        async with self._ending:
+            if self._state is _State.READY:
+                return
+            self._check_not_lost()
+            self._error = self._error or TransactionAborted(f"the transaction of {self._id!r} was aborted")
+            self._state = _State.ABORTING
+            self._producer.refuse(self._check_accepts)
+            with anyio.CancelScope(shield=True):  # bounded by max_block_ms
+                await self._abort()
+
+    async def _abort(self) -> None:
+        try:
+            await self._until_answered(lambda: self._producer.client.handle.abort_transaction(self._attempt_seconds))
+        except KafkaException as failure:
+            reason = raised(failure, f"the transaction of {self._id!r} was not aborted")
+            raise self._fatal(client_error(failure), reason) from None
+        except RequestTimedOut:
+            self._producer.reopen()  # taking the id anew aborts what is open
+            await self._init_client()
+        else:
+            await self._producer.backend.until_marked(self._id)
+        self._become_ready()
+
+    async def aclose(self) -> None:
+        """Abort what is open, finish what is ending. What goes wrong is logged: the next producer of the id aborts."""
+        try:
+            if self._state is _State.COMMITTING:
+                await self.commit()
+            elif self._state in (_State.OPEN, _State.SPOILED, _State.ABORTING):
+                await self.abort()
+        except EventBusError as error:
+            logger.warning("the transaction of %r could not be ended when its producer closed: %s", self._id, error)
+        finally:
+            if self._worker is not None:
+                self._worker.stop()
+
+    async def _until_answered(self, call: Callable[[], object]) -> None:
+        """Call into librdkafka, again after an error that may pass. Raises its error, or RequestTimedOut."""
+        timers = self._producer.backend.timers
+        deadline = timers.current_time() + self._producer.config.max_block_ms / 1000
+        while True:
+            try:
+                await self._in_thread(call)
+                return
+            except KafkaException as failure:
+                error = client_error(failure)
+                if not error.retriable() or error.fatal() or error.txn_requires_abort():
+                    raise
+                if timers.current_time() > deadline:
+                    raise RequestTimedOut(
+                        f"the brokers have not answered for max_block_ms={self._producer.config.max_block_ms:,}: "
+                        f"{error.str()}"
+                    ) from failure
+            await timers.sleep(_PAUSE_SECONDS)
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        if self._worker is None:
+            self._worker = Worker("eventbus-kafka-transactions", self._producer.loop)
+        return await self._worker.do(call).wait()
+
+    def _become_ready(self) -> None:
+        self._error = None
+        self._witness = None
+        self._offsets.clear()
+        self._state = _State.READY
+        self._producer.refuse(self._check_accepts)
+
+    # errors ----------------------------------------------------------------------------------------------------------
+
+    def _fatal(self, failure: ClientError, reason: EventBusError) -> EventBusError:
+        """librdkafka's producer is finished, or refuses in a way that only a new one mends."""
+        error = reason
+        if failure.code() in _FENCED:
+            error = ProducerFenced(
+                f"another producer has taken over the transactional id {self._id!r}: the transaction of this one "
+                f"was aborted, and it may write no more; stop it ({failure.str()})"
+            )
+        self._lose(error)
+        return error
+
+    def _lose(self, error: EventBusError) -> None:
+        self._error = error
+        self._state = _State.LOST
+        self._producer.refuse(self._check_accepts)
+
+    def _check_not_lost(self, cause: EventBusError | None = None) -> None:
+        if self._state is _State.LOST:
+            raise self._refusal("") from cause
+
+    def _require(self, state: _State, what: str) -> None:
+        if self._state is not state:
+            raise self._refusal(what)
+
+    def _refusal(self, what: str) -> EventBusError:
+        """Why ``what`` is not possible now."""
+        error: Any = self._error
+        if self._state is _State.LOST:
+            return type(error)(str(error))
+        if self._state is _State.SPOILED:
+            refusal = TransactionAborted(
+                f"cannot {what}: the transaction of {self._id!r} has failed and can only be aborted: {error}"
+            )
+            refusal.__cause__ = error  # callers tell a timeout from a record the log refused
+            return refusal
+        return InvalidTxnState(f"cannot {what} with the producer of {self._id!r}: {self._state.value}")

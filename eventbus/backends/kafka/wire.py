@@ -1,0 +1,174 @@
+"""Requests that ``confluent-kafka`` has no call for, sent with our own codec: blocking, for a thread.
+
+One connection per broker, one request at a time. TLS and SASL (PLAIN, SCRAM) as librdkafka's settings say.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from eventbus.backends.kafka.sasl import authenticate
+from eventbus.backends.kafka.settings import ClientSettings
+from eventbus.errors import ConfigError, CoordinatorNotAvailable, EventBusError, RequestTimedOut
+from eventbus.protocol import API_KEYS, MalformedMessage, reader, request_header, response_header, writer
+from eventbus.protocol import messages as m
+
+_SIZE = struct.Struct(">i")
+_MOST_BYTES = 104_857_600
+_CLIENT_ID = "eventbus-admin"
+_KEYS = {schema.name: schema for schema in API_KEYS.values()}
+Address = tuple[str, int]
+
+
+class Connection:
+    """One broker, and which versions it serves."""
+
+    def __init__(self, address: Address, settings: ClientSettings, timeout_seconds: float) -> None:
+        self._address = address
+        self._correlation_id = 0
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._socket = _open(address, settings, timeout_seconds)
+        try:
+            answer = self.call(m.ApiVersionsRequest(), 0)
+            self._versions = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+            if settings.given.get("security.protocol", "plaintext").lower().startswith("sasl"):
+                authenticate(self.call, settings)
+        except BaseException:
+            self.close()
+            raise
+
+    def version(self, api: str, most: int) -> int:
+        """The highest version both sides know. Raises ConfigError when there is none."""
+        schema = _KEYS[api]
+        lowest, highest = self._versions.get(schema.key, (0, -1))
+        version = min(highest, schema.max_version, most)
+        if version < max(lowest, schema.min_version):
+            raise ConfigError(f"the broker at {_named(self._address)} does not serve {api}: it is too old for this")
+        return version
+
+    def call(self, request: Any, version: int) -> Any:
+        """Send one request and wait for its response. Raises RequestTimedOut, CoordinatorNotAvailable."""
+        api = type(request).__name__.removesuffix("Request")
+        key = _KEYS[api].key
+        self._correlation_id += 1
+        frame = request_header(key, version, self._correlation_id, _CLIENT_ID)
+        body = b"".join([bytes(part) for part in writer(f"{api}Request", version)(request)])
+        try:
+            self._socket.sendall(_SIZE.pack(len(frame) + len(body)) + frame + body)
+            (size,) = _SIZE.unpack(self._receive(4))
+            if not 0 < size <= _MOST_BYTES:
+                raise MalformedMessage(f"a response of {size:,} bytes")
+            answer = self._receive(size)
+        except TimeoutError:
+            raise RequestTimedOut(f"{_named(self._address)} has not answered {api} in time") from None
+        except (OSError, MalformedMessage) as error:
+            raise CoordinatorNotAvailable(f"{_named(self._address)} did not answer {api}: {error}") from None
+        begin = len(response_header(key, version, 0))
+        response, _ = reader(f"{api}Response", version)(memoryview(answer), begin)
+        return response
+
+    def _receive(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            part = self._socket.recv(size - len(parts))
+            if not part:
+                raise ConnectionResetError("the connection was closed")
+            parts += part
+        return bytes(parts)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Wire:
+    """Connections to the brokers of a cluster. For one thread at a time; others wait."""
+
+    def __init__(self, settings: ClientSettings, timeout_seconds: float) -> None:
+        self._settings = settings
+        self._timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._connections: dict[Address, Connection] = {}
+
+    def call(self, request: Any, most: int = 99, at: Address | None = None) -> Any:
+        """Ask a broker, any of them by default, in the highest version up to ``most``."""
+        return self.ask(lambda _: request, type(request).__name__.removesuffix("Request"), most, at)
+
+    def ask(self, make: Callable[[int], Any], api: str, most: int = 99, at: Address | None = None) -> Any:
+        """The same, for a request that depends on its version."""
+        with self._lock:
+            addresses = self._bootstrap() if at is None else [at]
+            for number, address in enumerate(addresses, 1):
+                try:
+                    return self._ask(address, make, api, most)
+                except EventBusError as error:
+                    self._forget(address)
+                    if not error.retriable or number == len(addresses):
+                        raise
+        raise AssertionError("there is a broker, or reading the URL would have refused it")
+
+    def _ask(self, address: Address, make: Callable[[int], Any], api: str, most: int) -> Any:
+        known = self._connections.get(address)
+        if known is not None:
+            try:
+                version = known.version(api, most)
+                return known.call(make(version), version)
+            except CoordinatorNotAvailable:  # closed for being idle; nothing of ours repeats harmfully
+                self._forget(address)
+        connection = self._connections[address] = Connection(address, self._settings, self._timeout_seconds)
+        version = connection.version(api, most)
+        return connection.call(make(version), version)
+
+    def _forget(self, address: Address) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    def _bootstrap(self) -> list[Address]:
+        found: list[Address] = []
+        for broker in self._settings.bootstrap.split(","):
+            host, _, port = broker.rpartition(":")
+            found.append((host.strip("[]"), int(port)))
+        return sorted(found, key=lambda address: address not in self._connections)
+
+    def close(self) -> None:
+        with self._lock:
+            for address in list(self._connections):
+                self._forget(address)
+
+
+def _open(address: Address, settings: ClientSettings, timeout_seconds: float) -> socket.socket:
+    try:
+        plain = socket.create_connection(address, timeout_seconds)
+    except OSError as error:
+        raise CoordinatorNotAvailable(f"no broker answers at {_named(address)}: {error}") from None
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not settings.given.get("security.protocol", "plaintext").lower().endswith("ssl"):
+        return plain
+    try:
+        return _tls(settings).wrap_socket(plain, server_hostname=address[0])
+    except (OSError, ssl.SSLError) as error:
+        plain.close()
+        raise ConfigError(f"TLS with {_named(address)} failed: {error}") from None
+
+
+def _tls(settings: ClientSettings) -> ssl.SSLContext:
+    given = settings.given
+    context = ssl.create_default_context(cafile=given.get("ssl.ca.location"), cadata=given.get("ssl.ca.pem"))
+    if given.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
+        context.check_hostname = False
+    if given.get("enable.ssl.certificate.verification", "true").lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    certificate = given.get("ssl.certificate.location")
+    if certificate is not None:
+        context.load_cert_chain(certificate, given.get("ssl.key.location"), given.get("ssl.key.password"))
+    return context
+
+
+def _named(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"

@@ -1,0 +1,63 @@
+"""Every promise of the kit through kafka://, on Apache Kafka and on ``eventbus serve``; what cannot be is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventbus.errors import ConfigError
+from eventbus.testing.conformance import PROMISES, Promise, promises_for
+from tests.kafka.targets import Node, OnNode, on
+
+PATIENCE_SECONDS = 90
+"""A broker that is started again takes seconds for it, and some promises do so several times."""
+_STICKY = "librdkafka assigns, and has no eager sticky assignor: 'cooperative-sticky' is what it has of that kind"
+IMPOSSIBLE = {
+    "each_partition_has_one_reader (sticky)": _STICKY,
+    "what_a_member_leaves_goes_to_the_others_from_its_last_commit (sticky)": _STICKY,
+    "a_joiner_repeats_only_what_was_not_committed (sticky)": _STICKY,
+    "an_assignor_of_ones_own_is_asked": "librdkafka assigns, in C: it has no door for assignors of one's own",
+    "timestamps_come_back": "librdkafka takes timestamp 0 for 'now': the first millisecond of 1970 is refused",
+}
+"""By the name of the promise: what keeps librdkafka from it. Each is refused in so many words, never done otherwise."""
+POSSIBLE = [promise for promise in promises_for(OnNode) if promise.name not in IMPOSSIBLE]
+
+
+@pytest.mark.parametrize("promise", POSSIBLE, ids=repr)
+def test_served(served: Node, promise: Promise) -> None:
+    promise.check(on(served), patience_seconds=PATIENCE_SECONDS)
+
+
+@pytest.mark.slow  # its broker takes seconds to start again; the quick tier has a sample
+@pytest.mark.parametrize("promise", POSSIBLE, ids=repr)
+def test_kafka(real: Node, promise: Promise) -> None:
+    promise.check(on(real), patience_seconds=PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("promise", [one for one in POSSIBLE if not one.needs][::4], ids=repr)
+def test_some_on_kafka(real: Node, promise: Promise) -> None:
+    promise.check(on(real), patience_seconds=PATIENCE_SECONDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("promise", POSSIBLE, ids=repr)
+def test_trio(served: Node, promise: Promise) -> None:
+    promise.check(on(served), "trio", patience_seconds=PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("promise", POSSIBLE[::9], ids=repr)
+def test_some_on_trio(served: Node, promise: Promise) -> None:
+    promise.check(on(served), "trio", patience_seconds=PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_what_cannot_be_is_refused(served: Node, name: str) -> None:
+    (promise,) = [promise for promise in PROMISES if promise.name == name]
+    with pytest.raises(ConfigError, match="librdkafka"):
+        promise.check(on(served))
+
+
+def test_only_the_clock_is_missing() -> None:
+    assert {promise.needs for promise in PROMISES} - {promise.needs for promise in promises_for(OnNode)} == {
+        frozenset({"clock"})
+    }
+    assert {promise.name for promise in PROMISES} > IMPOSSIBLE.keys()

@@ -1,0 +1,179 @@
+"""What a kafka:// URL may say, what it may not, and what librdkafka is told in the end."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from eventbus import EventBus
+from eventbus.backends.base import ConsumerConfig, ProducerConfig
+from eventbus.backends.kafka.assignors import librdkafka_assignors
+from eventbus.backends.kafka.group_metadata import pack_group_metadata, read_group_metadata
+from eventbus.backends.kafka.settings import (
+    FOR_ALL,
+    FOR_CONSUMERS,
+    FOR_PRODUCERS,
+    ClientSettings,
+    read_settings,
+)
+from eventbus.errors import ConfigError, EventBusError
+from eventbus.types import Compression, GroupMetadata, IsolationLevel
+
+
+@pytest.mark.parametrize(
+    ("rest", "bootstrap"),
+    [
+        ("one:9093", "one:9093"),
+        ("one", "one:9092"),
+        ("one,two:19092", "one:9092,two:19092"),
+        ("one:9093, two/", "one:9093,two:9092"),
+        ("[::1]:9093", "[::1]:9093"),
+        ("[::1]", "[::1]:9092"),
+    ],
+)
+def test_brokers(rest: str, bootstrap: str) -> None:
+    assert read_settings(rest, {}).bootstrap == bootstrap
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("kafka://", "needs a broker"),
+        ("kafka://h?securty.protocol=SSL", "did you mean 'security_protocol'"),
+        ("kafka://h?enable.auto.commit=true", "commits are the bus's"),
+        ("kafka://h?group.id=g", "the group is each consumer's own"),
+        ("kafka://h?bootstrap.servers=h", "stand in the URL"),
+        ("kafka://h?auto.create.topics=perhaps", "true or false"),
+        ("kafka://h?fsync=os", "one of the embedded log"),
+    ],
+)
+def test_what_is_refused(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EventBus(url)
+
+
+def test_keywords_are_as_good_as_the_url() -> None:
+    by_url = read_settings("h", {"sasl.username": "u", "auto.create.topics": "true"})
+    by_keyword = read_settings("h", {"sasl_username": "u", "auto_create_topics": True})
+    assert by_url == by_keyword
+    assert by_url.auto_create_topics
+    assert EventBus("kafka://h?security.protocol=SSL").url.startswith("kafka://h")
+
+
+def test_secrets_are_not_shown() -> None:
+    secrets = {
+        "sasl.password": "canary-1",
+        "ssl.key.password": "canary-2",
+        "ssl.key.pem": "canary-3",
+        "ssl.keystore.password": "canary-4",
+        "sasl.oauthbearer.client.secret": "canary-5",
+        "sasl.oauthbearer.config": "canary-6",
+    }
+    settings = read_settings("h", {**secrets, "sasl.username": "user"})
+    assert "canary" not in repr(settings)
+    assert "user" in repr(settings)
+    assert settings.admin()["sasl.password"] == "canary-1"
+
+
+def test_every_setting_is_one_of_librdkafkas() -> None:
+    """Nonsense for a value, which it refuses in other words than a name it does not know."""
+    for name in sorted(FOR_ALL | FOR_CONSUMERS | FOR_PRODUCERS):
+        try:
+            Producer({"bootstrap.servers": "", name: "\0"})
+        except Exception as error:  # confluent-kafka raises what it likes for a value
+            assert "No such configuration property" not in str(error), name
+
+
+def test_the_defaults_are_the_safe_ones() -> None:
+    settings = ClientSettings("h:9092", {})
+    producer = settings.producer(ProducerConfig())
+    assert producer["enable.idempotence"] is True
+    assert producer["acks"] == -1
+    assert producer["queue.buffering.max.kbytes"] == 32_768
+    plain = settings.producer(ProducerConfig(acks=1, enable_idempotence=False, compression=Compression.LZ4))
+    assert plain["max.in.flight.requests.per.connection"] == 1
+    assert plain["compression.type"] == "lz4"
+    consumer = settings.consumer(ConsumerConfig(group="g"), "range")
+    assert consumer["enable.auto.commit"] is False
+    assert consumer["enable.auto.offset.store"] is False
+    assert consumer["check.crcs"] is True
+    assert consumer["isolation.level"] == "read_committed"
+    assert consumer["auto.offset.reset"] == "error"
+    assert consumer["queued.max.messages.kbytes"] <= 65_536
+    open_consumer = settings.consumer(ConsumerConfig(isolation=IsolationLevel.READ_UNCOMMITTED), "range")
+    assert open_consumer["isolation.level"] == "read_uncommitted"
+
+
+def test_the_url_speaks_for_consumers_that_say_nothing() -> None:
+    settings = read_settings("h", {"heartbeat.interval.ms": "100", "session.timeout.ms": "7000"})
+    quiet = settings.consumer(ConsumerConfig(group="g"), "range")
+    assert (quiet["heartbeat.interval.ms"], quiet["session.timeout.ms"]) == ("100", 7_000)
+    loud = settings.consumer(ConsumerConfig(group="g", session_timeout_ms=9_000), "range")
+    assert (loud["heartbeat.interval.ms"], loud["session.timeout.ms"]) == ("100", 9_000)
+
+
+def test_groups_of_the_new_protocol_leave_sessions_to_the_broker() -> None:
+    settings = read_settings("h", {"group.protocol": "consumer", "session.timeout.ms": "7000"})
+    told = settings.consumer(ConsumerConfig(group="g"), "range")
+    assert not told.keys() & {"session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"}
+    Consumer(told).close()
+
+
+def test_librdkafka_takes_what_it_is_told() -> None:
+    settings = ClientSettings("127.0.0.1:1", {})
+    del_later = [
+        Producer(settings.producer(ProducerConfig())),
+        Producer(settings.producer(ProducerConfig(transactional_id="t", buffer_memory=1, batch_size=0))),
+        AdminClient(settings.admin()),
+    ]
+    for config in (
+        ConsumerConfig(),
+        ConsumerConfig(group="g", session_timeout_ms=400_000, max_partition_fetch_bytes=100_000_000),
+        ConsumerConfig(group="g", group_instance_id="i", fetch_min_bytes=0),
+    ):
+        Consumer(settings.consumer(config, "range,roundrobin")).close()
+    assert del_later
+
+
+@pytest.mark.parametrize(
+    ("chosen", "names", "is_cooperative"),
+    [
+        (("range", "cooperative-sticky"), "range", False),
+        (("cooperative-sticky", "range"), "cooperative-sticky", True),
+        (("range", "roundrobin"), "range,roundrobin", False),
+        (("sticky", "range"), "range", False),
+    ],
+)
+def test_assignors(chosen: tuple[str, ...], names: str, is_cooperative: bool) -> None:
+    assert librdkafka_assignors(chosen) == (names, is_cooperative)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        GroupMetadata("g"),
+        GroupMetadata("gruppe ✓", 7, "member-1"),
+        GroupMetadata("g", 2_147_483_647, "m", "instance"),
+        GroupMetadata("g", 0, "", ""),
+    ],
+)
+def test_group_metadata_there_and_back(group: GroupMetadata) -> None:
+    assert read_group_metadata(pack_group_metadata(group)) == group
+
+
+def test_group_metadata_of_others_is_refused() -> None:
+    with pytest.raises(ValueError, match="no group metadata"):
+        read_group_metadata(b"CGMDv3:....")
+    with pytest.raises(ConfigError, match="zero byte"):
+        pack_group_metadata(GroupMetadata("a\0b"))
+
+
+async def test_nobody_at_the_address() -> None:
+    """The error names the address, and why nobody answers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("eventbus.backends.kafka.backend._START_SECONDS", 0.3)
+        with pytest.raises(EventBusError, match=r"no broker of kafka://127\.0\.0\.1:1 has answered.*refused") as caught:
+            async with EventBus("kafka://127.0.0.1:1"):
+                pass
+    assert caught.value.retriable
