@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from eventbus.cli.parser import Parser, Subcommands, UsageError, default_url
+from eventbus.cli.parser import GLOBAL_VALUES, Parser, Subcommands, UsageError, default_url
 from eventbus.errors import EventBusError
 from eventbus.version import __version__
 
@@ -26,6 +26,7 @@ ENTRY_POINTS = "eventbus.commands"
 COMMANDS = {
     "demo": "eventbus.cli.demo",
     "run": "eventbus.cli.run",
+    "serve": "eventbus.cli.serve",
     "replay": "eventbus.cli.replay",
     "topics": "eventbus.cli.topics",
     "produce": "eventbus.cli.produce",
@@ -33,8 +34,12 @@ COMMANDS = {
     "offsets": "eventbus.cli.offsets",
     "groups": "eventbus.cli.groups",
     "transactions": "eventbus.cli.transactions",
+    "acls": "eventbus.cli.acls",
     "log": "eventbus.cli.logs",
     "perf": "eventbus.cli.perf",
+    "configs": "eventbus.cli.configs",
+    "log-dirs": "eventbus.cli.log_dirs",
+    "cluster": "eventbus.cli.cluster",
 }
 """The commands of this package and the module whose ``register`` adds each."""
 
@@ -48,6 +53,9 @@ start here:
   eventbus topics create orders --partitions 3
   eventbus produce orders                one record per line of stdin
   eventbus consume orders --from-beginning
+
+Kafka's own command lines are understood as they are, behind `eventbus`:
+  eventbus kafka-topics.sh --bootstrap-server localhost:9092 --create --topic orders
 """
 
 
@@ -71,6 +79,9 @@ def _dispatch(argv: list[str]) -> int:
     if argv in (["--version"], ["-V"]):  # scripts ask this often: no parser, no command
         print(f"eventbus {__version__}")
         return 0
+    from eventbus.cli.kafka_scripts import translate
+
+    argv = translate(argv, place_of_command(argv))
     name = command_of(argv)
     parser = Parser(prog="eventbus", description="An event bus on a Kafka-format log.", epilog=EPILOG)
     parser.add_argument("--version", "-V", action="version", version=f"eventbus {__version__}")
@@ -81,7 +92,8 @@ def _dispatch(argv: list[str]) -> int:
         parser.print_help()
         return 0
     args = parser.parse_args(argv)
-    if not hasattr(args, "url"):
+    args.url_is_default = not hasattr(args, "url")
+    if args.url_is_default:
         args.url = default_url()
     for note in args.notes:
         _complain(f"warning: {note}")
@@ -95,13 +107,18 @@ def _dispatch(argv: list[str]) -> int:
 
 def command_of(argv: list[str]) -> str | None:
     """The first word that is neither an option nor an option's value."""
-    takes_value = {"--url", "--bootstrap-server", "--zookeeper", "--broker-list"}
-    words = iter(argv)
-    for word in words:
-        if word in takes_value:
+    place = place_of_command(argv)
+    return None if place is None else argv[place]
+
+
+def place_of_command(argv: list[str]) -> int | None:
+    """Where the command stands."""
+    words = iter(enumerate(argv))
+    for place, word in words:
+        if word in GLOBAL_VALUES:
             next(words, None)
         elif not word.startswith("-"):
-            return word
+            return place
     return None
 
 
@@ -157,9 +174,10 @@ def _register_plugin(entry: EntryPoint, subcommands: Subcommands) -> None:
 
 
 def _unknown_command(name: str, known: list[str]) -> str:
+    from eventbus.cli.kafka_scripts import SCRIPTS
     from eventbus.suggest import nearest
 
-    hint = nearest(name, known) or f"; there are: {', '.join(sorted(known))}"
+    hint = nearest(name, [*known, *SCRIPTS]) or f"; there are: {', '.join(sorted(known))}"
     return f"eventbus: there is no command {name!r}{hint}\n  see: eventbus --help"
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
+from eventbus.cli.formatters import deserializer
 from eventbus.cli.output import Output, text_or_base64
-from eventbus.cli.parser import Subcommands, UsageError
+from eventbus.cli.parser import Subcommands, UsageError, positive
+from eventbus.protocol import MalformedMessage
 from eventbus.records import BatchHeader
 from eventbus.types import ConsumerRecord, TimestampType
 
@@ -38,6 +40,23 @@ def register(subcommands: Subcommands) -> None:
     dump.add_argument("files", nargs="*", metavar="FILE", help="as data/orders-0/00000000000000000000.log")
     dump.add_argument("--files", dest="file_list", metavar="FILE,FILE", help=argparse.SUPPRESS)
     dump.add_argument("--print-data-log", "--records", action="store_true", dest="records", help="print records too")
+    dump.add_argument("--deep-iteration", action="store_true", dest="records", help=argparse.SUPPRESS)
+    for flag, (topic, _) in _DECODERS.items():
+        dump.add_argument(f"--{flag}", action="store_const", dest="decoder", const=flag, help=f"as records of {topic}")
+    for flag in _ABSENT:
+        dump.add_argument(f"--{flag}", action="store_const", dest="decoder", const=flag, help=argparse.SUPPRESS)
+    for part in ("key", "value"):
+        dump.add_argument(
+            f"--{part}-decoder-class",
+            type=decoder_name,
+            metavar="CLASS",
+            help=f"how {part}s are shown: String, Long, ...",
+        )
+    dump.add_argument("--skip-record-metadata", action="store_true", help="records without what stands before the key")
+    dump.add_argument("--verify-index-only", action="store_true", help="check an index, print none of it")
+    dump.add_argument("--index-sanity-check", action="store_true", dest="verify_index_only", help=argparse.SUPPRESS)
+    dump.add_argument("--max-bytes", type=positive, metavar="BYTES", help="stop after so much of a .log file")
+    dump.add_argument("--max-message-size", type=positive, metavar="BYTES", help=argparse.SUPPRESS)  # there is no limit
     dump.set_defaults(run=dump_files)
 
     verify = actions.add_parser(
@@ -52,6 +71,36 @@ def register(subcommands: Subcommands) -> None:
 
 # dump -----------------------------------------------------------------------------------------------------------------
 
+_DECODERS = {
+    "offsets-decoder": ("__consumer_offsets", "offsets_decoder"),
+    "transaction-log-decoder": ("__transaction_state", "transactions_decoder"),
+    "cluster-metadata-decoder": ("__cluster_metadata", "metadata_decoder"),
+}
+"""Flags, the topics they are for, and the functions of `eventbus.cli.dump_decoders`."""
+_ABSENT = ("remote-log-metadata-decoder", "share-group-state-decoder")
+"""For topics of Kafka's that this log does not have."""
+
+
+def decoder_name(text: str) -> str:
+    """An argparse type: a decoder of Kafka's by its class's name, with or without the package."""
+    name = text.rpartition(".")[2].removesuffix("Decoder")
+    if name == "Default":
+        return "ByteArray"
+    try:
+        deserializer(name)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return name
+
+
+class _Shown(NamedTuple):
+    """What of the records is shown, and how."""
+
+    decoder: Callable[[ConsumerRecord], tuple[str, str]] | None
+    read_key: Callable[[bytes], bytes]
+    read_value: Callable[[bytes], bytes]
+    without_metadata: bool
+
 
 def dump_files(args: argparse.Namespace) -> int:
     from eventbus.log.inspect import BatchLine, DamageLine, dump_segment
@@ -59,21 +108,38 @@ def dump_files(args: argparse.Namespace) -> int:
     files: list[str] = [*args.files, *(args.file_list.split(",") if args.file_list else [])]
     if not files:
         raise UsageError(f"{args.program}: which file? As in: {args.program} data/orders-0/00000000000000000000.log")
-    out, damaged = Output.of(args), False
+    shown, out, damaged = _shown(args), Output.of(args), False
+    records: bool = args.records or shown.decoder is not None or args.skip_record_metadata
     for file in files:
         if not out.json:
             out.line(f"Dumping {file}")
-        for line in dump_segment(file, records=args.records):
+        for line in dump_segment(file, records=records):
             if isinstance(line, DamageLine):
                 damaged = True
                 out.note(f"error: {file} at position {line.position}: {line.what}")
             elif isinstance(line, BatchLine):
+                if args.max_bytes is not None and line.position + line.header.size_bytes > args.max_bytes:
+                    break
                 damaged |= not line.crc_is_valid
-                _show_batch(out, file, line)
-            else:
+                _show_batch(out, file, line, shown)
+            elif not args.verify_index_only:
                 fields = _entry_fields(line)
                 out.answer({"file": file, **fields}, _words(fields))
+        if args.verify_index_only and not damaged:
+            out.answer({"file": file, "ok": True}, f"{file} passed sanity check.")
     return 1 if damaged else 0
+
+
+def _shown(args: argparse.Namespace) -> _Shown:
+    if args.decoder in _ABSENT:
+        raise UsageError(f"{args.program}: --{args.decoder}: this log has no such topic, so no such file")
+    decoder = None
+    if args.decoder is not None:
+        from eventbus.cli import dump_decoders
+
+        decoder = getattr(dump_decoders, _DECODERS[args.decoder][1])
+    key, value = (deserializer(name or "String") for name in (args.key_decoder_class, args.value_decoder_class))
+    return _Shown(decoder, key, value, args.skip_record_metadata)
 
 
 def _entry_fields(line: OffsetIndexLine | TimeIndexLine | TransactionIndexLine | ProducerLine) -> dict[str, Any]:
@@ -101,16 +167,18 @@ def _entry_fields(line: OffsetIndexLine | TimeIndexLine | TransactionIndexLine |
     }
 
 
-def _show_batch(out: Output, file: str, line: BatchLine) -> None:
+def _show_batch(out: Output, file: str, line: BatchLine, shown: _Shown) -> None:
     header, records = line.header, line.records or []
     fields = _batch_fields(header, line)
     if out.json:
-        shown = [_record_fields(header, record) for record in records]
-        out.data({"file": file, **fields, **({"records": shown} if line.records is not None else {})})
+        told = [_record_fields(header, record) for record in records]
+        out.data({"file": file, **fields, **({"records": told} if line.records is not None else {})})
         return
     out.line(_words(fields))
     for record in records:
-        out.line(f"| {_words(_kafka_record(header, record))}")
+        if header.is_control and shown.without_metadata:
+            continue
+        out.line(f"| {_words(_kafka_record(header, record, shown))}")
 
 
 def _batch_fields(header: BatchHeader, line: BatchLine) -> dict[str, Any]:
@@ -139,7 +207,7 @@ def _timestamp_word(header: BatchHeader) -> str:
     return "LogAppendTime" if header.timestamp_type == TimestampType.LOG_APPEND_TIME else "CreateTime"
 
 
-def _kafka_record(header: BatchHeader, record: ConsumerRecord) -> dict[str, Any]:
+def _kafka_record(header: BatchHeader, record: ConsumerRecord, shown: _Shown) -> dict[str, Any]:
     """One record in the words of Kafka's tool."""
     fields: dict[str, Any] = {
         "offset": record.offset,
@@ -150,10 +218,18 @@ def _kafka_record(header: BatchHeader, record: ConsumerRecord) -> dict[str, Any]
     }
     if header.is_control:
         return fields | _marker(record)
+    if shown.without_metadata:
+        fields = {}
+    if shown.decoder is not None:
+        try:
+            key, payload = shown.decoder(record)
+        except MalformedMessage as error:
+            return fields | {"error": str(error)}
+        return fields | ({"key": key} if key else {}) | {"payload": payload}
     if record.key is not None:
-        fields["key"] = record.key.decode(errors="replace")
+        fields["key"] = shown.read_key(record.key).decode(errors="replace")
     if record.value is not None:
-        fields["payload"] = record.value.decode(errors="replace")
+        fields["payload"] = shown.read_value(record.value).decode(errors="replace")
     return fields
 
 

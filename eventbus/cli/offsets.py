@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.output import Output
-from eventbus.cli.parser import Subcommands, UsageError, add_topic, required_topic
+from eventbus.cli.parser import Subcommands, UsageError, add_topic, topic_of
 from eventbus.cli.shell import open_bus, run_async
-from eventbus.types import TopicPartition
+from eventbus.cli.topics import matching
+from eventbus.types import OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
     from eventbus import EventBus
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+EARLIEST_LOCAL, LATEST_TIERED = -4, -5
 
-_WORDS = {"latest": LATEST, "earliest": EARLIEST, "max-timestamp": MAX_TIMESTAMP}
+_WORDS = {
+    "latest": LATEST,
+    "earliest": EARLIEST,
+    "max-timestamp": MAX_TIMESTAMP,
+    "earliest-local": EARLIEST_LOCAL,
+    "latest-tiered": LATEST_TIERED,
+}
+_PATTERN = re.compile(r"(?P<topic>[^:]*)(?::(?P<partitions>\d+|\d*-\d*)?)?")
 
 
 def register(subcommands: Subcommands) -> None:
@@ -26,7 +38,11 @@ def register(subcommands: Subcommands) -> None:
         description="Offsets per partition. LATEST is the next offset to be written, COMMITTED the next one to be\n"
         "read: neither is the last record that was. LAG = LATEST - COMMITTED.",
     )
-    add_topic(parser)
+    add_topic(parser, required=False, help="a name, or a pattern of names; default: all topics")
+    parser.add_argument(
+        "--topic-partitions", metavar="TOPIC:0-2,...", help="patterns of topics, each with partitions: 0, 0-2, 1- or -2"
+    )
+    parser.add_argument("--exclude-internal-topics", action="store_true", help="leave out topics that begin with __")
     parser.add_argument(
         "--time",
         type=parse_time,
@@ -53,7 +69,7 @@ def parse_time(text: str) -> int:
                 f"{text!r} is no time: give -1, -2, -3, milliseconds since 1970, or a date like 2013-01-31T18:00"
             ) from None
         return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-    if value < MAX_TIMESTAMP:
+    if value < LATEST_TIERED:
         raise argparse.ArgumentTypeError(f"{value} is no time: -1 is latest, -2 earliest, -3 the largest timestamp")
     return value
 
@@ -66,28 +82,59 @@ def _partitions(text: str) -> list[int]:
 
 
 def show_offsets(args: argparse.Namespace) -> int:
-    topic, out = required_topic(args), Output.of(args)
+    topic, out = topic_of(args), Output.of(args)
     if args.time is not None and args.group is not None:
         raise UsageError("eventbus offsets: --time and --group answer different questions: give one")
+    if args.topic_partitions is not None and (topic is not None or args.partitions is not None):
+        raise UsageError("eventbus offsets: --topic-partitions says which topics and partitions: give it alone")
 
     async def main() -> None:
         async with open_bus(args) as bus:
-            partitions = await _chosen(bus, topic, args.partitions)
+            partitions = await _chosen(bus, topic, args)
             if args.time is None:
                 await _show_range(bus, partitions, args.group, out)
             else:
-                await _show_at(bus, partitions, args.time, out)
+                await _show_at(bus, partitions, _here(args.time), out)
 
     return run_async(main)
 
 
-async def _chosen(bus: EventBus, topic: str, wanted: list[int] | None) -> list[TopicPartition]:
-    [description] = await bus.admin.describe_topics([topic])
-    existing = [part.partition for part in description.partitions]
-    missing = [number for number in wanted or [] if number not in existing]
-    if missing:
-        raise UsageError(f"eventbus offsets: {topic!r} has partitions 0 to {existing[-1]}, no {missing[0]}")
-    return [TopicPartition(topic, number) for number in (wanted or existing)]
+def _here(when: int) -> int:
+    """Nothing is tiered: all there is, is local."""
+    return EARLIEST if when == EARLIEST_LOCAL else when
+
+
+async def _chosen(bus: EventBus, topic: str | None, args: argparse.Namespace) -> list[TopicPartition]:
+    existing = {
+        description.name: [part.partition for part in description.partitions]
+        for description in await bus.admin.describe_topics()
+        if not (args.exclude_internal_topics and description.is_internal)
+    }
+    if args.topic_partitions is not None:
+        return sorted(
+            {one for text in args.topic_partitions.split(",") for one in _matching_partitions(text, existing)}
+        )
+    found: list[TopicPartition] = []
+    asked: list[int] | None = args.partitions
+    for name in matching(topic, list(existing)):
+        missing = [number for number in asked or () if number not in existing[name]]
+        if missing and topic == name:
+            raise UsageError(f"eventbus offsets: {name!r} has partitions 0 to {existing[name][-1]}, no {missing[0]}")
+        wanted = existing[name] if asked is None else asked
+        found += [TopicPartition(name, number) for number in wanted if number in existing[name]]
+    return found
+
+
+def _matching_partitions(text: str, existing: Mapping[str, Sequence[int]]) -> list[TopicPartition]:
+    """``TOPIC``, ``TOPIC:1`` or ``TOPIC:0-2``, the last not among them; the topic is a pattern, or empty for all."""
+    found = _PATTERN.fullmatch(text)
+    if found is None:
+        raise UsageError(f"--topic-partitions {text!r}: write TOPIC, TOPIC:1, TOPIC:0-2, TOPIC:1- or TOPIC:-2")
+    first, dash, last = (found["partitions"] or "-").partition("-")
+    low = int(first or 0)
+    high = (int(last) if last else sys.maxsize) if dash else low + 1
+    names = matching(found["topic"] or None, list(existing), required=False)
+    return [TopicPartition(name, number) for name in names for number in existing[name] if low <= number < high]
 
 
 async def _show_range(bus: EventBus, partitions: list[TopicPartition], group: str | None, out: Output) -> None:
@@ -112,7 +159,10 @@ async def _show_range(bus: EventBus, partitions: list[TopicPartition], group: st
 
 
 async def _show_at(bus: EventBus, partitions: list[TopicPartition], when: int, out: Output) -> None:
-    found = await bus.admin.list_offsets(dict.fromkeys(partitions, when))
+    if when == LATEST_TIERED:
+        found = dict.fromkeys(partitions, OffsetAndTimestamp(-1, -1))
+    else:
+        found = await bus.admin.list_offsets(dict.fromkeys(partitions, when))
     if out.json:
         out.data(
             [

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from eventbus.errors import ConfigError
 
 DEFAULT_URL = "file://./data"
+
+GLOBAL_VALUES = frozenset(
+    {
+        "--url",
+        "--bootstrap-server",
+        "--bootstrap-controller",
+        "--zookeeper",
+        "--broker-list",
+        "--command-config",
+        "--command-property",
+    }
+)
+"""The global options that take a value."""
 
 
 class UsageError(ConfigError):
@@ -33,6 +47,17 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options)
         self.set_defaults(program=self.prog)  # for errors that only show once all is parsed
         add_global_options(self)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride] - argparse has overloads
+        """What is left over is an error of the (sub)command that it was given to, with the nearest of its flags."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            from eventbus.suggest import nearest
+
+            known = self._option_string_actions  # argparse has no public list of them
+            wrong = [word.partition("=")[0] for word in rest if word.startswith("--")]
+            self.error(f"unrecognized arguments: {' '.join(rest)}{nearest(wrong[0], known) if wrong else ''}")
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}\n  see: {self.prog} --help")
@@ -67,11 +92,18 @@ def add_global_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--debug", action="store_true", default=quiet, help="show tracebacks")
     group.add_argument(
         "--bootstrap-server",
+        "--bootstrap-controller",
         dest="url",
         type=bootstrap_url,
         default=quiet,
         metavar="HOST:PORT",
         help="as --url kafka://",
+    )
+    group.add_argument(
+        "--command-config", default=quiet, metavar="FILE", help="properties of the connection to a Kafka"
+    )
+    group.add_argument(
+        "--command-property", action="append", default=quiet, metavar="KEY=VALUE", help="one of them; repeatable"
     )
     for flag, why in (
         ("--zookeeper", "no client talks to ZooKeeper, and Kafka 4.0 removed it"),
@@ -92,6 +124,16 @@ def add_global_options(parser: argparse.ArgumentParser) -> None:
 def bootstrap_url(value: str) -> str:
     """``host:port,...`` as a URL; a URL stays what it is. A ZooKeeper chroot (``/kafka``) falls away."""
     return value if "://" in value else f"kafka://{value.partition('/')[0]}"
+
+
+def read_properties(path: str) -> dict[str, str]:
+    """A properties file as Java writes it. Raises UsageError when it cannot be read."""
+    from eventbus.properties import parse_properties
+
+    try:
+        return parse_properties(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"properties file {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def default_url() -> str:

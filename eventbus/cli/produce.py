@@ -10,8 +10,18 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.cli.output import Output
-from eventbus.cli.parser import Subcommands, UsageError, add_topic, key_values, natural, positive, required_topic
-from eventbus.cli.shell import open_bus, run_async, until_signal
+from eventbus.cli.parser import (
+    Subcommands,
+    UsageError,
+    add_topic,
+    key_values,
+    natural,
+    positive,
+    read_properties,
+    required_topic,
+)
+from eventbus.cli.properties import properties_of
+from eventbus.cli.shell import open_bus, own_settings, run_async, until_signal
 from eventbus.errors import BufferExhausted, EventBusError
 from eventbus.types import Headers
 
@@ -46,21 +56,22 @@ def register(subcommands: Subcommands) -> None:
     )
     add_topic(parser)
     parser.add_argument("--property", "--reader-property", action="append", metavar="KEY=VALUE", help="see below")
+    parser.add_argument("--reader-config", metavar="FILE", help="the same, from a properties file")
     parser.add_argument("--key", metavar="TEXT", help="the key of every record")
     parser.add_argument("--header", action="append", metavar="NAME=VALUE", help="a header of every record; repeatable")
     parser.add_argument("--partition", type=natural, metavar="N", help="the partition of every record")
     parser.add_argument(
         "--compression-type",
         "--compression-codec",
+        nargs="?",
+        const="gzip",
         choices=["none", "gzip", "snappy", "lz4", "zstd"],
-        default="none",
         metavar="CODEC",
-        help="none, gzip, snappy, lz4 or zstd",
+        help="none (default), gzip, snappy, lz4 or zstd",
     )
     parser.add_argument(
         "--acks",
         "--request-required-acks",
-        default="all",
         choices=["0", "1", "all", "-1"],
         metavar="ACKS",
         help="all (default): on disk; 1: written; 0: not waited for",
@@ -69,7 +80,48 @@ def register(subcommands: Subcommands) -> None:
     parser.add_argument(
         "--linger-ms", "--timeout", type=natural, metavar="MS", help="how long a batch waits for company"
     )
+    parser.add_argument("--sync", action="store_true", help="wait for each record before the next one is sent")
+    parser.add_argument(
+        "--producer-property", action="append", metavar="KEY=VALUE", help="a setting of the producer; repeatable"
+    )
+    parser.add_argument("--producer.config", dest="producer_config", metavar="FILE", help="the same, from a file")
+    parser.add_argument(
+        "--line-reader", type=_line_reader, metavar="CLASS", help=argparse.SUPPRESS
+    )  # Kafka's own is the one there is
+    for flag, key in _OLD_FLAGS.items():
+        parser.add_argument(f"--{flag}", type=int, metavar="N", help=argparse.SUPPRESS, dest=key)
     parser.set_defaults(run=produce)
+
+
+_OLD_FLAGS = {
+    "max-block-ms": "max.block.ms",
+    "max-memory-bytes": "buffer.memory",
+    "max-partition-memory-bytes": "batch.size",
+    "message-send-max-retries": "retries",
+    "metadata-expiry-ms": "metadata.max.age.ms",
+    "request-timeout-ms": "request.timeout.ms",
+    "retry-backoff-ms": "retry.backoff.ms",
+    "socket-buffer-size": "send.buffer.bytes",
+}
+"""Flags of Kafka's console producer, and the producer's settings that they are."""
+
+_FLAGS = {"acks": "acks", "compression_type": "compression.type", "batch_size": "batch.size", "linger_ms": "linger.ms"}
+
+
+def _line_reader(text: str) -> str:
+    """An argparse type: Kafka's reader, whose every property is known here."""
+    if text.rpartition(".")[2].rpartition("$")[2] != "LineMessageReader":
+        raise argparse.ArgumentTypeError(f"{text!r} is a class of Java's; LineMessageReader is what there is")
+    return text
+
+
+def producer_properties(args: argparse.Namespace, **defaults: str) -> dict[str, str]:
+    """Settings of the producer, and of its connection: files, then properties, then the flags that have names."""
+    given = defaults | properties_of(args, ["producer_config"], ["producer_property"])
+    for name, key in {**{key: key for key in _OLD_FLAGS.values()}, **_FLAGS}.items():
+        value = getattr(args, name, None)
+        given |= {} if value is None else {key: str(value)}
+    return given
 
 
 class ParsedLine(NamedTuple):
@@ -174,20 +226,20 @@ class _Tally:
 def produce(args: argparse.Namespace) -> int:
     topic, out = required_topic(args), Output.of(args)
     fixed = tuple((name, value.encode()) for name, value in key_values(args.header, "--header").items())
-    parser = LineParser(key_values(args.property, "--property"), key=args.key, headers=fixed)
-    config: dict[str, Any] = {"acks": args.acks, "compression_type": args.compression_type}
-    config |= {"batch_size": args.batch_size} if args.batch_size else {}
-    config |= {"linger_ms": args.linger_ms} if args.linger_ms is not None else {}
+    reading = {} if args.reader_config is None else read_properties(args.reader_config)
+    parser = LineParser(reading | key_values(args.property, "--property"), key=args.key, headers=fixed)
+    properties = producer_properties(args)
+    config: dict[str, Any] = own_settings(properties)
 
     async def main() -> int:
         tally = _Tally()
-        async with open_bus(args) as bus:
+        async with open_bus(args, properties=properties) as bus:
             await bus.admin.describe_topics([topic])  # a wrong name is told before anything is typed
             async with bus.new_producer(**config) as producer, until_signal() as scope:
                 if sys.stdin.isatty():
                     await _interactive(producer, topic, args.partition, parser, tally, out)
                 else:
-                    await _piped(producer, topic, args.partition, parser, tally)
+                    await _piped(producer, topic, args.partition, parser, tally, each=args.sync)
         stored = tally.stored
         summary = f"{stored:,} record{'' if stored == 1 else 's'} to {topic}"
         if tally.first_error is not None:
@@ -202,7 +254,10 @@ def produce(args: argparse.Namespace) -> int:
     return run_async(main)
 
 
-async def _piped(producer: Producer, topic: str, partition: int | None, parser: LineParser, tally: _Tally) -> None:
+async def _piped(
+    producer: Producer, topic: str, partition: int | None, parser: LineParser, tally: _Tally, *, each: bool
+) -> None:
+    """``each``: wait for the record before, as ``--sync`` has it."""
     number = 0
 
     def send(line: ParsedLine) -> None:
@@ -218,6 +273,8 @@ async def _piped(producer: Producer, topic: str, partition: int | None, parser: 
             except BufferExhausted:
                 await producer.wait_for_room()
                 send(line)
+            if each:
+                await producer.flush()
     await producer.flush()
 
 

@@ -7,7 +7,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from eventbus.cli.groups import moment
+from eventbus.cli.group_reset import moment
 from eventbus.cli.offsets import EARLIEST, LATEST
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, natural

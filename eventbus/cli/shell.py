@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from eventbus.cli.parser import UsageError
+from eventbus.cli.parser import UsageError, bootstrap_url
+from eventbus.cli.properties import java_settings, properties_of
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
@@ -19,6 +21,14 @@ if TYPE_CHECKING:
     import anyio.abc
 
     from eventbus import EventBus
+    from eventbus.backends.base import Backend
+
+BOOTSTRAP = "bootstrap.servers"
+_CONNECTION = re.compile(
+    r"(allow\.auto|api\.version|bootstrap\.|broker\.|client\.|connections\.|debug|default\.api|delivery\.|log\.|metadata\.|"
+    r"metric|receive\.|reconnect\.|request\.|retries|retry\.|sasl\.|security\.|send\.|socket\.|ssl\.|statistics\.)"
+)
+"""Settings of clients that are about the network, in Java's and in librdkafka's spelling."""
 
 
 def run_async(main: Callable[[], Awaitable[int | None]]) -> int:
@@ -28,23 +38,55 @@ def run_async(main: Callable[[], Awaitable[int | None]]) -> int:
     return anyio.run(main) or 0
 
 
-def open_bus(args: argparse.Namespace, *, create: bool = False, **config: Any) -> EventBus:
-    """The bus that ``--url`` names. Unless ``create``, a directory that holds no log is an error and is not made."""
-    from eventbus import EventBus
-    from eventbus.backends.urls import split_url
+def open_bus(
+    args: argparse.Namespace, *, create: bool = False, properties: Mapping[str, str] | None = None, **config: Any
+) -> EventBus:
+    """The bus that ``--url`` names. Unless ``create``, a directory that holds no log is an error and is not made.
 
-    url: str = args.url
+    ``properties``: settings of the connection to a Kafka; by default those that go with every command. A log in this
+    process has no connection.
+    """
+    return open_log(args, create=create, properties=properties, **config)[0]
+
+
+def open_log(
+    args: argparse.Namespace, *, create: bool = False, properties: Mapping[str, str] | None = None, **config: Any
+) -> tuple[EventBus, Backend]:
+    """As `open_bus`, with the log that the bus is on."""
+    from eventbus import EventBus
+    from eventbus.backends.urls import open_backend, split_url, system_clock
+
+    given = connection_settings(properties_of(args) if properties is None else properties)
+    url = url_of(args, given)
     try:
         scheme, rest, _ = split_url(url)
-        bus = EventBus(url, client_id="eventbus-cli", **config)
+        connection = {key.replace(".", "_"): value for key, value in given.items() if key != BOOTSTRAP}
+        backend = open_backend(url, connection if scheme == "kafka" else {}, system_clock)
+        bus = EventBus(url, client_id="eventbus-cli", backend=backend, **config)
     except ConfigError as error:
-        raise UsageError(f"--url: {error}") from error
+        raise UsageError(str(error) if url.startswith("kafka://") else f"--url: {error}") from error
     if scheme == "file" and not create and rest and not Path(unquote(rest)).expanduser().exists():
         raise UnknownTopicOrPartition(
             f"there is no log at {url} (no such directory): name another with --url, "
             f"or create a topic there: eventbus topics create NAME --url {url}"
         )
-    return bus
+    return bus, backend
+
+
+def url_of(args: argparse.Namespace, properties: Mapping[str, str]) -> str:
+    """The log's URL: as an option says, else ``bootstrap.servers`` of the properties, else the default."""
+    servers = properties.get(BOOTSTRAP)
+    return bootstrap_url(servers) if servers and getattr(args, "url_is_default", False) else args.url
+
+
+def connection_settings(properties: Mapping[str, str]) -> dict[str, str]:
+    """Those of the properties that are about a connection, under librdkafka's names. Raises UsageError."""
+    return {key: value for key, value in java_settings(properties).items() if _CONNECTION.match(key)}
+
+
+def own_settings(properties: Mapping[str, str]) -> dict[str, str]:
+    """The others: what a producer or consumer goes by on every log. Unknown ones are refused by whom they are for."""
+    return {key: value for key, value in properties.items() if not _CONNECTION.match(key)}
 
 
 @asynccontextmanager

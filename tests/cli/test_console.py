@@ -17,9 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from eventbus.cli.consume import Formatter
+from eventbus import EventBus
+from eventbus.cli.formatters import Formatter
 from eventbus.cli.produce import LineParser, ParsedLine
 from eventbus.errors import EventBusError
 from eventbus.types import ConsumerRecord, TimestampType
@@ -268,3 +270,88 @@ def test_the_line_parser() -> None:
 def test_stdin_may_be_a_file_and_the_log_is_made_by_topics_create_only(cli: Cli) -> None:
     assert cli("produce", "orders", stdin=b"x").code == 1
     assert not Path("data").exists()
+
+
+# every flag of Kafka's scripts ----------------------------------------------------------------------------------------
+
+
+def test_the_producers_flags_properties_and_files(cli: Cli, tmp_path: Path) -> None:
+    cli("topics", "create", "orders")
+    reader, producer = tmp_path / "reader.properties", tmp_path / "producer.properties"
+    reader.write_text("parse.key=true\nkey.separator=:\n")
+    producer.write_text("acks=1\nclient.id=console\nsecurity.protocol=PLAINTEXT\n")
+    produced = cli(
+        "kafka-console-producer.sh", "--topic", "orders", "--sync", "--line-reader",
+        "org.apache.kafka.tools.LineMessageReader", "--reader-config", str(reader), "--reader-property",
+        "key.separator=;", "--producer.config", str(producer), "--producer-property", "linger.ms=1",
+        "--command-property", "batch.size=100", "--max-block-ms", "1000", "--max-memory-bytes", "1000000",
+        "--request-timeout-ms", "5000", "--message-send-max-retries", "3", "--retry-backoff-ms", "10",
+        "--socket-buffer-size", "1000", "--metadata-expiry-ms", "1000", "--compression-codec", stdin=b"k;v\na:b;c\n",
+    )  # fmt: skip
+    assert produced == (0, "", "2 records to orders\n")
+    assert read_all(cli, "orders", "print.key=true").lines == ["k\tv", "a:b\tc"]
+    dumped = cli("log", "dump", "data/orders-0/00000000000000000000.log", "--json").lines
+    assert {json.loads(line)["compresscodec"] for line in dumped} == {"gzip"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--line-reader", "com.example.Reader"), "is a class of Java's"),
+        (("--producer-property", "linger.msec=1"), "linger_ms"),
+        (("--producer.config", "nowhere"), "No such file"),
+        (("--reader-config", "nowhere"), "No such file"),
+    ],
+)
+def test_wrong_settings_of_the_producer_are_told(orders: Cli, flags: tuple[str, ...], told: str) -> None:
+    result = orders("kafka-console-producer.sh", "--topic", "orders", *flags, stdin=b"x\n")
+    assert result.code != 0 and told in result.err
+
+
+def test_the_consumers_flags_properties_and_files(orders: Cli, tmp_path: Path) -> None:
+    settings, formatter = tmp_path / "consumer.properties", tmp_path / "formatter.properties"
+    settings.write_text("group.id=g\nclient.id=console\n")
+    formatter.write_text("print.key=true\nkey.separator=|\n")
+    script = ("kafka-console-consumer.sh", "--topic", "orders", "--timeout-ms", "50")
+    shown = orders(
+        *script, "--consumer.config", str(settings), "--formatter-config", str(formatter), "--consumer-property",
+        "auto.offset.reset=earliest", "--command-property", "fetch.min.bytes=1", "--formatter",
+        "org.apache.kafka.tools.consumer.DefaultMessageFormatter", "--isolation-level", "read_uncommitted",
+    )  # fmt: skip
+    assert sorted(shown.lines) == [f"key-{number % 3}|value {number}" for number in (0, 3, 1, 4, 2, 5)]
+    assert orders("groups", "list").lines == ["g"]
+    assert orders(*script, "--consumer-property", "fetch.min.byte=1").code != 0
+
+
+def test_topics_by_pattern(cli: Cli) -> None:
+    for name in ("a-1", "a-2", "b"):
+        cli("topics", "create", name)
+        cli("produce", name, stdin=name.encode())
+    script = ("kafka-console-consumer.sh", "--from-beginning", "--timeout-ms", "50")
+    assert sorted(cli(*script, "--include", "a-.").lines) == ["a-1", "a-2"]
+    assert sorted(cli(*script, "--include", "a-1,b", "--group", "g").lines) == ["a-1", "b"]
+    assert cli(*script, "--include", "c.*").code == 1
+    assert cli(*script).code == cli(*script, "--include", "a-.", "--partition", "0").code == 2
+
+
+def test_deserializers_by_their_names(cli: Cli, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with EventBus(f"file://{tmp_path}/data") as bus:
+            await bus.send("numbers", struct.pack(">q", 5), key=struct.pack(">i", 7), headers={"h": b"x"})
+            await bus.send("numbers", b"short", key=None)
+
+    cli("topics", "create", "numbers")
+    anyio.run(main)
+    package = "org.apache.kafka.common.serialization"
+    script = ("kafka-console-consumer.sh", "--topic", "numbers", "--from-beginning", "--timeout-ms", "50")
+    typed = ("--value-deserializer", f"{package}.LongDeserializer", "--key-deserializer", "Integer")
+    shown = cli(*script, *typed, "--property", "print.key=true", "--skip-message-on-error")
+    assert shown.lines == ["7\t5"]
+    refused = cli(*script, *typed)
+    assert refused.code == 2 and "is 5 bytes long" in refused.err
+    assert "com.example.Own" in cli(*script, "--value-deserializer", "com.example.Own").err
+    log = cli(*script, "--formatter", "kafka.tools.LoggingMessageFormatter", "--key-deserializer", "Integer")
+    assert log.lines[1].endswith(", key:null, value:short")
+    nothing = cli(*script, "--formatter", "kafka.tools.NoOpMessageFormatter")
+    assert (nothing.out, nothing.err) == ("", "Processed a total of 2 messages\n")
+    assert cli(*script, "--formatter", "com.example.Own").code == 2

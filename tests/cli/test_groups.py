@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from eventbus import EventBus
-from eventbus.cli.groups import parse_duration
+from eventbus.cli.group_reset import parse_duration
 
 Cli = Callable[..., Any]
 
@@ -63,7 +63,9 @@ def test_describe_shows_state_offsets_and_lag(billing: Cli) -> None:
     result = billing("groups", "describe", "billing")
     assert result.code == 0
     assert result.lines[0].startswith("group billing  Empty") and "0 member(s)" in result.lines[0]
-    assert result.lines[1].split() == ["TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID"]
+    assert result.lines[1].split() == [
+        "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID",
+    ]  # fmt: skip
     rows = billing("groups", "describe", "--group", "billing", "--offsets", "--json").json[0]["offsets"]
     assert sum(row["current_offset"] for row in rows) == 4
     assert sum(row["log_end_offset"] - row["current_offset"] for row in rows) == sum(row["lag"] for row in rows)
@@ -225,3 +227,77 @@ def test_no_groups_at_all_is_said(orders: Cli) -> None:
 def test_a_console_consumer_without_a_group_leaves_none_behind(orders: Cli) -> None:
     orders("consume", "orders", "--from-beginning", "--max-messages", "2")
     assert orders("groups", "list").out == ""
+
+
+# as Kafka's tool has it -----------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_exported_changed_and_taken_from_its_file(billing: Cli, tmp_path: Path) -> None:
+    before = offsets(billing)
+    reset = ("kafka-consumer-groups.sh", "--reset-offsets", "--group", "billing")
+    exported = billing(*reset, "--all-topics", "--to-current", "--export")
+    assert exported.lines == [f"orders,{number},{offset}" for number, offset in before.items()]
+    assert "add --execute" in exported.err
+    plan = tmp_path / "plan.csv"
+    plan.write_text("orders,0,0\norders,1,99\n")
+    assert offsets(billing) == before
+    result = billing(*reset, "--from-file", str(plan), "--execute")
+    assert result.code == 0 and "orders-1: 99 is outside 0 to" in result.err
+    ends = {row["partition"]: row["latest"] for row in billing("offsets", "orders", "--json").json}
+    assert offsets(billing) == {**before, 0: 0, 1: ends[1]}
+
+
+def test_a_plan_of_several_groups_names_them(billing: Cli, tmp_path: Path) -> None:
+    billing("groups", "reset-offsets", "audit", "--topic", "orders", "--to-earliest", "--execute")
+    exported = billing("groups", "reset-offsets", "--all-groups", "--all-topics", "--to-latest", "--export").out
+    assert {line.partition(",")[0] for line in exported.splitlines()} == {"audit", "billing"}
+    plan = tmp_path / "plan.csv"
+    plan.write_text(exported)
+    assert billing("groups", "reset-offsets", "--all-groups", "--from-file", str(plan), "--execute").code == 0
+    ends = {row["partition"]: row["latest"] for row in billing("offsets", "orders", "--json").json}
+    assert offsets(billing, "audit") == {partition: end for partition, end in ends.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("orders,0\n", "line 1: 'orders,0' is not of the form"),
+        ("orders,0,0\norders,x,0\n", "line 2: 'orders,x,0' is not of the form"),
+        ("other,orders,0,0\n", "is for group 'other'"),
+    ],
+)
+def test_a_plan_that_cannot_be_read_is_told_with_its_line(billing: Cli, tmp_path: Path, text: str, told: str) -> None:
+    before = offsets(billing)
+    plan = tmp_path / "plan.csv"
+    plan.write_text(text)
+    result = billing("groups", "reset-offsets", "billing", "--from-file", str(plan), "--execute")
+    assert result.code == 2 and told in result.err
+    assert "No such file" in billing("groups", "reset-offsets", "billing", "--from-file", "nowhere.csv").err
+    assert offsets(billing) == before
+
+
+def test_several_groups_and_all_of_them(billing: Cli) -> None:
+    billing("consume", "orders", "--from-beginning", "--group", "audit", "--max-messages", "1")
+    described = billing("kafka-consumer-groups.sh", "--describe", "--all-groups", "--members", "--verbose", "--json")
+    assert [one["group"] for one in described.json] == ["audit", "billing"]
+    named = billing("groups", "describe", "--group", "billing", "--group", "audit", "--state", "--json")
+    assert [one["group"] for one in named.json] == ["billing", "audit"]
+    assert billing("groups", "describe", "--all-groups", "billing").code == 2
+    listed = billing("kafka-consumer-groups.sh", "--list", "--type", "classic", "--json").json
+    assert [(one["group"], one["type"]) for one in listed] == [("audit", "classic"), ("billing", "classic")]
+    assert billing("groups", "list", "--type", "consumer").lines == ["GROUP  PROTOCOL TYPE  STATE  TYPE"]
+    assert billing("kafka-groups.sh", "--list", "--protocol", "connect").lines == []
+    assert billing("kafka-consumer-groups.sh", "--delete", "--all-groups").code == 0
+    assert billing("groups", "list").lines == []
+
+
+def test_offsets_of_a_group_are_deleted_by_topic(billing: Cli) -> None:
+    result = billing("kafka-consumer-groups.sh", "--delete-offsets", "--group", "billing", "--topic", "orders:1")
+    assert result.out == "Forgot the offsets of group billing in orders-1.\n"
+    assert 1 not in offsets(billing)
+    assert billing("groups", "delete-offsets", "billing").code == 2
+
+
+def test_patterns_are_checked(cli: Cli) -> None:
+    assert cli("kafka-consumer-groups.sh", "--validate-regex", "order.*").code == 0
+    assert cli("groups", "validate-regex", "(order").code == 1

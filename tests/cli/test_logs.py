@@ -183,3 +183,78 @@ def test_dump_of_aborted_transactions_and_of_producers(one: Cli) -> None:
     _, first, second = one("log", "dump", str(snapshot)).lines
     assert re.fullmatch(words + r"0\.\.1@0", first)
     assert re.fullmatch(words + r"0\.\.0@2", second)
+
+
+# as Kafka's dump tool -------------------------------------------------------------------------------------------------
+
+
+def segment_of(prefix: str) -> str:
+    """The one file of a topic's partitions that holds anything."""
+    [found] = [path for path in Path("data").glob(f"{prefix}-*/{SEGMENT}.log") if path.stat().st_size]
+    return str(found)
+
+
+def payloads(result: Any) -> list[tuple[Any, Any]]:
+    found = [re.search(r"(?:key: (.*) )?payload: (.*)$", line) for line in result.lines if line.startswith("| ")]
+    return [(each[1] and json.loads(each[1]), each[2]) for each in found if each is not None]
+
+
+def test_committed_offsets_and_groups_are_decoded(one: Cli) -> None:
+    one("consume", "orders", "--from-beginning", "--group", "g", "--max-messages", "3")
+    one("groups", "delete-offsets", "g", "--topic", "orders")
+    shown = payloads(one("kafka-dump-log.sh", "--files", segment_of("__consumer_offsets"), "--offsets-decoder"))
+    keys = [key for key, _ in shown]
+    offset = {"type": "1", "data": {"group": "g", "topic": "orders", "partition": 0}}
+    group = {"type": "2", "data": {"group": "g"}}
+    assert keys == [group, offset, group, offset]
+    joined, committed, _, deleted = (payload for _, payload in shown)
+    assert deleted == "<DELETE>"
+    told = json.loads(committed)
+    assert told["version"] == "3" and told["data"].pop("commitTimestamp") > 0
+    assert told["data"] == {"offset": 3, "leaderEpoch": -1, "metadata": ""}
+    [member] = json.loads(joined)["data"]["members"]
+    assert member["subscription"]["topics"] == ["orders"]
+    assert member["assignment"]["assignedPartitions"] == [{"topic": "orders", "partitions": [0]}]
+
+
+def test_transactions_are_decoded(one: Cli) -> None:
+    one("perf", "produce", "orders", "--num-records", "5", "--transactional-id", "shop")
+    file = segment_of("__transaction_state")
+    shown = payloads(one("kafka-dump-log.sh", "--files", file, "--transaction-log-decoder"))
+    assert {key["data"]["transactionalId"] for key, _ in shown} == {"shop"}
+    assert json.loads(shown[1][1])["data"]["transactionPartitions"] == [{"topic": "orders", "partitionIds": [0]}]
+    wrong = one("kafka-dump-log.sh", "--files", file, "--offsets-decoder")
+    assert "error: " in wrong.out and wrong.code == 0
+
+
+def test_metadata_is_decoded_and_keeps_its_secrets(one: Cli) -> None:
+    one("configs", "alter", "--user", "alice", "--add-config", "SCRAM-SHA-256=[password=x]")
+    file = segment_of("__cluster_metadata")
+    shown = one("kafka-dump-log.sh", "--files", file, "--cluster-metadata-decoder")
+    (topic, _), *_, (_, user) = payloads(shown)
+    assert topic == {"type": "topic", "name": "orders"}
+    told = json.loads(user)
+    assert told["type"] == "USER_SCRAM_CREDENTIAL_RECORD"
+    data = told["data"]
+    assert (data["name"], data["iterations"]) == ("alice", 4096)
+    assert {data[name] for name in ("salt", "storedKey", "serverKey")} == {"(hidden)"}
+
+
+def test_flags_of_kafkas_dump_tool(one: Cli) -> None:
+    file, index = f"data/orders-0/{SEGMENT}.log", f"data/orders-0/{SEGMENT}.index"
+    script = ("kafka-dump-log.sh", "--files", file)
+    bare = one(*script, "--print-data-log", "--skip-record-metadata").lines
+    assert [line for line in bare if line.startswith("| ")][:2] == [
+        "| key: k payload: first",
+        "| key: k payload: second",
+    ]
+    first = json.loads(one(*script, "--json").lines[0])
+    assert len(one(*script, "--max-bytes", str(first["size"])).lines) == 2
+    assert one(*script, "--deep-iteration", "--max-message-size", "5").out == one(*script, "--print-data-log").out
+    typed = one(*script, "--print-data-log", "--value-decoder-class", "org.apache.kafka.tools.api.StringDecoder")
+    assert typed.out == one(*script, "--print-data-log").out
+    assert one(*script, "--print-data-log", "--value-decoder-class", "LongDecoder").code == 2
+    assert one(*script, "--value-decoder-class", "com.example.Own").code == 2
+    checked = one("kafka-dump-log.sh", "--files", index, "--index-sanity-check")
+    assert checked.lines == [f"Dumping {index}", f"{index} passed sanity check."]
+    assert one(*script, "--share-group-state-decoder").code == 2

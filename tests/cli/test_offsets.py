@@ -72,3 +72,24 @@ def test_a_partition_that_is_not_there(orders: Cli) -> None:
 )
 def test_times(text: str, ms: int) -> None:
     assert parse_time(text) == ms
+
+
+def test_topics_and_partitions_by_pattern(cli: Cli) -> None:
+    for name in ("orders", "orders-old", "clicks"):
+        cli("topics", "create", name, "--partitions", "3")
+    script = "kafka-get-offsets.sh"
+    assert cli(script, "--topic", "orders", "--partitions", "0,2").lines == ["orders:0:0", "orders:2:0"]
+    assert len(cli(script, "--topic", "orders.*").lines) == 6
+    assert len(cli(script, "--exclude-internal-topics").lines) == 9
+    for text, expected in (
+        ("clicks:1", ["clicks:1"]),
+        ("clicks:1-,orders:-1", ["clicks:1", "clicks:2", "orders:0"]),
+        ("orders.*:0-2", ["orders:0", "orders:1", "orders-old:0", "orders-old:1"]),
+        (":2", ["clicks:2", "orders:2", "orders-old:2"]),
+        ("nothing", []),
+    ):
+        assert cli(script, "--topic-partitions", text).lines == [f"{one}:0" for one in expected]
+    assert cli(script, "--topic-partitions", "a:b").code == 2
+    assert cli(script, "--topic-partitions", "a", "--topic", "b").code == 2
+    assert cli(script, "--topic", "orders", "--time", "earliest-local").lines[0] == "orders:0:0"
+    assert cli(script, "--topic", "orders", "--time", "-5").lines[0] == "orders:0:"

@@ -144,3 +144,72 @@ def test_delete_records(cli: Cli) -> None:
     [topic] = cli("topics", "describe", "orders", "--json").json
     assert topic["partitions"][0]["log_start_offset"] == 3
     assert cli("topics", "delete-records", "orders").code == 2
+
+
+def test_patterns_of_names_as_in_kafkas_tool(cli: Cli) -> None:
+    for name in ("orders", "orders-old", "clicks"):
+        cli("topics", "create", name)
+    script = "kafka-topics.sh"
+    assert cli(script, "--list", "--topic", "orders.*").lines == ["orders", "orders-old"]
+    assert cli(script, "--list", "--topic", "nothing.*").lines == []
+    described = cli(script, "--describe", "--topic", "orders,clicks", "--json").json
+    assert [topic["topic"] for topic in described] == ["clicks", "orders"]
+    [only] = cli(script, "--describe", "--topic-id", described[1]["topic_id"], "--json").json
+    assert only["topic"] == "orders"
+    assert cli(script, "--describe", "--topic-id", "AAAAAAAAAAAAAAAAAAAAAQ").code == 1
+    assert cli(script, "--alter", "--topic", "orders.*", "--partitions", "3").code == 0
+    assert cli(script, "--alter", "--topic", "nowhere", "--partitions", "3", "--if-exists").code == 0
+    assert cli(script, "--describe", "--topic", "nowhere", "--if-exists").lines == []
+    assert cli(script, "--delete", "--topic", "orders.*").lines == [
+        "Deleted topic orders.",
+        "Deleted topic orders-old.",
+    ]
+    assert cli(script, "--list").lines == ["clicks"]
+    assert cli(script, "--list", "--topic", "(").code == 2
+
+
+def test_a_name_that_is_there_is_no_pattern(cli: Cli) -> None:
+    cli("topics", "create", "a.b")
+    cli("topics", "create", "axb")
+    assert cli("topics", "delete", "a.b").lines == ["Deleted topic a.b."]
+    assert cli("topics", "list").lines == ["axb"]
+
+
+def test_filters_of_describe(cli: Cli) -> None:
+    cli("topics", "create", "plain")
+    cli("topics", "create", "own", "--config", "retention.ms=1", "--partitions", "2")
+    cli("topics", "create", "strict", "--config", "min.insync.replicas=2")
+    script = ("kafka-topics.sh", "--describe")
+    [line] = [line for line in cli(*script, "--topics-with-overrides").lines if "own" in line]
+    assert line.startswith("Topic: own\t")
+    assert cli(*script, "--under-replicated-partitions").lines == []
+    assert cli(*script, "--unavailable-partitions").lines == []
+    assert [line.split("\t")[1] for line in cli(*script, "--under-min-isr-partitions").lines] == ["Topic: strict"]
+    at = [line.split("\t")[1] for line in cli(*script, "--at-min-isr-partitions").lines]
+    assert at == ["Topic: own", "Topic: own", "Topic: plain"]
+    assert cli(*script, "--at-min-isr-partitions", "--unavailable-partitions").code == 2
+
+
+def test_replicas_are_assigned_to_the_one_broker(cli: Cli) -> None:
+    create = ("kafka-topics.sh", "--create", "--topic", "t", "--replica-assignment")
+    assert "broker(s) [2]" in cli(*create, "1,2").err
+    assert cli(*create, "1,x").code == 2
+    assert cli(*create, "1", "--partitions", "1").code == 2
+    assert cli(*create, "1,1,1").code == 0
+    assert "PartitionCount: 3" in cli("topics", "describe", "t").lines[0]
+
+
+def test_records_are_deleted_as_a_file_says(orders: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "offsets.json"
+    file.write_text('{"partitions": [{"topic": "orders", "partition": 1, "offset": -1}], "version": 1}')
+    [row] = [row for row in orders("offsets", "orders", "--json").json if row["partition"] == 1]
+    result = orders("kafka-delete-records.sh", "--offset-json-file", str(file))
+    assert result.lines[1:] == [
+        "Records delete operation completed:",
+        f"partition: orders-1\tlow_watermark: {row['latest']}",
+    ]
+    assert orders("offsets", "orders", "--json").json[1]["count"] == 0
+    for text in ("{", '{"partitions": [{"topic": "orders"}]}', '{"partitions": [], "version": 2}'):
+        file.write_text(text)
+        assert orders("kafka-delete-records.sh", "--offset-json-file", str(file)).code == 2
+    assert orders("kafka-delete-records.sh", "--offset-json-file", "nowhere.json").code == 2
