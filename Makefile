@@ -26,7 +26,7 @@ test: $(VENV)/.installed-dev ## the quick tier of the tests
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 test-full: $(VENV)/.installed-dev ## every test, the slow ones too
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --hypothesis-profile=random $(ARGS)
 
 bench: $(VENV)/.installed-bench ## the figures beside their peers (ARGS="--quick", "--only E1,E2", "--markdown docs/benchmarks.md")
 	$(BIN)/python tests/benchmarks/bench.py $(ARGS)

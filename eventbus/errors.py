@@ -1,72 +1,15 @@
 """Every error the product raises, and what the caller does next.
 
-One table holds Kafka's codes (https://kafka.apache.org/protocol#protocol_error_codes). A class of its own exists only
-where a caller acts differently. Messages say what happened, where, and how to fix it.
+Kafka's codes stand in `eventbus.error_codes`. A class of its own exists only where a caller acts differently, or where
+this side has something to say. Messages say what happened, where, and how to fix it.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from functools import cache
+from typing import ClassVar
 
-
-class ErrorCode(NamedTuple):
-    """One row of Kafka's error table."""
-
-    code: int
-    name: str
-    retriable: bool
-    meaning: str
-
-
-_ROWS = (
-    ErrorCode(-1, "UNKNOWN_SERVER_ERROR", False, "The server met an error it has no name for."),
-    ErrorCode(0, "NONE", False, "No error."),
-    ErrorCode(1, "OFFSET_OUT_OF_RANGE", False, "The offset is not within the partition."),
-    ErrorCode(2, "CORRUPT_MESSAGE", True, "The bytes fail their CRC, size or format check."),
-    ErrorCode(3, "UNKNOWN_TOPIC_OR_PARTITION", True, "There is no such topic or partition."),
-    ErrorCode(6, "NOT_LEADER_OR_FOLLOWER", True, "This broker does not lead the partition."),
-    ErrorCode(7, "REQUEST_TIMED_OUT", True, "The request timed out."),
-    ErrorCode(10, "MESSAGE_TOO_LARGE", False, "The batch is larger than max.message.bytes."),
-    ErrorCode(12, "OFFSET_METADATA_TOO_LARGE", False, "The metadata of a commit is too long."),
-    ErrorCode(15, "COORDINATOR_NOT_AVAILABLE", True, "The coordinator is starting, moving, or cannot be reached."),
-    ErrorCode(17, "INVALID_TOPIC_EXCEPTION", False, "The topic name is not legal, or the topic is internal."),
-    ErrorCode(21, "INVALID_REQUIRED_ACKS", False, "acks is 0, 1 or all (-1)."),
-    ErrorCode(22, "ILLEGAL_GENERATION", False, "The generation of the group is another one."),
-    ErrorCode(23, "INCONSISTENT_GROUP_PROTOCOL", False, "The group has no protocol in common with this member."),
-    ErrorCode(24, "INVALID_GROUP_ID", False, "The group's name is not legal."),
-    ErrorCode(25, "UNKNOWN_MEMBER_ID", False, "The group does not know this member."),
-    ErrorCode(26, "INVALID_SESSION_TIMEOUT", False, "The session timeout is outside the log's bounds."),
-    ErrorCode(27, "REBALANCE_IN_PROGRESS", False, "The group is rebalancing: rejoin."),
-    ErrorCode(36, "TOPIC_ALREADY_EXISTS", False, "There is a topic of this name."),
-    ErrorCode(37, "INVALID_PARTITIONS", False, "The number of partitions is not legal here."),
-    ErrorCode(38, "INVALID_REPLICATION_FACTOR", False, "The replication factor is larger than the number of brokers."),
-    ErrorCode(40, "INVALID_CONFIG", False, "A configuration key or value is not legal."),
-    ErrorCode(42, "INVALID_REQUEST", False, "The request contradicts the protocol."),
-    ErrorCode(44, "POLICY_VIOLATION", False, "The request breaks a policy of the topic."),
-    ErrorCode(45, "OUT_OF_ORDER_SEQUENCE_NUMBER", False, "A sequence number was skipped."),
-    ErrorCode(47, "INVALID_PRODUCER_EPOCH", False, "The producer's epoch is old."),
-    ErrorCode(48, "INVALID_TXN_STATE", False, "The transaction is not in a state that allows this."),
-    ErrorCode(49, "INVALID_PRODUCER_ID_MAPPING", False, "The producer id is not that of the transactional id."),
-    ErrorCode(50, "INVALID_TRANSACTION_TIMEOUT", False, "The transaction timeout is above the log's maximum."),
-    ErrorCode(51, "CONCURRENT_TRANSACTIONS", True, "The transaction before this one is still being ended."),
-    ErrorCode(52, "TRANSACTION_COORDINATOR_FENCED", False, "A newer transaction coordinator has written here."),
-    ErrorCode(56, "KAFKA_STORAGE_ERROR", True, "The disk failed."),
-    ErrorCode(59, "UNKNOWN_PRODUCER_ID", False, "Nothing is known of this producer any more."),
-    ErrorCode(68, "NON_EMPTY_GROUP", False, "The group has members."),
-    ErrorCode(69, "GROUP_ID_NOT_FOUND", False, "There is no such group."),
-    ErrorCode(76, "UNSUPPORTED_COMPRESSION_TYPE", False, "The codec is not known here."),
-    ErrorCode(79, "MEMBER_ID_REQUIRED", False, "Join again with the member id given."),
-    ErrorCode(81, "GROUP_MAX_SIZE_REACHED", False, "The group has as many members as it may."),
-    ErrorCode(82, "FENCED_INSTANCE_ID", False, "Another member took over the static member's place."),
-    ErrorCode(86, "GROUP_SUBSCRIBED_TO_TOPIC", False, "The group reads the topic."),
-    ErrorCode(87, "INVALID_RECORD", False, "A record breaks a rule of its topic."),
-    ErrorCode(88, "UNSTABLE_OFFSET_COMMIT", True, "A transaction that commits these offsets is still open."),
-    ErrorCode(90, "PRODUCER_FENCED", False, "A newer producer with the same transactional id took over."),
-    ErrorCode(105, "TRANSACTIONAL_ID_NOT_FOUND", False, "There is no such transactional id."),
-)
-
-KAFKA_ERRORS: dict[int, ErrorCode] = {row.code: row for row in _ROWS}
-"""Kafka's error codes by number, as far as this version answers with them."""
+from eventbus.error_codes import KAFKA_ERRORS
 
 
 class EventBusError(Exception):
@@ -347,6 +290,42 @@ class TransactionalIdNotFound(KafkaError):
     code = 105
 
 
+class UnsupportedVersion(KafkaError):
+    """Use a version of the API that the peer serves; ApiVersions tells which."""
+
+    code = 35
+
+
+class FencedMemberEpoch(KafkaError):
+    """Give up all partitions and join again with member epoch 0 (KIP-848)."""
+
+    code = 110
+
+
+class UnreleasedInstanceId(KafkaError):
+    """Stop the static member that has the instance id first, or choose another id."""
+
+    code = 111
+
+
+class UnsupportedAssignor(KafkaError):
+    """Choose a server-side assignor that the group coordinator knows: uniform or range."""
+
+    code = 112
+
+
+class StaleMemberEpoch(KafkaError):
+    """Heartbeat, which tells the member's epoch of now, then try again."""
+
+    code = 113
+
+
+class InvalidRegularExpression(KafkaError):
+    """Mend the pattern of the subscription (RE2 syntax)."""
+
+    code = 128
+
+
 class StorageError(KafkaError):
     """The disk refused: see the operating system's error in the message."""
 
@@ -414,11 +393,17 @@ class StoppedBySignal(EventBusError):
 
 
 def error_for_code(code: int, message: str) -> KafkaError:
-    """The exception for one of Kafka's error codes."""
+    """The exception for one of Kafka's error codes; its ``code`` is that one, also where it has no class of its own."""
+    return _class_for_code(code)(message)
+
+
+@cache
+def _class_for_code(code: int) -> type[KafkaError]:
     for cls in _kafka_classes(KafkaError):
         if cls.code == code:
-            return cls(message)
-    return KafkaError(f"{KAFKA_ERRORS.get(code, KAFKA_ERRORS[-1]).name} ({code}): {message}")
+            return cls
+    row = KAFKA_ERRORS.get(code, KAFKA_ERRORS[-1])
+    return type("KafkaError", (KafkaError,), {"code": row.code, "retriable": row.retriable, "__doc__": row.meaning})
 
 
 def _kafka_classes(root: type[KafkaError]) -> list[type[KafkaError]]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from tests.named import said
+
 Status = Literal["answered", "partly", "later"]
 
 MARK = {"answered": "yes", "partly": "partly", "later": "later"}
@@ -40,13 +42,16 @@ class Section(NamedTuple):
 
 
 C, B, K, L = "tests/client/", "tests/broker/", "eventbus/testing/conformance/", "tests/cli/"
+S, T, X = "tests/server/", "tests/clients/", "tests/kafka/"
+W = L + "test_over_the_wire.py::"
 
 PRODUCERS = Section(
     "Producers", 49, 84,
     (
-        Row(49, "bootstrap.servers, several brokers", "later", "the Kafka backend: the URL names them, "
-            "`kafka://one:9092,two:9092`. The embedded log has no servers: its URL is a directory",
-            (C + "test_config.py::test_kafka_says_that_it_is_not_here_yet",
+        Row(49, "bootstrap.servers, several brokers", "answered",
+            "the URL names them, `kafka://one:9092,two:9092`; the embedded log has no servers: its "
+            "URL is a directory",
+            (X + "test_settings.py::test_brokers",
              L + "test_app.py::test_kafkas_flags_name_the_log_and_the_old_ones_warn")),
         Row(50, "client.id", "answered", '`EventBus(client_id="billing")`; members of a group show it in '
             "`eventbus groups describe`",
@@ -177,8 +182,10 @@ PRODUCERS = Section(
              C + "test_transactions.py::test_whoever_takes_an_id_over_fences_who_had_it",
              C + "test_exactly_once.py::test_transfers_are_made_once"),
             ("06_exactly_once.py",), "guide.md#transactions"),
-        Row(84, "Flume and other programs that write to Kafka", "later", "the network server: whatever speaks Kafka's "
-            "protocol writes to this log, by the brokers' address alone"),
+        Row(84, "Flume and other programs that write to Kafka", "answered",
+            "whatever speaks Kafka's protocol writes to `eventbus serve`, by the brokers' address alone",
+            (T + "test_clients.py::test_what_is_produced_is_consumed_once_and_in_order",
+             T + "test_kafka_tools.py::test_console_producer_and_consumer"), page="clients.md#the-clients-tried"),
     ),
 )  # fmt: skip
 
@@ -368,6 +375,84 @@ CONSUMERS = Section(
     ),
 )  # fmt: skip
 
+COMMANDS = Section(
+    "The command line", 132, 146,
+    (
+        Row(132, "kafka-topics --create --partitions --replication-factor --config", "answered",
+            "the same line behind `eventbus`, on a directory or a server; or `eventbus topics create`",
+            (L + "test_kafka_scripts.py::test_a_script_does_what_it_does",
+             L + "test_topics.py::test_replicas_are_assigned_to_the_one_broker",
+             W + "test_topics"),
+            page="commands.md#kafkas-command-lines"),
+        Row(133, "--list, --describe, their columns", "answered",
+            "Kafka's lines; `--json` for programs; patterns of names and every filter",
+            (L + "test_topics.py::test_create_list_describe_alter_delete",
+             L + "test_topics.py::test_filters_of_describe",
+             L + "test_topics.py::test_patterns_of_names_as_in_kafkas_tool")),
+        Row(134, "--alter --partitions", "answered",
+            "a topic grows; keyed records are warned of",
+            (L + "test_topics.py::test_more_partitions_for_keyed_records_warns",
+             W + "test_topics")),
+        Row(135, "--delete", "answered",
+            "with its records and every group's offsets",
+            (L + "test_topics.py::test_a_name_that_is_there_is_no_pattern",
+             W + "test_topics")),
+        Row(136, "--zookeeper, --broker-list", "answered",
+            "taken for `--bootstrap-server`, with a warning",
+            (L + "test_app.py::test_kafkas_flags_name_the_log_and_the_old_ones_warn",)),
+        Row(137, "kafka-console-producer", "answered",
+            "prompt, keys, headers, every reader property; settings from files and flags",
+            (L + "test_console.py::test_the_prompt_on_a_terminal",
+             L + "test_console.py::test_round_trip_with_keys_and_headers",
+             L + "test_console.py::test_the_producers_flags_properties_and_files")),
+        Row(138, "kafka-console-consumer", "answered",
+            "from the beginning, an offset, as a group; formatters and deserializers by their names",
+            (L + "test_console.py::test_where_to_start",
+             L + "test_console.py::test_deserializers_by_their_names",
+             L + "test_console.py::test_topics_by_pattern",
+             L + "test_console.py::test_the_consumers_flags_properties_and_files")),
+        Row(139, "kafka-get-offsets", "answered",
+            "by time, pattern of topics and partitions",
+            (L + "test_offsets.py::test_by_time_in_the_lines_of_kafkas_tool",
+             L + "test_offsets.py::test_topics_and_partitions_by_pattern")),
+        Row(140, "kafka-consumer-groups --list --describe", "answered",
+            "state, members, offsets, lag, who is idle; of one group or all",
+            (L + "test_groups.py::test_describe_shows_state_offsets_and_lag",
+             L + "test_groups.py::test_several_groups_and_all_of_them",
+             W + "test_records_offsets_and_groups")),
+        Row(141, "--reset-offsets, every way", "answered",
+            "shown first, done with `--execute`; plans go to a file and come from one",
+            (L + "test_groups.py::test_where_to",
+             L + "test_groups.py::test_a_plan_is_exported_changed_and_taken_from_its_file",
+             L + "test_groups.py::test_a_group_with_members_is_left_alone")),
+        Row(142, "kafka-producer-perf-test, kafka-consumer-perf-test", "answered",
+            "Kafka's lines; transactions, warm-up, payload files",
+            (L + "test_perf.py::test_produce_prints_the_line_of_kafkas_tool",
+             L + "test_perf.py::test_transactions_of_a_producer",
+             L + "test_perf.py::test_the_consumers_settings_metrics_and_details",
+             W + "test_perf_and_transactions")),
+        Row(143, "kafka-dump-log", "answered",
+            "batches, records, indexes, snapshots; committed offsets, transactions, metadata decoded",
+            (L + "test_logs.py::test_dump_in_the_words_of_kafkas_tool",
+             L + "test_logs.py::test_flags_of_kafkas_dump_tool",
+             L + "test_logs.py::test_committed_offsets_and_groups_are_decoded",
+             L + "test_logs.py::test_transactions_are_decoded")),
+        Row(144, "kafka-server-start, kafka-server-stop", "answered",
+            "`eventbus serve`, with the same server.properties; Ctrl-C or SIGTERM stops it in order",
+            (L + "test_serve.py::test_it_serves_until_a_signal_and_leaves_the_log_in_order",
+             L + "test_serve.py::test_a_server_properties_file"),
+            page="serve.md#settings"),
+        Row(145, "docker-compose files, cleaning up", "answered",
+            "there is nothing to compose; `eventbus serve --ephemeral` leaves nothing behind, and a directory "
+            "survives restarts",
+            (L + "test_serve.py::test_nothing_is_kept_of_an_ephemeral_log",
+             S + "test_shared_log.py::test_what_a_bus_sends_a_client_reads"),
+            page="serve.md#in-tests"),
+        Row(146, "running it on Windows", "partly",
+            "pure Python, so the package installs there; its tests have not been run there, nor has its server"),
+    ),
+)  # fmt: skip
+
 DEMOS = Section(
     "Things to try", 166, 183,
     (
@@ -384,10 +469,9 @@ DEMOS = Section(
             ("09_rebalance.py",)),
         Row(171, "add a partition while consuming", "answered", "it is taken up, and keys move", (),
             ("10_add_a_partition.py",)),
-        Row(172, "a perf test against a running consumer", "partly",
-            "`eventbus perf produce` and `consume`, then the lag; "
-            "side by side needs the network server, since one process has the log",
-            (L + "test_perf.py::test_produce_prints_the_line_of_kafkas_tool",
+        Row(172, "a perf test against a running consumer", "answered",
+            "`eventbus perf produce` and `consume`, side by side on `eventbus serve`",
+            (L + "test_perf.py::test_produce_prints_the_line_of_kafkas_tool", W + "test_perf_and_transactions",
              L + "test_perf.py::test_a_group_commits_what_was_read"), (), "guide.md#measuring"),
         Row(173, "three brokers, one of them dies", "later",
             "the Kafka backend, on a real cluster: this log has one copy"),
@@ -417,7 +501,7 @@ DEMOS = Section(
     ),
 )  # fmt: skip
 
-SECTIONS = (PRODUCERS, CONSUMERS, DEMOS)
+SECTIONS = (PRODUCERS, CONSUMERS, COMMANDS, DEMOS)
 
 CORRECTIONS = (
     ("`acks=2` waits for a quorum", "the values are 0, 1 and all (-1)"),
@@ -458,14 +542,9 @@ def render() -> str:
 def _line(row: Row) -> str:
     see = [f"[{_title(row.page)}]({row.page})"] if row.page else []
     see += [f"[{name.removesuffix('.py')}](../examples/{name})" for name in row.examples]
-    see += [f"[{_short(test)}](../{test.partition('::')[0]})" for test in row.tests]
+    see += [f"[{said(test)}](../{test.partition('::')[0]})" for test in row.tests]
     return f"| {row.number} | {row.item} | {MARK[row.status]} | {row.answer} | {' · '.join(see)} |"
 
 
 def _title(page: str) -> str:
     return page.partition("#")[2].replace("-", " ")
-
-
-def _short(test: str) -> str:
-    """``test_a_batch`` as people read it: a batch."""
-    return test.partition("::")[2].removeprefix("test_").replace("_", " ")

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from tests.checklist import CORRECTIONS, SECTIONS, Row, Section, render
+from tests.named import ROOT, check_named
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "checklist.md"
 ROWS = [row for section in SECTIONS for row in section.rows]
-
-
-@cache
-def functions(path: str) -> frozenset[str]:
-    """The top-level functions of a file."""
-    tree = ast.parse((ROOT / path).read_text("utf-8"))
-    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 @cache
@@ -48,8 +39,7 @@ def test_no_row_is_missing(section: Section) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row.number))
 def test_what_a_row_names_is_there(row: Row) -> None:
     for test in row.tests:
-        path, _, name = test.partition("::")
-        assert name in functions(path), f"{path} has no {name}"
+        check_named(test)
     for example in row.examples:
         assert (ROOT / "examples" / example).is_file(), f"there is no examples/{example}"
     if row.page:

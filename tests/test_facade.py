@@ -65,7 +65,8 @@ def test_every_kafka_error_has_a_row_and_agrees_with_it(cls: type[KafkaError]) -
 def test_a_code_finds_its_class(code: int) -> None:
     error = error_for_code(code, "message")
     owners = [cls for cls in KAFKA_CLASSES if "code" in cls.__dict__ and cls.code == code and cls is not KafkaError]
-    assert [type(error)] == owners if owners else type(error) is KafkaError
+    assert [type(error)] == owners or not owners
+    assert (error.code, error.retriable or bool(owners)) == (code, KAFKA_ERRORS[code].retriable or bool(owners))
     assert "message" in str(error)
 
 

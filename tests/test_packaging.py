@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -84,9 +85,47 @@ def test_every_module_that_needs_no_extra_imports_with_the_base_dependencies_alo
     assert printed == "imported\n"
 
 
+def imports_at_once(tree: ast.Module) -> set[str]:
+    """The top-level names that importing a module imports: nothing of functions, nor for type checkers alone."""
+    found: set[str] = set()
+    nodes: list[ast.stmt] = [*tree.body]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import):
+            found |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            nodes += node.orelse
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            nodes += [*node.body, *getattr(node, "orelse", ())]
+    return found
+
+
+def test_what_is_imported_is_a_dependency_by_itself() -> None:
+    """Not by way of another: sniffio came with trio once, and a plain installation could not serve."""
+    dependencies = {requirement.split(">")[0] for requirement in PYPROJECT["project"]["dependencies"]}
+    ours = {*dependencies, *PACKAGES, *sys.stdlib_module_names}
+    optional = {  # modules that are imported where their extra is installed
+        "eventbus/backends/kafka": {"confluent_kafka"},
+        "eventbus/records/columnar.py": {"numpy"},
+        "eventbus/testing": {"pytest", "_pytest"},
+        "outbox": {"sqlalchemy"},
+        "spark_sinks": {"pyspark", "pyarrow", "numpy"},
+    }
+    foreign: dict[str, set[str]] = {}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            name = path.relative_to(ROOT).as_posix()
+            allowed = ours.union(*(libraries for start, libraries in optional.items() if name.startswith(start)))
+            if unknown := imports_at_once(ast.parse(path.read_text("utf-8"))) - allowed:
+                foreign[name] = unknown
+    assert foreign == {}
+
+
 def test_extras_are_the_promised_ones_and_all_holds_those_for_users() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
-    assert set(extras) == {"kafka", "avro", "sql", "spark", "console", "demo", "dev", "bench", "all"}
+    assert set(extras) == {"kafka", "avro", "sql", "spark", "console", "uvloop", "demo", "dev", "bench", "fuzz", "all"}
     assert extras["all"] == ["eventbus-log[kafka,avro,sql,spark,console]"]
 
 

@@ -7,11 +7,15 @@ Each page is one test with a folder of its own, its blocks run from top to botto
 - ``bash`` / ``sh``: the lines are commands. ``console``: lines after ``$ `` are commands, the others what they print.
   Commands that start with ``eventbus``, ``python`` or a small Unix tool are run and must succeed; ``make``, ``pip`` and
   the like are not run; a command of neither kind fails the test. A shown ``^C`` means: wait for the lines before it,
-  then interrupt.
+  then interrupt. A command that ends with ``&`` goes on beside the rest of its page, once the shown lines came; it is
+  interrupted at the page's end. Port 9092 stands for a free one.
 - Shown output is compared loosely: digits may be others, blanks may differ, ``...`` stands for anything, lines may be
   left out.
+- ``js`` and ``properties``: saved under the name in the first line (``// name.cjs``, ``# name.properties``), for the
+  command that uses it.
 - ``<!-- not run: REASON -->`` on the line before a block leaves it out; ``<!-- continues -->`` puts the previous
-  Python block in front of it; ``<!-- needs: LIBRARY -->`` leaves it out where that is no base dependency.
+  Python block in front of it; ``<!-- needs: LIBRARY -->`` leaves it out where that is no base dependency, and
+  ``<!-- needs program: NAME -->`` where other people's program is not on the machine (CI has them all).
 """
 
 from __future__ import annotations
@@ -20,19 +24,25 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.clients import programs
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = {"eventbus", "python", "echo", "printf", "cat", "head", "tail", "ls", "seq", "rm", "mkdir", "wc", "sort", "grep"}
+RUN |= {"kcat", "node", "kafka-topics.sh", "kafka-console-consumer.sh", "kafka-consumer-groups.sh"}
 NOT_RUN = {"make", "pip", "git", "cd", "apt", "apt-get", "brew", "docker", "uv", "source", "sudo"}
 TIMEOUT_S = 60
+STANDARD_PORT = "9092"
 
 FENCE = re.compile(r"(?:^<!-- *(?P<mark>[^\n]*?) *-->\n)?^```(?P<kind>\w+)[^\n]*\n(?P<body>.*?)^```$", re.M | re.S)
 RUNNER = """
@@ -111,29 +121,54 @@ class Page:
         self.folder = folder
         self.base_dependencies = base_dependencies
         self.previous = ""
+        self.port = str(free_port())
+        self.beside: list[tuple[subprocess.Popen[str], str]] = []
         keep = {name: value for name, value in os.environ.items() if not name.startswith("EVENTBUS_")}
-        search = os.pathsep.join([str(Path(sys.executable).parent), keep.get("PATH", "")])
-        self.environment = {**keep, "PATH": search, "NO_COLOR": "1", "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
+        others = programs.environment()
+        search = os.pathsep.join([str(Path(sys.executable).parent), keep.get("PATH", ""), others.pop("PATH")])
+        self.environment = {
+            **keep,
+            **others,
+            "PATH": search,
+            "NO_COLOR": "1",
+            "COLUMNS": "120",
+            "PYTHONUNBUFFERED": "1",
+        }
 
     def run(self) -> None:
+        try:
+            self.run_blocks()
+        finally:
+            for process, _ in self.beside:
+                os.killpg(process.pid, signal.SIGINT)
+            for process, where in self.beside:
+                rest = process.communicate(timeout=TIMEOUT_S)[0]
+                assert process.returncode in (0, 130, -signal.SIGINT), f"{where}: {process.returncode}\n{rest}"
+
+    def run_blocks(self) -> None:
         for position, block in enumerate(self.blocks):
             if block.mark.startswith("not run:") or self.lacks(block):
                 continue
             if block.kind == "python":
                 self.run_python(block, "".join(later.body for later in self.blocks[position + 1 :]))
+            elif block.kind in ("js", "properties"):
+                self.save_file(block)
             elif block.kind in ("bash", "sh", "console"):
                 for command in list(commands_of(block)):
                     if is_run(command.text):
                         self.run_command(command, f"line {block.line}: $ {command.text}")
 
     def lacks(self, block: Block) -> bool:
-        """Whether a library is missing that this run may do without."""
+        """Whether a library or a program is missing that this run may do without."""
+        if block.mark.startswith("needs program:"):
+            return programs.missing(block.mark.removeprefix("needs program:").strip()) is not None
         library = block.mark.removeprefix("needs:").strip() if block.mark.startswith("needs:") else ""
         return bool(library) and self.base_dependencies and importlib.util.find_spec(library) is None
 
     def run_python(self, block: Block, later: str) -> None:
         code = self.previous + block.body if block.mark == "continues" else block.body
         self.previous = code
+        code = code.replace(STANDARD_PORT, self.port)
         named = re.match(r"# ([\w/]+)\.py\n", block.body)
         name = named[1] if named else f"block_line_{block.line}"
         path = self.folder / f"{name}.py"
@@ -143,8 +178,19 @@ class Page:
             return
         self.check([sys.executable, "-c", RUNNER, path.name], f"line {block.line}: python", [])
 
+    def save_file(self, block: Block) -> None:
+        named = re.match(r"(?://|#) ([\w.]+)\n", block.body)
+        assert named, f"line {block.line}: a file's first line is its name, as in // name.cjs"
+        (self.folder / named[1]).write_text(block.body.replace(STANDARD_PORT, self.port), "utf-8")
+
     def run_command(self, command: Command, where: str) -> None:
-        if "^C" in command.shown:
+        text = command.text.replace(STANDARD_PORT, self.port)
+        if text.startswith("eventbus serve") and "--port" not in text and "--listener" not in text:
+            text = text.replace("eventbus serve", f"eventbus serve --port {self.port}", 1)
+        command = Command(text.removesuffix("&").rstrip(), command.shown)
+        if text.endswith("&"):
+            self.leave_beside(command, where)
+        elif "^C" in command.shown:
             self.interrupt(command, where)
         else:
             self.check(["bash", "-o", "pipefail", "-c", command.text], where, command.shown)
@@ -163,9 +209,8 @@ class Page:
         assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}"
         assert missing(shown, done.stdout) == [], f"{where} printed\n{done.stdout}"
 
-    def interrupt(self, command: Command, where: str) -> None:
-        """Run until everything shown before ``^C`` was printed, then press Ctrl-C: it must stop by itself."""
-        before, printed = command.shown[: command.shown.index("^C")], ""
+    def begin(self, command: Command, shown: list[str], where: str) -> tuple[subprocess.Popen[str], str]:
+        """A process in a group of its own, and what it printed until all of ``shown`` was there."""
         process = subprocess.Popen(
             ["bash", "-c", f"exec {command.text}"],
             cwd=self.folder,
@@ -176,20 +221,44 @@ class Page:
             start_new_session=True,
         )
         assert process.stdout is not None
+        printed = ""
+        killer = threading.Timer(TIMEOUT_S, process.kill)  # what is shown never came
+        killer.start()
+        while missing(shown, printed):
+            line = process.stdout.readline()
+            if not line:
+                process.stdout.close()
+                process.wait()
+                raise AssertionError(f"{where} ended too early\n{printed}")
+            printed += line
+        killer.cancel()
+        return process, printed
+
+    def leave_beside(self, command: Command, where: str) -> None:
+        """Run until everything shown was printed; go on while it runs."""
+        process, _ = self.begin(command, command.shown, where)
+        self.beside.append((process, where))
+
+    def interrupt(self, command: Command, where: str) -> None:
+        """Run until everything shown before ``^C`` was printed, then press Ctrl-C: it must stop by itself."""
+        before = command.shown[: command.shown.index("^C")]
+        process, printed = self.begin(command, before, where)
         try:
-            while missing(before, printed):
-                line = process.stdout.readline()
-                assert line, f"{where} ended too early\n{printed}"
-                printed += line
             os.killpg(process.pid, signal.SIGINT)
             printed += process.communicate(timeout=TIMEOUT_S)[0]
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            process.stdout.close()
-            process.wait()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
         assert process.returncode in (0, 130, -signal.SIGINT), f"{where}: exit code {process.returncode}\n{printed}"
         assert missing(command.shown, printed) == [], f"{where} printed\n{printed}"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 @pytest.mark.timeout(600)  # a page is dozens of processes; each has TIMEOUT_S
@@ -242,6 +311,18 @@ def test_an_interrupted_command_must_stop(tmp_path: Path) -> None:
     page(tmp_path, text).run()
     with pytest.raises(AssertionError):
         page(tmp_path, text.replace("\ndrained\n", "\nnothing lost\n")).run()
+
+
+def test_a_command_may_go_on_beside_the_rest_of_its_page(tmp_path: Path) -> None:
+    body = (
+        "import pathlib, time\ntry:\n    print('ready')\n    time.sleep(60)\nexcept KeyboardInterrupt:\n"
+        "    pathlib.Path('ended').touch()\n"
+    )
+    text = f"```python\n# app.py\n{body}```\n```console\n$ python app.py &\nready\n$ ls\napp.py\n```\n"
+    page(tmp_path, text).run()
+    assert (tmp_path / "ended").exists()
+    with pytest.raises(AssertionError, match="ended too early"):
+        page(tmp_path, text.replace("\nready\n", "\nsteady\n").replace("sleep(60)", "sleep(0)")).run()
 
 
 def test_a_block_may_be_left_out_with_a_reason(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from eventbus.testing.faults import Faults
     from eventbus.testing.faulty import FaultyBackend
     from eventbus.testing.log import TestLog
+    from eventbus.testing.server import KafkaServer
     from eventbus.testing.testbus import TestBus, in_memory
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "FakeClock",
     "Faults",
     "FaultyBackend",
+    "KafkaServer",
     "TestBus",
     "TestLog",
     "crash_points",
@@ -41,6 +43,7 @@ _HOMES = {
     "FakeClock": "eventbus.testing.clock",
     "Faults": "eventbus.testing.faults",
     "FaultyBackend": "eventbus.testing.faulty",
+    "KafkaServer": "eventbus.testing.server",
     "TestBus": "eventbus.testing.testbus",
     "TestLog": "eventbus.testing.log",
     "crash_points": "eventbus.testing.crash_trials",

@@ -79,9 +79,9 @@ class _UnderTest(EmbeddedBackend):
         self._clock = clock
         self.closing = anyio.Event()
 
-    async def start(self) -> None:
+    async def start(self, *, clients_may_return: bool = False) -> None:
         self.closing = anyio.Event()
-        await super().start()
+        await super().start(clients_may_return=clients_may_return)
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""Pytest's fixtures ``clock`` and ``bus``; pytest finds them by itself where the distribution is installed.
+"""Pytest's fixtures ``clock``, ``bus`` and ``kafka_server``, found by itself where the distribution is installed.
 
 Nothing of the client is loaded before a test asks for one of them.
 """
@@ -14,6 +14,7 @@ from eventbus.testing.fixtures import setting_up
 
 if TYPE_CHECKING:
     from eventbus.testing.clock import FakeClock
+    from eventbus.testing.server import KafkaServer
     from eventbus.testing.testbus import TestBus
 
 
@@ -33,6 +34,15 @@ def bus(clock: Any) -> TestBus:
 
     # A project may have a fixture called clock of its own, which goes before this plugin's.
     return TestBus(clock=clock if isinstance(clock, FakeClock) else None)
+
+
+@pytest.fixture
+def kafka_server() -> Generator[KafkaServer]:
+    """A Kafka of this test's own, in memory, in a thread: give clients ``kafka_server.bootstrap``."""
+    from eventbus.testing.server import KafkaServer
+
+    with KafkaServer() as server:
+        yield server
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,6 +1,6 @@
 """Measure the figures of docs/benchmarks.md beside their peers and print one table.
 
-python tests/benchmarks/bench.py [--quick] [--only E1,G4] [--rounds 5] [--dir FOLDER] [--markdown docs/benchmarks.md]
+python tests/benchmarks/bench.py [--wire] [--quick] [--only E1,G4] [--rounds 5] [--dir FOLDER] [--markdown PAGE]
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import growth
 import handlers
 import peers
 import transactions
-from figures import FIGURES
+import wire
+from figures import FIGURES, WIRE_FIGURES
 from harness import CASES, Row, judge, markdown_table, plain_table, run_cases, run_here
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
@@ -41,6 +42,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes and one round: does it all run?")
     parser.add_argument("--only", default="", help="figures to measure, by id: E1,G4")
+    parser.add_argument("--wire", action="store_true", help="the figures of `eventbus serve`, beside Apache Kafka")
     parser.add_argument("--rounds", type=int, help="rounds of every case (default: 5; 1 with --quick)")
     parser.add_argument(
         "--dir", help="folder to write in; name a disk, not a memory file system (default: the system's)"
@@ -68,9 +70,10 @@ def main() -> None:
         run_here(chosen.child, chosen.n)
         return
     wanted = {name.strip().lower() for name in chosen.only.split(",") if name.strip()}
-    figures = [figure for figure in FIGURES if not wanted or figure.id.lower() in wanted]
+    known = WIRE_FIGURES if chosen.wire else FIGURES
+    figures = [figure for figure in known if not wanted or figure.id.lower() in wanted]
     if not figures:
-        sys.exit(f"no figure {chosen.only!r}; there are {', '.join(figure.id for figure in FIGURES)}")
+        sys.exit(f"no figure {chosen.only!r}; there are {', '.join(figure.id for figure in known)}")
     places = [place for figure in figures for place in (figure.ours, figure.beside) if place]
     names = list(dict.fromkeys(place.partition(":")[0] for place in places))
     unknown = [name for name in names if name not in CASES]

