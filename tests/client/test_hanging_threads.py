@@ -79,7 +79,7 @@ WAYS = [
 ENDS = ["deadline", "second signal", "crash", "cancelled"]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "+".join(way) or "plain")
 @pytest.mark.parametrize("end", ENDS)
 @on_both
 async def test_closing_ends(end: str, way: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
