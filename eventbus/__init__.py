@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from eventbus.client.handling.middleware import CallNext, Middleware
     from eventbus.client.health import BusHealth, HandlerHealth
     from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
+    from eventbus.client.log_url import log_url
     from eventbus.client.producer import Producer
     from eventbus.client.reading import ConsumerRecords
     from eventbus.client.transaction import Transaction
@@ -75,6 +76,7 @@ __all__ = [
     "TransactionOutcomeUnknown",
     "__version__",
     "consumer",
+    "log_url",
     "producer",
 ]
 
@@ -94,6 +96,7 @@ _HOMES = {
     "ProducerRecord": "eventbus.client.interceptors",
     "CallNext": "eventbus.client.handling.middleware",
     "Middleware": "eventbus.client.handling.middleware",
+    "log_url": "eventbus.client.log_url",
     "Producer": "eventbus.client.producer",
     "ConsumerRecords": "eventbus.client.reading",
     "Transaction": "eventbus.client.transaction",

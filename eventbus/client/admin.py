@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import anyio
 
 from eventbus.backends.base import Backend
 from eventbus.broker import TopicDescription, TopicSpec
@@ -14,7 +17,7 @@ from eventbus.coordinator.requests import (
     TransactionDescription,
     TransactionListing,
 )
-from eventbus.errors import KafkaError
+from eventbus.errors import EventBusError, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.types import (
     IsolationLevel,
     OffsetAndMetadata,
@@ -26,6 +29,8 @@ from eventbus.types import (
 if TYPE_CHECKING:
     from eventbus.backends.security import SecurityDoor
 
+logger = logging.getLogger("eventbus")
+
 
 class Admin:
     """Administration, the same on every backend. Every change is durable when its call returns."""
@@ -34,6 +39,7 @@ class Admin:
         """``check_home`` raises ConfigError where the log is not to be used, naming what was tried."""
         self._log = backend
         self._check_home = check_home
+        self._temporary: list[str] = []
 
     @property
     def _backend(self) -> Backend:
@@ -47,17 +53,49 @@ class Admin:
         replication_factor: int = -1,
         configs: Mapping[str, Any] | None = None,
         *,
+        temporary: bool = False,
         validate_only: bool = False,
     ) -> TopicDescription:
-        """Create one topic; -1 stands for the log's default.
+        """Create one topic; -1 stands for the log's default. A ``temporary`` one is deleted as the bus closes.
 
         Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor, InvalidConfig.
         """
         spec = TopicSpec(name, partitions, replication_factor, {k: as_text(v) for k, v in (configs or {}).items()})
+        if temporary and not validate_only:
+            return (await self.create_temporary([spec]))[0]
         result = (await self._backend.create_topics([spec], validate_only=validate_only))[name]
         if isinstance(result, KafkaError):
             raise result
         return result
+
+    async def create_temporary(self, specs: Sequence[TopicSpec]) -> list[TopicDescription]:
+        """Create topics that `delete_temporary` deletes. Raises what `create_topic` raises; TopicAlreadyExists says how
+        to be rid of what a killed run has left."""
+        results = await self._backend.create_topics(specs) if specs else {}
+        created = [result for result in results.values() if not isinstance(result, KafkaError)]
+        self._temporary += [topic.name for topic in created]
+        for name, result in results.items():
+            if isinstance(result, TopicAlreadyExists):
+                raise TopicAlreadyExists(
+                    f"topic {name!r} is there already, and a temporary topic is made anew. Left by a run that was "
+                    f"killed? eventbus topics delete {name}. Somebody else's? Then take another name, or another log"
+                )
+            if isinstance(result, KafkaError):
+                raise result
+        return created
+
+    async def delete_temporary(self) -> None:
+        """Delete the temporary topics; the bus does it as it closes. What cannot be deleted is named in a warning."""
+        names, self._temporary = self._temporary, []
+        if not names:
+            return
+        with anyio.CancelScope(shield=True):  # whoever is cancelled leaves no topics behind either
+            try:
+                await self._log.delete_topics(names)
+            except UnknownTopicOrPartition:
+                pass  # the program has deleted it itself
+            except EventBusError as error:
+                logger.warning("temporary topics are left behind, %s: %s", ", ".join(names), error)
 
     async def create_topics(
         self, specs: Sequence[TopicSpec], *, validate_only: bool = False

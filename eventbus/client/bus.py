@@ -211,6 +211,8 @@ class EventBus(Declarations, Sending):
             self._hears_signals = False
             self._stopped_by = None
             stack.callback(self._forget_run)
+            stack.push_async_callback(self.admin.delete_temporary)
+            await self.admin.create_temporary([self._topics[name] for name in sorted(self._temporary)])
             await prepare_topics(self._backend, self._topics, members)
             watch = watch_loop(self._handlers, self._middleware, self._slow_loop_ms, self._backend.timers)
             if watch is not None:

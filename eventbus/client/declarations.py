@@ -29,6 +29,7 @@ class Declarations(ABC):
         self._handlers: list[Handler[Any, Any]] = []
         self._functions: list[ProducerFunction[Any, Any]] = []
         self._topics: dict[str, TopicSpec] = {}
+        self._temporary: set[str] = set()
 
     @property
     @abstractmethod
@@ -46,8 +47,13 @@ class Declarations(ABC):
         partitions: int | None = None,
         replication_factor: int = -1,
         configs: Mapping[str, Any] | None = None,
+        temporary: bool = False,
     ) -> None:
-        """Declare a topic: created at start if it is missing, left as it is if it exists."""
+        """Declare a topic: created at start if it is missing, left as it is if it exists.
+
+        ``temporary``: a topic of this run alone, deleted as the bus closes. Then one that exists is somebody else's:
+        the start raises TopicAlreadyExists, and nothing is touched.
+        """
         count = -1 if partitions is None else partitions
         spec = TopicSpec(
             name, count, replication_factor, {key: as_text(value) for key, value in (configs or {}).items()}
@@ -56,6 +62,8 @@ class Declarations(ABC):
         if known is not None and known != spec and known.partitions != -1:
             raise ConfigError(f"topic {name!r} is declared twice, differently: {known} and {spec}")
         self._topics[name] = spec
+        if temporary:
+            self._temporary.add(name)
 
     def consumer(self, topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Decorate a handler of ``topics``; see `eventbus.consumer` for the options."""

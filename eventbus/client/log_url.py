@@ -1,0 +1,33 @@
+"""Which log a program is on: said where it is started, not where it is written."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from eventbus.errors import ConfigError
+
+
+def log_url(default: str = "file://./data") -> str:
+    """The log's URL: ``--url`` of the command line, else ``EVENTBUS_URL`` of the environment, else ``default``.
+
+    So one program runs on ``memory://``, ``file://./data`` and ``kafka://host:9092``: ``python app.py --url ...``, or
+    ``eventbus run app:bus --url ...``. A bare ``memory://`` stands for the default where that is in memory too: only
+    the program knows whether its buses are to meet in one log (``memory://name``).
+
+    Raises ConfigError for a ``--url`` without its value.
+    """
+    url = _from_command_line() or os.environ.get("EVENTBUS_URL") or default
+    return default if url == "memory://" and default.startswith(url) else url
+
+
+def _from_command_line() -> str | None:
+    words = iter(sys.argv[1:])
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag == "--url":
+            value = value if equals else next(words, "")
+            if not value:
+                raise ConfigError("--url needs a log, as in: --url file://./data, --url kafka://localhost:9092")
+            return value
+    return None
