@@ -111,7 +111,7 @@ def test_whatever_is_taken_agrees_with_python(text: str, given_names: list[str])
     except InvalidRegularExpression:
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # "[[", "[--", "[||": sets that Python may read otherwise one day
+        warnings.simplefilter("ignore", FutureWarning)  # "[[", "[--", "[||": sets Python may read otherwise one day
         try:
             python = re.compile(text)
         except re.error:
