@@ -22,11 +22,12 @@ help: ## show this list
 demo: $(VENV)/.installed-demo ## the whole story on 336,776 real flights (ARGS="--quick": a slice, no Spark)
 	$(BIN)/eventbus demo $(ARGS)
 
+# On a worker per core, unless ARGS picks tests or looks into them (-k, a path, -s, --pdb): see tests/parallel.py.
 test: $(VENV)/.installed-dev ## the quick tier of the tests
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n auto -m "not slow" $(ARGS)
 
 test-full: $(VENV)/.installed-dev ## every test, the slow ones too
-	$(BIN)/python -m pytest --hypothesis-profile=random $(ARGS)
+	$(BIN)/python -m pytest -n auto --hypothesis-profile=random $(ARGS)
 
 bench: $(VENV)/.installed-bench ## the figures beside their peers (ARGS="--quick", "--only E1,E2", "--markdown docs/benchmarks.md")
 	$(BIN)/python tests/benchmarks/bench.py $(ARGS)
