@@ -142,6 +142,7 @@ async function group({ bootstrap, topic, group, strategy }) {
   await until(() => one.held.length === 2 && two.held.length === 2);
   const moved = one.gaveUp;
   const shares = [[...one.held].sort(), [...two.held].sort()];
+  await new Promise((resolve) => one.stream.once('fetch', resolve)); // asked for what it held before, and would read it
   await send(bootstrap, topic, 40);
   await until(() => one.seen.length + two.seen.length >= 40);
   const seen = values([...one.seen, ...two.seen]).sort();
