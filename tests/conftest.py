@@ -50,10 +50,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> object:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     from tests.parallel import Pieces
 
-    return Pieces(config)
+    return Pieces(config, log)
 
 
 @pytest.fixture
