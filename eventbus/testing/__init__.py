@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from eventbus.testing.faults import Faults
     from eventbus.testing.faulty import FaultyBackend
     from eventbus.testing.log import TestLog
+    from eventbus.testing.real_kafka import KafkaNode, RealKafka
     from eventbus.testing.server import KafkaServer
     from eventbus.testing.testbus import TestBus, in_memory
 
@@ -30,7 +31,9 @@ __all__ = [
     "FakeClock",
     "Faults",
     "FaultyBackend",
+    "KafkaNode",
     "KafkaServer",
+    "RealKafka",
     "TestBus",
     "TestLog",
     "crash_points",
@@ -43,7 +46,9 @@ _HOMES = {
     "FakeClock": "eventbus.testing.clock",
     "Faults": "eventbus.testing.faults",
     "FaultyBackend": "eventbus.testing.faulty",
+    "KafkaNode": "eventbus.testing.real_kafka",
     "KafkaServer": "eventbus.testing.server",
+    "RealKafka": "eventbus.testing.real_kafka",
     "TestBus": "eventbus.testing.testbus",
     "TestLog": "eventbus.testing.log",
     "crash_points": "eventbus.testing.crash_trials",

@@ -85,12 +85,12 @@ def _ready_s(port: int, began: float, process: subprocess.Popen[bytes]) -> float
 def kafka(folder: Path, **properties: str) -> Iterator[Running]:
     """A real broker: one KRaft node."""
     sys.path.insert(0, str(ROOT))
+    from eventbus.testing import RealKafka
     from tests.clients.jars import NotAvailableError
-    from tests.clients.real_kafka import RealKafka
 
-    broker = RealKafka(folder / "kafka", properties=properties)
-    began = time.perf_counter()
     try:
+        broker = RealKafka(folder / "kafka", properties=properties)
+        began = time.perf_counter()
         broker.start()
     except (NotAvailableError, OSError, RuntimeError) as error:
         raise Skip(f"no Apache Kafka here: {error}") from error

@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from eventbus.testing import RealKafka
 from tests.clients import matrix, modules
 from tests.clients.jars import LATEST, OLD, NotAvailableError, class_path
-from tests.clients.real_kafka import RealKafka
 from tests.clients.serving import Served
 from tests.clients.tools import KafkaTools, compiled
 

@@ -17,9 +17,8 @@ import pytest
 from eventbus.protocol import messages as m
 from eventbus.server import Listener, ServerConfig
 from eventbus.server.security.config import SecurityConfig
-from eventbus.testing import KafkaServer
+from eventbus.testing import KafkaServer, RealKafka
 from tests.clients.conftest import or_skip
-from tests.clients.real_kafka import RealKafka
 from tests.clients.sockets import PATIENCE_SECONDS, Socket
 
 ANYTHING: dict[str, Any] = {

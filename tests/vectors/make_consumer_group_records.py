@@ -24,7 +24,7 @@ import confluent_kafka.admin  # noqa: E402 - the path is set above
 from eventbus.coordinator.assignors import Subscription  # noqa: E402
 from eventbus.coordinator.consumer_protocol import encode_subscription  # noqa: E402
 from eventbus.server import Listener  # noqa: E402
-from tests.clients.real_kafka import RealKafka  # noqa: E402
+from eventbus.testing import RealKafka  # noqa: E402
 from tests.server.consumer_group_answers import Consumer, create, describe, ready  # noqa: E402
 from tests.server.groups import Member  # noqa: E402
 from tests.server.wire import WireClient  # noqa: E402

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from eventbus.server import Listener  # noqa: E402 - the path is set above
-from tests.clients.real_kafka import RealKafka  # noqa: E402
+from eventbus.testing import RealKafka  # noqa: E402
 from tests.server.group_answers import play_on  # noqa: E402
 
 

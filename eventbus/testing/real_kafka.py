@@ -1,0 +1,352 @@
+"""Apache Kafka itself, for tests: KRaft nodes in folders of their own, on free ports of 127.0.0.1, without containers.
+
+    with RealKafka(folder, nodes=3) as kafka:
+        EventBus(kafka.url)                          # "kafka://127.0.0.1:21123,127.0.0.1:21125,127.0.0.1:21127"
+        kafka.nodes[0].kill()                        # what a crash of a broker is to its clients
+        kafka.nodes[0].start()
+
+Needs Java 17 and, once per machine, Maven: `eventbus.testing.kafka_jars` fetches what runs.
+By hand, until Ctrl-C: ``python -m eventbus.testing.real_kafka [--nodes 3] [--version 4.3.1] [KEY=VALUE ...]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from eventbus.testing.kafka_jars import LATEST, class_path, java
+
+CLUSTER_ID = "ZXZlbnRidXMtb3JhY2xlMQ"
+START_S = 60
+STOP_S = 30
+
+_EVERYWHERE = {
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+_ALONE = {
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+_TOGETHER = {
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+    "share.coordinator.state.topic.num.partitions": "3",
+    # A broker that is gone is found out, and replaced as a leader, within about four seconds; Kafka's own 9 s and 2 s
+    # are for machines that share a network.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "controller.quorum.fetch.timeout.ms": "1500",
+    "controller.quorum.election.timeout.ms": "750",
+    "controller.quorum.election.backoff.max.ms": "500",
+    "replica.lag.time.max.ms": "5000",
+    "replica.fetch.backoff.ms": "200",
+}
+
+
+class KafkaNode:
+    """One process of the cluster: a broker that is also a controller."""
+
+    def __init__(self, number: int, folder: Path, version: str, properties: dict[str, str], options: list[str]) -> None:
+        self.id = number
+        self.folder = folder
+        self.version = version
+        self.properties = properties
+        """Its ``server.properties``; what is changed here counts from the next `start` on."""
+        self.logs = Path(properties["log.dirs"])
+        """Where it keeps its segments (``<topic>-<partition>/``)."""
+        self.output = folder / "broker.out"
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def port(self) -> int:
+        return int(self.properties["listeners"].partition(",")[0].rpartition(":")[2])
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Its process, for reading its CPU time and memory."""
+        assert self._process is not None, f"node {self.id} is not running"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Returns when clients can connect. A second start continues with the same folder.
+
+        Raises:
+            RuntimeError: the broker ended, or did not come up within 60 s; with the end of its output.
+        """
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """The first half of `start`: the process runs."""
+        assert self._process is None, f"node {self.id} is running"
+        config = self._write_config()
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*_java(self.version, self._options), "kafka.Kafka", str(config)], stdout=output, stderr=output
+            )
+
+    def wait_until_ready(self) -> None:
+        """The other half of `start`: clients can connect."""
+        assert self._process is not None
+        limit = time.monotonic() + START_S
+        while time.monotonic() < limit and self._process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                time.sleep(0.05)  # another process starts, and says so by its port alone
+        self.kill()
+        raise RuntimeError(f"Kafka {self.version} did not start: {self.output.read_text('utf-8')[-4000:]}")
+
+    def stop(self) -> None:
+        """A clean shutdown, its partitions' leaders handed over first; killed if it takes longer than 30 s."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: what it has not told the others is lost to them; its files are as the system has them."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """SIGSTOP: the process stands still and its connections stay open, until `resume`."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def format(self) -> None:
+        """Give its storage the cluster's name, as ``kafka-storage format`` does. Storage that has it is left alone."""
+        if self.logs.exists():
+            return
+        config = str(self._write_config())
+        # It lives for a second: the quick compiler alone and the smallest collector halve that.
+        options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        command = [*_java(self.version, options), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", config]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
+        if done.returncode:
+            raise RuntimeError(f"Kafka's storage tool failed: {done.stdout}{done.stderr}")
+
+    def format_like(self, other: KafkaNode) -> None:
+        """The same without the tool, which writes every node the same but for its id and its directory's."""
+        if self.logs.exists():
+            return
+        shutil.copytree(other.logs, self.logs)
+        directory_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        meta = [f"cluster.id={CLUSTER_ID}", f"directory.id={directory_id}", f"node.id={self.id}", "version=1"]
+        (self.logs / "meta.properties").write_text("\n".join(meta) + "\n", "utf-8")
+
+    def _write_config(self) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config = self.folder / "server.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in self.properties.items()), "utf-8")
+        return config
+
+    def _end(self, how: signal.Signals, within_s: float = STOP_S) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class RealKafka:
+    """A cluster that starts on entry and stops on exit: of one node, or of three (or more) that keep each record thrice.
+
+    ``properties`` override the brokers' (``{"num.partitions": "4"}``). With more than one node a topic has three replicas
+    and wants two in sync, unless its creator says otherwise, and a killed leader is replaced within seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: int = 1,
+        version: str = LATEST,
+        properties: dict[str, str] | None = None,
+        java_options: Sequence[str] = (),
+    ) -> None:
+        class_path(version)  # fails here, not at the start, where something is missing
+        self.folder = folder
+        self.version = version
+        ports = _free_ports(2 * nodes)
+        voters = ",".join(f"{number}@127.0.0.1:{ports[-number]}" for number in range(1, nodes + 1))
+        common = {**_EVERYWHERE, "controller.quorum.voters": voters, **_replication(nodes)}
+        options = ["-Xmx512m" if nodes == 1 else "-Xmx384m", *java_options]
+        self.nodes: list[KafkaNode] = []
+        for number in range(1, nodes + 1):
+            home = folder if nodes == 1 else folder / f"node-{number}"
+            own = {
+                "node.id": str(number),
+                "listeners": f"PLAINTEXT://127.0.0.1:{ports[number - 1]},CONTROLLER://127.0.0.1:{ports[-number]}",
+                "advertised.listeners": f"PLAINTEXT://127.0.0.1:{ports[number - 1]}",
+                "log.dirs": str(home / "logs"),
+            }
+            self.nodes.append(KafkaNode(number, home, version, {**common, **own, **(properties or {})}, options))
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.bootstrap for node in self.nodes)
+
+    @property
+    def url(self) -> str:
+        return f"kafka://{self.bootstrap}"
+
+    @property
+    def logs(self) -> Path:
+        """Where the only node keeps its segments."""
+        return self._only.logs
+
+    @property
+    def output(self) -> Path:
+        """What the only node prints."""
+        return self._only.output
+
+    @property
+    def pid(self) -> int:
+        """The only node's process."""
+        return self._only.pid
+
+    def start(self) -> None:
+        """Returns when clients can connect to every node. A second start continues with the same folders.
+
+        Raises:
+            RuntimeError: a node ended, or did not come up within 60 s; with the end of its output.
+        """
+        first, *others = self.nodes
+        first.format()
+        for node in others:
+            node.format_like(first)
+        try:
+            for node in self.nodes:
+                if not node.is_running:
+                    node.launch()
+            for node in self.nodes:
+                node.wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """A clean shutdown of one node after the other, while enough are left to agree to it; the rest are killed."""
+        running = [node for node in self.nodes if node.is_running]
+        while running and 2 * len(running) > len(self.nodes):
+            running.pop(0).stop()
+        for node in self.nodes:
+            node.kill()
+
+    def kill(self) -> None:
+        """All nodes at once."""
+        for node in self.nodes:
+            node.kill()
+
+    def node(self, number: int) -> KafkaNode:
+        """The node with that id, as metadata names it."""
+        return self.nodes[number - 1]
+
+    def __enter__(self) -> RealKafka:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def _only(self) -> KafkaNode:
+        (node,) = self.nodes
+        return node
+
+
+def _replication(nodes: int) -> dict[str, str]:
+    if nodes == 1:
+        return _ALONE
+    copies, needed = str(min(nodes, 3)), str(min(nodes - 1, 2))
+    return {
+        **_TOGETHER,
+        "default.replication.factor": copies,
+        "min.insync.replicas": needed,
+        "offsets.topic.replication.factor": copies,
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": needed,
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": needed,
+    }
+
+
+def _java(version: str, options: Sequence[str]) -> list[str]:
+    return [java(), *options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path(version)]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Below those that the system gives to clients: while a node is down, one that connects to it in vain could be
+    given the very port, meet itself there, and keep the node out."""
+    found: list[socket.socket] = []
+    try:
+        for port in random.sample(range(15_000, 32_000), 1_000):
+            try:
+                found.append(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            if len(found) == count:
+                return [each.getsockname()[1] for each in found]
+    finally:
+        for each in found:
+            each.close()
+    raise RuntimeError("no ports are free between 15000 and 32000")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Run a real Kafka cluster in a temporary folder, until Ctrl-C.")
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--version", default=LATEST)
+    parser.add_argument("properties", nargs="*", metavar="KEY=VALUE")
+    arguments = parser.parse_args()
+    properties = dict(text.split("=", 1) for text in arguments.properties)
+    with tempfile.TemporaryDirectory(prefix="real-kafka-") as folder:
+        begin = time.monotonic()
+        kafka = RealKafka(Path(folder), nodes=arguments.nodes, version=arguments.version, properties=properties)
+        with kafka:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            print(f"Kafka {kafka.version} on {kafka.bootstrap} after {time.monotonic() - begin:.1f} s", flush=True)
+            for node in kafka.nodes:
+                print(f"  node {node.id} on {node.bootstrap}: process {node.pid}, files in {node.logs}", flush=True)
+            try:
+                signal.pause()
+            except KeyboardInterrupt:
+                print("stopping", flush=True)
+
+
+if __name__ == "__main__":
+    main()
