@@ -4,7 +4,8 @@
 
     __all__ = ["cluster", "real"]
 
-One broker (``real``) and one cluster of three (``cluster``) serve all tests of a session. Who kills one starts it again.
+One broker (``real``) and one cluster of three (``cluster``) serve all tests of a session. Who kills a node starts it
+again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ QUIET = {"auto.create.topics.enable": "false"}
 
 
 def kafka_or_skip(folders: pytest.TempPathFactory, name: str, *, nodes: int = 1) -> RealKafka:
-    """A cluster that was not started; without Java the test is skipped with the reason, or fails where it is required."""
+    """A cluster, not started. Without Java the test is skipped with the reason, or fails where Java is required."""
     try:
         return RealKafka(folders.mktemp(name), nodes=nodes, properties=QUIET)
     except NotAvailableError as missing:

@@ -1,7 +1,7 @@
 """Apache Kafka's jars from Maven Central: its broker, its tools, its Java client. Fetched once per machine and version.
 
-Maven resolves and downloads them, and refuses a file whose checksum differs. They are kept in ``~/.cache/eventbus/kafka``,
-or in the folder that ``EVENTBUS_KAFKA_HOME`` names.
+Maven resolves and downloads them, and refuses a file whose checksum differs. They are kept in
+``~/.cache/eventbus/kafka``, or in the folder that ``EVENTBUS_KAFKA_HOME`` names.
 """
 
 from __future__ import annotations

@@ -183,10 +183,10 @@ class KafkaNode:
 
 
 class RealKafka:
-    """A cluster that starts on entry and stops on exit: of one node, or of three (or more) that keep each record thrice.
+    """A cluster that starts on entry and stops on exit: of one node, or of three (or more).
 
-    ``properties`` override the brokers' (``{"num.partitions": "4"}``). With more than one node a topic has three replicas
-    and wants two in sync, unless its creator says otherwise, and a killed leader is replaced within seconds.
+    With three, a topic has three replicas and wants two in sync, unless its creator says otherwise, and a killed leader
+    is replaced within seconds. ``properties`` override the brokers' (``{"num.partitions": "4"}``).
     """
 
     def __init__(
