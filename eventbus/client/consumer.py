@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -303,6 +313,17 @@ class Consumer:
                 pass
             return records[0]
         return self._ahead.take(1)[0]
+
+    async def until_end(self) -> AsyncGenerator[ConsumerRecord]:
+        """What is there now, from the positions on: ``async for record in consumer.until_end():`` fills a table.
+
+        It ends where the partitions ended when it began; of what comes meanwhile some may be among the last.
+        """
+        await self.assigned()
+        ends = await self.end_offsets()
+        while any([await self.position(partition) < ends.get(partition, 0) for partition in self.assignment()]):
+            for record in await self.poll():
+                yield record
 
     @contextmanager
     def _used_alone(self) -> Generator[None]:

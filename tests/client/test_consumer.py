@@ -754,3 +754,37 @@ async def test_wrong_arguments_are_told_what_is_right(filled: Any) -> None:
         async with bus.new_consumer() as consumer:
             with pytest.raises(ConfigError, match="no partition"):
                 await consumer.assign(T0)
+
+
+async def test_until_end_is_what_is_there_now(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t") as consumer:
+            assert sorted([record.value async for record in consumer.until_end()]) == sorted(
+                [b"%d" % n for n in range(10)] * 2
+            )
+            assert [record async for record in consumer.until_end()] == []
+            await bus.send("t", b"more", partition=1)
+            assert [record.value async for record in consumer.until_end()] == [b"more"]
+
+
+async def test_until_end_in_a_group_waits_for_the_assignment(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        async with bus.new_consumer("t", group="g", start="earliest") as consumer:
+            assert len([record async for record in consumer.until_end()]) == 20
+
+
+async def test_until_end_passes_aborted_records_and_markers(filled: Any) -> None:
+    bus, fill = filled
+    async with bus:
+        await fill(bus)
+        with pytest.raises(ZeroDivisionError):
+            async with bus.transaction("writer") as tx:
+                await tx.send("t", b"aborted", partition=0)
+                raise ZeroDivisionError
+        async with bus.new_consumer("t") as consumer:
+            assert b"aborted" not in [record.value async for record in consumer.until_end()]
+            assert await consumer.position(T0) == 12, "behind the aborted record and its marker"
