@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import shutil
 import signal
 import socket
@@ -21,6 +20,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+import weakref
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from pathlib import Path
@@ -201,7 +201,8 @@ class RealKafka:
         class_path(version)  # fails here, not at the start, where something is missing
         self.folder = folder
         self.version = version
-        ports = _free_ports(2 * nodes)
+        ports, sockets = _reserve_ports(2 * nodes)
+        weakref.finalize(self, _close, sockets)
         voters = ",".join(f"{number}@127.0.0.1:{ports[-number]}" for number in range(1, nodes + 1))
         common = {**_EVERYWHERE, "controller.quorum.voters": voters, **_replication(nodes)}
         options = ["-Xmx512m" if nodes == 1 else "-Xmx384m", *java_options]
@@ -281,7 +282,10 @@ class RealKafka:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
+        if len(self.nodes) == 1:
+            self.stop()
+        else:
+            self.kill()  # one after the other would hand its partitions over, to nobody's good
 
     @property
     def _only(self) -> KafkaNode:
@@ -309,22 +313,22 @@ def _java(version: str, options: Sequence[str]) -> list[str]:
     return [java(), *options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path(version)]
 
 
-def _free_ports(count: int) -> list[int]:
-    """Below those that the system gives to clients: while a node is down, one that connects to it in vain could be
-    given the very port, meet itself there, and keep the node out."""
-    found: list[socket.socket] = []
-    try:
-        for port in random.sample(range(15_000, 32_000), 1_000):
-            try:
-                found.append(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-            if len(found) == count:
-                return [each.getsockname()[1] for each in found]
-    finally:
-        for each in found:
-            each.close()
-    raise RuntimeError("no ports are free between 15000 and 32000")
+def _reserve_ports(count: int) -> tuple[list[int], list[socket.socket]]:
+    """Ports that stay ours while the sockets are open, also while a node is down: they are bound and never listen.
+
+    Nobody else is given the port, be it by a bind or by a connect (a client that connects to its own port in vain would
+    meet itself there, and keep the node out). Who sets SO_REUSEADDR, as Java does, may bind it and listen.
+    """
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        each.bind(("127.0.0.1", 0))
+    return [each.getsockname()[1] for each in sockets], sockets
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
 
 
 def main() -> None:
