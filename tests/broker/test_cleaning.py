@@ -713,6 +713,6 @@ def forget_swaps_at_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_planted_bug_is_found(plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    first = 500 if plant is remove_the_others_before_the_swap_is_on_disk else 0  # few seeds find that one
+    first = 1_000 if plant is remove_the_others_before_the_swap_is_on_disk else 0  # few seeds find that one
     with pytest.raises((AssertionError, KafkaError, Damage)):
         run_seeds(range(first, first + 3_000))
