@@ -10,3 +10,9 @@ def nearest(wrong: str, known: Iterable[str]) -> str:
     """``"; did you mean 'orders'?"``, or nothing when no name comes close."""
     matches = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.6)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def nearest_setting(wrong: str, known: Iterable[str]) -> str:
+    """The same for settings, which may be written with dots or with underscores: spelt as ``wrong`` is."""
+    mark = "." if "." in wrong else "_"
+    return nearest(wrong, {name.replace("_", mark).replace(".", mark) for name in known})

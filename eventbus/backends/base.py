@@ -54,6 +54,8 @@ Send = Callable[[bytes | None, bytes | None, Headers, int], Coroutine[Any, Any, 
 """(key, value, headers, timestamp_ms) -> a coroutine for the record's metadata."""
 Add = Callable[[bytes | None, bytes | None, Headers, int], BatchDelivery]
 """(key, value, headers, timestamp_ms) -> the outcome of the batch it went into."""
+Then = Callable[[EventBusError | None], object]
+"""Called once with what went wrong, or None."""
 
 
 class ProducerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +80,10 @@ class ProducerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What tells this producer from others over restarts: whoever opens it last is the one that may write."""
     transaction_timeout_ms: int = 60_000
     """A transaction open for longer is aborted by the log."""
+    client_id: str = "eventbus"
+    """What a Kafka calls it, in its log and for its quotas."""
+    kafka: dict[str, str] = {}
+    """What librdkafka is told of this producer alone, under its own names; a log in this process has no use for it."""
 
 
 class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +111,8 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_auto_commit: bool = False
     """Commit at the next poll what the poll before returned, finished or not. Done by the client, not by the log."""
     auto_commit_interval_ms: int = 5_000
+    kafka: dict[str, str] = {}
+    """What librdkafka is told of this consumer alone, under its own names; a log in this process has no use for it."""
 
 
 class BackendProducer(Protocol):
@@ -113,8 +121,12 @@ class BackendProducer(Protocol):
     on_topics_changed: Callable[[], object]
     """Called when topics were created, grown or deleted: what the client remembers of them is stale."""
 
-    def partition_count(self, topic: str) -> int:
-        """Partitions of ``topic``. Raises UnknownTopicOrPartition."""
+    def partition_count(self, topic: str) -> int | None:
+        """Partitions of ``topic``; None where the log has to be asked first. Raises UnknownTopicOrPartition."""
+        ...
+
+    def look_up(self, topic: str, then: Then) -> None:
+        """Ask the log for a topic, and call ``then`` once `partition_count` knows it, or with why it does not."""
         ...
 
     def appender(self, topic: str, partition: int) -> Append:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
@@ -15,15 +16,20 @@ from eventbus.backends.base import Backend
 from eventbus.backends.clock import Clock, system_clock, timers_of
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.backends.engine import Engine
+from eventbus.backends.kafka.names import CALLBACK, CONSUMER_FIELDS, OF_ALL, PRODUCER_FIELDS, as_keyword
 from eventbus.broker import BrokerConfig
 from eventbus.errors import ConfigError
 from eventbus.log.storage import FileStorage, MemoryStorage
-from eventbus.suggest import nearest
+from eventbus.suggest import nearest, nearest_setting
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+logger = logging.getLogger("eventbus")
+
 SCHEMES = ("memory", "file", "kafka")
+_OF_CLIENTS = {*map(as_keyword, (*PRODUCER_FIELDS, *CONSUMER_FIELDS)), *OF_ALL}
+_NOT_OF_A_LOG = "it is one of clients, and a keyword: EventBus(url, linger_ms=5), bus.new_consumer(...)"
 
 
 def new_id() -> bytes:
@@ -43,16 +49,19 @@ def split_url(url: str) -> tuple[str, str, dict[str, str]]:
             f"{', '.join(f'{name}://' for name in sorted(known))}"
         )
     rest, _, query = rest.partition("?")
-    return scheme, rest, {key.replace(".", "_"): value for key, value in parse_qsl(query, keep_blank_values=True)}
+    return scheme, rest, dict(parse_qsl(query, keep_blank_values=True))
 
 
 def open_backend(url: str, config: Mapping[str, Any], clock: Clock = system_clock) -> Backend:
-    """The backend of ``url``, not started. ``config`` holds the log's own keys; the URL's query adds to them.
+    """The backend of ``url``, not started. ``config``: settings of logs, which the URL's query adds to.
+
+    The URL speaks of its own log, and what that does not know is wrong there. ``config`` is a program's, which may move
+    to another kind of log: what only that one has a use for is passed over.
 
     Raises ConfigError: unknown scheme, missing extra (with the exact install command), wrong key or value.
     """
     scheme, rest, query = split_url(url)
-    merged = {**query, **config}
+    merged = {**query, **_meant_for(scheme, config)}
     if scheme == "memory":
         return _memory(url, rest, merged, clock)
     if scheme == "file":
@@ -66,14 +75,28 @@ def open_backend(url: str, config: Mapping[str, Any], clock: Clock = system_cloc
     return open_kafka(url, rest, merged, clock)
 
 
+def _meant_for(scheme: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what only the other kind of log has a use for."""
+    foreign: Collection[str] = ()
+    if scheme in ("memory", "file"):
+        foreign = {*OF_ALL, CALLBACK}
+    elif scheme == "kafka":
+        foreign = {*BrokerConfig.__struct_fields__} - {"auto_create_topics"}
+    passed_over = [key for key in config if as_keyword(key) in foreign]
+    if passed_over:
+        logger.debug("%s:// has no use for %s: passed over", scheme, ", ".join(passed_over))
+    return {key: value for key, value in config.items() if key not in passed_over}
+
+
 def broker_config(config: Mapping[str, Any]) -> BrokerConfig:
     """The log's settings from keywords or a URL's query (whose values are text). Raises ConfigError."""
     known = BrokerConfig.__struct_fields__
     for key in config:
-        if key not in known:
-            raise ConfigError(f"unknown setting {key!r} of the log{nearest(key, known)}: known are {', '.join(known)}")
+        if as_keyword(key) not in known:
+            hint = f": {_NOT_OF_A_LOG}" if as_keyword(key) in _OF_CLIENTS else nearest_setting(key, known)
+            raise ConfigError(f"unknown setting {key!r} of the log{hint}; known are {', '.join(known)}")
     try:
-        return msgspec.convert(dict(config), BrokerConfig, strict=False)
+        return msgspec.convert({as_keyword(key): value for key, value in config.items()}, BrokerConfig, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"setting of the log: {error}") from None
 

@@ -54,7 +54,8 @@ class TopicDescription(msgspec.Struct, frozen=True):
 
     @property
     def replication_factor(self) -> int:
-        return 1
+        """How many brokers hold a partition; where they differ, as while a partition moves, the fewest."""
+        return min((len(one.replicas) for one in self.partitions), default=1)
 
 
 class FetchData(msgspec.Struct, frozen=True, gc=False):

@@ -60,7 +60,7 @@ def open_log(
     url = url_of(args, given)
     try:
         scheme, rest, _ = split_url(url)
-        connection = {key.replace(".", "_"): value for key, value in given.items() if key != BOOTSTRAP}
+        connection = {key: value for key, value in given.items() if key != BOOTSTRAP}
         backend = open_backend(url, connection if scheme == "kafka" else {}, system_clock)
         bus = EventBus(url, client_id="eventbus-cli", backend=backend, **config)
     except ConfigError as error:

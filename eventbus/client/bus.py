@@ -19,13 +19,7 @@ from eventbus.backends.clock import Clock
 from eventbus.backends.urls import open_backend, system_clock
 from eventbus.client.admin import Admin
 from eventbus.client.blocked_loop import watch_loop
-from eventbus.client.config import (
-    LOG_KEYS,
-    PRODUCER_KEYS,
-    consumer_settings,
-    normalise,
-    producer_settings,
-)
+from eventbus.client.config import bus_settings, consumer_settings
 from eventbus.client.consumer import Consumer
 from eventbus.client.declarations import Declarations
 from eventbus.client.handling.handlers import Handler, ProducerFunction
@@ -57,8 +51,10 @@ class EventBus(Declarations, Sending):
     """Producers and consumers of one log, declared with decorators.
 
     ``url``: ``memory://`` (private; ``memory://name`` is shared within the process), ``file://DIR``, ``kafka://...``.
-    Keywords: the log's settings (``fsync``, ``auto_create_topics``, ``num_partitions``, ...) and the defaults of this
-    bus's producers (``acks``, ``linger_ms``, ``compression_type``, ...). ``serdes`` maps types to serdes of your own,
+    Keywords: the log's settings (``fsync``, ``auto_create_topics``, ``num_partitions``, ...), the defaults of this
+    bus's producers and consumers (``acks``, ``linger_ms``, ``compression_type``, ``session_timeout_ms``, ...), and what
+    a Kafka's clients are told (``security_protocol``, ``client_rack``, ...), which other logs pass over, as ``kafka://``
+    does with ``fsync`` and the like: one program runs on all of them. ``serdes`` maps types to serdes of your own,
     ``clock`` gives milliseconds since the epoch, ``backend`` is a log opened by other means than a URL.
     ``middleware`` runs around every handler, outside of the handler's own, ``interceptors`` see what its producers
     send. ``drain_timeout_ms``: how long records at work may take to finish when the bus closes; then they are
@@ -92,19 +88,13 @@ class EventBus(Declarations, Sending):
                 f"drain_timeout_ms={drain_timeout_ms} is at least 0, wedged_after_ms={wedged_after_ms} and "
                 f"slow_loop_ms={slow_loop_ms} at least 1 (slow_loop_ms=None: do not look)"
             )
-        values = normalise(config, LOG_KEYS | PRODUCER_KEYS, "bus")
+        settings = bus_settings(config, client_id)
         self.url = url
         self._clock = clock
         self._serdes: dict[type, Serde] = dict(serdes or {})
-        self._producer_config = {key: value for key, value in values.items() if key in PRODUCER_KEYS}
-        if "transactional_id" in values:
-            raise ConfigError(
-                "transactional_id belongs to one producer, not to all of a bus: "
-                "bus.new_producer(transactional_id=...), or `async with bus.transaction(id)`"
-            )
-        producer_settings(self._producer_config)
-        log_config = {key: value for key, value in values.items() if key in LOG_KEYS}
-        self._backend = open_backend(url, log_config, clock) if backend is None else backend
+        self._producer_config = settings.producers
+        self._consumer_config = {"client_id": client_id, **settings.consumers}
+        self._backend = open_backend(url, settings.log, clock) if backend is None else backend
         self._middleware: tuple[Middleware, ...] = check_middleware(middleware, "EventBus")
         self._drain_seconds = drain_timeout_ms / 1000
         self._wedged_after_ms = wedged_after_ms
@@ -306,7 +296,7 @@ class EventBus(Declarations, Sending):
             await self._progress.wait()
 
     async def _start_handler(self, handler: Handler[Any, Any], group: str, producers: Producers) -> None:
-        config = consumer_settings({"group": group, "client_id": self.client_id, **handler.spec.consumer_options()})
+        config = consumer_settings({**self._consumer_config, "group": group, **handler.spec.consumer_options()})
         publish = None if handler.producer is None else partial(producers.enqueue, handler.producer)
         open_producer = partial(producers.transactional, handler)
         runner = Runner(
@@ -463,7 +453,7 @@ class EventBus(Declarations, Sending):
         ``partition_assignment_strategy``, ...; see `ConsumerConfig`.
         """
         tasks = self._running("new_consumer")
-        settings = consumer_settings({"client_id": self.client_id, "group": group, **config})
+        settings = consumer_settings({**self._consumer_config, "group": group, **config})
 
         def open_consumer() -> BackendConsumer:
             return self._backend.consumer(settings)

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, cast
 
 import msgspec
 
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
+from eventbus.backends.kafka.names import CALLBACK, OF_A_CONSUMER, OF_A_PRODUCER, OF_ALL, as_keyword, as_text
 from eventbus.broker import BrokerConfig
 from eventbus.client.partitioner import PartitionFunction, make_partitioner
 from eventbus.coordinator.strategies import make_assignors
 from eventbus.errors import ConfigError, InvalidRequiredAcks
-from eventbus.suggest import nearest
+from eventbus.suggest import nearest_setting
 from eventbus.types import Compression, IsolationLevel
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
 LOG_KEYS = frozenset(BrokerConfig.__struct_fields__)
-PRODUCER_KEYS = frozenset({*ProducerConfig.__struct_fields__, "compression_type", "partitioner"}) - {"compression"}
+PRODUCER_KEYS = frozenset({*ProducerConfig.__struct_fields__, "compression_type", "partitioner"}) - {
+    "compression",
+    "kafka",
+}
 CONSUMER_KEYS = frozenset(
     {
         *ConsumerConfig.__struct_fields__,
@@ -26,18 +32,22 @@ CONSUMER_KEYS = frozenset(
         "isolation_level",
         "partition_assignment_strategy",
     }
-) - {"start_duration_ms"}
+) - {"start_duration_ms", "kafka"}
+CONSUMER_DEFAULTS = CONSUMER_KEYS - {
+    "auto_commit_interval_ms", "auto_offset_reset", "client_id", "enable_auto_commit", "group", "group_id",
+    "group_instance_id", "isolation", "isolation_level", "start",
+}  # fmt: skip
+"""What a bus may say for all its consumers; the others are each consumer's own."""
 
 _SUCCESSORS = {
     "block_on_buffer_full": "max_block_ms",
     "metadata_fetch_timeout_ms": "max_block_ms",
-    "timeout_ms": "delivery timeouts do not apply to the embedded log; see max_block_ms",
+    "timeout_ms": "the keys are delivery_timeout_ms, request_timeout_ms, max_block_ms",
     "auto_commit_offset": "the key is enable_auto_commit",
     "auto_commit_enable": "the key is enable_auto_commit",
     "auto_commit": "the key is enable_auto_commit",
     "auto_commit_interval": "the key is auto_commit_interval_ms",
-    "max_in_flight_requests_per_connection": "batches of a partition are stored in order in any case: leave it out",
-    "max_in_flight": "batches of a partition are stored in order in any case: leave it out",
+    "max_in_flight": "the key is max_in_flight_requests_per_connection; batches are stored in order in any case",
     "max_poll_records": "say it per call: poll(max_records=...)",
     "interceptor_classes": "give objects: bus.new_producer(interceptors=[...]), bus.new_consumer(interceptors=[...])",
     "partitioner_class": "the key is partitioner",
@@ -46,10 +56,15 @@ _SUCCESSORS = {
     "key_deserializer": "say the type of the keys: bus.new_consumer(key=str)",
     "value_deserializer": "say the type of the values: bus.new_consumer(value=Order)",
     "bootstrap_servers": 'it belongs into the URL: EventBus("kafka://host:9092")',
-    **dict.fromkeys(
-        ("retries", "retry_backoff_ms", "delivery_timeout_ms", "request_timeout_ms"),
-        "no network lies between, so there is nothing to retry over: leave it out; see max_block_ms",
-    ),
+    "group_id": "the group is each consumer's own: @bus.consumer(group=...), bus.new_consumer(group=...)",
+    "group": "the group is each consumer's own: @bus.consumer(group=...), bus.new_consumer(group=...)",
+    "group_instance_id": "it is each consumer's own: @bus.consumer(group_instance_id=...)",
+    "start": "say where to start per consumer: @bus.consumer(start=...), bus.new_consumer(start=...)",
+    "auto_offset_reset": "say where to start per consumer: @bus.consumer(start=...), bus.new_consumer(start=...)",
+    "enable_auto_commit": "offsets are committed as records finish; bus.new_consumer(enable_auto_commit=True)",
+    "isolation_level": "it is each consumer's own: @bus.consumer(isolation=...), bus.new_consumer(isolation=...)",
+    "isolation": "it is each consumer's own: @bus.consumer(isolation=...), bus.new_consumer(isolation=...)",
+    "sasl_jaas_config": "librdkafka knows no JAAS: sasl_username and sasl_password",
     "rebalance_timeout_ms": "the key is max_poll_interval_ms: a rebalance waits for a member as long as that",
 }
 """Keys Kafka removed or renamed, or that people misremember, and what holds their meaning now."""
@@ -62,22 +77,64 @@ class ProducerSettings(msgspec.Struct, frozen=True):
     partitioner: str | PartitionFunction
 
 
-def normalise(config: Mapping[str, Any], known: frozenset[str], what: str) -> dict[str, Any]:
-    """Keys with underscores. Raises ConfigError for one that is not among ``known``, naming the right one."""
+def normalise(
+    config: Mapping[str, Any], known: frozenset[str], what: str, passing: Mapping[str, str] = NOTHING
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Keys with underscores; and those of ``passing``, for librdkafka alone, under its names and as text.
+
+    Raises ConfigError for a key that is in neither, naming the right one.
+    """
     result: dict[str, Any] = {}
+    passed: dict[str, str] = {}
     for key, value in config.items():
-        name = key.replace(".", "_").replace("-", "_")
-        if name not in known:
+        name = as_keyword(key)
+        if name in known:
+            result[name] = value
+        elif name in passing:
+            if value is not None:  # not said, as where a program reads it from its environment
+                passed[passing[name]] = as_text(value)
+        else:
             successor = _SUCCESSORS.get(name)
-            hint = f": {successor}" if successor else nearest(name, known)
-            raise ConfigError(f"unknown {what} setting {key!r}{hint}; known are {', '.join(sorted(known))}")
-        result[name] = value
-    return result
+            hint = f": {successor}" if successor else nearest_setting(key, {*known, *passing})
+            also = ", and librdkafka's for kafka://" if passing else ""
+            raise ConfigError(f"unknown {what} setting {key!r}{hint}; known are {', '.join(sorted(known))}{also}")
+    return result, passed
+
+
+class BusSettings(msgspec.Struct, frozen=True):
+    """The keywords of a bus, by whom they are for."""
+
+    log: dict[str, Any]
+    """The log's own, and what librdkafka is told of all clients."""
+    producers: dict[str, Any]
+    consumers: dict[str, Any]
+
+
+def bus_settings(config: Mapping[str, Any], client_id: str) -> BusSettings:
+    """Raises ConfigError for a wrong key, and for a wrong value of a client's."""
+    oauth = {key: value for key, value in config.items() if as_keyword(key) == CALLBACK}
+    rest = {key: value for key, value in config.items() if key not in oauth}
+    values, passed = normalise(rest, LOG_KEYS | PRODUCER_KEYS | CONSUMER_DEFAULTS, "bus", OF_ALL)
+    if "transactional_id" in values:
+        raise ConfigError(
+            "transactional_id belongs to one producer, not to all of a bus: "
+            "bus.new_producer(transactional_id=...), or `async with bus.transaction(id)`"
+        )
+    if "partition_assignment_strategy" in values:
+        values["assignors"] = values.pop("partition_assignment_strategy")
+    chosen = BusSettings(
+        log={**{key: value for key, value in values.items() if key in LOG_KEYS}, **passed, **oauth},
+        producers={"client_id": client_id, **{key: value for key, value in values.items() if key in PRODUCER_KEYS}},
+        consumers={key: value for key, value in values.items() if key in CONSUMER_DEFAULTS},
+    )
+    producer_settings(chosen.producers)
+    consumer_settings(chosen.consumers)
+    return chosen
 
 
 def producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
     """Raises ConfigError for a wrong key or value, InvalidRequiredAcks for ``acks``."""
-    values = normalise(config, PRODUCER_KEYS, "producer")
+    values, passed = normalise(config, PRODUCER_KEYS, "producer", OF_A_PRODUCER)
     partitioner = values.pop("partitioner", "murmur2")
     make_partitioner(partitioner, "", 1)
     if "compression_type" in values:
@@ -85,12 +142,12 @@ def producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
     if "acks" in values:
         values["acks"] = _acks(values["acks"])
     _choose_idempotence(values)
-    return ProducerSettings(_convert(values, ProducerConfig, "producer"), partitioner)
+    return ProducerSettings(_convert({**values, "kafka": passed}, ProducerConfig, "producer"), partitioner)
 
 
 def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:
     """Raises ConfigError for a wrong key or value."""
-    values = normalise(config, CONSUMER_KEYS, "consumer")
+    values, passed = normalise(config, CONSUMER_KEYS, "consumer", OF_A_CONSUMER)
     for kafka_name, ours in (
         ("group_id", "group"),
         ("auto_offset_reset", "start"),
@@ -108,7 +165,7 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:
         values |= read_start(values["start"])
     if "assignors" in values:
         values["assignors"] = _assignors(values["assignors"])
-    settings = _convert(values, ConsumerConfig, "consumer")
+    settings = _convert({**values, "kafka": passed}, ConsumerConfig, "consumer")
     if settings.enable_auto_commit and settings.group is None:
         raise ConfigError("enable_auto_commit=True commits for a group: open the consumer with group=...")
     if settings.heartbeat_interval_ms >= settings.session_timeout_ms:
@@ -118,6 +175,11 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:
             "between two heartbeats"
         )
     return settings
+
+
+def is_client_setting(key: str) -> bool:
+    """Whether a handler may say it of its consumer: what a bus may say of all of them, and what librdkafka knows."""
+    return as_keyword(key) in CONSUMER_DEFAULTS or as_keyword(key) in OF_A_CONSUMER
 
 
 def read_start(start: Any) -> dict[str, Any]:

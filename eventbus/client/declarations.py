@@ -129,7 +129,7 @@ class Declarations(ABC):
             raise ConfigError(f"{function!r} belongs to another bus already")
         function.bus = self
         self._functions.append(function)
-        self._topics.setdefault(function.spec.topic, TopicSpec(function.spec.topic, -1, 1, {}))
+        self._topics.setdefault(function.spec.topic, TopicSpec(function.spec.topic))
 
     @property
     def handlers(self) -> tuple[Handler[Any, Any], ...]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eventbus import EventBus
 from eventbus.backends.base import ConsumerConfig
+from eventbus.backends.urls import open_backend
 from eventbus.client.config import consumer_settings, producer_settings
 from eventbus.coordinator.assignors import RangeAssignor
 from eventbus.errors import ConfigError, InvalidRequiredAcks
+from eventbus.testing.faulty import FaultyBackend
 from eventbus.types import Compression, IsolationLevel
 
 
@@ -49,7 +52,12 @@ def test_kafka_without_its_extra_prints_the_install_command(monkeypatch: pytest.
         ({"linger": 5}, "unknown bus setting 'linger'.*did you mean 'linger_ms'"),
         ({"block.on.buffer.full": True}, "max_block_ms"),
         ({"bootstrap.servers": "localhost:9092"}, "it belongs into the URL"),
-        ({"retries": 3}, "nothing to retry over: leave it out"),
+        ({"group_id": "g"}, "the group is each consumer's own"),
+        ({"start": "latest"}, "say where to start per consumer"),
+        ({"security.protocl": "SSL"}, "did you mean 'security.protocol'"),
+        ({"security_protocl": "SSL"}, "did you mean 'security_protocol'"),
+        ({"sasl.jaas.config": "..."}, "librdkafka knows no JAAS"),
+        ({"session_timeout_ms": 2_000}, "must be below session_timeout_ms"),
         ({"value_serializer": str}, "values are written by their type"),
         ({"compression_type": "brotli"}, "none, gzip, snappy, lz4 or zstd"),
         ({"linger_ms": -1}, "must not be negative"),
@@ -60,6 +68,47 @@ def test_kafka_without_its_extra_prints_the_install_command(monkeypatch: pytest.
 def test_wrong_settings(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EventBus("memory://", **config)
+
+
+def test_settings_of_a_network_are_passed_over_where_there_is_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A program's keywords stay when its URL changes."""
+    caplog.set_level("DEBUG", "eventbus")
+    keywords: dict[str, Any] = {"client_rack": "a", "delivery_timeout_ms": 5_000, "sasl_password": "canary"}
+    for url in ("memory://", f"file://{tmp_path}/log"):
+        EventBus(url, **keywords, oauth_cb=lambda config: ("token", 0.0))
+        scheme = url.partition(":")[0]
+        assert f"{scheme}:// has no use for client.rack, delivery.timeout.ms, sasl.password, oauth_cb" in caplog.text
+    assert "canary" not in caplog.text
+
+
+def test_a_url_of_a_log_takes_that_logs_settings_alone(tmp_path: Path) -> None:
+    for query in ("linger.ms=5", "client.rack=a", "session_timeout_ms=6000"):
+        with pytest.raises(ConfigError, match=r"it is one of clients, and a keyword"):
+            EventBus(f"file://{tmp_path}/log?{query}")
+
+
+async def test_a_bus_speaks_for_its_clients(tmp_path: Path) -> None:
+    """One that says otherwise has its own."""
+    keywords: dict[str, Any] = {"session_timeout_ms": 9_000, "linger.ms": 3, "retry_backoff_ms": 50}
+    backend = FaultyBackend(open_backend("memory://", {"auto_create_topics": True}))
+    bus = EventBus("memory://", client_id="shop", backend=backend, **keywords)
+
+    @bus.consumer("t", group="g", heartbeat_interval_ms=1_000, client_rack="b")
+    async def handle(value: bytes) -> None: ...
+
+    async with bus:
+        producer = bus.new_producer(client_rack="a", request_timeout_ms=7_000)
+        async with bus.new_consumer("t", session_timeout_ms=8_000, request_timeout_ms=7_000, client_rack=None):
+            of_handler, of_reader = (one.config for one in backend.consumers)
+        (of_producer,) = (one.config for one in backend.producers)
+        await producer.aclose()
+    assert (of_handler.session_timeout_ms, of_handler.heartbeat_interval_ms) == (9_000, 1_000)
+    assert (of_handler.client_id, of_handler.kafka) == ("shop", {"client.rack": "b"})
+    assert (of_reader.session_timeout_ms, of_reader.kafka) == (8_000, {"socket.timeout.ms": "7000"})
+    assert (of_producer.linger_ms, of_producer.client_id) == (3, "shop")
+    assert of_producer.kafka == {"client.rack": "a", "request.timeout.ms": "7000"}
 
 
 def test_acks_two_is_explained() -> None:
@@ -98,13 +147,13 @@ async def test_buses_of_one_process_share_a_directory(tmp_path: Any) -> None:
     [
         ("auto.commit.offset", "the key is enable_auto_commit"),
         ("auto_commit.enable", "the key is enable_auto_commit"),
-        ("max.in.flight.requests.per.connection", "stored in order in any case"),
+        ("max.in.flight", "stored in order in any case"),
         ("auto.commit.interval", "the key is auto_commit_interval_ms"),
         ("max.poll.records", r"poll\(max_records=...\)"),
         ("rebalance.timeout.ms", "the key is max_poll_interval_ms"),
-        ("session.timeout", "did you mean 'session_timeout_ms'"),
+        ("session.timeout", "did you mean 'session.timeout.ms'"),
         ("group_instanceid", "did you mean 'group_instance_id'"),
-        ("partition.assignment.stratgy", "did you mean 'partition_assignment_strategy'"),
+        ("partition.assignment.stratgy", "did you mean 'partition.assignment.strategy'"),
         ("start_duration_ms", "unknown consumer setting"),
     ],
 )

@@ -10,13 +10,8 @@ from eventbus import EventBus
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
 from eventbus.backends.kafka.assignors import librdkafka_assignors
 from eventbus.backends.kafka.group_metadata import pack_group_metadata, read_group_metadata
-from eventbus.backends.kafka.settings import (
-    FOR_ALL,
-    FOR_CONSUMERS,
-    FOR_PRODUCERS,
-    ClientSettings,
-    read_settings,
-)
+from eventbus.backends.kafka.names import FOR_ALL, FOR_CONSUMERS, FOR_PRODUCERS, OF_ALL
+from eventbus.backends.kafka.settings import ClientSettings, read_settings
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import Compression, GroupMetadata, IsolationLevel
 
@@ -40,7 +35,15 @@ def test_brokers(rest: str, bootstrap: str) -> None:
     ("url", "message"),
     [
         ("kafka://", "needs a broker"),
-        ("kafka://h?securty.protocol=SSL", "did you mean 'security_protocol'"),
+        ("kafka://h?securty.protocol=SSL", "did you mean 'security.protocol'"),
+        ("kafka://h?securty_protocol=SSL", "did you mean 'security_protocol'"),
+        ("kafka://h?lingerms=5", "did you mean 'linger_ms'"),
+        ("kafka://h?linger.ms=soon", "linger.ms='soon' of kafka://: a whole number"),
+        ("kafka://h?check.crcs=maybe", "check.crcs='maybe': true or false"),
+        ("kafka://h?compression.type=brotli", "none, gzip, snappy, lz4 or zstd"),
+        ("kafka://h?acks=1", "say it in the program"),
+        ("kafka://h?oauth_cb=f", "a function that returns"),
+        ("kafka://h?max.poll.records=5", "say it per call"),
         ("kafka://h?enable.auto.commit=true", "commits are the bus's"),
         ("kafka://h?group.id=g", "the group is each consumer's own"),
         ("kafka://h?bootstrap.servers=h", "stand in the URL"),
@@ -83,6 +86,7 @@ def test_every_setting_is_one_of_librdkafkas() -> None:
             Producer({"bootstrap.servers": "", name: "\0"})
         except Exception as error:  # confluent-kafka raises what it likes for a value
             assert "No such configuration property" not in str(error), name
+    assert {*read_settings("h", dict.fromkeys(OF_ALL, "1")).given} <= FOR_ALL | FOR_CONSUMERS | FOR_PRODUCERS
 
 
 def test_the_defaults_are_the_safe_ones() -> None:
@@ -105,12 +109,65 @@ def test_the_defaults_are_the_safe_ones() -> None:
     assert open_consumer["isolation.level"] == "read_uncommitted"
 
 
-def test_the_url_speaks_for_consumers_that_say_nothing() -> None:
-    settings = read_settings("h", {"heartbeat.interval.ms": "100", "session.timeout.ms": "7000"})
+def test_the_url_speaks_for_clients_that_say_nothing() -> None:
+    settings = read_settings(
+        "h",
+        {
+            "heartbeat.interval.ms": "100",
+            "session_timeout_ms": 7_000,
+            "fetch.wait.max.ms": "20",
+            "partition.assignment.strategy": "cooperative-sticky, range",
+            "linger.ms": "5",
+            "compression.type": "zstd",
+            "client.rack": "a",
+        },
+    )
     quiet = settings.consumer(ConsumerConfig(group="g"), "range")
-    assert (quiet["heartbeat.interval.ms"], quiet["session.timeout.ms"]) == ("100", 7_000)
+    assert (quiet["heartbeat.interval.ms"], quiet["session.timeout.ms"], quiet["fetch.wait.max.ms"]) == (100, 7_000, 20)
+    assert settings.of_consumer(ConsumerConfig()).assignors == ("cooperative-sticky", "range")
     loud = settings.consumer(ConsumerConfig(group="g", session_timeout_ms=9_000), "range")
-    assert (loud["heartbeat.interval.ms"], loud["session.timeout.ms"]) == ("100", 9_000)
+    assert (loud["heartbeat.interval.ms"], loud["session.timeout.ms"]) == (100, 9_000)
+    assert settings.producer(ProducerConfig())["linger.ms"] == 5
+    assert settings.producer(ProducerConfig())["compression.type"] == "zstd"
+    assert settings.producer(ProducerConfig(linger_ms=7))["linger.ms"] == 7
+    assert {one["client.rack"] for one in (quiet, settings.producer(ProducerConfig()), settings.admin())} == {"a"}
+
+
+def test_a_client_may_have_settings_of_its_own() -> None:
+    settings = read_settings("h", {"client.rack": "a", "delivery.timeout.ms": "90000"})
+    own = settings.producer(ProducerConfig(client_id="shop", kafka={"client.rack": "b", "retry.backoff.ms": "7"}))
+    assert (own["client.rack"], own["retry.backoff.ms"], own["client.id"]) == ("b", "7", "shop")
+    assert settings.consumer(ConsumerConfig(kafka={"client.rack": "c"}), "range")["client.rack"] == "c"
+    assert "delivery.timeout.ms" not in settings.consumer(ConsumerConfig(), "range")
+    assert read_settings("h", {"client.id": "x"}).producer(ProducerConfig())["client.id"] == "x"
+
+
+def test_a_group_may_be_of_the_new_protocol_by_itself() -> None:
+    settings = ClientSettings("h:9092", {})
+    config = ConsumerConfig(group="g", kafka={"group.protocol": "CONSUMER"})
+    assert settings.has_new_protocol(config)
+    assert not settings.has_new_protocol(ConsumerConfig(group="g"))
+    Consumer(settings.consumer(config, "range")).close()
+
+
+def test_records_of_a_transaction_are_given_up_before_it_is() -> None:
+    """librdkafka refuses a producer whose records may take longer than its transactions."""
+    settings = read_settings("h", {"delivery.timeout.ms": "120000"})
+    assert settings.producer(ProducerConfig())["delivery.timeout.ms"] == "120000"
+    told = settings.producer(ProducerConfig(transactional_id="t", transaction_timeout_ms=10_000))
+    assert told["delivery.timeout.ms"] == 10_000
+    assert Producer(told) is not None
+
+
+def test_javas_names_are_understood() -> None:
+    settings = read_settings("h", {"ssl.truststore.location": "ca.pem", "send.buffer.bytes": 65_536})
+    assert settings.given == {"ssl.ca.location": "ca.pem", "socket.send.buffer.bytes": "65536"}
+
+
+def test_keywords_of_a_log_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "eventbus")
+    EventBus("kafka://h", fsync="interval", num_partitions=3, auto_create_topics=True)
+    assert "kafka:// has no use for fsync, num_partitions: passed over" in caplog.text
 
 
 def test_groups_of_the_new_protocol_leave_sessions_to_the_broker() -> None:

@@ -11,7 +11,8 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from eventbus.client.config import read_start
+from eventbus.backends.kafka.names import as_keyword
+from eventbus.client.config import is_client_setting, read_start
 from eventbus.client.handling.functions import is_async, name_of, takes
 from eventbus.client.handling.middleware import check_middleware
 from eventbus.client.partitioner import PartitionFunction
@@ -28,6 +29,7 @@ Guarantee = Literal["at-least-once", "at-most-once", "exactly-once"]
 Ack = Literal["auto", "manual"]
 """A record is finished when its handler has returned, or when ``record.ack()`` was called."""
 
+_NO_OPTIONS, _SHORT_FORMS = ("topics", "client"), ("assignor", "exactly_once")
 _CHOICES = {"on_error": OnError, "order": Order, "delivery": Guarantee, "ack": Ack}
 _CONSUMER_OPTIONS = (
     "start", "isolation", "group_instance_id", "assignors", "session_timeout_ms", "max_poll_interval_ms",
@@ -101,6 +103,8 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     assignors: tuple[Any, ...] | None = None
     session_timeout_ms: int | None = None
     max_poll_interval_ms: int | None = None
+    client: dict[str, Any] = {}
+    """Further settings of its consumer: ``heartbeat_interval_ms``, ``fetch_min_bytes``, ``client_rack``, ..."""
     drain_timeout_ms: int = 30_000
     """When a partition moves to another member: how long the record at work may take to finish."""
 
@@ -117,7 +121,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     def consumer_options(self) -> dict[str, Any]:
         """What the handler's consumer is opened with; what was not said is left to its defaults."""
         options = {name: getattr(self, name) for name in _CONSUMER_OPTIONS}
-        return {name: value for name, value in options.items() if value is not None}
+        return {**self.client, **{name: value for name, value in options.items() if value is not None}}
 
 
 class ProducerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,12 +136,16 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
     """The options of ``@consumer``, checked. Raises ConfigError naming what is wrong and the nearest right name."""
     names = _names(topics)
     where = f"@consumer({', '.join(map(repr, names))})"
-    known = [*(field for field in ConsumerSpec.__struct_fields__ if field != "topics"), "assignor", "exactly_once"]
+    known = [*(field for field in ConsumerSpec.__struct_fields__ if field not in _NO_OPTIONS), *_SHORT_FORMS]
+    foreign = {option for option in options if option not in known and option not in _ELSEWHERE}
+    client = {option: options[option] for option in options if option in foreign and is_client_setting(option)}
+    options = {option: value for option, value in options.items() if option not in client}
     for option in options:
         if option not in known:
             hint = f": {_ELSEWHERE[option]}" if option in _ELSEWHERE else nearest(option, known)
             raise ConfigError(f"@consumer has no option {option!r}{hint}; it has {', '.join(known)}")
     options = _translated(options, where)
+    options["client"] = {as_keyword(option): value for option, value in client.items()}
     _check_choices(options, where)
     read_start(options.get("start", "earliest"))
     try:

@@ -1,0 +1,155 @@
+"""Names of settings on ``kafka://``: which are librdkafka's, which are the bus's, and which belong elsewhere.
+
+Pure tables, so that a bus on another log knows them without librdkafka being there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import MappingProxyType
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+FOR_ALL = _names("""
+    client.id client.rack client.dns.lookup debug log.connection.close message.max.bytes receive.message.max.bytes
+    max.in.flight.requests.per.connection metadata.max.age.ms topic.metadata.refresh.interval.ms
+    topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.sparse topic.metadata.propagation.max.ms
+    topic.blacklist socket.timeout.ms socket.send.buffer.bytes socket.receive.buffer.bytes socket.keepalive.enable
+    socket.nagle.disable socket.max.fails socket.connection.setup.timeout.ms broker.address.ttl broker.address.family
+    connections.max.idle.ms reconnect.backoff.ms reconnect.backoff.max.ms retry.backoff.ms retry.backoff.max.ms
+    statistics.interval.ms api.version.request.timeout.ms enable.metrics.push metadata.recovery.strategy
+    metadata.recovery.rebootstrap.trigger.ms
+    security.protocol ssl.cipher.suites ssl.curves.list ssl.sigalgs.list ssl.key.location ssl.key.password ssl.key.pem
+    ssl.certificate.location ssl.certificate.pem ssl.ca.location ssl.ca.pem ssl.ca.certificate.stores ssl.crl.location
+    ssl.keystore.location ssl.keystore.password ssl.providers ssl.engine.location ssl.engine.id https.ca.location
+    https.ca.pem enable.ssl.certificate.verification ssl.endpoint.identification.algorithm
+    sasl.mechanisms sasl.mechanism sasl.kerberos.service.name sasl.kerberos.principal sasl.kerberos.kinit.cmd
+    sasl.kerberos.keytab sasl.kerberos.min.time.before.relogin sasl.username sasl.password
+    sasl.oauthbearer.config enable.sasl.oauthbearer.unsecure.jwt sasl.oauthbearer.method sasl.oauthbearer.client.id
+    sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.credentials.client.secret
+    sasl.oauthbearer.client.secret sasl.oauthbearer.scope sasl.oauthbearer.extensions sasl.oauthbearer.grant.type
+    sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.sub.claim.name sasl.oauthbearer.assertion.algorithm
+    sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds
+    sasl.oauthbearer.assertion.claim.iss sasl.oauthbearer.assertion.claim.jti.include
+    sasl.oauthbearer.assertion.claim.nbf.seconds sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
+    sasl.oauthbearer.assertion.jwt.template.file sasl.oauthbearer.assertion.private.key.file
+    sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.private.key.pem
+    sasl.oauthbearer.metadata.authentication.type
+""")
+"""librdkafka's settings of every client."""
+FOR_CONSUMERS = _names("""
+    group.protocol group.remote.assignor coordinator.query.interval.ms queued.min.messages
+    queued.max.messages.kbytes fetch.queue.backoff.ms fetch.max.bytes fetch.error.backoff.ms
+""")
+FOR_PRODUCERS = _names("""
+    queue.buffering.max.messages message.send.max.retries retries delivery.timeout.ms message.timeout.ms
+    request.timeout.ms batch.num.messages enable.gapless.guarantee compression.level message.copy.max.bytes
+    sticky.partitioning.linger.ms queue.buffering.backpressure.threshold
+""")
+JAVA_NAMES = MappingProxyType(
+    {
+        "send.buffer.bytes": "socket.send.buffer.bytes",
+        "receive.buffer.bytes": "socket.receive.buffer.bytes",
+        "socket.connection.setup.timeout.max.ms": "socket.connection.setup.timeout.ms",
+        "ssl.truststore.location": "ssl.ca.location",
+        "ssl.truststore.certificates": "ssl.ca.pem",
+        "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+        "ssl.keystore.key": "ssl.key.pem",
+        "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
+        "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
+    }
+)
+"""What Kafka's Java client calls settings that librdkafka has under another name."""
+
+PRODUCER_FIELDS = MappingProxyType(
+    {
+        "linger.ms": "linger_ms",
+        "queue.buffering.max.ms": "linger_ms",
+        "batch.size": "batch_size",
+        "buffer.memory": "buffer_memory",
+        "max.block.ms": "max_block_ms",
+        "max.request.size": "max_request_size",
+        "compression.type": "compression",
+        "compression.codec": "compression",
+        "transaction.timeout.ms": "transaction_timeout_ms",
+    }
+)
+"""Settings of the bus's own producers (`ProducerConfig`) that a URL may give defaults for."""
+CONSUMER_FIELDS = MappingProxyType(
+    {
+        "session.timeout.ms": "session_timeout_ms",
+        "heartbeat.interval.ms": "heartbeat_interval_ms",
+        "max.poll.interval.ms": "max_poll_interval_ms",
+        "fetch.min.bytes": "fetch_min_bytes",
+        "fetch.max.wait.ms": "fetch_max_wait_ms",
+        "fetch.wait.max.ms": "fetch_max_wait_ms",
+        "max.partition.fetch.bytes": "max_partition_fetch_bytes",
+        "fetch.message.max.bytes": "max_partition_fetch_bytes",
+        "check.crcs": "check_crcs",
+        "partition.assignment.strategy": "assignors",
+    }
+)
+"""The same of consumers (`ConsumerConfig`)."""
+
+ELSEWHERE = MappingProxyType(
+    {
+        "bootstrap.servers": "the brokers stand in the URL: kafka://host:9092,host2:9092",
+        "metadata.broker.list": "the brokers stand in the URL: kafka://host:9092,host2:9092",
+        "group.id": "the group is each consumer's own: bus.new_consumer(group=...), @bus.consumer(group=...)",
+        "group.instance.id": "it is each consumer's own: bus.new_consumer(group_instance_id=...)",
+        "transactional.id": "it is each producer's own: bus.new_producer(transactional_id=...)",
+        "acks": "say it in the program, where it is seen: EventBus(url, acks=...), bus.new_producer(acks=...)",
+        "enable.idempotence": "say it in the program: EventBus(url, enable_idempotence=...)",
+        "enable.auto.commit": "commits are the bus's: see Consumer.commit, or enable_auto_commit of a consumer",
+        "enable.auto.offset.store": "commits are the bus's: see Consumer.commit",
+        "auto.offset.reset": "say where to start per consumer: start=...",
+        "enable.partition.eof": "the bus needs it",
+        "isolation.level": "it is each consumer's own: isolation=...",
+        "partitioner": "partitions are chosen by the bus: partitioner=... of a producer",
+        "auto.create.topics.enable": "it is the broker's; auto_create_topics=True lets a first use create a topic",
+        "allow.auto.create.topics": "the setting is auto_create_topics",
+        "queue.buffering.max.kbytes": "the setting is buffer.memory, in bytes",
+        "max.poll.records": "say it per call: poll(max_records=...)",
+        "sasl.jaas.config": "librdkafka knows no JAAS: sasl.username and sasl.password",
+        "sasl.login.callback.handler.class": "librdkafka knows no Java: oauth_cb=, or sasl.oauthbearer.method=oidc",
+        "ssl.keystore.type": "certificates are PEM (ssl.certificate.location, ssl.key.location) or a PKCS#12 keystore",
+        "ssl.truststore.type": "certificates are PEM: ssl.ca.location",
+        "ssl.truststore.password": "certificates are PEM, and public: ssl.ca.location",
+        "plugin.library.paths": "the bus loads no foreign libraries; interceptors=[...] see what it sends and reads",
+    }
+)
+"""What is no setting of ``kafka://``, and where its meaning is found."""
+
+CALLBACK = "oauth_cb"
+"""A function: ``(sasl.oauthbearer.config) -> (token, its end in seconds since the epoch)``, as in confluent-kafka."""
+_SECRET = ("password", "passphrase", "secret", "pem", ".key", "sasl.oauthbearer.config")
+
+
+def is_secret(name: str) -> bool:
+    """Its value is never shown."""
+    return name.endswith(_SECRET)
+
+
+def as_keyword(name: str) -> str:
+    """``linger.ms`` as Python's keyword arguments have it."""
+    return name.replace(".", "_").replace("-", "_")
+
+
+def _by_keyword(*groups: Iterable[str]) -> MappingProxyType[str, str]:
+    return MappingProxyType({as_keyword(name): name for group in groups for name in group})
+
+
+OF_ALL = _by_keyword(FOR_ALL, FOR_CONSUMERS, FOR_PRODUCERS, JAVA_NAMES)
+"""What librdkafka is told of a whole bus: keywords, and the names with dots."""
+OF_A_PRODUCER = _by_keyword(FOR_ALL, FOR_PRODUCERS, JAVA_NAMES)
+OF_A_CONSUMER = MappingProxyType(
+    {**_by_keyword(FOR_ALL, FOR_CONSUMERS, JAVA_NAMES), "request_timeout_ms": "socket.timeout.ms"}
+)
+
+
+def as_text(value: object) -> str:
+    """A value as librdkafka takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
