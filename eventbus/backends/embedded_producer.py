@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import anyio
 
 from eventbus.backends.accumulator import Accumulator, Identity
-from eventbus.backends.base import Add, Append, ProducerConfig, Send
+from eventbus.backends.base import Add, Append, ProducerConfig, Send, Then
 from eventbus.backends.delivery import BatchDelivery, this_loop
 from eventbus.backends.embedded_transactions import ProducerTransactions
 from eventbus.backends.engine import Engine
@@ -82,6 +82,9 @@ class EmbeddedProducer:
 
     def partition_count(self, topic: str) -> int:
         return self.engine.partition_count(topic)
+
+    def look_up(self, topic: str, then: Then) -> None:
+        then(None)  # every topic of this log is known here
 
     def _topics_changed(self) -> None:
         """Sequences outlive every change but one: another topic of the same name begins anew.

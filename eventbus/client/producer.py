@@ -15,8 +15,9 @@ from eventbus.backends.base import Add, Append, BackendProducer, Send
 from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.last_words import LastWords
+from eventbus.client.look_ups import LookUps
 from eventbus.client.partitioner import Partitioner, make_partitioner
-from eventbus.client.sending import HeadersLike
+from eventbus.client.sending import HeadersLike, SendOptions
 from eventbus.client.threads import Home
 from eventbus.client.transaction import OwnProducer, Transaction
 from eventbus.errors import (
@@ -99,6 +100,7 @@ class Producer:
         self._serdes = serdes
         self._topics: dict[str, _Topic] = {}
         backend.on_topics_changed = self._topics.clear
+        self._look_ups = LookUps(backend, self._send_parked)
         self._on_close = on_close
         self._closed = False
         self._scope = anyio.CancelScope()
@@ -131,8 +133,11 @@ class Producer:
         elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS:
             raise _no_time(timestamp_ms)
         entry = self._topics.get(topic) or self._topic(topic)
+        if entry is None:
+            options = _options(key, headers, partition, partition_key, timestamp_ms)
+            return self._send_when_known(topic, value, options)
         data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
-        if type(key) is not bytes:
+        if key is not None and type(key) is not bytes:
             key = self._bytes_of(entry, key, "key")
         if partition is None:
             chosen_by = key if partition_key is None else self._bytes_of(entry, partition_key, "partition_key")
@@ -159,7 +164,8 @@ class Producer:
     ) -> Delivery:
         """Put one record into its batch and return its handle: await it, or give ``on_delivery(metadata, error)``.
 
-        Raises what `send` raises before the record is accepted, BufferExhausted instead of waiting for room.
+        Raises what `send` raises before the record is accepted, BufferExhausted instead of waiting for room. What a
+        cluster says of a topic that this program had not heard of comes with the handle.
         """
         if get_ident() != self._thread:
             raise self._home.elsewhere("send_nowait")
@@ -168,9 +174,14 @@ class Producer:
         elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS:
             raise _no_time(timestamp_ms)
         entry = self._topics.get(topic) or self._topic(topic)
+        if entry is None:
+            delivery = self._look_ups.park(topic, value, _options(key, headers, partition, partition_key, timestamp_ms))
+            if on_delivery is not None:
+                delivery.add_callback(on_delivery)
+            return delivery
         # Bytes are the common case and this is the hottest path of all: nothing is called for them.
         data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
-        if type(key) is not bytes:
+        if key is not None and type(key) is not bytes:
             key = self._bytes_of(entry, key, "key")
         if partition is None:
             chosen_by = key if partition_key is None else self._bytes_of(entry, partition_key, "partition_key")
@@ -201,7 +212,7 @@ class Producer:
         room in the buffer as it goes: ``values`` may be as long as you like, a generator too.
         """
         self._home.check("send_many")
-        entry = self._topics.get(topic) or self._topic(topic)
+        entry = self._topics.get(topic) or self._topic(topic) or await self._topic_when_known(topic)
         packed = pack_headers(headers) if headers else ()
         if timestamp_ms is not None and (type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS):
             raise _no_time(timestamp_ms)
@@ -230,20 +241,34 @@ class Producer:
                 # Other tasks get their turn, the sender among them; a failure ends it; the clock is read again.
                 await anyio.lowlevel.checkpoint()
                 batches = await _unstored(batches, wait=False)
-                entry = self._topics.get(topic) or self._topic(topic)
+                entry = self._topics.get(topic) or self._topic(topic) or await self._topic_when_known(topic)
                 if timestamp_ms is None:
                     now_ms = self._clock()
         await self._backend.flush()
         await _unstored(batches, wait=True)
 
+    async def _send_when_known(self, topic: str, value: Any, options: SendOptions) -> RecordMetadata:
+        await self._look_ups.known(topic)
+        return await self.send(topic, value, **options)
+
+    def _send_parked(self, topic: str, value: Any, options: SendOptions) -> Delivery:
+        return Producer.send_nowait(self, topic, value, **options)  # interceptors have seen it
+
+    async def _topic_when_known(self, topic: str) -> _Topic:
+        while (entry := self._topic(topic)) is None:
+            await self._look_ups.known(topic)
+        return entry
+
     async def wait_for_room(self) -> None:
         """Return when the buffer has room for more `send_nowait`. BufferExhausted after ``max_block_ms``."""
         self._home.check("wait_for_room")
+        await self._look_ups.all_known()
         await self._backend.wait_for_room()
 
     async def flush(self) -> None:
         """Return when every record given so far is stored or has failed."""
         self._home.check("flush")
+        await self._look_ups.all_known()
         await self._backend.flush()
 
     # transactions ----------------------------------------------------------------------------------------------------
@@ -294,11 +319,13 @@ class Producer:
         abort. A commit that was cancelled may have happened: commit again and it tells.
         """
         self._home.check("commit")
+        await self._look_ups.all_known()
         await self._backend.commit_transaction()
 
     async def abort(self) -> None:
         """On return nothing of the transaction is visible to read-committed readers, nor ever will be."""
         self._home.check("abort")
+        await self._look_ups.all_known()
         await self._backend.abort_transaction()
 
     def transaction(self) -> Transaction:
@@ -322,8 +349,11 @@ class Producer:
                 f"({what} is {type(value).__name__}: {value!r:.120})"
             ) from error
 
-    def _topic(self, topic: str) -> _Topic:
+    def _topic(self, topic: str) -> _Topic | None:
+        """None: the log has to be asked first."""
         count = self._backend.partition_count(topic)
+        if count is None:
+            return None
         partitioner = make_partitioner(self._settings.partitioner, topic, self._settings.config.batch_size)
         entry = self._topics[topic] = _Topic(topic, count, partitioner, self._backend)
         return entry
@@ -351,6 +381,7 @@ class Producer:
             self._closed = True
             try:
                 with self.last_words.shield() as scope:
+                    await self._look_ups.all_known()
                     await self._backend.aclose()
                 if scope.cancelled_caught:
                     self._give_up()
@@ -359,9 +390,8 @@ class Producer:
                 self._on_close(self)
 
     def _give_up(self) -> None:
-        count = self._backend.give_up(
-            RequestTimedOut("the producer was closed before the log answered: the record may be stored, or not")
-        )
+        error = RequestTimedOut("the producer was closed before the log answered: the record may be stored, or not")
+        count = self._look_ups.give_up(error) + self._backend.give_up(error)
         transactional_id = self._settings.config.transactional_id
         if transactional_id is not None:
             logger.warning(
@@ -381,6 +411,19 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _options(
+    key: Any, headers: HeadersLike | None, partition: int | None, partition_key: Any, timestamp_ms: int
+) -> SendOptions:
+    """What was said of a record, to say it again."""
+    return {
+        "key": key,
+        "headers": headers,
+        "partition": partition,
+        "partition_key": partition_key,
+        "timestamp_ms": timestamp_ms,
+    }
 
 
 async def _unstored(batches: list[BatchDelivery], *, wait: bool) -> list[BatchDelivery]:

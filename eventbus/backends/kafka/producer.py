@@ -2,250 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import anyio
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Message, Producer
 from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException
 
-from eventbus.backends.base import Add, Append, ProducerConfig, Send
-from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
-from eventbus.backends.kafka.failures import client_error, error_of, raised
-from eventbus.backends.kafka.settings import config_refused
-from eventbus.backends.kafka.threads import Loop
+from eventbus.backends.base import Add, Append, ProducerConfig, Send, Then
+from eventbus.backends.kafka.failures import client_error, raised
+from eventbus.backends.kafka.lane import RECORD_OVERHEAD_BYTES, Lane
+from eventbus.backends.kafka.producer_client import ProducerClient
+from eventbus.backends.kafka.reports import RecordBatch
+from eventbus.backends.kafka.threads import Loop, Worker
 from eventbus.backends.kafka.transactions import KafkaTransactions
 from eventbus.errors import (
     BufferExhausted,
-    ConfigError,
     EventBusError,
     InvalidTxnState,
     ProducerClosed,
     RecordTooLarge,
 )
-from eventbus.types import GroupMetadata, Headers, OffsetAndMetadata, RecordMetadata, TopicPartition
+from eventbus.types import GroupMetadata, Headers, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from eventbus.backends.kafka.backend import KafkaBackend
 
 logger = logging.getLogger("eventbus.producer")
-Report = Callable[[ClientError | None, Message], None]
 
-_POLL_SECONDS = 0.1
-"""How long a thread waits for reports before it looks whether it is still wanted."""
 _LOOK_UP_SECONDS = 5.0
-_RECORD_OVERHEAD_BYTES = 128
-"""More than the lengths and deltas around one record, and its batch's header, ever take."""
-_NO_OPTIONS: dict[str, Any] = {}
+_PAUSE_SECONDS = 0.05
 _LARGE_SHARE = 4
 """A record of a quarter of the buffer or more waits until the buffer is empty."""
-
-
-class RecordBatch(BatchDelivery):
-    """Records given in one turn of the event loop for one partition. Told of one by one, for they travel as they may.
-
-    ``count`` grows in the event loop until the batch is sealed; the reports come in a thread of librdkafka's.
-    """
-
-    __slots__ = ("_finished", "append_times_ms", "failures", "first_failure", "is_sealed", "offsets", "untold")
-
-    def __init__(self, topic: str, partition: int, home: object, finished: Callable[[RecordBatch], object]) -> None:
-        super().__init__(topic, partition, home)
-        self._finished = finished
-        self.is_sealed = False
-        self.offsets: dict[int, int] = {}
-        """By position in the batch, of records with a handle; of what is not stored, -1."""
-        self.untold: list[int] = []
-        """The same for those without."""
-        self.append_times_ms: dict[int, int] = {}
-        """Where the log sets the time."""
-        self.failures: dict[int, ClientError] = {}
-        self.first_failure: ClientError | None = None
-
-    def report(self, index: int, error: ClientError | None, message: Message) -> None:
-        """The outcome of a record that has a handle, in a thread."""
-        if error is not None:
-            self.failures[index] = self.first_failure = error
-            self.offsets[index] = -1
-        else:
-            kind, time_ms = message.timestamp()
-            if kind == TIMESTAMP_LOG_APPEND_TIME:
-                self.append_times_ms[index] = time_ms
-            self.offsets[index] = _offset(message)
-        if self.is_sealed and len(self.offsets) + len(self.untold) == self.count:
-            self._finished(self)
-
-    def tell(self, error: ClientError | None, message: Message) -> None:
-        """The outcome of one that has none, in a thread."""
-        if error is not None:
-            self.first_failure = error
-        self.untold.append(-1 if error is not None or self.untold else _offset(message))  # one is enough, as a witness
-        if self.is_sealed and len(self.offsets) + len(self.untold) == self.count:
-            self._finished(self)
-
-    @property
-    def some_offset(self) -> int:
-        """Where a record of it was stored; -1: nowhere."""
-        return max(*self.offsets.values(), *self.untold, -1, -1)
-
-    def seal(self) -> None:
-        """No record is added any more."""
-        self.is_sealed = True
-        if not self.open_count:
-            self._finished(self)
-
-    @property
-    def open_count(self) -> int:
-        """Records without an outcome."""
-        return self.count - len(self.offsets) - len(self.untold)
-
-    def failure(self, index: int) -> EventBusError | None:
-        """What kept one record from the log, or None."""
-        error = self.failures.get(index)
-        if error is not None:
-            return error_of(error, self._what())
-        return None if index in self.offsets else self.error  # given up
-
-    def finish(self) -> None:
-        """Tell everybody who waits; in the event loop."""
-        if self.done:
-            return
-        if self.first_failure is not None:
-            self.error = error_of(self.first_failure, self._what())
-            logger.error("records for %s-%d were not stored: %s", self.topic, self.partition, self.error)
-        self._finish()
-
-    def _what(self) -> str:
-        return f"a record for {self.topic}-{self.partition} was not stored"
-
-
-class RecordDelivery(Delivery):
-    """The handle of one record: of a batch some may fail, and their offsets need not follow one another."""
-
-    def exception(self) -> EventBusError | None:
-        return cast("RecordBatch", self.batch).failure(self.index) if self.batch.done else None
-
-    def result(self) -> RecordMetadata:
-        batch = cast("RecordBatch", self.batch)
-        if not batch.done:
-            raise RuntimeError("the record is still on its way: await the delivery, or flush the producer first")
-        error = batch.failure(self.index)
-        if error is not None:
-            raise error
-        time_ms = batch.append_times_ms.get(self.index, self.timestamp_ms)
-        return RecordMetadata(batch.topic, batch.partition, max(batch.offsets[self.index], -1), time_ms)
-
-    def add_callback(self, on_delivery: OnDelivery) -> None:
-        def call() -> None:
-            error = self.exception()
-            on_delivery(None if error is not None else self.result(), error)
-
-        self.batch.when_done(call)
-
-
-class Client:
-    """One producer of librdkafka's, and the thread that its reports come in."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        try:
-            self.handle = Producer(settings)
-        except KafkaException as failure:
-            raise config_refused(failure) from None
-        self._is_wanted = True
-        threading.Thread(target=self._serve, name="eventbus-kafka-producer", daemon=True).start()
-
-    def _serve(self) -> None:
-        while self._is_wanted:
-            self._look(_POLL_SECONDS)
-        with contextlib.suppress(KafkaException):
-            self.handle.purge()
-        self._look(0)
-        del self.handle  # it waits for its threads to end: here, not in the event loop
-
-    def _look(self, wait_seconds: float) -> None:
-        try:
-            self.handle.poll(wait_seconds)
-        except KafkaException as failure:  # a fatal error, which whoever uses the producer is told of
-            logger.debug("librdkafka: %s", failure)
-
-    def stop(self) -> None:
-        """What is still in it is given up."""
-        self._is_wanted = False
-
-
-class _Lane:
-    """What is sent to one partition."""
-
-    __slots__ = ("_batch", "_large_bytes", "_produce", "_producer", "_tell", "partition", "topic")
-
-    def __init__(self, producer: KafkaProducer, topic: str, partition: int) -> None:
-        self._producer = producer
-        self._large_bytes = producer.config.max_request_size - _RECORD_OVERHEAD_BYTES
-        self._batch: RecordBatch | None = None
-        self._tell: Report = _nobody
-        self._produce: Callable[..., None] = _nobody
-        self.topic = topic
-        self.partition = partition
-
-    def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> Delivery:
-        """Hand a record to librdkafka and give its handle. The hot path of `send_nowait`."""
-        batch = self._batch
-        if batch is None:
-            batch = self._open()
-        index = batch.count
-        self._add(key, value, headers, timestamp_ms, partial(batch.report, index))
-        batch.count = index + 1
-        return RecordDelivery(batch, index, timestamp_ms)
-
-    def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> BatchDelivery:
-        """The same without a handle. The hot path of `send_many`."""
-        batch = self._batch
-        if batch is None:
-            batch = self._open()
-        self._add(key, value, headers, timestamp_ms, self._tell)
-        batch.count += 1
-        return batch
-
-    async def send(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> RecordMetadata:
-        """Send one record and wait for its ack."""
-        await self._producer.wait_for_room()
-        return await self.append(key, value, headers, timestamp_ms)
-
-    def _open(self) -> RecordBatch:
-        """The first record of this turn of the event loop."""
-        batch = self._batch = self._producer.open_batch(self)
-        self._tell = batch.tell
-        self._produce = self._producer.client.handle.produce
-        return batch
-
-    def _add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, report: Report) -> None:
-        large_bytes = self._large_bytes
-        if headers or (value and len(value) > large_bytes) or (key and len(key) > large_bytes) or not timestamp_ms:
-            self._check(key, value, headers, timestamp_ms)
-        options: dict[str, Any] = {"headers": list(headers)} if headers else _NO_OPTIONS
-        try:
-            self._produce(self.topic, value, key, self.partition, report, timestamp=timestamp_ms, **options)
-        except (BufferError, KafkaException) as failure:
-            if not self._producer.has_grown(self, failure):
-                raise self._producer.not_taken(self, failure, value, key) from None
-            self._produce(self.topic, value, key, self.partition, report, timestamp=timestamp_ms, **options)
-
-    def _check(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> None:
-        self._producer.check_size(self, key, value, headers)
-        if not timestamp_ms:
-            raise ConfigError(
-                "timestamp_ms=0 means 'now' to librdkafka, so the first millisecond of 1970 cannot be written: use 1"
-            )
-
-    def seal(self) -> None:
-        batch, self._batch = self._batch, None
-        if batch is not None:
-            batch.seal()
+_LOOK_EVERY = 256
+"""Records of small turns of the event loop between two looks at the reports."""
+_SETTLE_SECONDS = 10.0
+"""How long a client that has failed may wait for the answers to what it had sent."""
+_CLOSING_SECONDS = 1.0
+"""Closing takes no longer, or says what it waits for."""
 
 
 class KafkaProducer:
@@ -256,28 +55,66 @@ class KafkaProducer:
         self.config = config
         self.on_topics_changed: Callable[[], object] = _nothing
         self.loop = Loop()
-        self._lanes: dict[tuple[str, int], _Lane] = {}
-        self._open: list[_Lane] = []
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._open: list[Lane] = []
         """Lanes with a batch of this turn."""
         self._pending: dict[RecordBatch, None] = {}
         """Batches whose outcome is not known, oldest first."""
         self._finished: deque[RecordBatch] = deque()
         """Known in a thread, and not yet told in the event loop."""
         self._is_woken = False
-        self._is_full = False
+        self.is_full = False
         self._needs_bytes = 0
+        self.is_held = False
+        """Records wait in their lanes: the client has failed, and another has not taken over yet."""
+        self.held_bytes = 0
+        self._crowded: dict[Lane, None] = {}
+        """Lanes with records that wait for room."""
+        self._unlooked_count = 0
+        """Records since the last look at the reports."""
         self._closed = False
+        self._leaving = threading.Event()
+        """Nobody waits any more for what a thread looks up."""
         self._refuses: Callable[[], object] | None = None
+        self._looking_up: dict[str, list[Then]] = {}
+        self._worker: Worker | None = None
         self._settings = backend.settings.producer(config)
-        self.client = Client(self._settings)
+        self.client = ProducerClient(self._settings, self._has_failed)
         self.transactions = (
             None if config.transactional_id is None else KafkaTransactions(self, config.transactional_id)
         )
         backend.topic_listeners.append(self._topics_changed)
         backend.producers.append(self)
 
-    def partition_count(self, topic: str) -> int:
-        return self.backend.partition_count(topic)
+    # topics ----------------------------------------------------------------------------------------------------------
+
+    def partition_count(self, topic: str) -> int | None:
+        return self.backend.known_counts.get(topic)
+
+    def look_up(self, topic: str, then: Then) -> None:
+        waiting = self._looking_up.setdefault(topic, [])
+        waiting.append(then)
+        if len(waiting) > 1:
+            return
+        found: list[EventBusError] = []
+
+        def look() -> None:
+            try:
+                self.backend.partition_count(topic)
+            except EventBusError as error:
+                found.append(error)
+
+        def tell() -> None:
+            for told in self._looking_up.pop(topic, ()):
+                told(found[0] if found else None)
+
+        self._in_thread(look, tell)
+
+    def _in_thread(self, look: Callable[[], None], then: Callable[[], object]) -> None:
+        """Ask the cluster; then, in the event loop, go on."""
+        if self._worker is None:
+            self._worker = Worker("eventbus-kafka-look-up", self.loop)
+        self._worker.do(look, then)
 
     def _topics_changed(self) -> None:
         self.on_topics_changed()
@@ -293,15 +130,15 @@ class KafkaProducer:
     def sender(self, topic: str, partition: int) -> Send:
         return self._lane(topic, partition).send
 
-    def _lane(self, topic: str, partition: int) -> _Lane:
+    def _lane(self, topic: str, partition: int) -> Lane:
         lane = self._lanes.get((topic, partition))
         if lane is None:
-            lane = self._lanes[(topic, partition)] = _Lane(self, topic, partition)
+            lane = self._lanes[(topic, partition)] = Lane(self, topic, partition)
         return lane
 
-    def check_size(self, lane: _Lane, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+    def check_size(self, lane: Lane, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         """Raises RecordTooLarge beyond ``max_request_size``."""
-        size_bytes = len(value or b"") + len(key or b"") + _RECORD_OVERHEAD_BYTES
+        size_bytes = len(value or b"") + len(key or b"") + RECORD_OVERHEAD_BYTES
         size_bytes += sum([4 * len(name) + len(data or b"") + 10 for name, data in headers])
         if size_bytes > self.config.max_request_size:
             too_large = RecordTooLarge(
@@ -312,7 +149,7 @@ class KafkaProducer:
             self._not_stored(too_large)
             raise too_large
 
-    def open_batch(self, lane: _Lane) -> RecordBatch:
+    def open_batch(self, lane: Lane) -> RecordBatch:
         """A lane's first record of this turn of the event loop. Raises why none can be taken now."""
         if self._refuses is not None:
             self._refuses()
@@ -334,33 +171,62 @@ class KafkaProducer:
         """What was given so far is complete."""
         lanes, self._open = self._open, []
         for lane in lanes:
-            lane.seal()
-
-    def has_grown(self, lane: _Lane, failure: BufferError | KafkaException) -> bool:
-        """librdkafka has not heard yet of a partition that was added: it is asked to look, which blocks."""
-        if isinstance(failure, BufferError) or client_error(failure).code() != ClientError._UNKNOWN_PARTITION:
-            return False
-        try:
-            found = self.client.handle.list_topics(lane.topic, _LOOK_UP_SECONDS).topics[lane.topic]
-        except (KafkaException, KeyError):
-            return False
-        return lane.partition in found.partitions
+            self._unlooked_count += lane.seal()
+        if self._unlooked_count >= _LOOK_EVERY and not self.is_held:
+            self._unlooked_count = 0
+            self.client.look()
 
     def not_taken(
-        self, lane: _Lane, failure: BufferError | KafkaException, value: bytes | None, key: bytes | None
-    ) -> EventBusError:
-        """Why librdkafka refused a record."""
-        if isinstance(failure, BufferError) or client_error(failure).code() == ClientError._QUEUE_FULL:
-            self._is_full = True
-            self._needs_bytes = len(value or b"") + len(key or b"")
-            return BufferExhausted(
-                f"the producer's buffer is full (buffer_memory={self.config.buffer_memory:,} bytes wait to be stored): "
-                "`await producer.wait_for_room()` between sends, or `await bus.send(...)`"
-            )
-        error = raised(failure, f"a record for {lane.topic}-{lane.partition} was not taken")
-        if self.transactions is not None:
-            return self.transactions.refused(client_error(failure), error)
-        return error
+        self, lane: Lane, failure: BufferError | KafkaException, value: bytes | None, key: bytes | None
+    ) -> None:
+        """librdkafka refused a record: raises why, or has the lane hold it until it can be sent."""
+        error = ClientError(ClientError._QUEUE_FULL) if isinstance(failure, BufferError) else client_error(failure)
+        if error.code() == ClientError._QUEUE_FULL:
+            raise self._has_no_room(len(value or b"") + len(key or b"")) from None
+        if error.code() == ClientError._UNKNOWN_PARTITION and lane.partition < (self.partition_count(lane.topic) or 0):
+            self._in_thread(partial(self._until_seen, lane, self.client), partial(self._release, lane))
+        elif error.code() == ClientError._FATAL and self.transactions is None:
+            self._replace(self.client, error)
+        else:
+            reason = raised(KafkaException(error), f"a record for {lane.topic}-{lane.partition} was not taken")
+            raise (reason if self.transactions is None else self.transactions.refused(error, reason)) from None
+        lane.hold()
+
+    def _has_no_room(self, size_bytes: int) -> BufferExhausted:
+        self.is_full = True
+        self._needs_bytes = size_bytes
+        return BufferExhausted(
+            f"the producer's buffer is full (buffer_memory={self.config.buffer_memory:,} bytes wait to be stored): "
+            "`await producer.wait_for_room()` between sends, or `await bus.send(...)`"
+        )
+
+    def hold_bytes(self, size_bytes: int) -> None:
+        """A record is held in its lane. Raises BufferExhausted."""
+        if self.held_bytes + size_bytes > self.config.buffer_memory:
+            raise self._has_no_room(size_bytes)
+        self.held_bytes += size_bytes
+
+    def _until_seen(self, lane: Lane, client: ProducerClient) -> None:
+        """In a thread: return when librdkafka has heard of a partition that was added, or ``max_block_ms`` are over."""
+        deadline = time.monotonic() + self.config.max_block_ms / 1000
+        while time.monotonic() < deadline:
+            try:
+                found = client.handle.list_topics(lane.topic, _LOOK_UP_SECONDS).topics[lane.topic]
+                if lane.partition in found.partitions:
+                    return
+            except (KafkaException, KeyError, AttributeError):  # no answer; no such topic; the client was replaced
+                pass
+            if self._leaving.wait(_PAUSE_SECONDS):
+                return
+
+    def _release(self, lane: Lane) -> None:
+        """Hand over what a lane held, or try again when there is room."""
+        if self.is_held:
+            return  # `_take_over` does it
+        if lane.release():
+            self._crowded.pop(lane, None)
+        else:
+            self._crowded[lane] = None
 
     def _not_stored(self, error: EventBusError) -> None:
         if self.transactions is not None:
@@ -385,15 +251,17 @@ class KafkaProducer:
             batch.finish()
             if batch.first_failure is not None and batch.error is not None and self.transactions is not None:
                 self.transactions.failed(batch.first_failure, batch.error)
+        for lane in list(self._crowded):
+            self._release(lane)
 
     async def wait_for_room(self) -> None:
-        if not self._is_full:
+        if not self.is_full:
             return
-        at_first = len(self.client.handle)
+        at_first = 0 if self.is_held else len(self.client.handle)
         is_large = self._needs_bytes * _LARGE_SHARE > self.config.buffer_memory
         wanted = 0 if is_large else at_first // 2
         with self.backend.timers.move_on_after(self.config.max_block_ms / 1000) as scope:
-            while len(self.client.handle) > wanted and self._pending:
+            while self._pending and (self.is_held or self.held_bytes or len(self.client.handle) > wanted):
                 self.seal()
                 await next(iter(self._pending)).wait()
         if scope.cancelled_caught:
@@ -401,12 +269,47 @@ class KafkaProducer:
                 f"no room in the producer's buffer of {self.config.buffer_memory:,} bytes for "
                 f"{self.config.max_block_ms:,} ms (max_block_ms): the brokers are slower than the sends, or away"
             )
-        self._is_full = False
+        self.is_full = False
 
     async def flush(self) -> None:
         self.seal()
         for batch in list(self._pending):
             await batch.wait()
+
+    # a client that fails ---------------------------------------------------------------------------------------------
+
+    def _has_failed(self, client: ProducerClient, error: ClientError) -> None:
+        """In any thread: librdkafka's idempotent producer has lost its place, and takes nothing more."""
+        self.loop.tell(partial(self._replace, client, error))
+
+    def _replace(self, client: ProducerClient, error: ClientError) -> None:
+        """What the failed client sent is settled first: no record overtakes one that may yet be acknowledged."""
+        if client is not self.client or client.is_stopped or self.transactions is not None:
+            return  # a transaction ends with the client that it began with
+        self.is_held = True
+        for lane in self._open:
+            lane.hold()
+        count = 0
+        for batch in self._pending:
+            batch.lost_with = error
+            count += batch.open_count
+        logger.error(
+            "the producer to kafka://%s failed (%s): another takes over. %d record(s) were on their way; whoever sent "
+            "those that were not acknowledged is told", self.backend.settings.bootstrap, error.str(), count,
+        )  # fmt: skip
+        client.stop(_SETTLE_SECONDS, partial(self.loop.tell, self._take_over))
+
+    def _take_over(self) -> None:
+        """Another client, with a producer id of its own, goes on with what was held."""
+        if self._leaving.is_set():
+            return
+        self.client = ProducerClient(self._settings, self._has_failed)
+        self.is_held = False
+        for batch in self._pending:
+            if batch.first_failure is None:
+                batch.lost_with = None
+        for lane in self._lanes.values():
+            self._release(lane)
 
     # life ------------------------------------------------------------------------------------------------------------
 
@@ -414,7 +317,7 @@ class KafkaProducer:
         """Go on with another client, as if the process had been started anew. What the old one holds is given up."""
         self.seal()
         self.client.stop()
-        self.client = Client(self._settings)
+        self.client = ProducerClient(self._settings, self._has_failed)
 
     async def run(self) -> None:
         await anyio.Event().wait()  # librdkafka's threads do it
@@ -427,16 +330,32 @@ class KafkaProducer:
         try:
             if self.transactions is not None:
                 await self.transactions.aclose()
-            await self.flush()
+            await self._last_flush()
         finally:
             self.refuse(_refuse)
             if not self._pending:
-                self.client.stop()
+                self._stop()
+
+    async def _last_flush(self) -> None:
+        with self.backend.timers.move_on_after(_CLOSING_SECONDS):
+            await self.flush()
+        if self._pending:
+            logger.warning(
+                "the producer to kafka://%s closes, and %d record(s) are not acknowledged yet: waiting for the brokers",
+                self.backend.settings.bootstrap, sum(batch.open_count for batch in self._pending),
+            )  # fmt: skip
+            await self.flush()
 
     def _leave(self) -> None:
         if self in self.backend.producers:
             self.backend.producers.remove(self)
             self.backend.topic_listeners.remove(self._topics_changed)
+
+    def _stop(self) -> None:
+        self._leaving.set()
+        if self._worker is not None:
+            self._worker.stop()
+        self.client.stop()
 
     def give_up(self, error: EventBusError) -> int:
         self._leave()
@@ -447,7 +366,7 @@ class KafkaProducer:
             count += batch.open_count
             batch.discard(error)
         self._pending.clear()
-        self.client.stop()
+        self._stop()
         return count
 
     # transactions ----------------------------------------------------------------------------------------------------
@@ -478,16 +397,6 @@ class KafkaProducer:
                 "or use `async with bus.transaction(id)`"
             )
         return self.transactions
-
-
-def _offset(message: Message) -> int:
-    """-1 with acks=0: nobody says."""
-    offset = message.offset()
-    return -1 if offset is None else offset
-
-
-def _nobody(*_: object, **__: object) -> None:
-    """Until a batch is open."""
 
 
 def _refuse() -> None:

@@ -1,0 +1,81 @@
+"""One producer of librdkafka's, and the thread that its reports come in."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, Producer
+
+from eventbus.backends.kafka.settings import config_refused
+
+logger = logging.getLogger("eventbus.producer")
+
+_POLL_SECONDS = 0.1
+"""How long the thread waits for reports before it looks whether it is still wanted."""
+_PURGE_SECONDS = 1.0
+"""How long the reports of what was purged may take: librdkafka's own threads make them."""
+
+
+OnFatal = Callable[["ProducerClient", ClientError], object]
+
+
+class ProducerClient:
+    """Its handle is for the event loop's thread, which only hands records over and never waits in it."""
+
+    def __init__(self, settings: dict[str, Any], on_fatal: OnFatal) -> None:
+        """``on_fatal``: whom to tell, in any thread, of an error that makes it useless. Raises ConfigError."""
+        self._on_fatal = on_fatal
+        self._note: Callable[[ClientError], object] | None = settings.get("error_cb")
+        try:
+            self.handle = Producer({**settings, "error_cb": self._hear})
+        except KafkaException as failure:
+            raise config_refused(failure) from None
+        self.is_stopped = False
+        self._patience_seconds = 0.0
+        self._when_gone: Callable[[], object] | None = None
+        threading.Thread(target=self._serve, name="eventbus-kafka-producer", daemon=True).start()
+
+    def _hear(self, error: ClientError) -> None:
+        if self._note is not None:
+            self._note(error)
+        if error.fatal() or error.code() == ClientError._FATAL:
+            self._on_fatal(self, error)
+
+    def look(self, wait_seconds: float = 0) -> None:
+        """Take the reports that are there. In the event loop too, without waiting, while it hands over many records.
+
+        There it costs nothing; the thread would have to win the interpreter's lock from the loop once for each report.
+        """
+        try:
+            self.handle.poll(wait_seconds)
+        except KafkaException as failure:  # a fatal error, which whoever uses the producer is told of
+            logger.debug("librdkafka: %s", failure)
+
+    def _serve(self) -> None:
+        while not self.is_stopped:
+            self.look(_POLL_SECONDS)
+        self._until_empty(self._patience_seconds)
+        with contextlib.suppress(KafkaException):
+            self.handle.purge()
+        self._until_empty(_PURGE_SECONDS)
+        del self.handle  # it waits for its threads to end: here, not in the event loop
+        if self._when_gone is not None:
+            self._when_gone()
+
+    def _until_empty(self, wait_seconds: float) -> None:
+        self.look()
+        deadline = time.monotonic() + wait_seconds
+        while len(self.handle) and time.monotonic() < deadline:
+            self.look(_POLL_SECONDS)
+
+    def stop(self, patience_seconds: float = 0.0, when_gone: Callable[[], object] | None = None) -> None:
+        """What has no outcome within ``patience_seconds`` is given up; then ``when_gone`` is called, in the thread."""
+        self._patience_seconds = patience_seconds
+        self._when_gone = when_gone
+        self.is_stopped = True

@@ -1,0 +1,154 @@
+"""What librdkafka says of records, and who is told: it reports them one by one, in whichever thread polls it.
+
+The reports of one producer may come in two threads at once, so all that they change is one list's end or a field that
+nobody else writes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
+from confluent_kafka import KafkaError as ClientError
+
+from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
+from eventbus.backends.kafka.failures import error_of
+from eventbus.errors import EventBusError, RequestTimedOut
+from eventbus.types import RecordMetadata
+
+logger = logging.getLogger("eventbus.producer")
+
+Report = Callable[[ClientError | None, Any], None]
+"""(error, message): the message only with success."""
+
+_NOT_TOLD = -2
+"""In place of an offset. (-1 is one that nobody knows: with acks=0.)"""
+_GIVEN_UP = frozenset((ClientError._PURGE_QUEUE, ClientError._PURGE_INFLIGHT, ClientError._FATAL))
+"""What became of a record when its client failed, or was closed: that says nothing of why."""
+
+
+class RecordBatch(BatchDelivery):
+    """Records given in one turn of the event loop for one partition. Told of one by one, for they travel as they may.
+
+    ``count`` grows in the event loop until the batch is sealed.
+    """
+
+    __slots__ = ("finished", "first_failure", "is_sealed", "lost_with", "some_offset", "told")
+
+    def __init__(self, topic: str, partition: int, home: object, finished: Callable[[RecordBatch], object]) -> None:
+        super().__init__(topic, partition, home)
+        self.finished = finished
+        """Called with the last report, in its thread."""
+        self.is_sealed = False
+        self.told: list[None] = []
+        """As long as there are reports: adding to a list is the one way to count in two threads."""
+        self.some_offset = -1
+        """Where a record of it was stored; -1: nowhere."""
+        self.first_failure: ClientError | None = None
+        self.lost_with: ClientError | None = None
+        """What the client died of that had the rest of the batch."""
+
+    def tell(self, error: ClientError | None, message: Message) -> None:
+        """The outcome of a record without a handle."""
+        if error is not None:
+            self.first_failure = self.first_failure or error
+        elif self.some_offset < 0:
+            self.some_offset = _offset(message)
+        told = self.told
+        told.append(None)
+        if self.is_sealed and len(told) == self.count:
+            self.finished(self)
+
+    def seal(self) -> None:
+        """No record is added any more."""
+        self.is_sealed = True
+        if not self.open_count:
+            self.finished(self)
+
+    @property
+    def open_count(self) -> int:
+        """Records without an outcome."""
+        return self.count - len(self.told)
+
+    def finish(self) -> None:
+        """Tell everybody who waits; in the event loop."""
+        if self.done:
+            return
+        if self.first_failure is not None:
+            self.error = self.error_of(self.first_failure)
+            if self.lost_with is None:  # else it was said once for all of the client's records
+                logger.error("records for %s-%d were not stored: %s", self.topic, self.partition, self.error)
+        self._finish()
+
+    def error_of(self, failure: ClientError) -> EventBusError:
+        """What kept a record of it from the log."""
+        what = f"a record for {self.topic}-{self.partition} was not stored"
+        if self.lost_with is None:
+            return error_of(failure, what)
+        why = self.lost_with.str() if failure.code() in _GIVEN_UP else failure.str()
+        return RequestTimedOut(
+            f"a record for {self.topic}-{self.partition} was not acknowledged before its producer failed ({why}): it "
+            "may be stored, or not. Another producer has taken over: send it again, if repeating it does no harm"
+        )
+
+
+class RecordDelivery(Delivery):
+    """The handle of one record: of a batch some may fail, and their offsets need not follow one another.
+
+    It is its own report: librdkafka calls it with the record's outcome.
+    """
+
+    offset: int = _NOT_TOLD
+    failure: ClientError | None = None
+
+    def __call__(self, error: ClientError | None, message: Message) -> None:
+        """The hot path of `send_nowait`, once the record is stored."""
+        batch = cast("RecordBatch", self.batch)
+        if error is None:
+            offset = message.offset()
+            self.offset = -1 if offset is None else offset
+            kind, time_ms = message.timestamp()
+            if kind == TIMESTAMP_LOG_APPEND_TIME:
+                self.timestamp_ms = time_ms
+            if batch.some_offset < 0:
+                batch.some_offset = self.offset
+        else:
+            self.failure = error
+            batch.first_failure = batch.first_failure or error
+        told = batch.told
+        told.append(None)
+        if batch.is_sealed and len(told) == batch.count:
+            batch.finished(batch)
+
+    def exception(self) -> EventBusError | None:
+        batch = cast("RecordBatch", self.batch)
+        if not batch.done:
+            return None
+        if self.failure is not None:
+            return batch.error_of(self.failure)
+        return batch.error if self.offset == _NOT_TOLD else None  # given up, or not
+
+    def result(self) -> RecordMetadata:
+        batch = self.batch
+        if not batch.done:
+            raise RuntimeError("the record is still on its way: await the delivery, or flush the producer first")
+        if self.offset < 0:
+            error = self.exception()
+            if error is not None:
+                raise error
+        return RecordMetadata(batch.topic, batch.partition, self.offset, self.timestamp_ms)
+
+    def add_callback(self, on_delivery: OnDelivery) -> None:
+        def call() -> None:
+            error = self.exception()
+            on_delivery(None if error is not None else self.result(), error)
+
+        self.batch.when_done(call)
+
+
+def _offset(message: Message) -> int:
+    """-1 with acks=0: nobody says."""
+    offset = message.offset()
+    return -1 if offset is None else offset

@@ -1,0 +1,106 @@
+"""Records for topics that the log has to be asked about first: they wait here in order, the event loop does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio
+
+from eventbus.backends.base import BackendProducer
+from eventbus.backends.delivery import BatchDelivery, Delivery, this_loop
+from eventbus.client.sending import SendOptions
+from eventbus.errors import BufferExhausted, EventBusError
+from eventbus.types import RecordMetadata
+
+_PARKED = 1_000
+"""Records that wait for one look-up at most. It takes a request to a broker, so there are rarely more than a few."""
+
+SendParked = Callable[[str, Any, SendOptions], Delivery]
+
+
+class _LookUp:
+    """One topic that is asked about, and who waits for it."""
+
+    __slots__ = ("error", "is_over", "parked")
+
+    def __init__(self) -> None:
+        self.is_over = anyio.Event()
+        self.error: EventBusError | None = None
+        self.parked: list[tuple[BatchDelivery, Any, SendOptions]] = []
+
+
+class LookUps:
+    """One producer's topics that it asks about."""
+
+    def __init__(self, backend: BackendProducer, send: SendParked) -> None:
+        self._backend = backend
+        self._send = send
+        self._open: dict[str, _LookUp] = {}
+
+    def _of(self, topic: str) -> _LookUp:
+        found = self._open.get(topic)
+        if found is None:
+            found = self._open[topic] = _LookUp()
+            self._backend.look_up(topic, partial(self._end, topic, found))
+        return found
+
+    async def known(self, topic: str) -> None:
+        """Return when the log knows the topic. Raises what it says instead, UnknownTopicOrPartition for one."""
+        found = self._of(topic)
+        await found.is_over.wait()
+        if found.error is not None:
+            raise found.error
+
+    async def all_known(self) -> None:
+        """Return when nothing is parked any more."""
+        while self._open:
+            await next(iter(self._open.values())).is_over.wait()
+
+    def park(self, topic: str, value: Any, options: SendOptions) -> Delivery:
+        """Have a record wait for the look-up. Raises BufferExhausted."""
+        found = self._of(topic)
+        if len(found.parked) >= _PARKED:
+            raise BufferExhausted(
+                f"{_PARKED:,} records wait for what the cluster says of topic {topic!r}: "
+                "`await producer.wait_for_room()` between sends, or `await bus.send(...)`"
+            )
+        batch = BatchDelivery(topic, -1, this_loop())
+        batch.count = 1
+        found.parked.append((batch, value, options))
+        return Delivery(batch, 0, options.get("timestamp_ms") or 0)
+
+    def _end(self, topic: str, one: _LookUp, error: EventBusError | None) -> None:
+        """The log has answered."""
+        if self._open.pop(topic, None) is not one:
+            return  # given up
+        one.error = error
+        for batch, value, options in one.parked:
+            try:
+                if error is not None:
+                    raise error
+                self._send(topic, value, options).add_callback(partial(_settle, batch))
+            except EventBusError as problem:
+                batch.fail(problem)
+        one.is_over.set()
+
+    def give_up(self, error: EventBusError) -> int:
+        """What is parked is not sent; how many records that is."""
+        parked = [batch for one in self._open.values() for batch, _, _ in one.parked]
+        for batch in parked:
+            batch.discard(error)
+        for one in self._open.values():
+            one.error = error
+            one.is_over.set()
+        self._open.clear()
+        return len(parked)
+
+
+def _settle(batch: BatchDelivery, metadata: RecordMetadata | None, error: EventBusError | None) -> None:
+    if metadata is None:
+        assert error is not None, "a record has metadata or an error"
+        batch.discard(error)  # who sent it has logged it
+        return
+    batch.partition = metadata.partition
+    batch.resolve(metadata.offset, metadata.timestamp_ms)
