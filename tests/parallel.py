@@ -19,10 +19,14 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-TOGETHER = ("tests/clients/", "tests/kafka/", "tests/spark/")
+TOGETHER = ("tests/clients/", "tests/cluster_faults/", "tests/failover/", "tests/kafka/", "tests/spark/")
 APART = ("tests/test_readme.py",)
-HEAVY = ("tests/clients/", "tests/kafka/", "tests/spark/")
-LONG = ("tests/clients/", "tests/kafka/", "tests/spark/", "tests/test_readme.py")
+HEAVY = (*TOGETHER, "tests/three_urls/")
+LONG = (
+    "tests/clients/", "tests/kafka/", "tests/cluster_faults/", "tests/failover/", "tests/spark/", "tests/test_readme.py",
+    "tests/testing/test_crash_points.py", "tests/log/test_crash.py", "tests/cli/test_demo.py", "tests/faults/",
+    "tests/broker/test_cleaning.py",
+)  # fmt: skip
 """By how they begin, the longest first."""
 
 MOST_WORKERS = 4
