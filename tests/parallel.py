@@ -23,9 +23,9 @@ TOGETHER = ("tests/clients/", "tests/cluster_faults/", "tests/failover/", "tests
 APART = ("tests/test_readme.py",)
 HEAVY = (*TOGETHER, "tests/three_urls/")
 LONG = (
-    "tests/clients/", "tests/kafka/", "tests/cluster_faults/", "tests/failover/", "tests/spark/", "tests/test_readme.py",
-    "tests/testing/test_crash_points.py", "tests/log/test_crash.py", "tests/cli/test_demo.py", "tests/faults/",
-    "tests/broker/test_cleaning.py",
+    "tests/clients/", "tests/kafka/", "tests/cluster_faults/", "tests/failover/", "tests/spark/",
+    "tests/test_readme.py", "tests/testing/test_crash_points.py", "tests/log/test_crash.py", "tests/cli/test_demo.py",
+    "tests/faults/", "tests/broker/test_cleaning.py",
 )  # fmt: skip
 """By how they begin, the longest first."""
 
