@@ -1,0 +1,108 @@
+"""The groups' committed offsets, translated: a consumer that moves goes on where it was, and skips nothing."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+
+from eventbus.backends.base import EARLIEST, Backend
+from eventbus.errors import KafkaError, RebalanceInProgress, UnknownMemberId
+from eventbus.mirror.journal import Journal
+from eventbus.mirror.options import Options
+from eventbus.mirror.progress import GroupProgress, GroupState, Progress
+from eventbus.mirror.writer import Writer
+from eventbus.types import OffsetAndMetadata, TopicPartition
+
+logger = logging.getLogger("eventbus.mirror")
+
+_TAKEN = (UnknownMemberId, RebalanceInProgress)
+"""What a coordinator answers to strangers that commit for a group with members."""
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class GroupOffsets:
+    """Keeps the destination's offsets where the source's are, until somebody there moves them."""
+
+    def __init__(
+        self, source: Backend, destination: Backend, journal: Journal, options: Options, progress: Progress
+    ) -> None:
+        self._source = source
+        self._destination = destination
+        self._journal = journal
+        self._options = options
+        self._progress = progress
+        self._settled: dict[str, Offsets] = {}
+        """Groups and the offsets that need no second look."""
+
+    async def sync(self, writer: Writer) -> None:
+        """Look at every group once. Between transactions: the maps tell what is committed."""
+        if self._options.groups is None:
+            return
+        for listing in await self._source.list_groups():
+            if re.fullmatch(self._options.groups, listing.group) and listing.protocol_type in ("consumer", ""):
+                await self._sync(listing.group, writer)
+
+    async def _sync(self, group: str, writer: Writer) -> None:
+        committed = {
+            where: at
+            for where, at in (await self._source.group_offsets(group)).items()
+            if where in self._journal.maps and where.topic not in self._progress.problems and at.offset >= 0
+        }
+        if not committed:
+            return
+        wanted = {where: self._translated(where, at) for where, at in committed.items()}
+        if self._settled.get(group) != wanted:
+            state, count = await self._settle(group, wanted, writer)
+            if state == "translated":
+                self._settled[group] = wanted
+                if any(self._is_ahead(where, at.offset) for where, at in committed.items()):
+                    state = "ahead of the copy"
+            self._tell(group, state, len(wanted), count)
+
+    def _translated(self, where: TopicPartition, at: OffsetAndMetadata) -> OffsetAndMetadata:
+        return OffsetAndMetadata(self._journal.maps[where].translate(at.offset), at.metadata)
+
+    def _is_ahead(self, where: TopicPartition, offset: int) -> bool:
+        """It has read what is not copied yet: only when it is, there is an offset that says so."""
+        return offset > max(self._progress.of(where).position, self._journal.maps[where].position)
+
+    def _tell(self, group: str, state: GroupState, partitions: int, committed: int) -> None:
+        before = self._progress.groups.get(group)
+        if before is None or before.state != state:
+            logger.info("group %r: %s", group, state)
+        total = committed + (0 if before is None else before.committed)
+        self._progress.groups[group] = GroupProgress(state=state, partitions=partitions, committed=total)
+
+    async def _settle(self, group: str, wanted: Offsets, writer: Writer) -> tuple[GroupState, int]:
+        """Commit what is not there yet; how it stands then, and how many offsets that were."""
+        there = await self._destination.group_offsets(group)
+        written = self._journal.groups.get(group, {})
+        missing = {where: at for where, at in wanted.items() if there.get(where) != at}
+        moved = {where for where in missing if where in there and there[where].offset not in written.get(where, ())}
+        if self._options.overwrite_groups:
+            moved.clear()
+        to_commit = await self._held({where: at for where, at in missing.items() if where not in moved})
+        to_commit = {where: at for where, at in to_commit.items() if there.get(where) != at}
+        if to_commit:
+            (described,) = await self._destination.describe_groups([group])
+            if described.members:
+                return "live at the destination", 0
+            steps = {w: (there[w].offset if w in there else None, at.offset) for w, at in to_commit.items()}
+            await writer.save([self._journal.committing(group, steps)])
+            try:
+                await self._destination.alter_group_offsets(group, to_commit)
+            except _TAKEN:
+                return "live at the destination", 0
+        return "moved at the destination" if moved else "translated", len(to_commit)
+
+    async def _held(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+        """None before the destination's first record: a consumer would be reset from there, perhaps to the end."""
+        try:
+            first = await self._destination.list_offsets(dict.fromkeys(offsets, EARLIEST))
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            return dict(offsets)  # no leader tells now; the next look asks again
+        return {where: at._replace(offset=max(at.offset, first[where].offset)) for where, at in offsets.items()}

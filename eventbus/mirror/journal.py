@@ -1,0 +1,153 @@
+"""What a mirror knows of its work: kept at the destination, in a compacted topic, in the transactions of the records.
+
+So there is never a record without its entry nor an entry without its record, wherever a mirror dies. Keys and values
+are JSON: ``eventbus consume __eventbus_mirror.NAME --from-beginning`` shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from eventbus.backends.base import LATEST, Backend, ConsumerConfig
+from eventbus.broker import TopicSpec
+from eventbus.errors import CorruptRecord, KafkaError, TopicAlreadyExists
+from eventbus.mirror.offset_map import OffsetMap
+from eventbus.types import TopicPartition
+
+PREFIX = "__eventbus_mirror."
+
+Entry = tuple[bytes, bytes | None]
+"""Key and value of one record of the journal; without a value it is forgotten."""
+
+
+class TopicState(msgspec.Struct, kw_only=True):
+    """A topic that this mirror has taken up."""
+
+    source_id: str
+    destination_id: str
+    """Topics deleted and made anew have others."""
+    bases: list[int]
+    """Per partition the destination's end before anything was copied."""
+    configs: dict[str, str] = {}
+    """As they were last set at the destination: what somebody changes there stays."""
+
+
+class Journal:
+    """The entries of one mirror, read and to be written."""
+
+    def __init__(self, name: str) -> None:
+        self.topic = PREFIX + name
+        self.topics: dict[str, TopicState] = {}
+        self.maps: dict[TopicPartition, OffsetMap] = {}
+        self.groups: dict[str, dict[TopicPartition, list[int]]] = {}
+        """What may be committed at the destination for a group, if this mirror was the last to commit there."""
+        self._saved: dict[TopicPartition, int] = {}
+        """The chunks of a map before this one are stored and will not change."""
+
+    # reading ---------------------------------------------------------------------------------------------------------
+
+    async def load(self, backend: Backend) -> None:
+        """Read all there is. Who writes has taken the mirror's transactional id before: nothing changes any more."""
+        names = {one.name for one in await backend.describe_topics() if one.name == self.topic}
+        if not names:
+            return
+        where = TopicPartition(self.topic, 0)
+        found: dict[bytes, bytes | None] = {}
+        consumer = backend.consumer(ConsumerConfig(start="earliest", client_id="eventbus-mirror"))
+        try:
+            await consumer.assign([where])
+            end = (await backend.list_offsets({where: LATEST}))[where].offset
+            while await consumer.position(where) < end:
+                for records in await consumer.fetch():
+                    found.update(zip(map(_key, records.keys), records.values, strict=True))
+        finally:
+            await consumer.aclose()
+        self._take({key: value for key, value in found.items() if value is not None})
+
+    def _take(self, found: dict[bytes, bytes]) -> None:
+        chunks: dict[TopicPartition, list[tuple[int, list[int]]]] = {}
+        try:
+            for key, value in found.items():
+                match msgspec.json.decode(key):
+                    case ["topic", str(topic)]:
+                        self.topics[topic] = msgspec.json.decode(value, type=TopicState)
+                    case ["offsets", str(topic), int(partition), int(number)]:
+                        content = msgspec.json.decode(value, type=list[int])
+                        chunks.setdefault(TopicPartition(topic, partition), []).append((number, content))
+                    case ["group", str(group)]:
+                        written = msgspec.json.decode(value, type=list[tuple[str, int, list[int]]])
+                        self.groups[group] = {
+                            TopicPartition(topic, number): offsets for topic, number, offsets in written
+                        }
+                    case _:
+                        pass  # of a later version
+        except msgspec.MsgspecError as error:
+            raise CorruptRecord(
+                f"topic {self.topic!r} of the destination is no mirror's journal ({error}): leave it to the mirror, or "
+                "give this one another name"
+            ) from None
+        for topic, state in self.topics.items():
+            for partition, base in enumerate(state.bases):
+                where = TopicPartition(topic, partition)
+                found_map = self.maps[where] = OffsetMap.of_chunks(base, chunks.get(where, ()))
+                self._saved[where] = found_map.last_chunk
+
+    # writing ---------------------------------------------------------------------------------------------------------
+
+    def take_up(self, topic: str, state: TopicState) -> Entry:
+        """A topic is mirrored from now on, or has changed."""
+        self.topics[topic] = state
+        for partition, base in enumerate(state.bases):
+            self.maps.setdefault(TopicPartition(topic, partition), OffsetMap(base))
+        return _encode("topic", topic), msgspec.json.encode(state)
+
+    def forget(self, topic: str) -> list[Entry]:
+        """A topic is mirrored no more: its copy may begin anew."""
+        entries: list[Entry] = [(_encode("topic", topic), None)]
+        for where in [where for where in self.maps if where.topic == topic]:
+            copied = self.maps.pop(where)
+            self._saved.pop(where, None)
+            entries += [(_encode("offsets", *where, number), None) for number, _ in copied.chunks_from(0)]
+        del self.topics[topic]
+        return entries
+
+    def grown(self, where: TopicPartition) -> list[Entry]:
+        """What was added to a partition's map since this was last asked."""
+        found = self.maps[where]
+        first, self._saved[where] = self._saved.get(where, 0), found.last_chunk
+        return [
+            (_encode("offsets", *where, number), msgspec.json.encode(content))
+            for number, content in found.chunks_from(first)
+        ]
+
+    def dropped(self, where: TopicPartition, source: int, destination: int) -> list[Entry]:
+        """What neither side holds any more is forgotten."""
+        numbers = self.maps[where].drop_before(source, destination)
+        return [(_encode("offsets", *where, number), None) for number in numbers]
+
+    def committing(self, group: str, offsets: Mapping[TopicPartition, tuple[int | None, int]]) -> Entry:
+        """A group's offsets are about to be committed: a crash leaves the one that is there, or the new one."""
+        written = self.groups.setdefault(group, {})
+        for where, (there, new) in offsets.items():
+            written[where] = [new] if there is None else [there, new]
+        content = [(*where, kept) for where, kept in sorted(written.items())]
+        return _encode("group", group), msgspec.json.encode(content)
+
+
+async def create_journal(backend: Backend, topic: str, replication_factor: int) -> None:
+    """The topic of a journal, unless it is there. Raises the KafkaError that keeps it from being made."""
+    spec = TopicSpec(topic, 1, replication_factor, {"cleanup.policy": "compact"})
+    made = (await backend.create_topics([spec]))[topic]
+    if isinstance(made, KafkaError) and not isinstance(made, TopicAlreadyExists):
+        raise made
+
+
+def _encode(*key: Any) -> bytes:
+    return msgspec.json.encode(key)
+
+
+def _key(key: bytes | None) -> bytes:
+    return key or b"[]"

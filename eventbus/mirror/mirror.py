@@ -1,0 +1,242 @@
+"""The mirror: topics, records, schemas and groups' offsets of one log copied to another, once or as they come."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+import anyio
+
+from eventbus.backends.base import Backend
+from eventbus.backends.urls import open_backend, split_url
+from eventbus.client.single_error import SingleError, passing_on
+from eventbus.errors import (
+    ConfigError,
+    EventBusError,
+    LogLocked,
+    ProducerFenced,
+    TransactionAborted,
+    TransactionOutcomeUnknown,
+)
+from eventbus.mirror.journal import Journal
+from eventbus.mirror.options import Options
+from eventbus.mirror.plan import Selection, TopicPlan, by_name, check_plans, plan_topic
+from eventbus.mirror.progress import Progress
+from eventbus.mirror.session import Session
+from eventbus.mirror.verify import PartitionCheck, Verifier
+from eventbus.types import Compression
+
+logger = logging.getLogger("eventbus.mirror")
+
+_PRIVATE = "memory://"
+"""Each log of this URL is another one."""
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+_MOST_ATTEMPTS = 10
+"""Of one copy, in a row and without a record between them; one that follows tries for ever."""
+
+
+class Mirror:
+    """Copies one log to another, exactly once, and goes on where it was after any interruption.
+
+    ::
+
+        async with Mirror("file://./data", "kafka://one:9092,two:9092") as mirror:
+            await mirror.copy()                 # what is there now
+            for check in await mirror.verify():
+                assert check.ok, check.differences
+
+    ``await mirror.follow()`` goes on copying until it is cancelled: in a task beside a bus on the same URL, they share
+    the log. What it knows of its work is kept at the destination, in the transactions that carry the records. A
+    mirror is known by its ``name``: whoever begins later under the same one goes on with the work, and the one before
+    is stopped.
+    """
+
+    def __init__(
+        self,
+        source: str | Backend,
+        destination: str | Backend,
+        *,
+        topics: Sequence[str] = (),
+        pattern: str | None = None,
+        exclude: str | None = None,
+        groups: str | None = ".*",
+        overwrite_groups: bool = False,
+        replication_factor: int = -1,
+        compression: str = "none",
+        again: Sequence[str] = (),
+        name: str | None = None,
+        refresh_seconds: float = 2.0,
+        source_config: Mapping[str, Any] | None = None,
+        destination_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``topics``, or a ``pattern`` of whole names, say what is copied, less what ``exclude`` matches; else all is.
+
+        ``groups``: a pattern of the groups whose offsets are translated; None: of none. Those that somebody has moved
+        at the destination stay, unless ``overwrite_groups``. ``replication_factor`` of topics that are made; -1: the
+        cluster's default. ``again``: topics to be copied from their beginning once more. ``refresh_seconds``: how often
+        topics, configs and groups are looked at. ``source_config`` and ``destination_config``: settings of the two
+        logs, as `EventBus` takes them. Raises ConfigError.
+        """
+        self._source = open_backend(source, source_config or {}) if isinstance(source, str) else source
+        self._destination = (
+            open_backend(destination, destination_config or {}) if isinstance(destination, str) else destination
+        )
+        if identity(self._source.url) == identity(self._destination.url) != _PRIVATE:
+            raise ConfigError(f"source and destination are one log, {self._source.url}: name two")
+        selection = Selection(names=tuple(topics), pattern=pattern, exclude=exclude)
+        selection.check()
+        if name is not None and not re.fullmatch(r"[a-zA-Z0-9._-]{1,200}", name):
+            raise ConfigError(f"name={name!r}: 1 to 200 of a-z A-Z 0-9 . _ -")
+        self.options = Options(
+            name=name or name_of(self._source.url),
+            selection=selection,
+            groups=groups,
+            overwrite_groups=overwrite_groups,
+            replication_factor=replication_factor,
+            compression=_codec(compression),
+            again=tuple(again),
+            refresh_seconds=refresh_seconds,
+        )
+        self.progress = Progress()
+        self._stack: AsyncExitStack | None = None
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Mirror:
+        try:
+            await self._source.start()
+        except LogLocked as error:
+            raise LogLocked(
+                f"{error}. To mirror a log that is in use, serve it (`eventbus serve` in place of that process, which "
+                "becomes its client) and mirror kafka://HOST:PORT; or run eventbus.mirror.Mirror in that process"
+            ) from error
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._source.aclose)
+            await self._destination.start()
+            stack.push_async_callback(self._destination.aclose)
+            stack.push_async_exit(SingleError())
+            tasks = await anyio.create_task_group().__aenter__()
+            stack.push_async_exit(passing_on(tasks.__aexit__))
+            stack.callback(tasks.cancel_scope.cancel)
+            tasks.start_soon(self._source.run)
+            tasks.start_soon(self._destination.run)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        stack, self._stack = self._stack, None
+        return None if stack is None else await stack.__aexit__(kind, error, trace)
+
+    # work ------------------------------------------------------------------------------------------------------------
+
+    async def plan(self) -> list[TopicPlan]:
+        """What a copy would do, topic by topic; nothing is changed."""
+        _, plans = await self._plan()
+        return plans
+
+    async def _plan(self) -> tuple[Journal, list[TopicPlan]]:
+        journal = Journal(self.options.name)
+        await journal.load(self._destination)
+        for topic in self.options.again:
+            if topic in journal.topics:
+                journal.forget(topic)
+        there = by_name(await self._destination.describe_topics())
+        chosen = self.options.selection.choose(await self._source.describe_topics())
+        plans = [plan_topic(one, there.get(one.name), journal.topics.get(one.name), journal) for one in chosen]
+        return journal, plans
+
+    async def copy(self) -> Progress:
+        """Copy what is there now, then the groups' offsets.
+
+        Raises ConfigError, with nothing copied, when a topic cannot be mirrored: the message says why and what to do.
+        ProducerFenced when another mirror of the name has begun. After any other error: call it again, it goes on.
+        """
+        await self._run(follow=False)
+        return self.progress
+
+    async def follow(self) -> NoReturn:
+        """Copy what is there and what comes, until cancelled: records, topics, partitions, configs, groups' offsets.
+
+        Topics that cannot be mirrored any more stand in ``progress.problems``; the others go on. Raises as `copy` does.
+        """
+        await self._run(follow=True)
+        raise AssertionError("a mirror that follows does not end by itself")
+
+    async def verify(self) -> list[PartitionCheck]:
+        """Read both sides, and compare what was mirrored, partition by partition."""
+        journal, _ = await self._plan()
+        verifier = Verifier(self._source, self._destination)
+        chosen = self.options.selection.choose(await self._source.describe_topics())
+        names = {one.name for one in chosen}
+        mirrored = sorted(where for where in journal.maps if where.topic in names)
+        return [await verifier.check(where, journal.maps[where]) for where in mirrored]
+
+    async def _run(self, *, follow: bool) -> None:
+        if self._stack is None:
+            raise ConfigError("the mirror is not open: use it inside `async with mirror:`")
+        check_plans(await self.plan())
+        timers = self._destination.timers
+        attempts, is_first = 0, True
+        while True:
+            copied = self.progress.copied
+            session = Session(self._source, self._destination, self.options, self.progress, is_first=is_first)
+            try:
+                await session.run(follow=follow)
+                return
+            except EventBusError as error:
+                attempts = attempts + 1 if self.progress.copied == copied else 1
+                trouble = self._passing(error)
+                if trouble is None or (attempts >= _MOST_ATTEMPTS and not follow):
+                    raise
+                if attempts == 1:
+                    logger.warning("the mirror begins anew where it was: %s", trouble)
+            is_first = is_first and self.progress.copied == copied
+            self.progress.restarts += 1
+            await timers.sleep(min(_FIRST_PAUSE_SECONDS * 2 ** (attempts - 1), _LONGEST_PAUSE_SECONDS))
+
+    def _passing(self, error: EventBusError) -> EventBusError | None:
+        """The error, if it may pass; else it is raised: None, or a better one in its place."""
+        if isinstance(error, ProducerFenced):
+            raise ProducerFenced(
+                f"another mirror of the name {self.options.name!r} has begun, and goes on with the work: this one stops"
+            ) from error
+        if isinstance(error, TransactionAborted):
+            cause = error.__cause__
+            if isinstance(cause, EventBusError) and not isinstance(cause, TransactionAborted) and not cause.retriable:
+                raise cause
+            return error
+        return error if error.retriable or isinstance(error, TransactionOutcomeUnknown) else None
+
+
+def identity(url: str) -> str:
+    """What is the same for two URLs of one log, as far as can be seen."""
+    scheme, rest, _ = split_url(url)
+    if scheme == "file":
+        return f"file://{Path(unquote(rest)).expanduser().resolve()}"
+    if scheme == "memory":
+        return f"memory://{rest}"
+    return f"{scheme}://{','.join(sorted(one.strip() for one in rest.strip('/').split(',')))}"
+
+
+def name_of(url: str) -> str:
+    """A mirror's name, unless it is given one: the source's, readable, and not like another's."""
+    said = identity(url)
+    readable = re.sub(r"[^a-zA-Z0-9]+", "-", said.rpartition("/")[2]).strip("-")[:40]
+    return f"{readable}-{hashlib.sha256(said.encode()).hexdigest()[:6]}"
+
+
+def _codec(name: str) -> Compression:
+    try:
+        return Compression[name.upper()]
+    except KeyError:
+        raise ConfigError(f"compression={name!r}: none, gzip, snappy, lz4 or zstd") from None

@@ -1,0 +1,145 @@
+"""Which offset of the destination holds which record of the source: of one partition, exactly."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+CHUNK_RUNS = 64
+"""Runs that are stored together: a transaction writes the last chunk anew, so it is small; compaction keeps one."""
+
+
+class Run(NamedTuple):
+    """So many records in a row, on both sides without a gap."""
+
+    source: int
+    destination: int
+    length: int
+
+
+class OffsetMap:
+    """Grows at its end, as records are copied; loses its beginning, once both sides have.
+
+    Offsets of the two sides drift apart: markers of transactions take some, aborted records do, compaction leaves gaps.
+    What lies between two gaps is a run: 24 bytes in memory, however many records it holds.
+    """
+
+    def __init__(self, base: int = 0) -> None:
+        self.base = base
+        """The destination's end before the first record was copied."""
+        self._sources = array("q")
+        self._destinations = array("q")
+        self._counts = array("q")
+        self._dropped_chunks = 0
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def __iter__(self) -> Iterator[Run]:
+        return map(Run._make, zip(self._sources, self._destinations, self._counts, strict=True))
+
+    @property
+    def position(self) -> int:
+        """The source's offset behind the last record that was copied; -1: none was."""
+        return self._sources[-1] + self._counts[-1] if self._sources else -1
+
+    @property
+    def end(self) -> int:
+        """The destination's offset behind the last record that was copied."""
+        return self._destinations[-1] + self._counts[-1] if self._sources else self.base
+
+    def add(self, source: int, destination: int, count: int) -> None:
+        """Records behind those before. Raises ValueError for any others: they would be copied twice."""
+        if source < self.position or destination < self.end or count < 1:
+            raise ValueError(f"{Run(source, destination, count)} does not follow {self.position}, {self.end}")
+        if source == self.position and destination == self.end and self._sources:
+            self._counts[-1] += count
+            return
+        self._sources.append(source)
+        self._destinations.append(destination)
+        self._counts.append(count)
+
+    def translate(self, source: int) -> int:
+        """Where a reader of the destination goes on whose next offset at the source is this one.
+
+        At the record of that offset; where there is none (a marker, an aborted record, one compacted away), at the next
+        that was copied; behind the last of them, at the end: what is copied next lies there or later.
+        """
+        index = bisect_right(self._sources, source) - 1
+        if index >= 0 and source < self._sources[index] + self._counts[index]:
+            return self._destinations[index] + source - self._sources[index]
+        return self._destinations[index + 1] if index + 1 < len(self) else self.end
+
+    def copy_of(self, source: int) -> int | None:
+        """The offset of a record's copy; None: it was not copied."""
+        return _across(self._sources, self._destinations, self._counts, source)
+
+    def origin_of(self, destination: int) -> int | None:
+        """The offset of the record that this one is a copy of; None: of none."""
+        return _across(self._destinations, self._sources, self._counts, destination)
+
+    # as it is stored -------------------------------------------------------------------------------------------------
+
+    @property
+    def last_chunk(self) -> int:
+        """The number of the chunk that grows."""
+        return self._dropped_chunks + max(len(self) - 1, 0) // CHUNK_RUNS
+
+    def chunks_from(self, first: int) -> Iterator[tuple[int, list[int]]]:
+        """(number, content) of the chunks from this one on: source, destination and count of each run.
+
+        Of all but the first run the two offsets are counted from the end of the run before: they are small then.
+        """
+        for number in range(max(first, self._dropped_chunks), self.last_chunk + 1 if len(self) else 0):
+            begin = (number - self._dropped_chunks) * CHUNK_RUNS
+            content: list[int] = []
+            source_end = destination_end = 0
+            for index in range(begin, min(begin + CHUNK_RUNS, len(self))):
+                source, destination, count = self._sources[index], self._destinations[index], self._counts[index]
+                content += (source - source_end, destination - destination_end, count)
+                source_end, destination_end = source + count, destination + count
+            yield number, content
+
+    @classmethod
+    def of_chunks(cls, base: int, chunks: Iterable[tuple[int, Sequence[int]]]) -> OffsetMap:
+        """The map that was stored."""
+        ordered = sorted(chunks)
+        found = cls(base)
+        found._dropped_chunks = ordered[0][0] if ordered else 0
+        for _, content in ordered:
+            source_end = destination_end = 0
+            for at in range(0, len(content), 3):
+                source, destination, count = (
+                    source_end + content[at],
+                    destination_end + content[at + 1],
+                    content[at + 2],
+                )
+                found._sources.append(source)
+                found._destinations.append(destination)
+                found._counts.append(count)
+                source_end, destination_end = source + count, destination + count
+        return found
+
+    def drop_before(self, source: int, destination: int) -> list[int]:
+        """Forget what neither side holds any more; the numbers of the chunks that went. The last chunk stays."""
+        gone = 0
+        while (gone + 1) * CHUNK_RUNS < len(self):
+            last = (gone + 1) * CHUNK_RUNS - 1
+            count = self._counts[last]
+            if self._sources[last] + count > source or self._destinations[last] + count > destination:
+                break
+            gone += 1
+        for column in (self._sources, self._destinations, self._counts):
+            del column[: gone * CHUNK_RUNS]
+        dropped = list(range(self._dropped_chunks, self._dropped_chunks + gone))
+        self._dropped_chunks += gone
+        return dropped
+
+
+def _across(here: array[int], there: array[int], counts: array[int], offset: int) -> int | None:
+    index = bisect_right(here, offset) - 1
+    if index < 0 or offset >= here[index] + counts[index]:
+        return None
+    return there[index] + offset - here[index]

@@ -1,0 +1,74 @@
+"""How far a mirror has come: while it runs, and at its end."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from eventbus.types import TopicPartition
+
+GroupState = Literal["translated", "ahead of the copy", "live at the destination", "moved at the destination"]
+
+
+class PartitionProgress(msgspec.Struct, kw_only=True):
+    """One partition. Offsets are the source's."""
+
+    copied: int = 0
+    """Records, by this run."""
+    copied_bytes: int = 0
+    position: int = 0
+    """The next offset to look at: everything before it is copied, or is nothing for readers."""
+    end: int = 0
+    """The next offset the source will write (the last stable one), as last seen."""
+    lost: int = 0
+    """Offsets that the source had deleted before they were copied."""
+
+    @property
+    def lag(self) -> int:
+        return max(self.end - self.position, 0)
+
+
+class GroupProgress(msgspec.Struct, kw_only=True):
+    """One group's offsets."""
+
+    state: GroupState
+    partitions: int
+    """With a committed offset."""
+    committed: int = 0
+    """Offsets this run has committed at the destination."""
+
+
+class Progress(msgspec.Struct, kw_only=True):
+    """All of it; it changes while the mirror runs."""
+
+    partitions: dict[TopicPartition, PartitionProgress] = {}
+    groups: dict[str, GroupProgress] = {}
+    problems: dict[str, str] = {}
+    """Topics that are not mirrored any more, and why."""
+    kept_back: dict[str, tuple[str, ...]] = {}
+    """Configs of topics that were not copied."""
+    restarts: int = 0
+    """Times that the mirror began anew after an error that may pass."""
+    moved_timestamps: int = 0
+    """Records of the first millisecond of 1970, which a Kafka client cannot write: they say the second one."""
+
+    @property
+    def copied(self) -> int:
+        return sum(one.copied for one in self.partitions.values())
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(one.copied_bytes for one in self.partitions.values())
+
+    @property
+    def lag(self) -> int:
+        """Offsets still to be looked at."""
+        return sum(one.lag for one in self.partitions.values())
+
+    @property
+    def lost(self) -> int:
+        return sum(one.lost for one in self.partitions.values())
+
+    def of(self, where: TopicPartition) -> PartitionProgress:
+        return self.partitions.setdefault(where, PartitionProgress())

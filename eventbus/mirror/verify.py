@@ -1,0 +1,204 @@
+"""Both sides read and compared, record by record: a digest for each partition, and the first offset that differs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from eventbus.backends.base import EARLIEST, Backend, BackendConsumer, ConsumerConfig
+from eventbus.mirror.offset_map import OffsetMap
+from eventbus.types import ConsumerRecord, TopicPartition
+
+_DIGEST_BYTES = 8
+_WAIT_MS = 50
+_SHOWN = 3
+"""Offsets named of those that differ."""
+
+
+class PartitionCheck(msgspec.Struct, kw_only=True):
+    """What a comparison of one partition has found. Offsets are the destination's."""
+
+    topic: str
+    partition: int
+    records: int = 0
+    """Held by both sides, alike."""
+    source_digest: str = ""
+    destination_digest: str = ""
+    """Of the records that either side has and should have, in order: alike when all of them are."""
+    gone_at_source: int = 0
+    gone_at_destination: int = 0
+    """Taken by retention or compaction on one side, and so not compared."""
+    newer: int = 0
+    """Behind what was mirrored, at the destination: by others."""
+    differences: list[str] = []
+    """The first of them, in words."""
+    difference_count: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.difference_count
+
+    def differs(self, text: str) -> None:
+        self.difference_count += 1
+        if len(self.differences) < _SHOWN:
+            self.differences.append(text)
+
+
+class Verifier:
+    """Compares what was mirrored. The maps say which copy is whose; that none is missing is what is checked."""
+
+    def __init__(self, source: Backend, destination: Backend) -> None:
+        self._source = source
+        self._destination = destination
+
+    async def check(self, where: TopicPartition, copied: OffsetMap) -> PartitionCheck:
+        """One partition, up to the last record that was mirrored."""
+        check = PartitionCheck(topic=where.topic, partition=where.partition)
+        compacts = [await _compacts(side, where.topic) for side in (self._source, self._destination)]
+        sides = _reader(self._source), _reader(self._destination)
+        try:
+            walk = _Walk(check, copied, *compacts)
+            here = _records(sides[0], where, await _start(self._source, where), copied.position)
+            there = _records(sides[1], where, await _start(self._destination, where), None)
+            await walk.run(here, there)
+        finally:
+            for side in sides:
+                await side.aclose()
+        walk.judge(await _start(self._source, where), await _start(self._destination, where))
+        return check
+
+
+class _Walk:
+    """Two readings of one partition, side by side in the order of the destination."""
+
+    def __init__(
+        self, check: PartitionCheck, copied: OffsetMap, source_compacts: bool, destination_compacts: bool
+    ) -> None:
+        self._check = check
+        self._map = copied
+        self._source_compacts = source_compacts
+        self._destination_compacts = destination_compacts
+        self._digests = hashlib.blake2b(digest_size=_DIGEST_BYTES), hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        self._absent_here: list[int] = []
+        """Offsets at the source of records that only the destination has."""
+        self._absent_there: list[tuple[int, bytes]] = []
+        """Offsets at the destination of records that only the source has."""
+
+    async def run(self, here: AsyncIterator[ConsumerRecord], there: AsyncIterator[ConsumerRecord]) -> None:
+        source, copy = await anext(here, None), await anext(there, None)
+        while source is not None or copy is not None:
+            expected = None if source is None else self._map.copy_of(source.offset)
+            if source is not None and expected is None:
+                self._only_here(source)
+                source = await anext(here, None)
+            elif copy is None or (expected is not None and expected < copy.offset):
+                assert source is not None and expected is not None
+                self._absent_there.append((expected, _canonical(source)))
+                source = await anext(here, None)
+            elif expected is None or copy.offset < expected:
+                if copy.offset >= self._map.end:
+                    self._check.newer += 1
+                else:
+                    self._only_there(copy)
+                copy = await anext(there, None)
+            else:
+                assert source is not None
+                self._compare(source, copy)
+                source, copy = await anext(here, None), await anext(there, None)
+        self._check.source_digest, self._check.destination_digest = (one.hexdigest() for one in self._digests)
+
+    def _compare(self, source: ConsumerRecord, copy: ConsumerRecord) -> None:
+        ours, theirs = _canonical(source), _canonical(copy)
+        self._digests[0].update(ours)
+        self._digests[1].update(theirs)
+        if ours == theirs:
+            self._check.records += 1
+        else:
+            self._check.differs(
+                f"offset {copy.offset} is not the record of offset {source.offset}: {_what(source, copy)}"
+            )
+
+    def _only_here(self, source: ConsumerRecord) -> None:
+        self._digests[0].update(_canonical(source))
+        self._check.differs(f"the source's offset {source.offset} was never copied")
+
+    def _only_there(self, copy: ConsumerRecord) -> None:
+        origin = self._map.origin_of(copy.offset)
+        if origin is not None:
+            self._absent_here.append(origin)
+        elif len(self._map) and copy.offset >= self._map.base:
+            self._digests[1].update(_canonical(copy))
+            self._check.differs(f"offset {copy.offset} is no copy of anything: somebody else wrote it")
+
+    def judge(self, source_start: int, destination_start: int) -> None:
+        """What is on one side alone: gone from the other as it should be, or not."""
+        check = self._check
+        for origin in self._absent_here:
+            if origin < source_start or self._source_compacts:
+                check.gone_at_source += 1
+            else:
+                check.differs(f"the source's offset {origin} was copied, and is not there any more")
+        missing = hashlib.blake2b(check.source_digest.encode(), digest_size=_DIGEST_BYTES)
+        for offset, canonical in self._absent_there:
+            if offset < destination_start or self._destination_compacts:
+                check.gone_at_destination += 1
+            else:
+                missing.update(canonical)
+                check.differs(f"offset {offset} is missing")
+                check.source_digest = missing.hexdigest()
+
+
+def _reader(backend: Backend) -> BackendConsumer:
+    return backend.consumer(ConsumerConfig(start="earliest", client_id="eventbus-mirror"))
+
+
+async def _records(
+    consumer: BackendConsumer, where: TopicPartition, start: int, end: int | None
+) -> AsyncIterator[ConsumerRecord]:
+    """The records of a partition, in order, before ``end``; None: up to what there is now."""
+    await consumer.assign([where])
+    consumer.seek(where, start)
+    if end is None:
+        end = (await consumer.end_offsets([where]))[where]
+    passed = -1
+    while start < end:
+        fetched = await consumer.fetch(_WAIT_MS)
+        for records in fetched:
+            for record in records:
+                if record.offset >= end:
+                    return
+                yield record
+            start = records.next_offset
+        if fetched:
+            passed = -1
+        elif passed >= end:  # it had nothing to give then, and has nothing now
+            return
+        else:
+            passed = await consumer.position(where)
+
+
+async def _start(backend: Backend, where: TopicPartition) -> int:
+    return (await backend.list_offsets({where: EARLIEST}))[where].offset
+
+
+async def _compacts(backend: Backend, topic: str) -> bool:
+    [found] = await backend.describe_topics([topic])
+    policy = found.configs.get("cleanup.policy")
+    return policy is not None and "compact" in policy.value
+
+
+def _canonical(record: ConsumerRecord) -> bytes:
+    """The same bytes for the same record, wherever it stands. Who set the timestamp is not part of it."""
+    time_ms = 1 if record.timestamp_ms == 0 else record.timestamp_ms  # a Kafka client cannot write the first one
+    content: tuple[Any, ...] = (time_ms, record.key, record.value, record.headers)
+    return msgspec.msgpack.encode(content)
+
+
+def _what(source: ConsumerRecord, copy: ConsumerRecord) -> str:
+    """Which fields differ."""
+    fields = ("key", "value", "headers", "timestamp_ms")
+    names = [name for name in fields if getattr(source, name) != getattr(copy, name)]
+    return f"other {', '.join(names)}"

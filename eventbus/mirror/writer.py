@@ -1,0 +1,174 @@
+"""Records to the destination, in transactions that carry the journal's entries about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from eventbus.backends.base import Backend, BackendProducer, ProducerConfig
+from eventbus.backends.clock import system_clock
+from eventbus.backends.delivery import Delivery
+from eventbus.errors import BufferExhausted, ConfigError, RequestTimedOut
+from eventbus.mirror.journal import Entry, Journal
+from eventbus.mirror.offset_map import Run
+from eventbus.mirror.options import Options
+from eventbus.mirror.progress import Progress
+from eventbus.types import FetchedRecords, Headers, TopicPartition
+
+_BATCH_BYTES = 262_144
+_BUFFER_BYTES = 67_108_864
+_LARGEST_RECORD_BYTES = 104_857_600
+"""What the destination takes is for its topics to say."""
+_TRANSACTION_MS = 60_000
+_CLOSE_SECONDS = 5.0
+T = TypeVar("T")
+
+
+class _Sent(NamedTuple):
+    """Records without a gap between them at the source."""
+
+    where: TopicPartition
+    source: int
+    length: int
+    handles: list[Delivery]
+    """Of each; or of the first and the last."""
+
+    def runs(self) -> list[Run]:
+        """Where they are now. Empty: others wrote between them, and only each one's own handle could tell."""
+        offsets = [handle.result().offset for handle in self.handles]
+        if offsets[-1] - offsets[0] == self.length - 1:
+            return [Run(self.source, offsets[0], self.length)]
+        if len(offsets) < self.length:
+            return []
+        return [Run(self.source + index, offset, 1) for index, offset in enumerate(offsets)]
+
+
+class Writer:
+    """The transactional producer of a mirror: who opens one of the same name later fences this one."""
+
+    def __init__(self, destination: Backend, journal: Journal, options: Options, progress: Progress) -> None:
+        self._timers = destination.timers
+        self._journal = journal
+        self._progress = progress
+        self._producer: BackendProducer = destination.producer(
+            ProducerConfig(
+                transactional_id=options.transactional_id,
+                transaction_timeout_ms=_TRANSACTION_MS,
+                batch_size=_BATCH_BYTES,
+                buffer_memory=_BUFFER_BYTES,
+                max_request_size=_LARGEST_RECORD_BYTES,
+                compression=options.compression,
+            )
+        )
+        self.run = self._producer.run
+        self._sent: list[_Sent] = []
+        self._is_open = False
+        self._shared: set[TopicPartition] = set()
+        """Others write there too, between our records: each one's offset has to be asked for."""
+        self.count = 0
+        """Records in the open transaction."""
+        self.size_bytes = 0
+
+    async def init(self) -> None:
+        """Fence whoever wrote before under this name; what it left open is aborted on return."""
+        await self._producer.init_transactions()
+
+    # records ---------------------------------------------------------------------------------------------------------
+
+    async def add(self, fetched: FetchedRecords) -> None:
+        """Put records into the open transaction, or into a new one."""
+        self._begin()
+        offsets = fetched.offsets
+        begin = 0
+        if offsets[-1] - offsets[0] != len(offsets) - 1:
+            for index in range(1, len(offsets)):
+                if offsets[index] != offsets[index - 1] + 1:
+                    await self._add_run(fetched, begin, index)
+                    begin = index
+        await self._add_run(fetched, begin, len(offsets))
+        self.count += len(offsets)
+
+    def _begin(self) -> None:
+        if not self._is_open:
+            self._producer.begin_transaction()
+            self._is_open = True
+            self.count = self.size_bytes = 0
+
+    async def _add_run(self, fetched: FetchedRecords, begin: int, end: int) -> None:
+        where = TopicPartition(fetched.topic, fetched.partition)
+        append, add = self._producer.appender(*where), self._producer.adder(*where)
+        of_each = where in self._shared
+        keys, values, headers, times = fetched.keys, fetched.values, fetched.headers, fetched.timestamps_ms
+        handles: list[Delivery] = []
+        size_bytes = 0
+        for index in range(begin, end):
+            key, value, time_ms = keys[index], values[index], times[index]
+            of_record = () if headers is None else headers[index]
+            if of_each or index == begin or index == end - 1:
+                handles.append(await self._put(append, key, value, of_record, time_ms))
+            else:
+                try:
+                    add(key, value, of_record, time_ms)
+                except (BufferExhausted, ConfigError):
+                    await self._put(add, key, value, of_record, time_ms)
+            size_bytes += len(key or b"") + len(value or b"")
+        self.size_bytes += size_bytes
+        self._progress.of(where).copied_bytes += size_bytes
+        self._sent.append(_Sent(where, fetched.offsets[begin], end - begin, handles))
+
+    async def _put(
+        self, put: Callable[..., T], key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
+    ) -> T:
+        while True:
+            try:
+                return put(key, value, headers, timestamp_ms)
+            except BufferExhausted:
+                await self._producer.wait_for_room()
+            except ConfigError:
+                if timestamp_ms != 0:
+                    raise
+                timestamp_ms = 1
+                self._progress.moved_timestamps += 1
+
+    async def commit(self) -> dict[TopicPartition, int]:
+        """Commit the records of the open transaction, and what the journal says of them.
+
+        Returns where to read again, with nothing committed: others write to the same partitions, which takes more care.
+        Raises what kept a record from the destination, TransactionAborted, TransactionOutcomeUnknown, ProducerFenced.
+        """
+        await self._producer.flush()
+        sent, self._sent = self._sent, []
+        runs = [(one.where, one.runs()) for one in sent]
+        shared = {where for where, found in runs if not found}
+        if shared:
+            self._shared |= shared
+            await self._producer.abort_transaction()
+            self._is_open = False
+            return {one.where: one.source for one in reversed(sent)}
+        for where, found in runs:
+            for run in found:
+                self._journal.maps[where].add(*run)
+        touched = dict.fromkeys(one.where for one in sent)
+        await self.save([entry for where in touched for entry in self._journal.grown(where)])
+        for one in sent:
+            self._progress.of(one.where).copied += one.length
+        return {}
+
+    async def save(self, entries: Iterable[Entry]) -> None:
+        """Entries of the journal, with what else is in the transaction."""
+        self._begin()
+        append = self._producer.appender(self._journal.topic, 0)
+        handles = [await self._put(append, key, value, (), system_clock()) for key, value in entries]
+        await self._producer.commit_transaction()
+        self._is_open = False
+        for handle in handles:
+            handle.result()
+
+    async def aclose(
+        self,
+    ) -> None:
+        """What is open is aborted, if the destination still answers."""
+        with self._timers.move_on_after(_CLOSE_SECONDS, shield=True):
+            await self._producer.aclose()
+            return
+        self._producer.give_up(RequestTimedOut("the mirror was closed before the destination answered"))
