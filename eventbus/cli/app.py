@@ -40,6 +40,7 @@ COMMANDS = {
     "configs": "eventbus.cli.configs",
     "log-dirs": "eventbus.cli.log_dirs",
     "cluster": "eventbus.cli.cluster",
+    "mirror": "eventbus.cli.mirror",
 }
 """The commands of this package and the module whose ``register`` adds each."""
 
