@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from confluent_kafka import IsolationLevel as ClientIsolation
@@ -32,6 +33,8 @@ from eventbus.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
 _AS_KAFKA_WRITES_IDS = str.maketrans("+/", "-_")
 """librdkafka writes the other base64: the same id would have two texts."""
 _TOPIC_REFUSED, _CLUSTER_REFUSED = 29, 31
+_PATIENCE_SECONDS = (2.0, 4.0, 8.0)
+"""How long a partition's leader may take to tell its offsets, the first time and the next ones."""
 kafka: Any = untyped_admin  # its annotations leave out what its calls return
 T = TypeVar("T")
 
@@ -122,14 +125,35 @@ class TopicAdmin:
             raise
 
     def _ends(self, partitions: list[TopicPartition]) -> list[dict[TopicPartition, int]]:
-        """First offset, last stable offset and end; -1 where no leader tells."""
+        """First offset, last stable offset and end; -1 where no leader tells.
+
+        A leader that has just died would be waited for as long as for any request, and librdkafka asks the one it knows
+        of again. So whoever does not answer is given up soon, and the leaders are looked up before the next try.
+        """
         asked = (
             (EARLIEST, IsolationLevel.READ_UNCOMMITTED),
             (LATEST, IsolationLevel.READ_COMMITTED),
             (LATEST, IsolationLevel.READ_UNCOMMITTED),
         )
-        futures = [self._ask_offsets(dict.fromkeys(partitions, at), isolation) for at, isolation in asked]
-        return [{where: _offset_or_none(future) for where, future in some.items()} for some in futures]
+        found: list[dict[TopicPartition, int]] = [{} for _ in asked]
+        for seconds in _PATIENCE_SECONDS:
+            missing = [[where for where in partitions if some.get(where, -1) < 0] for some in found]
+            if not any(missing):
+                break
+            if seconds != _PATIENCE_SECONDS[0]:
+                self._look_up_leaders({where.topic for some in missing for where in some})
+            futures = [
+                self._ask_offsets(dict.fromkeys(wanted, at), isolation, min(seconds, self._seconds))
+                for wanted, (at, isolation) in zip(missing, asked, strict=True)
+            ]
+            for some, answers in zip(found, futures, strict=True):
+                some.update({where: _offset_or_none(future) for where, future in answers.items()})
+        return found
+
+    def _look_up_leaders(self, topics: Iterable[str]) -> None:
+        for topic in sorted(topics):
+            with suppress(KafkaException):  # who has no answer to this has none to the next question either
+                self._client.list_topics(topic, timeout=self._seconds)
 
     def _sizes(self, topics: set[str]) -> dict[TopicPartition, int]:
         """Bytes on the disks of the broker that is asked; nothing where it does not tell."""
@@ -231,13 +255,13 @@ class TopicAdmin:
         return found
 
     def _ask_offsets(
-        self, at: Mapping[TopicPartition, int], isolation: IsolationLevel
+        self, at: Mapping[TopicPartition, int], isolation: IsolationLevel, seconds: float | None = None
     ) -> dict[TopicPartition, Future[Any]]:
         if not at:
             return {}
         wanted = {ClientPartition(*where): _offset_spec(when) for where, when in at.items()}
         futures = self._client.list_offsets(
-            wanted, isolation_level=_ISOLATION[isolation], request_timeout=self._seconds
+            wanted, isolation_level=_ISOLATION[isolation], request_timeout=seconds or self._seconds
         )
         return {TopicPartition(one.topic, one.partition): future for one, future in futures.items()}
 
@@ -252,7 +276,7 @@ def _offset_spec(when: int) -> Any:
 
 def _offset_or_none(future: Future[Any]) -> int:
     try:
-        return future.result().offset
+        return max(future.result().offset, -1)  # librdkafka's -1001: nobody was asked
     except KafkaException:
         return -1
 
