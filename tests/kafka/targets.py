@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import socket
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -44,7 +45,7 @@ class KillableServer(Served):
     """``eventbus serve``, always at the same port."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.port = _free_port()
+        (self.port,) = free_ports(1)
         super().__init__(folder, "--listener", f"PLAINTEXT://127.0.0.1:{self.port}", *options)
 
     def kill(self) -> None:
@@ -58,17 +59,22 @@ class KillableServer(Served):
             self._complaints.close()
 
 
-def _free_port() -> int:
-    """Below those that the system gives to clients: while the server is down, one that connects to it in vain could be
+def free_ports(count: int) -> list[int]:
+    """Below those that the system gives to clients: while a server is down, one that connects to it in vain could be
     given the very port, meet itself there, and keep the server out."""
-    first = 20_000 + os.getpid() % 10_000
-    for port in range(first, 32_000):
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return port
-    raise RuntimeError(f"no port is free between {first} and 32000")
+    found: list[socket.socket] = []
+    try:
+        for port in random.sample(range(15_000, 32_000), 1_000):
+            try:
+                found.append(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            if len(found) == count:
+                return [each.getsockname()[1] for each in found]
+    finally:
+        for each in found:
+            each.close()
+    raise RuntimeError("no ports are free between 15000 and 32000")
 
 
 class OnNode(Target):

@@ -70,6 +70,26 @@ class ClientSettings(msgspec.Struct, frozen=True):
         shown = {name: "***" if is_secret(name) else value for name, value in self.given.items()}
         return f"ClientSettings({self.bootstrap!r}, {shown!r})"
 
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Of the brokers that the URL names."""
+        named = (broker.rpartition(":") for broker in self.bootstrap.split(","))
+        return [(host.strip("[]"), int(port)) for host, _, port in named]
+
+    @property
+    def security_protocol(self) -> str:
+        return self.given.get("security.protocol", "PLAINTEXT").upper()
+
+    @property
+    def mechanism(self) -> str:
+        """Of SASL; empty when none is said."""
+        return (self.given.get("sasl.mechanisms") or self.given.get("sasl.mechanism") or "").upper()
+
+    @property
+    def statistics_seconds(self) -> float:
+        """How often clients tell what they count."""
+        return int(self.given.get("statistics.interval.ms", _STATISTICS_MS)) / 1000
+
     def common(self, kind: frozenset[str] = frozenset(), own: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Settings of one client: those for all, those of its ``kind``, and its ``own``."""
         chosen: dict[str, Any] = {
@@ -116,6 +136,9 @@ class ClientSettings(msgspec.Struct, frozen=True):
         if config.transactional_id is not None:
             chosen["transactional.id"] = config.transactional_id
             chosen["transaction.timeout.ms"] = config.transaction_timeout_ms
+            # An end of a transaction that takes as long may have been asked for twice (see transactions): at librdkafka's
+            # own 100 ms too many would be taken for one.
+            chosen.setdefault("retry.backoff.ms", 500)
             for name in ("delivery.timeout.ms", "message.timeout.ms"):  # librdkafka insists
                 if name in chosen:
                     chosen[name] = _least(chosen[name], config.transaction_timeout_ms)

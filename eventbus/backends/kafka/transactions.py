@@ -8,6 +8,8 @@ fences whatever is on its way; then the log itself tells what became of the tran
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,6 +49,8 @@ _FENCED = frozenset(
 _ATTEMPT_SECONDS = 5.0
 """How long one call into librdkafka may wait; it is called again until ``max_block_ms`` have passed."""
 _PAUSE_SECONDS = 0.05
+_SHORTEST_WAIT = 0.75
+"""Of librdkafka's waits before it asks again: the shortest, as a part of what it was told (it varies them by 20 %)."""
 
 
 class _State(Enum):
@@ -61,6 +65,9 @@ class _State(Enum):
     LOST = "it is finished: open a new producer"
 
 
+_ENDED = (_State.READY, _State.FRESH)
+
+
 class KafkaTransactions:
     """One producer's transactions, one after the other."""
 
@@ -70,6 +77,8 @@ class KafkaTransactions:
         self._state = _State.FRESH
         self._error: EventBusError | None = None
         """Why the transaction can only be aborted, or why the producer is finished."""
+        told = producer.backend.settings.producer(producer.config)
+        self._shortest_wait_seconds = _SHORTEST_WAIT * float(told["retry.backoff.ms"]) / 1000
         self._attempt_seconds = min(_ATTEMPT_SECONDS, producer.config.max_block_ms / 1000)
         self._worker: Worker | None = None
         self._initialising = anyio.Lock()
@@ -173,7 +182,7 @@ class KafkaTransactions:
         if self._state not in (_State.SPOILED, _State.COMMITTING):
             self._require(_State.OPEN, "commit")
         async with self._ending:
-            if self._state is _State.READY:
+            if self._state in _ENDED:
                 return  # another call has seen it through
             if self._state is not _State.SPOILED:
                 self._state = _State.COMMITTING
@@ -189,8 +198,11 @@ class KafkaTransactions:
 
     async def _commit(self) -> bool:
         """Afterwards it is committed (READY), or it has failed (SPOILED). Raises when it is LOST."""
+        await self._until_sent()
         try:
-            await self._until_answered(lambda: self._producer.client.handle.commit_transaction(self._attempt_seconds))
+            took_seconds = await self._until_answered(
+                lambda: self._producer.client.handle.commit_transaction(self._attempt_seconds)
+            )
         except KafkaException as failure:
             error = client_error(failure)
             reason = raised(failure, f"the transaction of {self._id!r} was not committed")
@@ -202,9 +214,22 @@ class KafkaTransactions:
         except RequestTimedOut as error:
             await self._find_out(error)
         else:
-            await self._producer.backend.until_marked(self._id)
-            self._become_ready()
+            await self._ended(took_seconds)
         return True
+
+    async def _until_sent(self) -> None:
+        """Librdkafka waits for the records first: how long the end itself takes shows only without them."""
+        with self._producer.backend.timers.move_on_after(self._producer.config.max_block_ms / 1000):
+            await self._producer.flush()
+
+    async def _ended(self, took_seconds: float) -> None:
+        """The coordinator has answered. What may be on its way a second time must not meet the next transaction."""
+        await self._producer.backend.until_marked(self._id)
+        self._become_ready()
+        if took_seconds >= self._shortest_wait_seconds:
+            logger.debug("the end of a transaction of %r took %.3f s: its id is taken anew", self._id, took_seconds)
+            self._producer.reopen()
+            self._state = _State.FRESH
 
     async def _find_out(self, error: RequestTimedOut) -> None:
         """The commit was asked for and not answered: take the id anew, so that nothing changes any more, and look."""
@@ -244,7 +269,7 @@ class KafkaTransactions:
         if self._state not in (_State.SPOILED, _State.ABORTING):
             self._require(_State.OPEN, "abort")
         async with self._ending:
-            if self._state is _State.READY:
+            if self._state in _ENDED:
                 return
             self._check_not_lost()
             self._error = self._error or TransactionAborted(f"the transaction of {self._id!r} was aborted")
@@ -255,16 +280,18 @@ class KafkaTransactions:
 
     async def _abort(self) -> None:
         try:
-            await self._until_answered(lambda: self._producer.client.handle.abort_transaction(self._attempt_seconds))
+            took_seconds = await self._until_answered(
+                lambda: self._producer.client.handle.abort_transaction(self._attempt_seconds)
+            )
         except KafkaException as failure:
             reason = raised(failure, f"the transaction of {self._id!r} was not aborted")
             raise self._fatal(client_error(failure), reason) from None
         except RequestTimedOut:
             self._producer.reopen()  # taking the id anew aborts what is open
             await self._init_client()
+            self._become_ready()
         else:
-            await self._producer.backend.until_marked(self._id)
-        self._become_ready()
+            await self._ended(took_seconds)
 
     async def aclose(self) -> None:
         """Abort what is open, finish what is ending. What goes wrong is logged: the next producer of the id aborts."""
@@ -279,14 +306,18 @@ class KafkaTransactions:
             if self._worker is not None:
                 self._worker.stop()
 
-    async def _until_answered(self, call: Callable[[], object]) -> None:
-        """Call into librdkafka, again after an error that may pass. Raises its error, or RequestTimedOut."""
+    async def _until_answered(self, call: Callable[[], object]) -> float:
+        """Call into librdkafka, again after an error that may pass; how long it took, infinity: it was called again.
+
+        Raises its error, or RequestTimedOut.
+        """
         timers = self._producer.backend.timers
         deadline = timers.current_time() + self._producer.config.max_block_ms / 1000
+        once = True
         while True:
             try:
-                await self._in_thread(call)
-                return
+                took_seconds = await self._in_thread(lambda: _timed(call))
+                return took_seconds if once else math.inf
             except KafkaException as failure:
                 error = client_error(failure)
                 if not error.retriable() or error.fatal() or error.txn_requires_abort():
@@ -296,6 +327,7 @@ class KafkaTransactions:
                         f"the brokers have not answered for max_block_ms={self._producer.config.max_block_ms:,}: "
                         f"{error.str()}"
                     ) from failure
+            once = False
             await timers.sleep(_PAUSE_SECONDS)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
@@ -348,3 +380,10 @@ class KafkaTransactions:
             refusal.__cause__ = error  # callers tell a timeout from a record the log refused
             return refusal
         return InvalidTxnState(f"cannot {what} with the producer of {self._id!r}: {self._state.value}")
+
+
+def _timed(call: Callable[[], object]) -> float:
+    """How many seconds it takes: in the thread, for the event loop may come late."""
+    begin = time.monotonic()
+    call()
+    return time.monotonic() - begin
