@@ -43,6 +43,16 @@ _LOOK_EVERY = 256
 """Records of small turns of the event loop between two looks at the reports."""
 _SETTLE_SECONDS = 10.0
 """How long a client that has failed may wait for the answers to what it had sent."""
+_LOST_ITS_PLACE = frozenset(
+    (
+        ClientError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ClientError.UNKNOWN_PRODUCER_ID,
+        ClientError.DUPLICATE_SEQUENCE_NUMBER,
+        ClientError.INVALID_PRODUCER_EPOCH,
+        ClientError._GAPLESS_GUARANTEE,
+    )
+)
+"""With these librdkafka's idempotent producer is finished: what it sends next could be taken for something else."""
 _CLOSING_SECONDS = 1.0
 """Closing takes no longer, or says what it waits for."""
 
@@ -248,9 +258,13 @@ class KafkaProducer:
         while finished:
             batch = finished.popleft()
             self._pending.pop(batch, None)
+            failure = batch.first_failure
+            if self.transactions is None and failure is not None and failure.code() in _LOST_ITS_PLACE:
+                batch.lost_with = failure
+                self._replace(self.client, failure)  # the report may come before the news of its cause
             batch.finish()
-            if batch.first_failure is not None and batch.error is not None and self.transactions is not None:
-                self.transactions.failed(batch.first_failure, batch.error)
+            if self.transactions is not None and failure is not None and batch.error is not None:
+                self.transactions.failed(failure, batch.error)
         for lane in list(self._crowded):
             self._release(lane)
 
