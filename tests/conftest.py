@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -40,6 +41,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write down what the state machines do now, in their transcripts and in DESIGN.md's tables: read the diff",
     )
+
+
+def pytest_configure() -> None:
+    """A shell has what runs behind it ignore Ctrl-C, and so would every program that a test starts and interrupts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -142,7 +142,7 @@ class Page:
             for process, _ in self.beside:
                 os.killpg(process.pid, signal.SIGINT)
             for process, where in self.beside:
-                rest = process.communicate(timeout=TIMEOUT_S)[0]
+                rest = self.rest_of(process)
                 assert process.returncode in (0, 130, -signal.SIGINT), f"{where}: {process.returncode}\n{rest}"
 
     def run_blocks(self) -> None:
@@ -234,6 +234,14 @@ class Page:
         killer.cancel()
         return process, printed
 
+    def rest_of(self, process: subprocess.Popen[str]) -> str:
+        """What a process that was interrupted prints until it ends; killed if it does not."""
+        try:
+            return process.communicate(timeout=TIMEOUT_S)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return process.communicate()[0]
+
     def leave_beside(self, command: Command, where: str) -> None:
         """Run until everything shown was printed; go on while it runs."""
         process, _ = self.begin(command, command.shown, where)
@@ -243,15 +251,8 @@ class Page:
         """Run until everything shown before ``^C`` was printed, then press Ctrl-C: it must stop by itself."""
         before = command.shown[: command.shown.index("^C")]
         process, printed = self.begin(command, before, where)
-        try:
-            os.killpg(process.pid, signal.SIGINT)
-            printed += process.communicate(timeout=TIMEOUT_S)[0]
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+        os.killpg(process.pid, signal.SIGINT)
+        printed += self.rest_of(process)
         assert process.returncode in (0, 130, -signal.SIGINT), f"{where}: exit code {process.returncode}\n{printed}"
         assert missing(command.shown, printed) == [], f"{where} printed\n{printed}"
 
