@@ -1,18 +1,16 @@
 """A producer and a consumer in one file, and no server.
 
-Other logs, same code:  python examples/01_hello.py file://./data
+Other logs, same code, here as in all examples: python examples/01_hello.py --url file://./data (or kafka://host:9092).
 """
 
 from __future__ import annotations
 
-import sys
-
 import anyio
 import msgspec
 
-from eventbus import ConsumerRecord, EventBus
+from eventbus import ConsumerRecord, EventBus, log_url
 
-bus = EventBus(sys.argv[1] if len(sys.argv) > 1 else "memory://")
+bus = EventBus(log_url("memory://"))
 greeted: list[str] = []
 
 
@@ -37,8 +35,8 @@ async def main() -> None:
         for name in ("Ada", "Grace", "Barbara"):
             await greet(name)
         metadata = await bus.send("greetings", Greeting("world"), key="world", headers={"sent-by": "hand"})
-        print(f"the last one is stored at offset {metadata.offset}")
         await bus.drain()  # until the handlers have seen everything
+        print(f"the last one is stored at offset {metadata.offset}")
 
 
 if __name__ == "__main__":

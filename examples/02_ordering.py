@@ -9,12 +9,12 @@ from collections import defaultdict
 
 import anyio
 
-from eventbus import ConsumerRecord, EventBus
+from eventbus import ConsumerRecord, EventBus, log_url
 
 RECORDS, KEYS, PARTITIONS = 100, 10, 3
 
-bus = EventBus("memory://")
-bus.topic("events", partitions=PARTITIONS)
+bus = EventBus(log_url("memory://"))
+bus.topic("events", partitions=PARTITIONS, temporary=True)
 read: list[ConsumerRecord] = []
 
 
@@ -48,6 +48,4 @@ if __name__ == "__main__":
     assert all(len(home) == 1 for home in homes.values()), "a key lives in one partition"
     assert all(numbers == sorted(numbers) for numbers in keys.values()), "so its records come in the order sent"
     assert all(numbers == sorted(numbers) for numbers in partitions.values()), "as do those of a partition"
-    print(
-        f"read in the order sent, over all partitions: {[int(record.value) for record in read] == list(range(RECORDS))}"
-    )
+    print(f"{KEYS} keys, each in one partition and in the order sent; between partitions there is no order to rely on")

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from eventbus import EventBus, TopicPartition
+from eventbus import EventBus, TopicPartition, log_url
 
 PARTITIONS = 3
 
@@ -28,8 +28,8 @@ def by_level(topic: str, key: bytes | None, alert: Any, partitions: int) -> int:
     return 1 + sum(key or b"") % (partitions - 1)
 
 
-bus = EventBus("memory://")
-bus.topic("alerts", partitions=PARTITIONS)
+bus = EventBus(log_url("memory://"))
+bus.topic("alerts", partitions=PARTITIONS, temporary=True)
 
 
 @bus.producer("alerts", key=lambda alert: alert.stage, partitioner=by_level)
@@ -48,10 +48,10 @@ async def main() -> list[str]:
         for partitions in ([0], range(1, PARTITIONS)):  # partition 0 until it is empty, then the others
             async with bus.new_consumer(value=Alert) as consumer:
                 await consumer.assign([TopicPartition("alerts", number) for number in partitions])
-                while records := await consumer.poll(timeout_ms=100):
-                    for record in records:
-                        print(f"partition {record.partition}: {record.value.level:<8} {record.value.stage}")
-                        read.append(record.value.level)
+                found = [record.value async for record in consumer.until_end()]
+            for alert in sorted(found, key=lambda alert: alert.stage):
+                print(f"{'first' if partitions == [0] else 'then'}: {alert.level:<8} {alert.stage}")
+                read.append(alert.level)
         return read
 
 

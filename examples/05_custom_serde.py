@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from eventbus import ConsumerRecord, EventBus, TopicPartition
+from eventbus import ConsumerRecord, EventBus, TopicPartition, log_url
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class ReadingSerde:
         return Reading(*self.FORMAT.unpack(data))
 
 
-bus = EventBus("memory://", serdes={StageId: StageSerde(), Reading: ReadingSerde()})
-bus.topic("readings", partitions=2)
+bus = EventBus(log_url("memory://"), serdes={StageId: StageSerde(), Reading: ReadingSerde()})
+bus.topic("readings", partitions=2, temporary=True)
 handled: list[tuple[bytes, Reading]] = []
 
 

@@ -11,10 +11,10 @@ import logging
 import anyio
 import msgspec
 
-from eventbus import EventBus, Transaction
+from eventbus import EventBus, Transaction, log_url
 from eventbus.errors import HandlerError
 
-URL, TRANSFERS = "memory://bank", 100
+URL, TRANSFERS = log_url("memory://bank"), 100
 failures = {13, 42, 77}
 
 
@@ -39,13 +39,13 @@ def service() -> EventBus:
 
 async def read(bus: EventBus, topic: str) -> list[int]:
     async with bus.new_consumer(topic, value=int) as consumer:
-        return [record.value for record in await consumer.poll(timeout_ms=0, max_records=1_000)]
+        return [record.value async for record in consumer.until_end()]
 
 
 async def main() -> None:
     async with EventBus(URL) as log:
         for topic in ("transfers", "checking", "savings"):
-            await log.admin.create_topic(topic)
+            await log.admin.create_topic(topic, temporary=True)
         await log.send_many("transfers", [Transfer(number, 1 + number) for number in range(TRANSFERS)])
 
         starts = 0

@@ -12,9 +12,10 @@ from typing import Any
 
 import anyio
 
-from eventbus import EventBus
+from eventbus import EventBus, log_url
 from eventbus.errors import HandlerError
 
+URL = log_url("memory://billing")
 ORDERS, CRASH_AT = [f"order-{number}" for number in range(10)], "order-5"
 
 
@@ -22,19 +23,19 @@ class Crash(Exception):
     """The power is gone."""
 
 
-async def auto_commit(url: str, done: list[str], crash: bool) -> None:
-    async with EventBus(url) as bus:
+async def auto_commit(done: list[str], crash: bool) -> None:
+    async with EventBus(URL) as bus:
         config: dict[str, Any] = {"enable_auto_commit": True, "auto_commit_interval_ms": 0}
         async with bus.new_consumer("orders", group="billing", value=str, **config) as consumer:
-            for record in await consumer.poll(timeout_ms=100):
+            async for record in consumer.until_end():
                 if crash and record.value == CRASH_AT:
                     await consumer.poll(timeout_ms=0)  # commits what the one before returned
                     raise Crash
                 done.append(record.value)
 
 
-async def finished_prefix(url: str, done: list[str], crash: bool) -> None:
-    bus = EventBus(url)
+async def finished_prefix(done: list[str], crash: bool) -> None:
+    bus = EventBus(URL)
 
     @bus.consumer("orders", group="billing")
     async def bill(order: str) -> None:
@@ -46,16 +47,16 @@ async def finished_prefix(url: str, done: list[str], crash: bool) -> None:
         await bus.drain()
 
 
-async def two_lives(url: str, life: Callable[[str, list[str], bool], Awaitable[None]]) -> list[str]:
-    async with EventBus(url) as log:
-        await log.admin.create_topic("orders")
+async def two_lives(life: Callable[[list[str], bool], Awaitable[None]]) -> list[str]:
+    async with EventBus(URL) as log:
+        await log.admin.create_topic("orders", temporary=True)
         await log.send_many("orders", ORDERS)
         done: list[str] = []
         for crash in (True, False):
             print(f"  {'first' if crash else 'second'} life:", end=" ")
             before = len(done)
             try:
-                await life(url, done, crash)
+                await life(done, crash)
                 print(f"{len(done) - before} handled")
             except (Crash, HandlerError):
                 print(f"{len(done) - before} handled, then it died at {CRASH_AT}")
@@ -64,12 +65,12 @@ async def two_lives(url: str, life: Callable[[str, list[str], bool], Awaitable[N
 
 async def main() -> None:
     print("enable_auto_commit=True")
-    done = await two_lives("memory://auto", auto_commit)
+    done = await two_lives(auto_commit)
     print(f"  lost: {[order for order in ORDERS if order not in done]}")
     assert done == ORDERS[:5], "five handled, five silently lost"
 
     print("a handler of a bus: commits follow what is finished")
-    done = await two_lives("memory://prefix", finished_prefix)
+    done = await two_lives(finished_prefix)
     print(f"  lost: {[order for order in ORDERS if order not in done]}")
     assert done == ORDERS, "each of them, and none twice"
 

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from eventbus import EventBus, EventBusError, RecordMetadata, TopicPartition
+from eventbus import EventBus, EventBusError, RecordMetadata, TopicPartition, log_url
 
 
 class StageId(msgspec.Struct, frozen=True):
@@ -40,10 +40,10 @@ def by_level(topic: str, key: bytes | None, alert: Any, partitions: int) -> int:
     return 0 if alert.level == "CRITICAL" else 1 + sum(key or b"") % (partitions - 1)
 
 
-bus = EventBus("memory://", serdes={StageId: StageSerde()})
-bus.topic("audit")
-bus.topic("trends", partitions=3)
-bus.topic("alerts", partitions=3, configs={"cleanup.policy": "compact"})
+bus = EventBus(log_url("memory://"), serdes={StageId: StageSerde()})
+bus.topic("audit", temporary=True)
+bus.topic("trends", partitions=3, temporary=True)
+bus.topic("alerts", partitions=3, configs={"cleanup.policy": "compact"}, temporary=True)
 failed: list[EventBusError] = []
 
 
@@ -68,9 +68,10 @@ async def main() -> list[str]:
         for numbers in ([0], [1, 2]):  # the display: what is critical until there is no more, then the rest
             async with bus.new_consumer(key=StageId, value=Alert) as display:
                 await display.assign([TopicPartition("alerts", number) for number in numbers])
-                for record in await display.poll(timeout_ms=100):
-                    print(f"partition {record.partition}: {record.value.level:<8} stage {record.key.number}")
-                    shown.append(record.value.level)
+                found = sorted([(one.key.number, one.value.level) async for one in display.until_end()])
+            for number, level in found:
+                print(f"{level:<8} stage {number}")
+                shown.append(level)
         return shown
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import anyio
 import msgspec
 
-from eventbus import EventBus
+from eventbus import EventBus, log_url
 
-URL = "memory://clicks"
+URL = log_url("memory://clicks")
 
 
 class Click(msgspec.Struct):
@@ -32,7 +32,7 @@ def service(group: str, seconds: dict[str, float], per_second: int) -> EventBus:
 
 async def main() -> tuple[dict[str, float], dict[str, float]]:
     async with EventBus(URL) as log:
-        await log.admin.create_topic("clicks", partitions=2)
+        await log.admin.create_topic("clicks", partitions=2, temporary=True)
         for number in range(100):
             page = ("home", "cart", "pay")[number % 3]
             await log.send("clicks", Click(page, 1_000 * (1 + number % 3)), key=page)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import anyio
 import msgspec
 
-from eventbus import EventBus, TopicPartition
+from eventbus import EventBus, TopicPartition, log_url
 
-URL, HIRES = "memory://hr", TopicPartition("hires", 0)
+URL, HIRES = log_url("memory://hr"), TopicPartition("hires", 0)
 
 
 class Hire(msgspec.Struct):
@@ -44,7 +44,7 @@ def gate() -> EventBus:
 
 async def main() -> None:
     async with EventBus(URL) as hr:
-        await hr.admin.create_topic("hires")
+        await hr.admin.create_topic("hires", temporary=True)
 
         async def lag(group: str) -> int:
             committed = (await hr.admin.group_offsets(group))[HIRES].offset

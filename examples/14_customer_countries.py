@@ -10,7 +10,7 @@ from collections import Counter
 
 import anyio
 
-from eventbus import EventBus
+from eventbus import EventBus, log_url
 
 MOVES = [
     ("ada", "Portugal"), ("ben", "Brazil"), ("cleo", "Portugal"), ("ada", "Brazil"), ("dov", "Chile"), ("cleo", None),
@@ -35,8 +35,8 @@ async def count(bus: EventBus, expected: int) -> Counter[str]:
 
 
 async def main() -> None:
-    async with EventBus("memory://") as bus:
-        await bus.admin.create_topic("customers", configs={"cleanup.policy": "compact"})
+    async with EventBus(log_url("memory://")) as bus:
+        await bus.admin.create_topic("customers", configs={"cleanup.policy": "compact"}, temporary=True)
         for customer, country in MOVES:
             await bus.send("customers", country, key=customer)
         first = await count(bus, len(MOVES))

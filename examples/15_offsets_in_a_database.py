@@ -10,10 +10,10 @@ from __future__ import annotations
 import anyio
 from sqlalchemy import Engine, StaticPool, create_engine, text
 
-from eventbus import EventBus
+from eventbus import EventBus, log_url
 from outbox import SqlOffsets
 
-URL, ORDERS = "memory://shop", 10
+URL, ORDERS = log_url("memory://shop"), 10
 
 
 class Crash(Exception):
@@ -24,7 +24,9 @@ async def bill(engine: Engine, crash_at: int | None) -> None:
     async with EventBus(URL) as bus, bus.new_consumer(group="billing", value=int) as consumer:
         offsets = SqlOffsets(engine, group="billing")
         await offsets.follow(consumer, "orders")  # subscribes, and seeks to what the table holds
-        while records := await consumer.poll(timeout_ms=100, max_records=4):
+        [orders] = await consumer.assigned()
+        while await consumer.lag(orders):
+            records = await consumer.poll(max_records=4)
             async with offsets.transaction(records) as connection:  # rows and offsets, together or not at all
                 for record in records:
                     await connection.execute(
@@ -44,7 +46,7 @@ async def main() -> list[int]:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE bills (number INTEGER)"))  # no unique key: it would hide the point
     async with EventBus(URL) as log:
-        await log.admin.create_topic("orders")
+        await log.admin.create_topic("orders", temporary=True)
         await log.send_many("orders", range(ORDERS))
         for crash_at in (5, None):
             try:

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from eventbus import EventBus
+from eventbus import EventBus, log_url
 from eventbus.errors import RecordTooLarge
 
 
@@ -24,8 +24,8 @@ class Video(msgspec.Struct):
     sha256: str
 
 
-bus = EventBus("memory://")
-bus.topic("uploads")
+bus = EventBus(log_url("memory://"))
+bus.topic("uploads", temporary=True)
 transcoded: list[str] = []
 
 

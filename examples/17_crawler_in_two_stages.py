@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import anyio
 import msgspec
 
-from eventbus import EventBus
+from eventbus import EventBus, log_url
 
 SITE = {"/": ["/a", "/b"], "/a": ["/", "/a/1"], "/b": ["/a", "/gone"], "/a/1": []}  # the web, for this script
 
@@ -23,28 +23,24 @@ class Page(msgspec.Struct):
     links: list[str]
 
 
-bus = EventBus("memory://")
-bus.topic("urls", partitions=4)
-bus.topic("pages", partitions=2)
+bus = EventBus(log_url("memory://"))
+bus.topic("urls", partitions=4, temporary=True)
+bus.topic("pages", partitions=2, temporary=True)
 seen: set[str] = set()
-at_once = most_at_once = 0
+parsed: list[str] = []
 
 
 @bus.consumer("urls", group="fetcher")  # stage 1: four partitions, four requests under way
 @bus.producer("pages", key=lambda page: page.url)
 async def fetch(url: str) -> Page:
-    global at_once, most_at_once
-    at_once += 1
-    most_at_once = max(most_at_once, at_once)
     await anyio.sleep(0.01)  # the network
-    at_once -= 1
     return Page(url, 200 if url in SITE else 404, SITE.get(url, []))
 
 
 @bus.consumer("pages", group="parser")  # stage 2
 @bus.producer("urls", key=lambda url: url)
 def parse(page: Page) -> Iterator[str]:
-    print(f"{page.status} {page.url:<6} {' '.join(page.links)}")
+    parsed.append(f"{page.url:<6} {page.status}  {' '.join(page.links)}".rstrip())
     for url in page.links:
         if url not in seen:
             seen.add(url)
@@ -60,5 +56,5 @@ async def main() -> None:
 
 if __name__ == "__main__":
     anyio.run(main)
-    print(f"{len(seen)} addresses, up to {most_at_once} requests at once")
-    assert seen == {*SITE, "/gone"}
+    print(*sorted(parsed), sep="\n")
+    assert seen == {*SITE, "/gone"} and len(parsed) == len(seen), "every address once"

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import anyio
 
-from eventbus import EventBus, TopicPartition
+from eventbus import EventBus, TopicPartition, log_url
 
 PARTITIONS, RECORDS = 3, 30
 
 
 async def spread(partitioner: str, pause_s: float) -> list[int]:
     """Records per partition."""
-    async with EventBus("memory://", partitioner=partitioner) as bus:
-        await bus.admin.create_topic("clicks", partitions=PARTITIONS)
+    async with EventBus(log_url("memory://"), partitioner=partitioner) as bus:
+        await bus.admin.create_topic("clicks", partitions=PARTITIONS, temporary=True)
         for number in range(RECORDS):
             bus.send_nowait("clicks", f"click {number}")
             if pause_s:

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from eventbus import ConsumerRecord, EventBus
+from eventbus import ConsumerRecord, EventBus, log_url
 
 CUSTOMERS, PAYMENTS, BANK_SECONDS = 20, 5, 0.01
 
@@ -38,8 +38,8 @@ async def count(record: ConsumerRecord, call_next: Any) -> Any:
     return await call_next(record)
 
 
-bus = EventBus("memory://")
-bus.topic("payments", partitions=1)  # even of one partition
+bus = EventBus(log_url("memory://"))
+bus.topic("payments", partitions=1, temporary=True)  # even of one partition
 
 
 @bus.consumer(

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import anyio
 
-from eventbus import ConsumerRecord, EventBus
+from eventbus import ConsumerRecord, EventBus, log_url
 
-URL, MEASUREMENTS = "memory://lab", 30
+URL, MEASUREMENTS = log_url("memory://lab"), 30
 written: list[list[int]] = []
 
 
-def service() -> EventBus:
-    bus = EventBus(URL, drain_timeout_ms=100)  # closing waits so long for acks that may still come
+def service(last: int, arrived: anyio.Event) -> EventBus:
+    """Sets ``arrived`` once measurement ``last`` is in hand."""
+    bus = EventBus(URL, drain_timeout_ms=500)  # closing waits so long for acks that may still come
     in_hand: list[ConsumerRecord] = []
 
     @bus.consumer("measurements", group="archive", ack="manual")
@@ -26,18 +27,20 @@ def service() -> EventBus:
             for one in reversed(in_hand):  # any order will do
                 one.ack()
             in_hand.clear()
+        if int(record.value or b"") == last:
+            arrived.set()
 
     return bus
 
 
 async def main() -> None:
     async with EventBus(URL) as log:
-        await log.admin.create_topic("measurements")
+        await log.admin.create_topic("measurements", temporary=True)
         for life, numbers in (("first", range(25)), ("second", range(25, MEASUREMENTS))):
             await log.send_many("measurements", [b"%d" % number for number in numbers])
-            async with service() as bus:
-                with anyio.move_on_after(0.5 if life == "first" else 30):  # a drain waits for acks that never come
-                    await bus.drain()
+            arrived = anyio.Event()
+            async with service(numbers[-1], arrived):
+                await arrived.wait()  # a drain would wait for acks that never come
             [offset] = (await log.admin.group_offsets("archive")).values()
             print(f"{life} life: written {sum(map(len, written))}, the group goes on at {offset.offset}")
             assert offset.offset == 10 * len(written)

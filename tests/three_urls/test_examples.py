@@ -1,0 +1,90 @@
+"""One program, three URLs: what an example prints is the same on memory://, file:// and kafka://.
+
+kafka:// twice: on ``eventbus serve``, and on Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from eventbus.testing import RealKafka
+from tests.clients.serving import Served
+from tests.three_urls.all_examples import FOLDER, follows_url
+
+EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if follows_url(path))
+ELSEWHERE = {"07_retries_and_order", "21_failover"}
+"""One plays with a network inside the process, the other kills the brokers of a cluster of its own."""
+
+pytestmark = pytest.mark.timeout(300)  # the first test of a URL runs all its examples
+
+
+class Ran(NamedTuple):
+    printed: str
+    error: str
+    seconds: float
+
+
+def run_all(url: str, folder: Path) -> dict[str, Ran]:
+    command = [sys.executable, "-W", "error", str(Path(__file__).with_name("all_examples.py")), url]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    lines = map(json.loads, done.stdout.splitlines())
+    return {line["name"]: Ran(line["printed"], line["error"], line["seconds"]) for line in lines}
+
+
+@pytest.fixture(scope="module")
+def on_memory(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    return run_all("memory://", tmp_path_factory.mktemp("memory"))
+
+
+@pytest.fixture(scope="module")
+def on_file(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    return run_all("file://./data", tmp_path_factory.mktemp("file"))
+
+
+@pytest.fixture(scope="module")
+def on_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ran]]:
+    folder = tmp_path_factory.mktemp("served")
+    with Served(folder / "log") as server:
+        yield run_all(f"kafka://{server.bootstrap}", folder)
+
+
+@pytest.fixture(scope="module")
+def on_kafka(real: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    return run_all(real.url, tmp_path_factory.mktemp("kafka"))
+
+
+def told(ran: Ran) -> str:
+    """What it printed, but for how long something took."""
+    assert not ran.error, ran.error
+    assert ran.printed
+    return re.sub(r"\d+\.\d\d s\b", "some time", ran.printed)
+
+
+def test_all_examples_go_where_the_url_says() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} - {*EXAMPLES} <= ELSEWHERE
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("log", ["on_file", "on_served", "on_kafka"])
+def test_an_example_prints_the_same(
+    log: str, name: str, on_memory: dict[str, Ran], request: pytest.FixtureRequest
+) -> None:
+    there: dict[str, Ran] = request.getfixturevalue(log)
+    assert told(there[name]) == told(on_memory[name])
+
+
+def test_nothing_of_an_example_stays_on_a_log_that_others_use(on_kafka: dict[str, Ran], real: RealKafka) -> None:
+    """But for the first one's topic, which is there to be looked at."""
+    assert on_kafka
+    command = [sys.executable, "-m", "eventbus", "topics", "list", "--exclude-internal", "--url", real.url]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["greetings"]
