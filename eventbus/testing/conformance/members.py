@@ -149,8 +149,8 @@ async def listeners_hear_what_moves_as_the_assignor_moves_it(world: World, assig
             assert [kind for kind, partitions in told.calls if partitions][:1] == ["revoked"]
         told.calls.clear()
         await world.settled([first], everything)
-        assert told.of("assigned") == (everything if eager else moved)
-        assert told.of("lost") == []
+        assert told.of("assigned") == (everything if eager else moved), told.calls
+        assert told.of("lost") == [], told.calls
 
 
 @promise()
