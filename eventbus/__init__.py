@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from eventbus.client.health import BusHealth, HandlerHealth
     from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
     from eventbus.client.log_url import log_url
+    from eventbus.client.metrics import BusMetrics
     from eventbus.client.producer import Producer
     from eventbus.client.reading import ConsumerRecords
     from eventbus.client.transaction import Transaction
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BlockingBus",
     "BusHealth",
+    "BusMetrics",
     "CallNext",
     "Compression",
     "Consumer",
@@ -91,6 +93,7 @@ _HOMES = {
     "producer": "eventbus.client.handling.handlers",
     "BusHealth": "eventbus.client.health",
     "HandlerHealth": "eventbus.client.health",
+    "BusMetrics": "eventbus.client.metrics",
     "ConsumerInterceptor": "eventbus.client.interceptors",
     "ProducerInterceptor": "eventbus.client.interceptors",
     "ProducerRecord": "eventbus.client.interceptors",

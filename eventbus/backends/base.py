@@ -13,6 +13,7 @@ import msgspec
 
 from eventbus.backends.clock import Timers
 from eventbus.backends.delivery import BatchDelivery, Delivery
+from eventbus.backends.statistics import Statistics
 from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.coordinator.requests import (
     GroupDescription,
@@ -265,6 +266,15 @@ class Backend(Protocol):
     @property
     def auto_creates_topics(self) -> bool:
         """A topic comes into being when it is first used; only where that was asked for."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """What stands between its clients and the log now, in a line; empty when nothing does."""
+        ...
+
+    def statistics(self) -> Statistics:
+        """What is counted, as of now, without asking anybody over a network."""
         ...
 
     async def start(self) -> None: ...

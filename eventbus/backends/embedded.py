@@ -12,6 +12,7 @@ from eventbus.backends.clock import RealTimers, Timers
 from eventbus.backends.embedded_consumer import EmbeddedConsumer
 from eventbus.backends.embedded_producer import EmbeddedProducer
 from eventbus.backends.engine import Engine
+from eventbus.backends.statistics import Statistics, TopicStatistics
 from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.coordinator.requests import (
     GroupDescription,
@@ -51,6 +52,15 @@ class EmbeddedBackend:
     @property
     def auto_creates_topics(self) -> bool:
         return self.engine.config.auto_create_topics
+
+    @property
+    def trouble(self) -> str:
+        return ""  # what goes wrong with a disk is raised
+
+    def statistics(self) -> Statistics:
+        if self._engine is None:
+            return Statistics()
+        return Statistics(topics=tuple(_counted(one) for one in self._engine.broker.describe_topics(None)))
 
     async def start(self, *, clients_may_return: bool = False) -> None:
         """Open the log; ``clients_may_return`` as in `Engine.attach`."""
@@ -216,3 +226,12 @@ class EmbeddedBackend:
 
     def consumer(self, config: ConsumerConfig) -> EmbeddedConsumer:
         return EmbeddedConsumer(self.engine, config)
+
+
+def _counted(one: TopicDescription) -> TopicStatistics:
+    return TopicStatistics(
+        topic=one.name,
+        partitions=len(one.partitions),
+        records=sum(part.log_end_offset - part.log_start_offset for part in one.partitions),
+        size_bytes=sum(part.size_bytes for part in one.partitions),
+    )

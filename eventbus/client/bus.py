@@ -28,6 +28,7 @@ from eventbus.client.handling.runner import Runner, inside_handler
 from eventbus.client.health import BusHealth
 from eventbus.client.health_watch import HealthWatch
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
+from eventbus.client.metrics import BusMetrics, bus_metrics
 from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
 from eventbus.client.rebalance import Listener, RebalanceListener
@@ -376,6 +377,13 @@ class EventBus(Declarations, Sending):
             return BusHealth(status="failed", reason=f"the bus is {state}")
         self._running("health")
         return await self._health.look()
+
+    def metrics(self) -> BusMetrics:
+        """What the bus counts, as of now and without asking anybody: records handled, lags, a Kafka's round trips."""
+        if self._health is None:
+            return BusMetrics()
+        self._running("metrics")
+        return bus_metrics(self._health.metrics(), self._backend.statistics())
 
     def _notify(self) -> None:
         for runner in self._runners:

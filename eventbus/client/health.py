@@ -257,14 +257,17 @@ def _seconds(ms: int) -> str:
     return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms // 1000:,} s"
 
 
-def summary(handlers: Sequence[HandlerHealth], verdicts: Sequence[Verdict], blocked: str = "") -> BusHealth:
-    """All handlers in one status and one line. ``blocked``: what is to be said of the event loop, if anything."""
+def summary(
+    handlers: Sequence[HandlerHealth], verdicts: Sequence[Verdict], blocked: str = "", trouble: str = ""
+) -> BusHealth:
+    """All handlers in one status and one line. ``blocked``: what is to be said of the event loop, if anything;
+    ``trouble``: of the log."""
     said: list[tuple[BusStatus, str]] = [
         (verdict.weight, f"handler {one.handler!r}: {verdict.reason}")
         for one, verdict in zip(handlers, verdicts, strict=True)
     ]
-    if blocked:
-        said.append(("degraded", blocked))
+    for what in filter(None, (trouble, blocked)):
+        said.append(("degraded", what))
     status = _ORDER[max((_ORDER.index(weight) for weight, _ in said), default=0)]
     if status == "ok":
         return BusHealth(status="ok", reason=_fine(handlers), handlers=tuple(handlers))

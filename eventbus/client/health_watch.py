@@ -11,6 +11,7 @@ import msgspec
 from eventbus.backends.base import Backend
 from eventbus.client.handling.runner import Runner
 from eventbus.client.health import BusHealth, Facts, HandlerHealth, RecordAtWork, Verdict, judge, summary
+from eventbus.client.metrics import HandlerMetrics
 from eventbus.errors import EventBusError
 from eventbus.types import TopicPartition
 
@@ -63,7 +64,21 @@ class HealthWatch:
             track.tell(verdict)
             handlers.append(track.health(facts, verdict, now))
             verdicts.append(verdict)
-        return summary(handlers, verdicts, "" if self._blocked is None else self._blocked(self._limit_ms / 1000))
+        blocked = "" if self._blocked is None else self._blocked(self._limit_ms / 1000)
+        return summary(handlers, verdicts, blocked, self._backend.trouble)
+
+    def metrics(self) -> tuple[HandlerMetrics, ...]:
+        """What handlers count now; lags as of the last look."""
+        return tuple(
+            HandlerMetrics(
+                handler=runner.handler.__name__,
+                group=runner.group,
+                counts=msgspec.structs.replace(runner.counts),
+                at_work=len(list(runner.at_work())),
+                lag_by_partition=self._tracks[runner].lag_by_partition if runner in self._tracks else {},
+            )
+            for runner in self._runners
+        )
 
 
 class _Track:
@@ -80,6 +95,10 @@ class _Track:
         self._lag: dict[TopicPartition, int] = {}
         self._group_moves = False
         """The group waits for somebody; not this member, perhaps."""
+
+    @property
+    def lag_by_partition(self) -> dict[str, int]:
+        return {str(one): behind for one, behind in self._lag.items()}
 
     async def ask(self, backend: Backend) -> None:
         """What only the log knows; as it was before when it does not answer now."""
@@ -168,7 +187,7 @@ class _Track:
             assignment=facts.assignment,
             paused=tuple(runner.paused),
             lag=total,
-            lag_by_partition={str(one): behind for one, behind in facts.lag.items()},
+            lag_by_partition=self.lag_by_partition,
             lag_trend=self._trend(total, now),
             at_work=tuple(facts.at_work),
             counts=msgspec.structs.replace(runner.counts),

@@ -84,6 +84,7 @@ class FaultyBackend:
         self.producers: list[FaultyProducer] = []
         self._moved = anyio.Event()
         self.start = inner.start
+        self.statistics = inner.statistics
         self.run = inner.run
         self.aclose = inner.aclose
         self.create_topics = inner.create_topics
@@ -112,6 +113,10 @@ class FaultyBackend:
     @property
     def timers(self) -> Timers:
         return self.inner.timers
+
+    @property
+    def trouble(self) -> str:
+        return self.inner.trouble
 
     @property
     def auto_creates_topics(self) -> bool:

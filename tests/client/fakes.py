@@ -178,6 +178,7 @@ class FakeBackend:
     def __init__(self, timers: Timers | None = None) -> None:
         self.fake = FakeConsumer()
         self.timers = timers or RealTimers()
+        self.trouble = ""
 
     def consumer(self, config: ConsumerConfig) -> FakeConsumer:
         return self.fake

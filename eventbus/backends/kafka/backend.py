@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
+import msgspec
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import TopicPartition as ClientPartition
@@ -19,12 +19,15 @@ from confluent_kafka.admin import AdminClient
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
 from eventbus.backends.clock import Clock, Timers, timers_of
 from eventbus.backends.kafka.consumer import KafkaConsumer
+from eventbus.backends.kafka.diagnosis import check_advertised, check_security
 from eventbus.backends.kafka.failures import raised
 from eventbus.backends.kafka.group_admin import CoordinatorAdmin
 from eventbus.backends.kafka.producer import KafkaProducer
 from eventbus.backends.kafka.settings import ClientSettings, config_refused, read_settings
 from eventbus.backends.kafka.topic_admin import TopicAdmin
+from eventbus.backends.kafka.watch import ClusterWatch
 from eventbus.backends.kafka.wire import Wire
+from eventbus.backends.statistics import Statistics
 from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.coordinator.requests import (
     GroupDescription,
@@ -40,6 +43,7 @@ from eventbus.errors import (
     EventBusError,
     KafkaError,
     RequestTimedOut,
+    TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
 from eventbus.suggest import nearest
@@ -67,6 +71,7 @@ _PAUSE_SECONDS = 0.02
 _MARKER_PAUSE_SECONDS = 0.001
 _REFRESH_SECONDS = 30.0
 _THREADS = 8
+_REFUSALS = frozenset((ClientError._AUTHENTICATION, ClientError._SSL))
 _PASSING = frozenset(
     (
         ClientError.LEADER_NOT_AVAILABLE,
@@ -88,28 +93,33 @@ class KafkaBackend:
 
     def __init__(self, url: str, settings: ClientSettings, clock: Clock) -> None:
         self.url = url
-        self.settings = settings
         self.clock = clock
         self.timers: Timers = timers_of(clock)
+        self._watch = ClusterWatch(settings, self.timers)
+        self.settings = msgspec.structs.replace(settings, listener=self._watch.listener)
         self.known_counts: dict[str, int] = {}
-        """Topics and their partitions, as they were when somebody last asked."""
+        """Topics and their partitions, as they were when somebody last asked: of those in use."""
         self.topic_listeners: list[Callable[[], object]] = []
         self.consumers: list[KafkaConsumer] = []
         self.producers: list[KafkaProducer] = []
-        self._said: deque[str] = deque(maxlen=10)
-        """What librdkafka said of brokers that do not answer, since one did."""
-        self._refusal: ConfigError | None = None
-        """Credentials or certificates were refused: librdkafka would try them again and again."""
+        self._in_use: set[str] = set()
+        """Topics that somebody writes or reads, here or not: a large cluster has many more."""
+        self._watches_all_topics = False
+        """Somebody reads by pattern."""
         self._client: AdminClient | None = None
         self._wire = Wire(settings, _ANSWER_SECONDS)
         self._coordinators = CoordinatorAdmin(self._wire)
         self._limiter: anyio.CapacityLimiter | None = None
 
     @property
-    def _topics(self) -> TopicAdmin:
+    def _opened(self) -> AdminClient:
         if self._client is None:
             raise ConfigError(f"{self.url} is not open: use it inside `async with bus:`")
-        return TopicAdmin(self._client, self._wire, _ANSWER_SECONDS)
+        return self._client
+
+    @property
+    def _topics(self) -> TopicAdmin:
+        return TopicAdmin(self._opened, self._wire, _ANSWER_SECONDS)
 
     @property
     def auto_creates_topics(self) -> bool:
@@ -120,57 +130,69 @@ class KafkaBackend:
     async def start(self) -> None:
         if self._client is not None:
             return
-        self._said.clear()
-        self._refusal = None
         self._limiter = anyio.CapacityLimiter(_THREADS)
+        said: list[ClientError] = []
         try:
-            config: dict[str, Any] = {**self.settings.admin(), "error_cb": self._hear}
+            config: dict[str, Any] = {**self.settings.admin(), "error_cb": said.append}
             self._client = AdminClient(config)
         except KafkaException as failure:
             raise config_refused(failure) from None
+        self._watch.start()
         try:
-            await self._in_thread(self._connect)
+            await self._in_thread(partial(self._connect, self._client, said))
             await self.refresh()
         except BaseException:
             self._client = None
             raise
 
-    def _hear(self, error: ClientError) -> None:
-        """In a thread of librdkafka's: why a broker does not answer."""
-        if not self._said:  # once for each outage
-            logger.warning("kafka://%s: %s", self.settings.bootstrap, error.str())
-        if error.str() not in self._said:
-            self._said.append(error.str())
-        if error.code() in (ClientError._AUTHENTICATION, ClientError._SSL):
-            self._refusal = ConfigError(f"kafka://{self.settings.bootstrap} lets nobody in like that: {error.str()}")
-
-    def _connect(self) -> None:
-        client = self._client
-        assert client is not None
+    def _connect(self, client: AdminClient, said: list[ClientError]) -> None:
+        """Return when a broker has answered. Raises ConfigError as soon as it is known that none ever will."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
-                client.list_topics(timeout=1)
-                return
-            except KafkaException as failure:
+                self._look_around(client, 1)
+            except KafkaError as failure:
                 client.poll(0)
-                if self._refusal is not None:
-                    raise self._refusal from None
+                check_security(self.settings)
+                refusal = next((one.str() for one in said if one.code() in _REFUSALS), None)
+                if refusal is not None:
+                    raise ConfigError(
+                        f"kafka://{self.settings.bootstrap} lets nobody in like that: {refusal}"
+                    ) from None
                 if time.monotonic() > deadline:
-                    said = "; ".join(dict.fromkeys(self._said)) or str(failure)
+                    texts = "; ".join(dict.fromkeys(one.str() for one in said)) or str(failure)
                     raise CoordinatorNotAvailable(
                         f"no broker of kafka://{self.settings.bootstrap} has answered within {_START_SECONDS:.0f} s "
-                        f"({said}): is it running, is the address the one it advertises, and are security.protocol "
-                        "and the credentials right?"
+                        f"({texts}): is it running, and is the address right?"
                     ) from None
+            else:
+                check_advertised(self.settings, list(self._wire.brokers))
+                return
+
+    def _look_around(self, client: AdminClient, wait_seconds: float) -> None:
+        """Which brokers there are; in a thread."""
+        brokers = TopicAdmin(client, self._wire, wait_seconds).brokers()
+        self._watch.know(brokers)
+        self._wire.brokers = tuple(brokers.values())
 
     async def run(self) -> None:
-        while True:
-            await self.timers.sleep(_REFRESH_SECONDS)
-            try:
-                await self.refresh()
-            except EventBusError as error:
-                logger.warning("the topics of %s cannot be listed now: %s", self.settings.bootstrap, error)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch.run, self._in_thread)
+            while True:
+                await self.timers.sleep(_REFRESH_SECONDS)
+                try:
+                    await self._in_thread(partial(self._look_around, self._opened, _LOOK_UP_SECONDS))
+                    await self.refresh()
+                except EventBusError as error:
+                    said = logger.debug if self._watch.trouble else logger.warning
+                    said("the topics of %s cannot be listed now: %s", self.settings.bootstrap, error)
+
+    @property
+    def trouble(self) -> str:
+        return self._watch.trouble
+
+    def statistics(self) -> Statistics:
+        return Statistics(clients=self._watch.counts.clients())
 
     async def aclose(self) -> None:
         """What is still open on this log is given up: a member that nobody polls would hold up its group."""
@@ -208,8 +230,9 @@ class KafkaBackend:
     # what topics there are -------------------------------------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Look which topics there are."""
-        self._know(await self._asked(self._topics.counts))
+        """Look which topics there are, of those in use."""
+        names = None if self._watches_all_topics else frozenset(self._in_use)
+        self._know(await self._asked(partial(self._topics.counts, names)))
 
     def _know(self, counts: Mapping[str, int]) -> None:
         if counts != self.known_counts:
@@ -217,8 +240,12 @@ class KafkaBackend:
             for listener in list(self.topic_listeners):
                 listener()
 
-    async def partition_counts(self) -> dict[str, int]:
-        """Topics and their partitions now."""
+    async def partition_counts(self, topics: Iterable[str] | None = None) -> dict[str, int]:
+        """Topics and their partitions now: those named and those in use, or all, from now on."""
+        if topics is None:
+            self._watches_all_topics = True
+        else:
+            self._in_use.update(topics)
         await self.refresh()
         return self.known_counts
 
@@ -226,18 +253,34 @@ class KafkaBackend:
         """Raises UnknownTopicOrPartition. Asks the broker, and blocks, for a topic that was never heard of."""
         count = self.known_counts.get(topic)
         if count is None:
-            client = self._client
-            if client is None:
-                raise ConfigError(f"{self.url} is not open: use it inside `async with bus:`")
+            topics = TopicAdmin(self._opened, self._wire, _LOOK_UP_SECONDS)
             try:
-                count = TopicAdmin(client, self._wire, _LOOK_UP_SECONDS).count(topic)
+                count = topics.count(topic)
             except UnknownTopicOrPartition:
-                raise UnknownTopicOrPartition(
-                    f"there is no topic {topic!r}{nearest(topic, self.known_counts)}; create it: "
-                    f"`eventbus topics create {topic}`"
-                ) from None
+                if not self.auto_creates_topics:
+                    raise UnknownTopicOrPartition(
+                        f"there is no topic {topic!r}{nearest(topic, topics.counts())}; create it: "
+                        f"`eventbus topics create {topic}`"
+                    ) from None
+                count = self._create(topics, topic)
+            self._in_use.add(topic)
             self.known_counts[topic] = count
         return count
+
+    @staticmethod
+    def _create(topics: TopicAdmin, topic: str) -> int:
+        """A topic as the brokers make it by default, because it is used: how many partitions it has."""
+        error = topics.create([TopicSpec(topic, -1, replication_factor=-1)], validate_only=False)[topic]
+        if error is not None and not isinstance(error, TopicAlreadyExists):
+            raise error
+        deadline = time.monotonic() + _SEEN_SECONDS
+        while True:
+            try:
+                return topics.count(topic)
+            except UnknownTopicOrPartition:  # the broker that was asked has not heard of it yet
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE_SECONDS)
 
     async def _until(self, true: Callable[[Mapping[str, int]], bool], what: str) -> None:
         """Brokers hear of a change from their controller, a moment after it was made."""
@@ -262,6 +305,7 @@ class KafkaBackend:
         if validate_only:
             described = {spec.name: TopicDescription(spec.name, "", [], {}) for spec in specs if spec.name in created}
         elif created:
+            self._in_use.update(created)
             await self._until(lambda counts: counts.keys() >= set(created), f"topics {created} were created")
             described = {one.name: one for one in await self._described(created)}
         return {name: described[name] if error is None else error for name, error in outcomes.items()}
@@ -281,10 +325,12 @@ class KafkaBackend:
             await self.timers.sleep(_PAUSE_SECONDS)
 
     async def delete_topics(self, names: Sequence[str]) -> None:
+        self._in_use.update(names)  # to see them go
         await self._asked(partial(self._topics.delete, names))
         await self._until(lambda counts: not counts.keys() & set(names), f"topics {list(names)} were deleted")
 
     async def add_partitions(self, topic: str, total_count: int) -> None:
+        self._in_use.add(topic)
         await self._asked(partial(self._topics.add_partitions, topic, total_count))
         await self._until(lambda counts: counts.get(topic, 0) >= total_count, f"topic {topic!r} has grown")
         await self._described([topic])

@@ -23,7 +23,7 @@ Call = Callable[[Any, int], Any]
 def authenticate(call: Call, settings: ClientSettings) -> None:
     """Raises ConfigError when the broker refuses, or the mechanism is one that only librdkafka has."""
     given = settings.given
-    mechanism = (given.get("sasl.mechanisms") or given.get("sasl.mechanism") or "").upper()
+    mechanism = settings.mechanism
     user, password = given.get("sasl.username", ""), given.get("sasl.password", "")
     if mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
         raise ConfigError(

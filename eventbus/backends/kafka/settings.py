@@ -136,8 +136,8 @@ class ClientSettings(msgspec.Struct, frozen=True):
         if config.transactional_id is not None:
             chosen["transactional.id"] = config.transactional_id
             chosen["transaction.timeout.ms"] = config.transaction_timeout_ms
-            # An end of a transaction that takes as long may have been asked for twice (see transactions): at librdkafka's
-            # own 100 ms too many would be taken for one.
+            # An end of a transaction that takes as long may have been asked for twice (see transactions): at its
+            # usual 100 ms too many would be taken for one.
             chosen.setdefault("retry.backoff.ms", 500)
             for name in ("delivery.timeout.ms", "message.timeout.ms"):  # librdkafka insists
                 if name in chosen:
@@ -289,10 +289,10 @@ def _kbytes(size_bytes: int) -> int:
 
 
 class _Quiet(logging.LoggerAdapter[logging.Logger]):
-    """librdkafka's own lines. It calls a broker that is away an error ten times a second; whoever needs one is told."""
+    """librdkafka's own lines. It complains of a broker that is away ten times a second; whoever needs one is told."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        super().log(min(level, logging.INFO), msg, *args, **kwargs)
+        super().log(min(level, logging.DEBUG), msg, *args, **kwargs)
 
 
 _LIBRDKAFKA = _Quiet(logging.getLogger("eventbus.kafka.librdkafka"))

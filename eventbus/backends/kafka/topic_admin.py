@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar, cast
@@ -14,7 +14,7 @@ from confluent_kafka import admin as untyped_admin
 
 from eventbus.backends.base import EARLIEST, LATEST, MAX_TIMESTAMP
 from eventbus.backends.kafka.failures import raised
-from eventbus.backends.kafka.wire import Wire
+from eventbus.backends.kafka.wire import Address, Wire
 from eventbus.broker import PartitionDescription, TopicDescription, TopicSpec
 from eventbus.broker.configs import ConfigEntry as OurEntry
 from eventbus.broker.configs import ConfigSource as OurSource
@@ -24,6 +24,7 @@ from eventbus.errors import (
     InvalidPartitions,
     InvalidRequest,
     KafkaError,
+    RequestTimedOut,
     UnknownTopicOrPartition,
 )
 from eventbus.protocol import messages as m
@@ -32,6 +33,8 @@ from eventbus.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 _AS_KAFKA_WRITES_IDS = str.maketrans("+/", "-_")
 """librdkafka writes the other base64: the same id would have two texts."""
+_GRACE_SECONDS = 5.0
+"""librdkafka keeps its own time, and answers a little later."""
 _TOPIC_REFUSED, _CLUSTER_REFUSED = 29, 31
 _PATIENCE_SECONDS = (2.0, 4.0, 8.0)
 """How long a partition's leader may take to tell its offsets, the first time and the next ones."""
@@ -61,14 +64,36 @@ class TopicAdmin:
     def _result(self, future: Future[T], what: str) -> T:
         """Raises our error for librdkafka's."""
         try:
-            return future.result(self._seconds + 5)
+            return future.result(self._seconds + _GRACE_SECONDS)
         except KafkaException as failure:
             raise raised(failure, what) from None
+        except TimeoutError:
+            raise RequestTimedOut(f"{what}: no broker has answered in {self._seconds:.0f} s") from None
 
     # what there is ---------------------------------------------------------------------------------------------------
 
-    def counts(self) -> dict[str, int]:
-        """Every topic and how many partitions it has. Asking for all never creates one."""
+    def brokers(self) -> dict[int, Address]:
+        """The brokers of the cluster, as it sees them."""
+        found = self._result(self._client.describe_cluster(request_timeout=self._seconds), "the brokers")
+        return {node.id: (node.host, node.port) for node in found.nodes}
+
+    def counts(self, names: Collection[str] | None = None) -> dict[str, int]:
+        """Topics and how many partitions each has: those named, as far as they exist, or all. Creates none."""
+        if names is None:
+            return self._all_counts()
+        if not names:
+            return {}
+        found: dict[str, int] = {}
+        futures = self._client.describe_topics(TopicCollection(list(names)), request_timeout=self._seconds)
+        for name, future in futures.items():
+            try:
+                found[name] = len(self._result(future, f"topic {name!r}").partitions)
+            except KafkaError as error:
+                if error.retriable and error.code != UnknownTopicOrPartition.code:
+                    raise  # it is there, as far as anybody knows
+        return found
+
+    def _all_counts(self) -> dict[str, int]:
         try:
             found = self._client.list_topics(timeout=self._seconds)
         except KafkaException as failure:
@@ -90,7 +115,7 @@ class TopicAdmin:
                 raise UnknownTopicOrPartition("a topic has a name; '' is none")
         found = self._client.describe_topics(TopicCollection(wanted), request_timeout=self._seconds)
         configs = self._client.describe_configs(
-            [kafka.ConfigResource(kafka.ResourceType.TOPIC, name) for name in wanted]
+            [kafka.ConfigResource(kafka.ResourceType.TOPIC, name) for name in wanted], request_timeout=self._seconds
         )
         described: dict[str, Any] = {}
         for name in wanted:
@@ -102,7 +127,14 @@ class TopicAdmin:
                     raise UnknownTopicOrPartition(f"there is no topic {name!r}{hint}") from None
         where = [TopicPartition(name, one.id) for name, topic in described.items() for one in topic.partitions]
         ends = self._ends(where)
-        sizes = self._sizes(set(described))
+        sizes = self._sizes(
+            {
+                TopicPartition(name, one.id): (one.leader.host, one.leader.port)
+                for name, topic in described.items()
+                for one in topic.partitions
+                if one.leader is not None
+            }
+        )
         entries = {resource.name: self._entries(future) for resource, future in configs.items()}
         return [
             TopicDescription(
@@ -155,19 +187,29 @@ class TopicAdmin:
             with suppress(KafkaException):  # who has no answer to this has none to the next question either
                 self._client.list_topics(topic, timeout=self._seconds)
 
-    def _sizes(self, topics: set[str]) -> dict[TopicPartition, int]:
-        """Bytes on the disks of the broker that is asked; nothing where it does not tell."""
-        try:
-            answer = self._wire.call(m.DescribeLogDirsRequest(topics=None))
-        except EventBusError:
-            return {}
-        return {
-            TopicPartition(topic.name, one.partition_index): one.partition_size
-            for result in answer.results
-            for topic in result.topics
-            for one in topic.partitions
-            if topic.name in topics
-        }
+    def _sizes(self, leaders: Mapping[TopicPartition, Address]) -> dict[TopicPartition, int]:
+        """Bytes on the disks of each partition's leader; nothing where it does not tell."""
+        asked: dict[Address, dict[str, list[int]]] = {}
+        for (topic, partition), leader in leaders.items():
+            asked.setdefault(leader, {}).setdefault(topic, []).append(partition)
+        sizes: dict[TopicPartition, int] = {}
+        for leader, topics in asked.items():
+            wanted = [
+                m.DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=partitions)
+                for topic, partitions in topics.items()
+            ]
+            try:
+                answer = self._wire.call(m.DescribeLogDirsRequest(topics=wanted), at=leader)
+            except EventBusError:
+                continue
+            sizes |= {
+                TopicPartition(topic.name, one.partition_index): one.partition_size
+                for result in answer.results
+                for topic in result.topics
+                for one in topic.partitions
+                if not one.is_future_key
+            }
+        return sizes
 
     # changing --------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Requests that ``confluent-kafka`` has no call for, sent with our own codec: blocking, for a thread.
 
-One connection per broker, one request at a time. TLS and SASL (PLAIN, SCRAM) as librdkafka's settings say.
+TLS and SASL as librdkafka's settings say.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Connection:
     """One broker, and which versions it serves."""
 
     def __init__(self, address: Address, settings: ClientSettings, timeout_seconds: float) -> None:
-        self._address = address
+        self.address = address
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self._socket = _open(address, settings, timeout_seconds)
         try:
             answer = self.call(m.ApiVersionsRequest(), 0)
             self._versions = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
-            if settings.given.get("security.protocol", "plaintext").lower().startswith("sasl"):
+            if settings.security_protocol.startswith("SASL"):
                 authenticate(self.call, settings)
         except BaseException:
             self.close()
@@ -48,7 +48,7 @@ class Connection:
         lowest, highest = self._versions.get(schema.key, (0, -1))
         version = min(highest, schema.max_version, most)
         if version < max(lowest, schema.min_version):
-            raise ConfigError(f"the broker at {_named(self._address)} does not serve {api}: it is too old for this")
+            raise ConfigError(f"the broker at {_named(self.address)} does not serve {api}: it is too old for this")
         return version
 
     def call(self, request: Any, version: int) -> Any:
@@ -65,9 +65,9 @@ class Connection:
                 raise MalformedMessage(f"a response of {size:,} bytes")
             answer = self._receive(size)
         except TimeoutError:
-            raise RequestTimedOut(f"{_named(self._address)} has not answered {api} in time") from None
+            raise RequestTimedOut(f"{_named(self.address)} has not answered {api} in time") from None
         except (OSError, MalformedMessage) as error:
-            raise CoordinatorNotAvailable(f"{_named(self._address)} did not answer {api}: {error}") from None
+            raise CoordinatorNotAvailable(f"{_named(self.address)} did not answer {api}: {error}") from None
         begin = len(response_header(key, version, 0))
         response, _ = reader(f"{api}Response", version)(memoryview(answer), begin)
         return response
@@ -86,13 +86,15 @@ class Connection:
 
 
 class Wire:
-    """Connections to the brokers of a cluster. For one thread at a time; others wait."""
+    """Connections to the brokers of a cluster, kept between requests. From any thread: each request has one alone."""
 
     def __init__(self, settings: ClientSettings, timeout_seconds: float) -> None:
         self._settings = settings
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
-        self._connections: dict[Address, Connection] = {}
+        self._idle: dict[Address, list[Connection]] = {}
+        self.brokers: tuple[Address, ...] = ()
+        """What the cluster last said of itself: brokers to ask when none that the URL names answers."""
 
     def call(self, request: Any, most: int = 99, at: Address | None = None) -> Any:
         """Ask a broker, any of them by default, in the highest version up to ``most``."""
@@ -100,45 +102,51 @@ class Wire:
 
     def ask(self, make: Callable[[int], Any], api: str, most: int = 99, at: Address | None = None) -> Any:
         """The same, for a request that depends on its version."""
-        with self._lock:
-            addresses = self._bootstrap() if at is None else [at]
-            for number, address in enumerate(addresses, 1):
-                try:
-                    return self._ask(address, make, api, most)
-                except EventBusError as error:
-                    self._forget(address)
-                    if not error.retriable or number == len(addresses):
-                        raise
+        addresses = self._any() if at is None else [at]
+        for number, address in enumerate(addresses, 1):
+            try:
+                return self._ask(address, make, api, most)
+            except EventBusError as error:
+                if not error.retriable or number == len(addresses):
+                    raise
         raise AssertionError("there is a broker, or reading the URL would have refused it")
 
     def _ask(self, address: Address, make: Callable[[int], Any], api: str, most: int) -> Any:
-        known = self._connections.get(address)
+        known = self._take(address)
         if known is not None:
             try:
-                version = known.version(api, most)
-                return known.call(make(version), version)
+                return self._ask_by(known, make, api, most)
             except CoordinatorNotAvailable:  # closed for being idle; nothing of ours repeats harmfully
-                self._forget(address)
-        connection = self._connections[address] = Connection(address, self._settings, self._timeout_seconds)
-        version = connection.version(api, most)
-        return connection.call(make(version), version)
+                pass
+        return self._ask_by(Connection(address, self._settings, self._timeout_seconds), make, api, most)
 
-    def _forget(self, address: Address) -> None:
-        connection = self._connections.pop(address, None)
-        if connection is not None:
+    def _ask_by(self, connection: Connection, make: Callable[[int], Any], api: str, most: int) -> Any:
+        try:
+            version = connection.version(api, most)
+            answer = connection.call(make(version), version)
+        except BaseException:
             connection.close()
+            raise
+        with self._lock:
+            self._idle.setdefault(connection.address, []).append(connection)
+        return answer
 
-    def _bootstrap(self) -> list[Address]:
-        found: list[Address] = []
-        for broker in self._settings.bootstrap.split(","):
-            host, _, port = broker.rpartition(":")
-            found.append((host.strip("[]"), int(port)))
-        return sorted(found, key=lambda address: address not in self._connections)
+    def _take(self, address: Address) -> Connection | None:
+        with self._lock:
+            idle = self._idle.get(address)
+            return idle.pop() if idle else None
+
+    def _any(self) -> list[Address]:
+        """Those there is a connection to first."""
+        addresses = dict.fromkeys((*self._settings.addresses, *self.brokers))
+        return sorted(addresses, key=lambda address: not self._idle.get(address))
 
     def close(self) -> None:
         with self._lock:
-            for address in list(self._connections):
-                self._forget(address)
+            for idle in self._idle.values():
+                for connection in idle:
+                    connection.close()
+            self._idle.clear()
 
 
 def _open(address: Address, settings: ClientSettings, timeout_seconds: float) -> socket.socket:
@@ -147,7 +155,7 @@ def _open(address: Address, settings: ClientSettings, timeout_seconds: float) ->
     except OSError as error:
         raise CoordinatorNotAvailable(f"no broker answers at {_named(address)}: {error}") from None
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if not settings.given.get("security.protocol", "plaintext").lower().endswith("ssl"):
+    if not settings.security_protocol.endswith("SSL"):
         return plain
     try:
         return _tls(settings).wrap_socket(plain, server_hostname=address[0])

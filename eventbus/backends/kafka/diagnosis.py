@@ -1,0 +1,145 @@
+"""Why a cluster cannot be used as the settings say: what its listeners speak, and which addresses it gives away.
+
+Asked with our own connections, which say what went wrong; librdkafka only sees that nobody answers. Everything here
+blocks: it is for threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from eventbus.backends.kafka.settings import ClientSettings
+from eventbus.errors import ConfigError
+from eventbus.protocol import API_KEYS, MalformedMessage, reader, request_header, response_header, writer
+from eventbus.protocol import messages as m
+
+Address = tuple[str, int]
+
+_SECONDS = 2.0
+_MOST_BYTES = 65_536
+_ILLEGAL_SASL_STATE = 34
+_NO_MECHANISM = "which-do-you-have"
+_MOST_ADDRESSES = 5
+_KEYS = {schema.name: schema.key for schema in API_KEYS.values()}
+
+
+class Speaks(msgspec.Struct, frozen=True):
+    """What a listener takes."""
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+    mechanisms: tuple[str, ...] = ()
+
+
+def check_security(settings: ClientSettings) -> None:
+    """Raises ConfigError for a ``security.protocol`` or mechanism that the listener does not have."""
+    for address in settings.addresses:
+        speaks = what_is_spoken(address)
+        if speaks is None:
+            continue
+        where = f"{address[0]}:{address[1]}"
+        chosen = settings.security_protocol
+        if speaks.protocol != chosen:
+            mechanisms = f", sasl.mechanism={' or '.join(speaks.mechanisms)}" if speaks.mechanisms else ""
+            more = mechanisms and f"{mechanisms}, sasl.username and sasl.password"
+            raise ConfigError(
+                f"the listener at {where} speaks {speaks.protocol}, and security.protocol is {chosen}: set "
+                f"security.protocol={speaks.protocol}{more}"
+            )
+        if speaks.mechanisms and settings.mechanism not in speaks.mechanisms:
+            raise ConfigError(
+                f"the listener at {where} takes sasl.mechanism={' or '.join(speaks.mechanisms)}, and it is "
+                f"{settings.mechanism or 'not set'}"
+            )
+        return
+
+
+def check_advertised(settings: ClientSettings, advertised: Sequence[Address]) -> None:
+    """Raises ConfigError when a cluster answers, and sends its clients to where nobody is."""
+    if not advertised or set(advertised) & set(settings.addresses):
+        return
+    said = ""
+    for address in advertised[:_MOST_ADDRESSES]:
+        try:
+            socket.create_connection(address, _SECONDS).close()
+        except OSError as error:
+            said = said or str(error)
+        else:
+            return
+    listed = ", ".join(f"{host}:{port}" for host, port in advertised[:_MOST_ADDRESSES])
+    raise ConfigError(
+        f"kafka://{settings.bootstrap} answers, and sends its clients to {listed}, where nobody can be reached from "
+        f"here ({said}): the brokers' advertised.listeners must name addresses that this machine reaches"
+    )
+
+
+def what_is_spoken(address: Address) -> Speaks | None:
+    """None when nobody is there, or it is no Kafka."""
+    with contextlib.suppress(OSError, MalformedMessage, struct.error):
+        return Speaks(*_named("PLAINTEXT", _sasl(address, is_tls=False)))
+    with contextlib.suppress(OSError, MalformedMessage, struct.error):
+        return Speaks(*_named("SSL", _sasl(address, is_tls=True)))
+    with contextlib.suppress(OSError):
+        _connect(address, is_tls=True).close()
+        return Speaks("SSL")  # it wants to see our certificate first
+    return None
+
+
+def _named(
+    transport: Literal["PLAINTEXT", "SSL"], mechanisms: tuple[str, ...]
+) -> tuple[Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"], tuple[str, ...]]:
+    if not mechanisms:
+        return transport, ()
+    return ("SASL_SSL" if transport == "SSL" else "SASL_PLAINTEXT"), mechanisms
+
+
+def _sasl(address: Address, *, is_tls: bool) -> tuple[str, ...]:
+    """The mechanisms of a listener; none where nobody has to log in."""
+    with contextlib.closing(_connect(address, is_tls=is_tls)) as connection:
+        answer = _ask(connection, m.SaslHandshakeRequest(mechanism=_NO_MECHANISM), 1)
+        if answer.error_code == _ILLEGAL_SASL_STATE:
+            return ()
+        return tuple(answer.mechanisms)
+
+
+def _connect(address: Address, *, is_tls: bool) -> socket.socket:
+    plain = socket.create_connection(address, _SECONDS)
+    if not is_tls:
+        return plain
+    context = ssl.create_default_context()  # nothing but a greeting is said to whoever it is
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        return context.wrap_socket(plain, server_hostname=address[0])
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _ask(connection: socket.socket, request: Any, version: int) -> Any:
+    api = type(request).__name__.removesuffix("Request")
+    frame = request_header(_KEYS[api], version, 1, "eventbus-diagnosis")
+    body = b"".join([bytes(part) for part in writer(f"{api}Request", version)(request)])
+    connection.sendall(struct.pack(">i", len(frame) + len(body)) + frame + body)
+    (size,) = struct.unpack(">i", _receive(connection, 4))
+    if not 0 < size <= _MOST_BYTES:
+        raise MalformedMessage(f"a response of {size:,} bytes")
+    answer = _receive(connection, size)
+    begin = len(response_header(_KEYS[api], version, 0))
+    return reader(f"{api}Response", version)(memoryview(answer), begin)[0]
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    parts = b""
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            raise ConnectionResetError("the connection was closed")
+        parts += part
+    return parts

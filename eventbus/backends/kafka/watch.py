@@ -1,0 +1,178 @@
+"""Which brokers do not answer: said once when it begins and once when it ends, whatever librdkafka says of it.
+
+Each client's threads complain of each broker, over and over. A complaint only makes us look: at the broker itself, with
+a connection of our own.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import anyio
+from confluent_kafka import KafkaError as ClientError
+
+from eventbus.backends.clock import Timers
+from eventbus.backends.kafka.counts import Counts
+from eventbus.backends.kafka.settings import ClientSettings, Listener
+from eventbus.backends.kafka.threads import Loop
+from eventbus.backends.kafka.wire import Address, Connection
+from eventbus.errors import ConfigError, EventBusError
+
+logger = logging.getLogger("eventbus.kafka")
+
+_LOOK_SECONDS = 1.0
+"""How often brokers that are away are looked at; and a broker that is back within it was never away."""
+_ANSWER_SECONDS = 2.0
+_REFUSALS = frozenset((ClientError._AUTHENTICATION, ClientError._SSL))
+_REPEAT_SECONDS = 60.0
+_ADDRESS = re.compile(r"([\w.-]+|\[[0-9a-fA-F:]+\]):(\d+)[/:]")
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class ClusterWatch:
+    """The brokers of one backend, and what its clients hear and count."""
+
+    def __init__(self, settings: ClientSettings, timers: Timers) -> None:
+        self._settings = settings
+        self._timers = timers
+        self._name = f"kafka://{settings.bootstrap}"
+        self.counts = Counts(time.monotonic, 3 * settings.statistics_seconds + 1)
+        self.listener = Listener(self._hear, self.counts.hear)
+        self._brokers: dict[Address, int] = {}
+        """The cluster's, as it last said."""
+        self._suspects: set[Address] = set()
+        self._all_are_suspect = False
+        self._away: dict[Address, float] = {}
+        """Since when brokers are known not to answer."""
+        self._why = ""
+        self._told: set[Address] = set()
+        self._refused: dict[str, float] = {}
+        """Texts of refusals, and when they were logged."""
+        self._loop: Loop | None = None
+        self._complaint = anyio.Event()
+
+    def start(self) -> None:
+        """In the event loop that `run` will be in."""
+        self._loop = Loop()
+        self._complaint = anyio.Event()
+        self._suspects.clear()
+        self._away.clear()
+        self._told.clear()
+        self._all_are_suspect = False
+
+    def know(self, brokers: Mapping[int, Address]) -> None:
+        """The brokers that the cluster has now."""
+        self._brokers = {address: number for number, address in brokers.items()}
+
+    @property
+    def trouble(self) -> str:
+        """What is to be said of brokers that do not answer; empty when all of them do."""
+        if not self._told:
+            return ""
+        seconds = self._timers.current_time() - min(self._away[one] for one in self._told)
+        return f"{self._named(self._told)} of {self._name} for {seconds:.0f} s: {self._why}"
+
+    @property
+    def is_out(self) -> bool:
+        """No broker answers."""
+        return bool(self._told) and self._told >= self._brokers.keys()
+
+    # what clients complain of ----------------------------------------------------------------------------------------
+
+    def _hear(self, error: ClientError) -> None:
+        """In a thread of librdkafka's."""
+        logger.debug("librdkafka: %s", error.str())
+        loop = self._loop
+        if loop is not None:
+            loop.tell(partial(self._suspect, error))
+
+    def _suspect(self, error: ClientError) -> None:
+        if error.code() in _REFUSALS:
+            self._tell_refusal(error.str())
+        found = _ADDRESS.search(error.str())
+        if found is not None:
+            self._suspects.add((found[1].strip("[]"), int(found[2])))
+        self._all_are_suspect |= error.code() == ClientError._ALL_BROKERS_DOWN
+        self._complaint.set()
+
+    def _tell_refusal(self, text: str) -> None:
+        """Credentials or certificates that were good once: nothing but a person helps."""
+        now = self._timers.current_time()
+        plain = _ADDRESS.sub("", text).partition(" (after ")[0]
+        if now - self._refused.get(plain, -_REPEAT_SECONDS) >= _REPEAT_SECONDS:
+            self._refused[plain] = now
+            logger.error("%s lets this process in no more: %s", self._name, text)
+
+    # looking ---------------------------------------------------------------------------------------------------------
+
+    async def run(self, in_thread: InThread) -> None:
+        """Look at whom somebody complained of, until they answer; a task of the backend."""
+        while True:
+            await self._complaint.wait()
+            self._complaint = anyio.Event()
+            while await self._look(in_thread):
+                await self._timers.sleep(_LOOK_SECONDS)
+
+    async def _look(self, in_thread: InThread) -> bool:
+        """Whether some broker is away still."""
+        asked = {*self._away} | (self._suspects & self._brokers.keys())
+        if self._all_are_suspect:
+            asked |= self._brokers.keys()
+        self._suspects.clear()
+        self._all_are_suspect = False
+        answers: dict[Address, str] = {}
+
+        async def ask(address: Address) -> None:
+            answers[address] = await in_thread(partial(self._why_away, address))
+
+        async with anyio.create_task_group() as tasks:
+            for address in asked:
+                tasks.start_soon(ask, address)
+        self._judge(answers)
+        return bool(self._away)
+
+    def _why_away(self, address: Address) -> str:
+        """What is wrong with a broker, in a thread; empty when it answers."""
+        try:
+            Connection(address, self._settings, _ANSWER_SECONDS).close()
+        except ConfigError:
+            return ""  # it refuses us, so it is there
+        except EventBusError as error:
+            return str(error)
+        return ""
+
+    def _judge(self, answers: Mapping[Address, str]) -> None:
+        now = self._timers.current_time()
+        gone = {one for one, why in answers.items() if why}
+        back = {one: now - self._away.pop(one) for one in answers.keys() - gone if one in self._away}
+        news = {one for one in gone & self._away.keys() if one not in self._told}
+        for one in gone:
+            self._away.setdefault(one, now)
+        if news:
+            self._why = answers[min(news)]
+            self._told |= news
+            rest = "its clients wait, and go on with the first that does" if self.is_out else "the others go on"
+            logger.warning("%s of %s: %s; %s", self._named(news), self._name, self._why, rest)
+        answering = back.keys() & self._told
+        if answering:
+            self._told -= answering
+            seconds = max(back[one] for one in answering)
+            logger.warning("%s: %s again after %.0f s", self._name, _listed(answering, "answer"), seconds)
+
+    def _named(self, away: Iterable[Address]) -> str:
+        away = set(away)
+        if away >= self._brokers.keys():
+            return "no broker answers"
+        return _listed(away, "do not answer" if len(away) > 1 else "does not answer")
+
+
+def _listed(addresses: Iterable[Address], verb: str) -> str:
+    names = [f"{host}:{port}" for host, port in sorted(addresses)]
+    if verb == "answer" and len(names) == 1:
+        verb = "answers"
+    return f"broker{'s' if len(names) > 1 else ''} {', '.join(names)} {verb}"
