@@ -266,8 +266,7 @@ def summary(
         (verdict.weight, f"handler {one.handler!r}: {verdict.reason}")
         for one, verdict in zip(handlers, verdicts, strict=True)
     ]
-    for what in filter(None, (trouble, blocked)):
-        said.append(("degraded", what))
+    said.extend(("degraded", what) for what in (trouble, blocked) if what)
     status = _ORDER[max((_ORDER.index(weight) for weight, _ in said), default=0)]
     if status == "ok":
         return BusHealth(status="ok", reason=_fine(handlers), handlers=tuple(handlers))
