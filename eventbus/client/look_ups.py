@@ -14,8 +14,8 @@ from eventbus.client.sending import SendOptions
 from eventbus.errors import BufferExhausted, EventBusError
 from eventbus.types import RecordMetadata
 
-_PARKED = 1_000
-"""Records that wait for one look-up at most. It takes a request to a broker, so there are rarely more than a few."""
+_PARKED = 100_000
+"""Records that wait for one look-up at most."""
 
 SendParked = Callable[[str, Any, SendOptions], Delivery]
 

@@ -15,6 +15,7 @@ import pytest
 
 from eventbus import EventBus
 from eventbus.backends.kafka.backend import KafkaBackend
+from eventbus.client import look_ups
 from eventbus.errors import BufferExhausted, RequestTimedOut, UnknownTopicOrPartition
 from eventbus.types import TopicPartition
 from tests.kafka.targets import KillableServer, Node, bus_url
@@ -110,6 +111,7 @@ async def test_what_waits_for_a_look_up_is_bounded_and_given_up_with_the_bus(
     served: Node, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     door = Door(monkeypatch)
+    monkeypatch.setattr(look_ups, "_PARKED", 1_000)
     bus = EventBus(bus_url(served.bootstrap), drain_timeout_ms=100)
     async with bus:
         deliveries = [bus.send_nowait(topic, b"x") for _ in range(1_000)]
