@@ -18,6 +18,8 @@ from eventbus.mirror.offset_map import OffsetMap
 from eventbus.types import TopicPartition
 
 PREFIX = "__eventbus_mirror."
+READER = ConsumerConfig(start="earliest", client_id="eventbus-mirror", fetch_max_wait_ms=50)
+"""Reads up to an end that is known: what it is told when there are no more records it should be told soon."""
 
 Entry = tuple[bytes, bytes | None]
 """Key and value of one record of the journal; without a value it is forgotten."""
@@ -56,7 +58,7 @@ class Journal:
             return
         where = TopicPartition(self.topic, 0)
         found: dict[bytes, bytes | None] = {}
-        consumer = backend.consumer(ConsumerConfig(start="earliest", client_id="eventbus-mirror"))
+        consumer = backend.consumer(READER)
         try:
             await consumer.assign([where])
             end = (await backend.list_offsets({where: LATEST}))[where].offset

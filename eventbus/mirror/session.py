@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 
 import anyio
+import msgspec
 
-from eventbus.backends.base import EARLIEST, LATEST, Backend, BackendConsumer, ConsumerConfig
+from eventbus.backends.base import EARLIEST, LATEST, Backend, BackendConsumer
 from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.client.single_error import SingleError
 from eventbus.errors import KafkaError, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.mirror.group_offsets import GroupOffsets
-from eventbus.mirror.journal import Entry, Journal, TopicState, create_journal
+from eventbus.mirror.journal import READER, Entry, Journal, TopicState, create_journal
 from eventbus.mirror.options import Options
 from eventbus.mirror.plan import TopicPlan, by_name, check_plans, own_configs, plan_topic
 from eventbus.mirror.progress import Progress
@@ -66,7 +67,9 @@ class Session:
         await create_journal(self._destination, self._journal.topic, self._options.replication_factor)
         writer = Writer(self._destination, self._journal, self._options, self._progress)
         consumer = self._source.consumer(
-            ConsumerConfig(start="earliest", client_id="eventbus-mirror", max_partition_fetch_bytes=_FETCH_BYTES)
+            msgspec.structs.replace(
+                READER, max_partition_fetch_bytes=_FETCH_BYTES, fetch_max_wait_ms=_IDLE_MS if follow else _COMPANY_MS
+            )
         )
         consumer.on_revoked = self._revoked
         try:
@@ -91,7 +94,8 @@ class Session:
         await self._look(writer, consumer, at_start=True)
         if not follow:
             self._only = {where.topic for where in self._read}
-            self._ends = {where: self._progress.of(where).end for where in self._read}
+            reached = {where: self._progress.of(where) for where in self._read}
+            self._ends = {where: one.end for where, one in reached.items() if one.lag}
         await self._copy(writer, consumer, follow=follow)
         if not follow:
             await self._look(writer, consumer)
@@ -266,6 +270,8 @@ class Session:
                 moved_at = now
                 for where, position in (await writer.commit()).items():
                     self._seek(consumer, where, position)
+                    if not follow:
+                        self._ends[where] = self._progress.of(where).end
             if not follow and now - moved_at > _STALL_SECONDS:
                 raise RequestTimedOut(
                     f"nothing has come from the source for {_STALL_SECONDS:.0f} s, though there is more in "

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from eventbus.backends.base import EARLIEST, Backend, BackendConsumer, ConsumerConfig
+from eventbus.backends.base import EARLIEST, Backend, BackendConsumer
+from eventbus.mirror.journal import READER
 from eventbus.mirror.offset_map import OffsetMap
 from eventbus.types import ConsumerRecord, TopicPartition
 
@@ -152,7 +153,7 @@ class _Walk:
 
 
 def _reader(backend: Backend) -> BackendConsumer:
-    return backend.consumer(ConsumerConfig(start="earliest", client_id="eventbus-mirror"))
+    return backend.consumer(READER)
 
 
 async def _records(

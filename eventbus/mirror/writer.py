@@ -92,7 +92,6 @@ class Writer:
         if not self._is_open:
             self._producer.begin_transaction()
             self._is_open = True
-            self.count = self.size_bytes = 0
 
     async def _add_run(self, fetched: FetchedRecords, begin: int, end: int) -> None:
         where = TopicPartition(fetched.topic, fetched.partition)
@@ -138,6 +137,7 @@ class Writer:
         """
         await self._producer.flush()
         sent, self._sent = self._sent, []
+        self.count = self.size_bytes = 0
         runs = [(one.where, one.runs()) for one in sent]
         shared = {where for where, found in runs if not found}
         if shared:

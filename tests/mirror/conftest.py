@@ -1,0 +1,32 @@
+"""Logs of every kind, empty: in memory, in a directory, served over the network; and Apache Kafka."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from eventbus.testing import KafkaServer
+from tests.kafka_fixtures import real
+
+__all__ = ["real"]
+
+NewLog = Callable[[str], str]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def new_log(tmp_path: Path) -> Iterator[NewLog]:
+    """``new_log("memory" | "file" | "served")`` gives the URL of a new log."""
+    with ExitStack() as stack:
+
+        def make(kind: str) -> str:
+            number = next(_numbers)
+            if kind == "served":
+                return f"kafka://{stack.enter_context(KafkaServer(auto_create_topics=False)).bootstrap}"
+            return f"file://{tmp_path}/log-{number}" if kind == "file" else f"memory://mirror-{number}"
+
+        yield make
