@@ -95,6 +95,7 @@ class KafkaBackend:
         self.url = url
         self.clock = clock
         self.timers: Timers = timers_of(clock)
+        settings = msgspec.structs.replace(settings, kept_tokens=settings.tokens)
         self._watch = ClusterWatch(settings, self.timers)
         self.settings = msgspec.structs.replace(settings, listener=self._watch.listener)
         self.known_counts: dict[str, int] = {}

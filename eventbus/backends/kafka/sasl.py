@@ -1,4 +1,4 @@
-"""SASL for our own connections: PLAIN (RFC 4616) and SCRAM (RFC 5802), as Kafka frames them (KIP-43, KIP-84)."""
+"""SASL for our own connections: PLAIN (RFC 4616), SCRAM (RFC 5802), OAUTHBEARER (RFC 7628), as Kafka frames them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from eventbus.backends.kafka.settings import ClientSettings
+from eventbus.backends.kafka.tokens import Token, Tokens
 from eventbus.errors import ConfigError
 from eventbus.protocol import messages as m
 
+_KNOWN = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _FEWEST_ITERATIONS = 4_096
 _MOST_ITERATIONS = 1_000_000
 """A server that asks for more wants to keep this process busy."""
@@ -20,21 +22,23 @@ _MOST_ITERATIONS = 1_000_000
 Call = Callable[[Any, int], Any]
 
 
-def authenticate(call: Call, settings: ClientSettings) -> None:
+def authenticate(call: Call, settings: ClientSettings, tokens: Tokens) -> None:
     """Raises ConfigError when the broker refuses, or the mechanism is one that only librdkafka has."""
     given = settings.given
     mechanism = settings.mechanism
     user, password = given.get("sasl.username", ""), given.get("sasl.password", "")
-    if mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+    if mechanism not in _KNOWN:
         raise ConfigError(
             f"sasl.mechanism={mechanism or '(none)'}: this administrative call is made without librdkafka, and knows "
-            "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512; use Kafka's own tool for it"
+            f"{', '.join(_KNOWN)}; use Kafka's own tool for it"
         )
     answer = call(m.SaslHandshakeRequest(mechanism=mechanism), 1)
     if answer.error_code:
         raise ConfigError(f"the broker does not know sasl.mechanism={mechanism}: it has {', '.join(answer.mechanisms)}")
     if mechanism == "PLAIN":
         _say(call, f"\0{user}\0{password}".encode())
+    elif mechanism == "OAUTHBEARER":
+        _bear(call, tokens.take())
     else:
         _scram(call, mechanism.removeprefix("SCRAM-").replace("-", "").lower(), user, password)
 
@@ -44,6 +48,14 @@ def _say(call: Call, data: bytes) -> bytes:
     if answer.error_code:
         raise ConfigError(f"the broker refused the login: {answer.error_message or answer.error_code}")
     return bytes(answer.auth_bytes or b"")
+
+
+def _bear(call: Call, token: Token) -> None:
+    pairs = {"auth": f"Bearer {token.text}", **token.extensions}
+    listed = "".join(f"{name}={value}\x01" for name, value in pairs.items())
+    refusal = _say(call, f"n,,\x01{listed}\x01".encode())
+    if refusal:
+        raise ConfigError(f"the broker refused the token: {refusal.decode(errors='replace')}")
 
 
 def _scram(call: Call, digest: str, user: str, password: str) -> None:

@@ -26,6 +26,7 @@ from eventbus.backends.kafka.names import (
     as_text,
     is_secret,
 )
+from eventbus.backends.kafka.tokens import Tokens, callback_of, without_unsecured
 from eventbus.broker import BrokerConfig
 from eventbus.errors import ConfigError
 from eventbus.suggest import nearest_setting
@@ -65,6 +66,8 @@ class ClientSettings(msgspec.Struct, frozen=True):
     """The same of `ConsumerConfig`."""
     oauth_cb: Callable[[str], Any] | None = None
     listener: Listener | None = None
+    kept_tokens: Tokens | None = None
+    """Of a backend, whose connections share them."""
 
     def __repr__(self) -> str:
         shown = {name: "***" if is_secret(name) else value for name, value in self.given.items()}
@@ -86,6 +89,11 @@ class ClientSettings(msgspec.Struct, frozen=True):
         return (self.given.get("sasl.mechanisms") or self.given.get("sasl.mechanism") or "").upper()
 
     @property
+    def tokens(self) -> Tokens:
+        """What our own connections say with OAUTHBEARER."""
+        return self.kept_tokens or Tokens(self.given, callback_of(self.given, self.oauth_cb))
+
+    @property
     def statistics_seconds(self) -> float:
         """How often clients tell what they count."""
         return int(self.given.get("statistics.interval.ms", _STATISTICS_MS)) / 1000
@@ -101,10 +109,12 @@ class ClientSettings(msgspec.Struct, frozen=True):
             "logger": _LIBRDKAFKA,
             "error_cb": _note if self.listener is None else self.listener.error,
         }
-        chosen |= {name: value for name, value in self.given.items() if name in FOR_ALL or name in kind}
-        chosen |= own or {}
-        if self.oauth_cb is not None:
-            chosen["oauth_cb"] = self.oauth_cb
+        given = {**self.given, **(own or {})}
+        callback = callback_of(given, self.oauth_cb)
+        if callback is not None:
+            chosen["oauth_cb"] = callback
+            given = without_unsecured(given)
+        chosen |= {name: value for name, value in given.items() if name in FOR_ALL or name in kind}
         return chosen
 
     def _told_of(self, chosen: dict[str, Any]) -> None:
@@ -187,6 +197,11 @@ class ClientSettings(msgspec.Struct, frozen=True):
     def has_new_protocol(self, config: ConsumerConfig) -> bool:
         """Whether a consumer's group is of the new protocol (KIP-848)."""
         return {**self.given, **config.kafka}.get("group.protocol", "classic").lower() == "consumer"
+
+    @property
+    def is_new_protocol(self) -> bool:
+        """Whether groups are of the new protocol unless a consumer says otherwise."""
+        return self.has_new_protocol(ConsumerConfig())
 
     def of_producer(self, config: ProducerConfig) -> ProducerConfig:
         """The same, with the URL's values for what is as it is by default."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from eventbus.backends.kafka.sasl import authenticate
@@ -37,7 +38,7 @@ class Connection:
             answer = self.call(m.ApiVersionsRequest(), 0)
             self._versions = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
             if settings.security_protocol.startswith("SASL"):
-                authenticate(self.call, settings)
+                authenticate(self.call, settings, settings.tokens)
         except BaseException:
             self.close()
             raise
@@ -166,7 +167,17 @@ def _open(address: Address, settings: ClientSettings, timeout_seconds: float) ->
 
 def _tls(settings: ClientSettings) -> ssl.SSLContext:
     given = settings.given
-    context = ssl.create_default_context(cafile=given.get("ssl.ca.location"), cadata=given.get("ssl.ca.pem"))
+    for name in ("ssl.keystore.location", "ssl.engine.location"):
+        if name in given:
+            raise ConfigError(
+                f"{name}: this administrative call is made without librdkafka, and knows certificates as PEM: "
+                "ssl.certificate.location and ssl.key.location"
+            )
+    file = given.get("ssl.ca.location")
+    context = ssl.create_default_context(cafile=None if file == "probe" else file, cadata=given.get("ssl.ca.pem"))
+    if "ssl.crl.location" in given:
+        context.load_verify_locations(given["ssl.crl.location"])
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
     if given.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
         context.check_hostname = False
     if given.get("enable.ssl.certificate.verification", "true").lower() == "false":
@@ -175,7 +186,17 @@ def _tls(settings: ClientSettings) -> ssl.SSLContext:
     certificate = given.get("ssl.certificate.location")
     if certificate is not None:
         context.load_cert_chain(certificate, given.get("ssl.key.location"), given.get("ssl.key.password"))
+    elif "ssl.certificate.pem" in given:
+        _load_text(context, given["ssl.certificate.pem"] + "\n" + given.get("ssl.key.pem", ""), given)
     return context
+
+
+def _load_text(context: ssl.SSLContext, pem: str, given: Mapping[str, str]) -> None:
+    """Python's TLS reads certificates of one's own from files alone."""
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # nobody else may read it
+        file.write(pem)
+        file.flush()
+        context.load_cert_chain(file.name, password=given.get("ssl.key.password"))
 
 
 def _named(address: Address) -> str:
