@@ -141,6 +141,7 @@ def _from_server(given: Mapping[str, str]) -> Token:
         with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS, context=trusted) as response:
             answer = json.loads(response.read(_MOST_BYTES))
     except urllib.error.HTTPError as error:
+        error.close()  # it is a response, too
         raise ConfigError(f"{url} gives no token to {user!r}: {error.code} {error.reason}") from None
     except (OSError, ValueError) as error:
         raise CoordinatorNotAvailable(f"{url} gives no token: {error}") from None
