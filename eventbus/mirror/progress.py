@@ -48,6 +48,8 @@ class Progress(msgspec.Struct, kw_only=True):
     """Topics that are not mirrored any more, and why."""
     kept_back: dict[str, tuple[str, ...]] = {}
     """Configs of topics that were not copied."""
+    looks: int = 0
+    """Times that topics, configs and groups were looked at."""
     restarts: int = 0
     """Times that the mirror began anew after an error that may pass."""
     moved_timestamps: int = 0

@@ -135,6 +135,7 @@ class Session:
         await self._take_up(consumer, described, at_start=at_start)
         await self._prune(writer, described)
         await self._groups.sync(writer)
+        self._progress.looks += 1
         self._look_at = self._timers.current_time() + self._options.refresh_seconds
 
     async def _describe(self, *, at_start: bool) -> list[TopicDescription]:

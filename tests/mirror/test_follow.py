@@ -1,0 +1,157 @@
+"""A mirror that follows: whatever appears at the source appears at the destination, and what vanishes is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from random import Random
+
+import anyio
+import pytest
+
+from eventbus import EventBus
+from eventbus.backends.base import Backend
+from eventbus.mirror import Mirror
+from eventbus.types import OffsetAndMetadata, TopicPartition
+from tests.mirror.conftest import NewLog
+from tests.mirror.logs import assert_copied, create, fill, opened, until, visible, write
+
+ORDERS = TopicPartition("orders", 0)
+
+
+@asynccontextmanager
+async def following(here: str, there: str, **options: object) -> AsyncGenerator[Mirror]:
+    async with (
+        Mirror(here, there, name="m", refresh_seconds=0.01, **options) as mirror,  # pyright: ignore[reportArgumentType]
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(mirror.follow)
+        yield mirror
+        tasks.cancel_scope.cancel()
+
+
+async def two_looks(mirror: Mirror) -> None:
+    """Whatever is to be seen has been seen."""
+    looks = mirror.progress.looks
+    await until(lambda: mirror.progress.looks >= looks + 2)
+
+
+async def topic(backend: Backend, name: str) -> object:
+    found = {one.name: one for one in await backend.describe_topics()}
+    return found.get(name)
+
+
+@pytest.mark.parametrize("kind", ["memory", "served"])
+async def test_topics_partitions_configs_and_records_come_as_they_come(kind: str, new_log: NewLog) -> None:
+    here, there = new_log(kind), new_log("memory")
+    async with opened(here) as source, opened(there) as destination, following(here, there) as mirror:
+        await until(lambda: mirror.progress.looks)
+        await create(source, "orders")
+        await write(source, ORDERS, b"1")
+        await until(lambda: mirror.progress.copied == 1)
+        await source.add_partitions("orders", 3)
+        await write(source, TopicPartition("orders", 2), b"2")
+        await until(lambda: mirror.progress.copied == 2)
+        await source.alter_configs("orders", {"retention.ms": "777000", "segment.ms": "88000"}, [])
+        await two_looks(mirror)
+        await source.alter_configs("orders", {"retention.ms": "999000"}, ["segment.ms"])
+        await source.alter_group_offsets("billing", {ORDERS: OffsetAndMetadata(1)})
+        await two_looks(mirror)
+        [found] = await destination.describe_topics(["orders"])
+        own = {name: entry.value for name, entry in found.configs.items() if entry.source == "topic"}
+        assert own == {"retention.ms": "999000"}
+        assert len(found.partitions) == 3
+        assert [record.value for record in await visible(destination, TopicPartition("orders", 2))] == [b"2"]
+        assert (await destination.group_offsets("billing"))[ORDERS].offset == 1
+
+
+async def test_what_somebody_sets_at_the_destination_stays(new_log: NewLog) -> None:
+    here, there = new_log("memory"), new_log("memory")
+    async with opened(here) as source, opened(there) as destination:
+        await create(source, "orders", retention_ms="1000000")
+        async with following(here, there) as mirror:
+            await until(lambda: mirror.progress.looks)
+            await destination.alter_configs("orders", {"retention.ms": "5000000", "segment.ms": "70000"}, [])
+            await two_looks(mirror)
+            await source.alter_configs("orders", {"max.message.bytes": "2000000"}, [])
+            await two_looks(mirror)
+        [found] = await destination.describe_topics(["orders"])
+        own = {name: entry.value for name, entry in found.configs.items() if entry.source == "topic"}
+        assert own == {"retention.ms": "5000000", "segment.ms": "70000", "max.message.bytes": "2000000"}
+
+
+@pytest.mark.parametrize("kind", ["memory", "served"])
+async def test_a_topic_deleted_and_made_anew_is_not_mixed_with_the_old_one(kind: str, new_log: NewLog) -> None:
+    here, there = new_log(kind), new_log("memory")
+    async with opened(here) as source, opened(there) as destination, following(here, there) as mirror:
+        await create(source, "orders")
+        await create(source, "others")
+        await write(source, ORDERS, b"old 1", b"old 2")
+        await until(lambda: mirror.progress.copied == 2)
+        await source.delete_topics(["orders"])
+        await create(source, "orders")
+        await write(source, ORDERS, b"new 1", b"new 2", b"new 3")
+        await until(lambda: mirror.progress.problems)
+        assert "deleted" in mirror.progress.problems["orders"]
+        await write(source, TopicPartition("others", 0), b"goes on")
+        await until(lambda: mirror.progress.copied == 3)
+        assert [record.value for record in await visible(destination, ORDERS)] == [b"old 1", b"old 2"]
+        assert mirror.progress.restarts == 0
+
+
+async def test_a_deleted_topic_leaves_its_copy(new_log: NewLog) -> None:
+    here, there = new_log("memory"), new_log("memory")
+    async with opened(here) as source, opened(there) as destination, following(here, there) as mirror:
+        await create(source, "orders")
+        await write(source, ORDERS, b"1")
+        await until(lambda: mirror.progress.copied == 1)
+        await source.delete_topics(["orders"])
+        await until(lambda: mirror.progress.problems)
+        assert "was deleted at the source; its copy stays" in mirror.progress.problems["orders"]
+        assert [record.value for record in await visible(destination, ORDERS)] == [b"1"]
+
+
+async def test_what_retention_takes_before_it_is_copied_is_told(new_log: NewLog) -> None:
+    here, there = new_log("memory"), new_log("memory")
+    async with opened(here) as source, opened(there) as destination:
+        await create(source, "orders")
+        await write(source, ORDERS, b"1", b"2")
+        async with Mirror(here, there, name="m") as mirror:
+            await mirror.copy()
+        await write(source, ORDERS, b"3", b"4", b"5")
+        await source.delete_records({ORDERS: 4})
+        async with Mirror(here, there, name="m") as mirror:
+            progress = await mirror.copy()
+        assert progress.lost == 2
+        assert [record.value for record in await visible(destination, ORDERS)] == [b"1", b"2", b"5"]
+        await assert_next(source, destination)
+
+
+async def assert_next(source: Backend, destination: Backend) -> None:
+    """An offset within what was lost becomes the next one's that was not."""
+    await source.alter_group_offsets("billing", {ORDERS: OffsetAndMetadata(3)})
+    async with Mirror(source.url, destination.url, name="m") as mirror:
+        await mirror.copy()
+    [copy] = [record for record in await visible(destination, ORDERS) if record.value == b"5"]
+    assert (await destination.group_offsets("billing"))[ORDERS].offset == copy.offset
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_cancelled_at_any_time_it_goes_on_where_it_was(seed: int, new_log: NewLog) -> None:
+    here, there = new_log("memory"), new_log("memory")
+    random = Random(seed)
+    async with opened(here) as source, opened(there) as destination, EventBus(here) as bus:
+        await create(source, "orders", 2)
+        for _ in range(8):
+            async with anyio.create_task_group() as tasks:
+
+                async def cut_short() -> None:
+                    with anyio.move_on_after(random.random() / 50):
+                        async with Mirror(here, there, name="m") as mirror:
+                            await mirror.follow()
+
+                tasks.start_soon(cut_short)
+                await fill(bus, "orders", 2, random, random.randint(1, 30))
+        async with Mirror(here, there, name="m") as mirror:
+            await mirror.copy()
+        await assert_copied(source, destination, "orders", "m")
