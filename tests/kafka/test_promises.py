@@ -33,6 +33,12 @@ def test_kafka(real: Node, promise: Promise) -> None:
     promise.check(on(real), patience_seconds=PATIENCE_SECONDS)
 
 
+@pytest.mark.slow  # the same on three brokers, with three replicas of everything
+@pytest.mark.parametrize("promise", POSSIBLE, ids=repr)
+def test_cluster(cluster: Node, promise: Promise) -> None:
+    promise.check(on(cluster), patience_seconds=2 * PATIENCE_SECONDS)
+
+
 @pytest.mark.parametrize("promise", [one for one in POSSIBLE if not one.needs][::4], ids=repr)
 def test_some_on_kafka(real: Node, promise: Promise) -> None:
     promise.check(on(real), patience_seconds=PATIENCE_SECONDS)

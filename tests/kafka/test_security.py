@@ -198,7 +198,7 @@ class TokenServer:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, *_: object) -> None: ...
+            def log_message(self, format: str, *args: object) -> None: ...
 
         self._server = HTTPServer(("127.0.0.1", 0), Handler)
         self.settings = {
@@ -241,11 +241,15 @@ def test_a_token_that_ends_is_made_anew() -> None:
     assert (tokens.take().text, tokens.take().extensions) == ("token-1", {"traceId": "1"})
 
 
+def forgetful(config: str) -> None:
+    """A callback without a return."""
+
+
 @pytest.mark.parametrize(
     ("given", "callback", "message"),
     [
         ({}, None, "needs tokens: oauth_cb="),
-        ({}, lambda config: None, "oauth_cb returned NoneType"),
+        ({}, forgetful, "oauth_cb returned NoneType"),
         ({"sasl.oauthbearer.method": "oidc"}, None, "the https:// address that gives out tokens"),
         (
             {"sasl.oauthbearer.method": "oidc", "sasl.oauthbearer.grant.type": "urn:ietf:params:oauth:grant-type:jwt"},

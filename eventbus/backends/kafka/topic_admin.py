@@ -290,11 +290,26 @@ class TopicAdmin:
     def list_offsets(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Raises the first error of those that do not pass while leaders are elected."""
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
-        for where, future in self._ask_offsets(at, isolation).items():
-            result = self._result(future, f"the offsets of {where}")
-            found[where] = OffsetAndTimestamp(result.offset, result.timestamp)
-        return found
+        missing = dict(at)
+        errors: list[KafkaError] = []
+        for seconds in _PATIENCE_SECONDS:
+            errors.clear()
+            for where, future in self._ask_offsets(missing, isolation, min(seconds, self._seconds)).items():
+                try:
+                    result = self._result(future, f"the offsets of {where}")
+                except KafkaError as error:
+                    if not error.retriable or isinstance(error, UnknownTopicOrPartition):
+                        raise
+                    errors.append(error)
+                else:
+                    found[where] = OffsetAndTimestamp(result.offset, result.timestamp)
+                    del missing[where]
+            if not missing:
+                return found
+            self._look_up_leaders({where.topic for where in missing})
+        raise errors[0]
 
     def _ask_offsets(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel, seconds: float | None = None
