@@ -12,11 +12,13 @@ from eventbus import Transaction, consumer, producer
 from eventbus.client.handling.handlers import Handler
 from eventbus.errors import (
     ConfigError,
+    CoordinatorNotAvailable,
     HandlerError,
     IllegalGeneration,
     ProducerFenced,
     RebalanceInProgress,
     RecordTooLarge,
+    RequestTimedOut,
     StorageFull,
     TransactionAborted,
     TransactionOutcomeUnknown,
@@ -311,6 +313,31 @@ async def test_a_transaction_that_never_ends_stops_the_lane_and_says_what_to_do(
         await finished(run)
         assert "raise transaction_timeout_ms=7,000" in str(run.runner.error)
         assert run.transactions.visible == []
+
+
+def lost_with_the_brokers() -> TransactionOutcomeUnknown:
+    error = TransactionOutcomeUnknown("no answer")
+    error.__cause__ = RequestTimedOut("the brokers are away")
+    return error
+
+
+async def test_brokers_that_do_not_answer_are_waited_for_and_no_record_is_blamed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster whose group's coordinator was cut off, the first record of the slice was taken for the cause."""
+    monkeypatch.setattr("eventbus.client.handling.exactly_once._AWAY_SECONDS", 0.01)
+    async with running(doubling(set())) as run:
+        run.transactions.errors = [
+            ("offsets", RequestTimedOut("the coordinator is cut off")),
+            ("commit", lost_with_the_brokers()),
+            *[("offsets", CoordinatorNotAvailable("it moves"))] * 20,
+        ]
+        run.consumer.deliver(records(T0, range(6)))
+        await finished(run)
+        assert run.transactions.visible == both(*range(6))
+        assert run.consumer.offsets[T0].offset == 6
+        assert run.runner.error is None
+    assert "waits at offset 0 for brokers that do not answer" in caplog.text
 
 
 async def test_an_unknown_outcome_stops_the_lane_even_where_errors_are_skipped() -> None:

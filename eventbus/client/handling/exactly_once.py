@@ -7,11 +7,12 @@ A lane works through a fetch slice by slice, one transaction each. A handler tha
 - the log refused an output, and nobody knows which record is to blame: the slice is run again record by record.
 
 Whoever ends the transaction instead (its timeout, another member, a rebalance) makes the lane look where its group
-stands now, and go on there if the partition is still its own.
+stands now, and go on there if the partition is still its own. Where brokers do not answer it waits until they do.
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,7 @@ from eventbus.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTxnState,
+    KafkaError,
     OutOfOrderSequence,
     ProducerFenced,
     TransactionAborted,
@@ -41,6 +43,8 @@ from eventbus.errors import (
     UnknownProducerId,
 )
 from eventbus.types import FetchedRecords
+
+logger = logging.getLogger("eventbus.runner")
 
 _TAKEN_OVER = (
     ProducerFenced,
@@ -54,6 +58,10 @@ _TAKEN_OVER = (
 """What a send or a commit says to a producer whose transaction was ended by others."""
 _MOST_INTERRUPTIONS = 5
 """In a row, without progress; beyond that it is no accident."""
+_AWAY = frozenset((5, 6, 7, 13, 14, 15, 16, 19, 20))
+"""Codes of brokers that do not answer, or whose leaders and coordinators are moving: no record is to blame."""
+_AWAY_SECONDS = 0.5
+"""How long to wait before trying again then."""
 LONGEST_SHARE = 4
 """A slice takes no further record once this part of the transaction's timeout has passed."""
 
@@ -151,7 +159,7 @@ class ExactlyOnce:
         lane.at_work = True
         try:
             if self._producer is None:
-                await self._take_up(work)
+                await self._outlast(work)
             while work.start < work.end and not lane.closing:
                 await self._step(work)
         except HandlerError as error:
@@ -195,6 +203,8 @@ class ExactlyOnce:
             await self._shared.settled(self._lane)
             if not self._lane.closing:
                 await self._take_up(work)
+        elif _is_away(cause):
+            await self._outlast(work, cause)
         elif end - work.start > 1:
             work.singly_until = end
         elif work.start in work.dropped:  # its offset alone is refused: leaving out more does not help
@@ -202,6 +212,28 @@ class ExactlyOnce:
         else:
             return self._not_stored(work, cause)
         return None
+
+    async def _outlast(self, work: _Work, away: EventBusError | None = None) -> None:
+        """Take the partition up; where brokers do not answer, again and again: they will, and tell where to go on."""
+        is_told = False
+        while not self._lane.closing:
+            if away is None:
+                try:
+                    await self._take_up(work)
+                    return
+                except EventBusError as error:
+                    if not _is_away(error):
+                        raise
+                    away = error
+            if not is_told:
+                is_told = True
+                logger.warning(
+                    "handler %r: %s waits at offset %d for brokers that do not answer, and goes on there by itself: %s",
+                    self._handler.__name__, self._lane.topic_partition, work.next_offset, away,
+                )  # fmt: skip
+            away = None
+            await self._shared.timers.sleep(_AWAY_SECONDS)
+            await self._shared.settled(self._lane)
 
     async def _take_up(self, work: _Work) -> None:
         """Become the one who writes for this partition, and find the first record that is not committed.
@@ -239,6 +271,8 @@ class ExactlyOnce:
         except _NothingToCommit as aborted:
             return aborted.failure
         except TransactionOutcomeUnknown as error:
+            if _is_away(error):  # taking the id over will end it, one way or the other
+                raise _Ended(error) from error
             raise self._unknown(first, error) from error
         except EventBusError as error:
             raise _Ended(error) from error
@@ -350,3 +384,12 @@ def _was_interrupted(error: EventBusError) -> bool:
     if isinstance(error, TransactionAborted):
         return error.__cause__ is None or isinstance(error.__cause__, (*_TAKEN_OVER, TransactionAborted))
     return isinstance(error, _TAKEN_OVER)
+
+
+def _is_away(error: BaseException | None) -> bool:
+    """It came of brokers that do not answer now."""
+    while isinstance(error, EventBusError):
+        if isinstance(error, KafkaError) and error.code in _AWAY:
+            return True
+        error = error.__cause__
+    return False
