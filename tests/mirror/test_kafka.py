@@ -1,0 +1,87 @@
+"""To Apache Kafka and back: the same mirror, real brokers, real markers."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from eventbus import EventBus
+from eventbus.backends.urls import open_backend
+from eventbus.mirror import Mirror
+from eventbus.testing import RealKafka
+from eventbus.types import OffsetAndMetadata, TopicPartition
+from tests.mirror.dying import Killed, Life, dying
+from tests.mirror.logs import assert_copied, content, create, fill, opened, visible, write
+
+
+@pytest.fixture
+def topic() -> str:
+    """One of this test's own: the broker is shared."""
+    return f"mirror-{uuid.uuid4()}"
+
+
+async def test_a_directory_moves_to_kafka_and_back(real: RealKafka, topic: str, tmp_path: Path) -> None:
+    here, there, back = f"file://{tmp_path}/data", real.url, f"file://{tmp_path}/back"
+    async with opened(here) as source, opened(there) as cluster, opened(back) as returned:
+        await create(source, topic, 3, retention_ms="-1")
+        where, group = TopicPartition(topic, 0), f"billing-{topic}"
+        async with EventBus(here) as bus:
+            await fill(bus, topic, 3, Random(7), 60)
+            await source.alter_group_offsets(group, {where: OffsetAndMetadata(7, "note")})
+        async with Mirror(here, there, name=topic, topics=[topic], groups=group) as mirror:
+            await mirror.copy()
+            checks = await mirror.verify()
+        assert [check.differences for check in checks] == [[], [], []]
+        await assert_copied(source, cluster, topic, topic)
+        [described] = await cluster.describe_topics([topic])
+        assert described.configs["retention.ms"].value == "-1"
+        async with Mirror(there, back, name=topic, topics=[topic], groups=group) as mirror:
+            await mirror.copy()
+        await assert_copied(cluster, returned, topic, topic)
+        for number in range(3):
+            first, last = [await visible(side, TopicPartition(topic, number)) for side in (source, returned)]
+            assert [content(record) for record in last] == [content(record) for record in first]
+        unread = set[int]()
+        for side in (source, cluster, returned):
+            committed = (await side.group_offsets(group))[where].offset
+            unread.add(sum(record.offset >= committed for record in await visible(side, where)))
+        assert len(unread) == 1
+        assert (await returned.group_offsets(group))[where].metadata == "note"
+
+
+async def test_killed_at_any_step_nothing_is_lost_or_doubled_on_kafka(real: RealKafka, topic: str) -> None:
+    here, there, random = f"memory://{topic}", real.url, Random(3)
+    async with opened(here) as source, opened(there) as cluster, EventBus(here) as bus:
+        await create(source, topic, 2)
+        for _ in range(6):
+            await fill(bus, topic, 2, random, 8)
+            life = Life(random.randint(5, 90))
+            sides = [dying(open_backend(url, {}), life) for url in (here, there)]
+            try:
+                async with Mirror(sides[0], sides[1], name=topic, topics=[topic], groups=None) as mirror:
+                    await mirror.copy()
+            except Killed:
+                continue
+        async with Mirror(here, there, name=topic, topics=[topic], groups=None) as mirror:
+            await mirror.copy()
+            checks = await mirror.verify()
+        await assert_copied(source, cluster, topic, topic)
+        assert all(check.ok for check in checks)
+
+
+async def test_the_first_millisecond_of_1970_moves_by_one(real: RealKafka, topic: str) -> None:
+    """librdkafka takes 0 for "now"."""
+    here, where = f"memory://{topic}", TopicPartition(topic, 0)
+    async with opened(here) as source, opened(real.url) as cluster, EventBus(here) as bus:
+        await create(source, topic)
+        await bus.send(topic, b"first", timestamp_ms=0)
+        await write(source, where, b"second")
+        async with Mirror(here, real.url, name=topic, topics=[topic], groups=None) as mirror:
+            progress = await mirror.copy()
+            [check] = await mirror.verify()
+        assert progress.moved_timestamps == 1
+        assert check.ok
+        assert [record.timestamp_ms for record in await visible(cluster, where)] == [1, 1_700_000_000_000]
