@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -172,16 +172,16 @@ class FetchedRecords(msgspec.Struct, gc=False):
     """Records of one partition, in columns: what a backend hands to the runner.
 
     Columns, because most handlers want the value alone: building a `ConsumerRecord` for each costs more than the
-    handler call. All lists have the same length; ``headers`` is None when no record has any.
+    handler call. All columns have the same length; ``headers`` is None when no record has any.
     """
 
     topic: str
     partition: int
-    offsets: list[int]
-    timestamps_ms: list[int]
-    keys: list[bytes | None]
-    values: list[bytes | None]
-    headers: list[Headers] | None
+    offsets: Sequence[int]
+    timestamps_ms: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers] | None
     timestamp_type: TimestampType
     next_offset: int
     """Where reading goes on; beyond the last record when control records or gaps follow it."""

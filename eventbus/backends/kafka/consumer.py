@@ -14,8 +14,9 @@ import anyio.lowlevel
 from eventbus.backends.base import EARLIEST, LATEST, ConsumerConfig
 from eventbus.backends.kafka.assignors import librdkafka_assignors
 from eventbus.backends.kafka.beginnings import Beginnings
+from eventbus.backends.kafka.inbox import Inbox
 from eventbus.backends.kafka.member import Arrival, Member, PollRequest, Step
-from eventbus.backends.kafka.threads import Loop
+from eventbus.backends.kafka.threads import Job, Loop
 from eventbus.errors import ConfigError, EventBusError, KafkaError, UnknownTopicOrPartition
 from eventbus.types import FetchedRecords, GroupMetadata, IsolationLevel, OffsetAndMetadata, TopicPartition
 
@@ -28,6 +29,8 @@ _T = TypeVar("_T")
 _MOST_IDLE_SECONDS = 1.0
 """An owner that has records in hand lets librdkafka be polled that often: it hears of rebalances in polls only."""
 _CLOSE_SECONDS = 5.0
+_PAUSED_SECONDS = 0.05
+"""How long to wait for a partition to be resumed before librdkafka is polled again while all are paused."""
 _STABLE_SECONDS = 0.1
 """How long to wait before asking again for offsets that an open transaction holds."""
 
@@ -58,11 +61,10 @@ class KafkaConsumer:
         """Positions in it that librdkafka has not been told of."""
         self._unchecked: set[TopicPartition] = set()
         """Sought by the user, and perhaps to where there is nothing."""
-        self._paused: set[TopicPartition] = set()
-        self._in_hand: deque[FetchedRecords] = deque()
         self._errors: deque[EventBusError] = deque()
         self._steps: deque[Step] = deque()
-        self._request: PollRequest | None = None
+        self._poll_job: Job[None] | None = None
+        self._request = PollRequest()
         self._polled_at = 0.0
         self._owner_is_busy = False
         """It has records of before in hand, and fetches because `polled` said so: more would pile up there."""
@@ -72,15 +74,17 @@ class KafkaConsumer:
         self._closed = False
         assignors, is_cooperative = librdkafka_assignors(config.assignors)
         settings = backend.settings
+        told = settings.consumer(config, assignors)
+        self._inbox = Inbox(1024 * int(told["queued.max.messages.kbytes"]))
         self._group = GroupMetadata(config.group or "")
         self._settled_in = -1
         """The generation whose assignment has been taken up: librdkafka is of a new one before it knows of that."""
         self._member = member = Member(
-            settings.consumer(config, assignors),
+            told,
             config,
             Loop(),
             self._beginnings.at_once,
-            is_cooperative=is_cooperative or settings.is_new_protocol,
+            is_cooperative=is_cooperative or settings.has_new_protocol(config),
         )
         member.on_step, member.on_lost, member.on_arrival = self._on_step, self._on_lost, self._on_arrival
         member.on_group = self._on_group
@@ -93,7 +97,7 @@ class KafkaConsumer:
         if self._manual:
             raise ConfigError("this consumer has assigned partitions: use either subscribe() or assign(), not both")
         compiled = _compile(pattern) if pattern is not None else None
-        counts = await self._backend.partition_counts()
+        counts = await self._backend.partition_counts(topics if pattern is None else None)
         for topic in topics:
             if topic not in counts:
                 self._backend.partition_count(topic)  # raises, if the broker does not know it either
@@ -111,6 +115,9 @@ class KafkaConsumer:
             raise ConfigError("this consumer has subscribed: use either subscribe() or assign(), not both")
         self._manual = True
         wanted = list(partitions)
+        counts = self._backend.known_counts
+        if any(partition >= counts.get(topic, 0) for topic, partition in wanted):
+            await self._backend.refresh()  # others may have added them since somebody last asked
         for topic, partition in wanted:
             count = self._backend.partition_count(topic)
             if not 0 <= partition < count:
@@ -141,12 +148,12 @@ class KafkaConsumer:
             self._told = set(offsets)
             self._sought.clear()
             await self._in_thread(lambda: self._member.read(offsets))
-            await self._pause_again()
+            await self._keep_back_again()
 
-    async def _pause_again(self) -> None:
-        paused = list(self._paused)
-        if paused:
-            await self._in_thread(lambda: self._member.pause(paused))
+    async def _keep_back_again(self) -> None:
+        kept_back = list(self._inbox.kept_back)
+        if kept_back:
+            await self._in_thread(lambda: self._member.pause(kept_back))
 
     def assignment(self) -> list[TopicPartition]:
         return sorted(self._held)
@@ -171,8 +178,7 @@ class KafkaConsumer:
         self._told.discard(where)
         self._unplaced.discard(where)
         self._unchecked.discard(where)
-        self._paused.discard(where)
-        self._in_hand = deque(one for one in self._in_hand if (one.topic, one.partition) != where)
+        self._inbox.drop(where)
         self.on_revoked(where)
 
     # from the thread -------------------------------------------------------------------------------------------------
@@ -198,7 +204,7 @@ class KafkaConsumer:
             if position is None or where in self._sought or records.offsets[0] < position:
                 continue
             self._positions[where] = records.next_offset
-            self._in_hand.append(records)
+            self._inbox.add(records)
         for where, end in arrival.ends.items():
             position = self._positions.get(where)
             if position is not None and where not in self._sought and position < end:
@@ -208,7 +214,18 @@ class KafkaConsumer:
             if where in self._positions and where not in self._sought:
                 self._unplaced.add(where)
         self._errors.extend(arrival.errors)
+        self._keep_back(arrival)
         self._wake()
+
+    def _keep_back(self, arrival: Arrival) -> None:
+        """Too much is put by: have librdkafka pause what nobody wants now."""
+        arrived = [TopicPartition(records.topic, records.partition) for records in arrival.records]
+        overfull = self._inbox.overfull(arrived)
+        for where, offset in overfull.items():
+            if offset is not None:
+                self._read_from(where, offset)
+        if overfull:
+            self._member.worker.do(lambda: self._member.pause(overfull))
 
     def _wake(self) -> None:
         event, self._event = self._event, anyio.Event()
@@ -247,10 +264,10 @@ class KafkaConsumer:
         for where in step.offsets:
             self._sought.pop(where, None)
         self._settled_in = self._group.generation_id
-        paused = [where for where in step.partitions if where in self._paused]
+        kept_back = [where for where in step.partitions if where in self._inbox.kept_back]
         self._release(step)
-        if paused:
-            self._member.worker.do(lambda: self._member.pause(paused))
+        if kept_back:
+            self._member.worker.do(lambda: self._member.pause(kept_back))
         self.on_settled()
 
     def _gave_up(self, step: Step) -> None:
@@ -299,30 +316,28 @@ class KafkaConsumer:
         while True:
             while self._steps:
                 await self._take(self._steps[0])
-            if self._in_hand and self._has_enough():
+            if self._inbox and self._has_enough():
                 break
             if self._errors:
-                if self._in_hand:
+                if self._inbox:
                     break  # hand over what is good first; this one is met again
                 raise self._errors.popleft()
-            if self._has_passed and not self._in_hand:
+            if self._has_passed and not self._inbox:
                 self._has_passed = False
                 break
             left = deadline - self._timers.current_time()
             if has_polled and left <= 0:
                 break
             await self._prepare()
+            if self._inbox.are_paused(self._held) and await self._is_resumed(max(left, 0)):
+                continue
             if await self._poll(max(left, 0)):
                 has_polled = True
-        in_hand, self._in_hand = self._in_hand, deque()
         self._owner_is_busy = False
-        return list(in_hand)
+        return self._inbox.take()
 
     def _has_enough(self) -> bool:
-        if self._config.fetch_min_bytes <= 1:
-            return bool(self._in_hand)
-        size = sum(len(data or b"") for one in self._in_hand for data in (*one.keys, *one.values))
-        return size >= self._config.fetch_min_bytes
+        return self._config.fetch_min_bytes <= 1 or self._inbox.ready_bytes >= self._config.fetch_min_bytes
 
     async def _prepare(self) -> None:
         """Tell librdkafka what has changed since the last poll."""
@@ -346,7 +361,7 @@ class KafkaConsumer:
             positions = self._positions.copy()
             self._told |= set(late)
             await self._in_thread(lambda: self._member.read_too(late, positions))
-            await self._pause_again()
+            await self._keep_back_again()
 
     async def _check_bounds(self) -> None:
         """Whether there is something where the user sought to: librdkafka would tell late, and only in its own time."""
@@ -373,27 +388,34 @@ class KafkaConsumer:
             logger.debug("where to begin is not known yet: %s", error)
             await self._timers.sleep(_STABLE_SECONDS)
 
-    async def _poll(self, wait_seconds: float) -> bool:
-        """One poll of librdkafka, or the rest of one that nobody waited for; False when something else came first."""
+    async def _is_resumed(self, wait_seconds: float) -> bool:
+        """Something has happened before it is time to poll although nobody wants records: for the group's sake."""
         event = self._event
-        request = PollRequest(wait_seconds, is_sign_of_life=self._owner_is_busy)
-        self._request = request
+        with self._timers.move_on_after(min(wait_seconds, _PAUSED_SECONDS)):
+            await event.wait()
+        return event.is_set()
+
+    async def _poll(self, wait_seconds: float) -> bool:
+        """One poll of librdkafka, to its end; False when something else came first, or it was begun for another."""
+        event, request, job = self._event, self._request, self._poll_job
+        is_sign_of_life = self._owner_is_busy or self._inbox.are_paused(self._held)
+        request.want(wait_seconds, is_sign_of_life=is_sign_of_life)
+        is_new = job is None or job.is_done
+        if job is None or is_new:
+            self._poll_job = job = self._member.worker.do(lambda: self._member.poll(request), self._wake)
         self._polled_at = self._timers.current_time()
-        done = self._member.worker.do(lambda: self._member.poll(request), self._wake)
         try:
             await event.wait()
         finally:
             request.is_wanted = False
-            if self._request is request:
-                self._request = None
             self._polled_at = self._timers.current_time()
-        return done.is_done
+        return is_new and job.is_done
 
     def polled(self) -> bool:
         if self._config.group is None:
             return False
         idle = self._timers.current_time() - self._polled_at
-        due = self._request is None and idle >= min(_MOST_IDLE_SECONDS, self._config.heartbeat_interval_ms / 1000)
+        due = not self._request.is_wanted and idle >= min(_MOST_IDLE_SECONDS, self._config.heartbeat_interval_ms / 1000)
         self._owner_is_busy = due or bool(self._steps)
         return self._owner_is_busy
 
@@ -403,7 +425,8 @@ class KafkaConsumer:
         while partition in self._unplaced:
             await self._place_again()
         self._check_held(partition)
-        return self._positions[partition]
+        first = self._inbox.first_offset(partition)
+        return self._positions[partition] if first is None else first
 
     def _check_held(self, partition: TopicPartition) -> None:
         if partition not in self._held:
@@ -417,31 +440,31 @@ class KafkaConsumer:
             )
         self._unplaced.discard(partition)
         self._unchecked.add(partition)
+        self._inbox.forget(partition)
+        self._read_from(partition, offset)
+
+    def _read_from(self, partition: TopicPartition, offset: int) -> None:
         self._positions[partition] = offset
         if partition in self._told:
             self._sought[partition] = offset
-        self._in_hand = deque(one for one in self._in_hand if (one.topic, one.partition) != partition)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        named = list(partitions)
-        for partition in named:
+        for partition in partitions:
             self._check_held(partition)
-            self._paused.add(partition)
-            for one in [one for one in self._in_hand if (one.topic, one.partition) == partition]:
-                self._in_hand.remove(one)
-                self._positions[partition] = min(self._positions[partition], one.offsets[0])
-        self._member.worker.do(lambda: self._member.pause(named))
+            self._inbox.pause(partition)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        named = list(partitions)
-        for partition in named:
+        kept_back: list[TopicPartition] = []
+        for partition in partitions:
             self._check_held(partition)
-            if partition in self._paused:
-                self._paused.discard(partition)
-                if partition in self._told and partition in self._positions:
+            if self._inbox.resume(partition):
+                kept_back.append(partition)
+                if partition in self._positions:
                     # librdkafka forgets what it had fetched ahead; where to go on is for us to say.
-                    self._sought[partition] = self._positions[partition]
-        self._member.worker.do(lambda: self._member.resume(named))
+                    self._read_from(partition, self._positions[partition])
+        if kept_back:
+            self._member.worker.do(lambda: self._member.resume(kept_back))
+        self._wake()
 
     @property
     def known_group(self) -> GroupMetadata:

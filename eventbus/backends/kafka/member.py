@@ -12,27 +12,34 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from confluent_kafka import OFFSET_INVALID, TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaException, Message
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Message
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import TopicPartition as ClientPartition
 
+from eventbus.backends.kafka.columns import Collected
 from eventbus.backends.kafka.failures import client_error, error_of, raised
 from eventbus.backends.kafka.group_metadata import read_group_metadata
 from eventbus.backends.kafka.offset_text import read_text, to_commit
 from eventbus.backends.kafka.settings import config_refused
 from eventbus.backends.kafka.threads import Job, Loop, Worker
 from eventbus.errors import EventBusError, UnknownMemberId
-from eventbus.types import FetchedRecords, GroupMetadata, Headers, OffsetAndMetadata, TimestampType, TopicPartition
+from eventbus.types import FetchedRecords, GroupMetadata, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from eventbus.backends.base import ConsumerConfig
 
 logger = logging.getLogger("eventbus.consumer")
 
-_MOST_RECORDS = 1_000
+_MOST_RECORDS = 2_000
 """Records that one hop carries."""
+_AT_ONCE = 500
+"""Records that are asked of librdkafka at a time: below 700 new objects Python's collector has nothing to do."""
 _SLICE_SECONDS = 0.02
-"""A poll that waits for longer is several: a commit must not wait for it."""
+"""A poll that waits for longer is several: a commit must not wait for it. (Two threads would not help: confluent-kafka
+lets one at a time into a consumer.)"""
+_SHORT_SLICE_SECONDS = 0.002
+_BUSY_SECONDS = 0.25
+"""So long after records came they are probably about to be committed."""
 _ANSWER_SECONDS = 10.0
 _PASSING = frozenset(
     (
@@ -81,15 +88,20 @@ class Arrival(msgspec.Struct):
 
 
 class PollRequest:
-    """A poll that the event loop waits for, or has stopped waiting for."""
+    """What the event loop wants of the poll under way; one at a time, and it may change its mind meanwhile."""
 
     __slots__ = ("deadline", "is_wanted", "most_records")
 
-    def __init__(self, wait_seconds: float, *, is_sign_of_life: bool = False) -> None:
+    def __init__(self) -> None:
+        self.deadline = 0.0
+        self.most_records = 1
+        self.is_wanted = False
+
+    def want(self, wait_seconds: float, *, is_sign_of_life: bool) -> None:
         """``is_sign_of_life``: its owner has records enough, and polls to stay in the group."""
         self.deadline = time.monotonic() + wait_seconds
-        self.is_wanted = True
         self.most_records = 1 if is_sign_of_life else _MOST_RECORDS
+        self.is_wanted = True
 
 
 class Member:
@@ -115,8 +127,10 @@ class Member:
         self._loop = loop
         self._place = place
         self._group = GroupMetadata(config.group or "")
-        self._placed: set[TopicPartition] = set()
-        """What librdkafka reads."""
+        self._ask_group_at = self._busy_until = 0.0
+        self._reads: set[TopicPartition] = set()
+        self._topics: set[str] = set()
+        """Of what librdkafka reads."""
         self._is_lost = False
         self._is_in_step = False
         """librdkafka has called back, and must not be polled until that call has returned."""
@@ -127,6 +141,16 @@ class Member:
         self.on_group: Callable[[GroupMetadata], object] = _ignore
 
     # what is read ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _placed(self) -> set[TopicPartition]:
+        """What librdkafka reads."""
+        return self._reads
+
+    @_placed.setter
+    def _placed(self, partitions: set[TopicPartition]) -> None:
+        self._reads = partitions
+        self._topics = {topic for topic, _ in partitions}
 
     def subscribe(self, topics: list[str]) -> None:
         """Patterns begin with ``^``."""
@@ -204,7 +228,7 @@ class Member:
     def _give_up(self, client: Consumer, partitions: list[TopicPartition]) -> None:
         if self.is_cooperative:
             client.incremental_unassign([ClientPartition(*where) for where in partitions if where in self._placed])
-            self._placed.difference_update(partitions)
+            self._placed -= set(partitions)
         else:
             client.unassign()
             self._placed = set()
@@ -228,6 +252,10 @@ class Member:
             return self._group
 
     def _tell_group(self) -> None:
+        """A generation may change although no partition moves. Asking waits for librdkafka's main thread."""
+        if (now := time.monotonic()) < self._ask_group_at:
+            return
+        self._ask_group_at = now + _SLICE_SECONDS
         metadata = self._metadata()
         if metadata != self._group:
             self._group = metadata
@@ -238,11 +266,14 @@ class Member:
     def poll(self, request: PollRequest) -> None:
         """Until something came, or the time is over, or nobody waits any more."""
         while not self._is_in_step:
-            left = request.deadline - time.monotonic()
-            arrival = self._poll_once(max(min(left, _SLICE_SECONDS), 0), request.most_records)
+            now = time.monotonic()
+            left = request.deadline - now
+            slice_seconds = _SHORT_SLICE_SECONDS if now < self._busy_until else _SLICE_SECONDS
+            arrival = self._poll_once(max(min(left, slice_seconds), 0), request.most_records)
             if self.config.group is not None:
                 self._tell_group()
             if arrival:
+                self._busy_until = time.monotonic() + _BUSY_SECONDS
                 self._loop.tell(lambda arrival=arrival: self.on_arrival(arrival))
                 return
             if left <= 0 or not request.is_wanted or self._closing:
@@ -251,35 +282,26 @@ class Member:
                 self.worker.work_one()
 
     def _poll_once(self, wait_seconds: float, most_records: int) -> Arrival:
-        arrival = Arrival()
+        arrival, collected, count = Arrival(), Collected(), 0
         try:
+            # It waits for one, and the rest is what there is: `consume` alone would wait until all are there.
             first = self.client.poll(wait_seconds)
-            if first is None:
-                return arrival
-            messages = [first, *(self.client.consume(most_records, 0) if most_records > 1 else ())]
+            messages = [] if first is None else [first]
+            while messages:
+                for notice in collected.add(messages, self._topics):
+                    self._note(arrival, notice)
+                count += len(messages)
+                messages = self.client.consume(min(most_records - count, _AT_ONCE), 0) if count < most_records else []
         except KafkaException as failure:
             arrival.errors.append(raised(failure, "nothing can be read"))
-            return arrival
-        found: list[Message] = []
-        topic, partition = None, None
-        chunks: dict[tuple[Any, Any], list[Message]] = {}
-        for message in messages:
-            error = message.error()
-            if error is not None:
-                self._note(arrival, error, message)
-                continue
-            if message.partition() != partition or message.topic() != topic:  # they come in runs
-                topic, partition = message.topic(), message.partition()
-                found = chunks.setdefault((topic, partition), [])
-            found.append(message)
-        for (topic, partition), records in chunks.items():
-            where = TopicPartition(topic, partition)
-            if where in self._placed:
-                arrival.records.append(_columns(where, records))
+        # Some may have been given up in the course of it.
+        arrival.records = [records for where, records in collected.records().items() if where in self._placed]
         return arrival
 
-    def _note(self, arrival: Arrival, error: ClientError, message: Message) -> None:
+    def _note(self, arrival: Arrival, message: Message) -> None:
         """What librdkafka says in place of a record."""
+        error = message.error()
+        assert error is not None
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         where = TopicPartition(topic, partition) if topic is not None and partition is not None else None
         code = error.code()
@@ -348,28 +370,6 @@ class Member:
 
 def _at(offsets: Mapping[TopicPartition, int]) -> list[ClientPartition]:
     return [ClientPartition(*where, OFFSET_INVALID if at < 0 else at) for where, at in offsets.items()]
-
-
-def _columns(where: TopicPartition, messages: list[Message]) -> FetchedRecords:
-    """Records of one partition as the runner takes them."""
-    offsets: list[Any] = [message.offset() for message in messages]
-    stamps = [message.timestamp() for message in messages]
-    raw_headers = [message.headers() for message in messages]
-    headers: list[Headers] | None = None
-    if any(raw_headers):
-        headers = [tuple(one) if one else () for one in raw_headers]  # pyright: ignore[reportAssignmentType]  pairs of text and bytes
-    appended = stamps[0][0] == TIMESTAMP_LOG_APPEND_TIME
-    return FetchedRecords(
-        topic=where.topic,
-        partition=where.partition,
-        offsets=offsets,
-        timestamps_ms=[time_ms for _, time_ms in stamps],
-        keys=[message.key() for message in messages],
-        values=[message.value() for message in messages],
-        headers=headers,
-        timestamp_type=TimestampType.LOG_APPEND_TIME if appended else TimestampType.CREATE_TIME,
-        next_offset=offsets[-1] + 1,
-    )
 
 
 def _ignore(_: object) -> None:

@@ -119,27 +119,29 @@ class Dispatch:
             decode = None
         elif None in values:
             decode = calls.reader(chunk.topic)
-        index = start
         while start < len(values):
+            left = zip(_next_offsets(offsets[start:]), values[start:], strict=True)
+            after = -1
             try:
                 # The loops inside the try: entering one per record would cost as much as the await.
                 if decode is None:
-                    for index in range(start, len(values)):
+                    for after, value in left:
                         if lane.stopping:
-                            counts.handled += index - start
+                            counts.handled += bisect_left(offsets, after - 1) - start
                             return
-                        await function(values[index])
-                        lane.finished = offsets[index] + 1
+                        await function(value)
+                        lane.finished = after
                 else:
-                    for index in range(start, len(values)):
+                    for after, value in left:
                         if lane.stopping:
-                            counts.handled += index - start
+                            counts.handled += bisect_left(offsets, after - 1) - start
                             return
-                        await function(decode(values[index]))
-                        lane.finished = offsets[index] + 1
+                        await function(decode(value))
+                        lane.finished = after
                 counts.handled += len(values) - start
                 break
             except failures() as raised:
+                index = bisect_left(offsets, after - 1)
                 counts.handled += index - start
                 # It decodes and calls in one breath; whose error it was is found out only now, when it matters.
                 error = calls.is_readable(chunk, index) or raised
@@ -460,6 +462,13 @@ class _Reading:
 
 _LEFT_OUT = object()
 """The place of a record that was not begun."""
+
+
+def _next_offsets(offsets: Sequence[int]) -> Iterable[int]:
+    """One beyond each."""
+    if offsets[-1] - offsets[0] + 1 == len(offsets):
+        return range(offsets[0] + 1, offsets[-1] + 2)
+    return [offset + 1 for offset in offsets]
 
 
 def _index_of(chunk: FetchedRecords, record: ConsumerRecord) -> int:

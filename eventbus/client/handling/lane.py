@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -435,7 +435,7 @@ def part_of(chunk: FetchedRecords, start: int, end: int, left_out: Collection[in
         return chunk
     kept = [index for index in range(start, end) if index not in left_out] if left_out else None
 
-    def column(values: list[Any]) -> list[Any]:
+    def column(values: Sequence[Any]) -> Sequence[Any]:
         return values[start:end] if kept is None else [values[index] for index in kept]
 
     return FetchedRecords(

@@ -358,7 +358,7 @@ class Runner:
                 await way.rest()
                 continue
             chunk = lane.chunks.popleft()
-            if lane.paused:
+            if lane.paused and len(lane.chunks) < _CHUNKS_PER_LANE:
                 lane.paused = False
                 self._consumer.resume([lane.topic_partition])
             self._commits.expect()

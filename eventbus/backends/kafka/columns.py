@@ -1,0 +1,113 @@
+"""librdkafka's messages as the columns that the runner takes. Written for the cost per record."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import msgspec
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
+
+from eventbus.types import FetchedRecords, Headers, TimestampType, TopicPartition
+
+
+class Columns(msgspec.Struct, gc=False):
+    """Records of one partition, as they come in."""
+
+    offsets: list[int] | range
+    timestamps_ms: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[Headers] | None
+    timestamp_type: TimestampType
+
+    @classmethod
+    def of(cls, messages: list[Message], timestamps_ms: list[int]) -> Columns:
+        first, last = messages[0].offset() or 0, messages[-1].offset() or 0
+        # Offsets only grow: where as many lie between the ends as there are messages, none is left out.
+        is_dense = last - first + 1 == len(messages)
+        raw_headers = [message.headers() for message in messages]
+        kind, _ = messages[0].timestamp()
+        return cls(
+            range(first, last + 1) if is_dense else [message.offset() or 0 for message in messages],
+            timestamps_ms,
+            [message.key() for message in messages],  # pyright: ignore[reportArgumentType]  bytes, whatever its stub says
+            [message.value() for message in messages],  # pyright: ignore[reportArgumentType]  the same
+            [tuple(one or ()) for one in raw_headers] if any(raw_headers) else None,  # pyright: ignore[reportArgumentType]  pairs of text and bytes
+            TimestampType.LOG_APPEND_TIME if kind == TIMESTAMP_LOG_APPEND_TIME else TimestampType.CREATE_TIME,
+        )
+
+    def extend(self, more: Columns) -> None:
+        """Those that follow."""
+        if more.headers is not None or self.headers is not None:
+            self.headers = [*(self.headers or [()] * len(self.offsets)), *(more.headers or [()] * len(more.offsets))]
+        begin, end = self.offsets[0], more.offsets[-1]
+        is_dense = end - begin + 1 == len(self.offsets) + len(more.offsets)
+        self.offsets = range(begin, end + 1) if is_dense else [*self.offsets, *more.offsets]
+        self.timestamps_ms += more.timestamps_ms
+        self.keys += more.keys
+        self.values += more.values
+
+    def records(self, where: TopicPartition) -> FetchedRecords:
+        return FetchedRecords(
+            where.topic,
+            where.partition,
+            self.offsets,
+            self.timestamps_ms,
+            self.keys,
+            self.values,
+            self.headers,
+            self.timestamp_type,
+            self.offsets[-1] + 1,
+        )
+
+
+class Collected:
+    """What one poll brings, by partition."""
+
+    def __init__(self) -> None:
+        self._found: dict[TopicPartition, Columns] = {}
+
+    def add(self, messages: list[Message], topics: set[str]) -> list[Message]:
+        """Take up messages; those that tell of something else than a record are returned. ``topics``: what is read.
+
+        The messages are let go of at once: so many live objects at a time would have Python's collector look at them
+        again and again, which costs a record as much as its handler.
+        """
+        notices: list[Message] = []
+        timestamps_ms = [message.timestamp()[1] for message in messages]
+        if min(timestamps_ms) < 0:  # what is no record has no time; few records have none
+            notices = [message for message in messages if message.error() is not None]
+            messages = [message for message in messages if message.error() is None]
+            timestamps_ms = [message.timestamp()[1] for message in messages]
+        start = 0
+        for where, count in _runs(messages, topics):
+            end = start + count
+            columns = Columns.of(messages[start:end], timestamps_ms[start:end])
+            known = self._found.get(where)
+            if known is None:
+                self._found[where] = columns
+            else:
+                known.extend(columns)
+            start = end
+        return notices
+
+    def records(self) -> dict[TopicPartition, FetchedRecords]:
+        return {where: columns.records(where) for where, columns in self._found.items()}
+
+
+def _runs(messages: list[Message], topics: set[str]) -> list[tuple[TopicPartition, int]]:
+    """How many of which partition follow one another."""
+    if not messages:
+        return []
+    numbers = [message.partition() or 0 for message in messages]
+    topic, last = messages[0].topic() or "", messages[-1].topic()
+    # Nearly always they are of one topic, and come in long runs of one partition. (What is given up in the middle of a
+    # poll can only come first.)
+    if topics == {topic} and last == topic:
+        if numbers.count(numbers[0]) == len(numbers):
+            return [(TopicPartition(topic, numbers[0]), len(numbers))]
+        places = [TopicPartition(topic, number) for number in numbers]
+    else:
+        topics_of = [message.topic() or "" for message in messages]
+        places = list(map(TopicPartition, topics_of, numbers))
+    return [(where, sum(1 for _ in run)) for where, run in groupby(places)]

@@ -1,0 +1,125 @@
+"""Records that a consumer's thread has brought and nobody has taken yet; those of paused partitions are put by.
+
+librdkafka forgets what it has fetched ahead of a partition when it is told to pause it, megabytes, and fetches it all
+again when it is resumed. A runner pauses whenever a lane has enough for now, a hundred times a second. So librdkafka is
+told only when as much is put by as it may fetch ahead: then it keeps the partition back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection, Iterable
+
+from eventbus.types import FetchedRecords, TopicPartition
+
+_LONG_SECONDS = 5.0
+"""A partition that has been paused for so long may as well be fetched again."""
+
+
+class Inbox:
+    """Of one consumer."""
+
+    def __init__(self, room_bytes: int) -> None:
+        """``room_bytes``: how much may be put by, of all partitions together."""
+        self._room_bytes = room_bytes
+        self._ready: deque[FetchedRecords] = deque()
+        self._paused: dict[TopicPartition, float] = {}
+        """Since when, on the system's steady clock; the longest first."""
+        self._put_by: dict[TopicPartition, list[FetchedRecords]] = {}
+        self._put_by_bytes: dict[TopicPartition, int] = {}
+        self.kept_back: set[TopicPartition] = set()
+        """Those that librdkafka was told to pause."""
+
+    def __bool__(self) -> bool:
+        """There is something to take."""
+        return bool(self._ready)
+
+    def add(self, records: FetchedRecords) -> None:
+        where = TopicPartition(records.topic, records.partition)
+        if where not in self._paused:
+            self._ready.append(records)
+            return
+        self._put_by.setdefault(where, []).append(records)
+        self._put_by_bytes[where] = self._put_by_bytes.get(where, 0) + size_bytes(records)
+
+    def take(self) -> list[FetchedRecords]:
+        """All there is."""
+        ready, self._ready = self._ready, deque()
+        return list(ready)
+
+    @property
+    def ready_bytes(self) -> int:
+        return sum(map(size_bytes, self._ready))
+
+    def first_offset(self, where: TopicPartition) -> int | None:
+        """The next one to be taken of a partition; None: nothing of it is here."""
+        for records in (*self._ready, *self._put_by.get(where, ())):
+            if (records.topic, records.partition) == where:
+                return records.offsets[0]
+        return None
+
+    def forget(self, where: TopicPartition) -> None:
+        """Drop what is here of a partition."""
+        if self._put_by.pop(where, None):
+            del self._put_by_bytes[where]
+        if any((one.topic, one.partition) == where for one in self._ready):
+            self._ready = deque(one for one in self._ready if (one.topic, one.partition) != where)
+
+    def drop(self, where: TopicPartition) -> None:
+        """The partition is none of ours any more."""
+        self.forget(where)
+        self._paused.pop(where, None)
+        self.kept_back.discard(where)
+
+    # pauses ----------------------------------------------------------------------------------------------------------
+
+    def are_paused(self, held: Collection[TopicPartition]) -> bool:
+        """All of these are, and there are some."""
+        return 0 < len(held) <= len(self._paused)
+
+    def pause(self, where: TopicPartition) -> None:
+        if where in self._paused:
+            return
+        mine = [one for one in self._ready if (one.topic, one.partition) == where]
+        if mine:
+            self.forget(where)
+        self._paused[where] = time.monotonic()
+        for records in mine:
+            self.add(records)
+
+    def resume(self, where: TopicPartition) -> bool:
+        """True: librdkafka has to be told, and where to go on."""
+        if self._paused.pop(where, None) is None:
+            return False
+        self._ready.extend(self._put_by.pop(where, ()))
+        self._put_by_bytes.pop(where, None)
+        was_kept_back = where in self.kept_back
+        self.kept_back.discard(where)
+        return was_kept_back
+
+    def overfull(self, arrived: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Partitions to be kept back from now on, because too much is put by.
+
+        With each the offset it is to be fetched again from: what was put by of it for long is given back, to make room
+        for those that come and go. None: what was put by stays.
+        """
+        found: dict[TopicPartition, int | None] = {}
+        if sum(self._put_by_bytes.values()) <= self._room_bytes:
+            return found
+        for where, since in self._paused.items():
+            if since > time.monotonic() - _LONG_SECONDS:
+                break
+            if where in self._put_by:
+                found[where] = self._put_by[where][0].offsets[0]
+                self.forget(where)
+        for where in arrived:
+            if where in self._paused and where not in found:
+                found[where] = None
+        self.kept_back |= found.keys()
+        return found
+
+
+def size_bytes(records: FetchedRecords) -> int:
+    """Roughly: what the values take."""
+    return sum(len(value or b"") for value in records.values)
