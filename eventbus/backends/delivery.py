@@ -105,9 +105,14 @@ class BatchDelivery:
                     "in, and is still on its way: await it there, or use `with bus.blocking() as b:` here, whose "
                     "b.send_nowait(...) gives a future that any thread can wait for"
                 )
-            if self._event is None:
-                self._event = anyio.Event()
-            await self._event.wait()
+            await self.event.wait()
+
+    @property
+    def event(self) -> anyio.Event:
+        """Set when the outcome is known, while it is open. For tasks that are surely of the right loop: no check."""
+        if self._event is None:
+            self._event = anyio.Event()
+        return self._event
 
 
 class Delivery(msgspec.Struct, gc=False):

@@ -76,7 +76,7 @@ class Lane:
                 delivery = self.append(key, value, headers, timestamp_ms)
             except BufferExhausted:
                 continue
-            await delivery.batch.wait()
+            await delivery.batch.event.wait()
             return delivery.result()
 
     def _open(self) -> RecordBatch:
