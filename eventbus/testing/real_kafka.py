@@ -29,7 +29,7 @@ from types import TracebackType
 from eventbus.testing.kafka_jars import LATEST, class_path, java
 
 CLUSTER_ID = "ZXZlbnRidXMtb3JhY2xlMQ"
-START_S = 60
+START_S = 180
 STOP_S = 30
 
 _EVERYWHERE = {
@@ -101,7 +101,7 @@ class KafkaNode:
         """Returns when clients can connect. A second start continues with the same folder.
 
         Raises:
-            RuntimeError: the broker ended, or did not come up within 60 s; with the end of its output.
+            RuntimeError: the broker ended, or did not come up within 180 s; with the end of its output.
         """
         self.launch()
         self.wait_until_ready()
@@ -244,7 +244,7 @@ class RealKafka:
         """Returns when clients can connect to every node. A second start continues with the same folders.
 
         Raises:
-            RuntimeError: a node ended, or did not come up within 60 s; with the end of its output.
+            RuntimeError: a node ended, or did not come up within 180 s; with the end of its output.
         """
         first, *others = self.nodes
         first.format()
