@@ -22,7 +22,8 @@ from eventbus.cli.demo import command, flights
 from eventbus.cli.demo.bank import COUNT, KILLED_AT, Bank, Entry, differences
 from eventbus.cli.demo.command import check, remove_earlier_run
 from eventbus.cli.demo.flights import QUICK_FLIGHTS, Delay, Departures, Flight, Group, csv_path, read_rows
-from eventbus.cli.demo.report import Places, Run, Step, next_commands, print_report
+from eventbus.cli.demo.names import Places
+from eventbus.cli.demo.report import Run, Step, next_commands, print_report
 from eventbus.cli.demo.service import CarrierTable, Outcome
 from eventbus.cli.demo.warehouse import Landed
 from eventbus.cli.output import Output
@@ -320,7 +321,16 @@ def test_the_running_table_passes_over_what_it_has_seen() -> None:
 
 def _bank() -> Bank:
     return Bank(
-        transfers=3, killed_at=2, done_before=1, debits=3, credits=3, balance=0, cut_off=1, problems=[], seconds=0.5
+        transfers=3,
+        killed_at=2,
+        how="killed",
+        done_before=1,
+        debits=3,
+        credits=3,
+        balance=0,
+        cut_off=1,
+        problems=[],
+        seconds=0.5,
     )
 
 

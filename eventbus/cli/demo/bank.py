@@ -1,28 +1,32 @@
 """Exactly once: transfers between two accounts, made by a service that is killed in the middle of one.
 
-The service is a process of its own (``python -m eventbus.cli.demo.bank URL``), so that the kill is a real one: it has
-taken the money from one account, and not yet put it on the other.
+The service is a process of its own (``python -m eventbus.cli.demo.bank``), so that the kill is a real one: it has
+taken the money from one account, and not yet put it on the other. A log in memory ends with its process: there the
+service is cancelled at the same place.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 
 from eventbus import EventBus, IsolationLevel, Transaction
 from eventbus.cli.demo.display import Display
+from eventbus.cli.demo.names import Names, Places
 from eventbus.cli.shell import run_async
 from eventbus.errors import ConfigError, EventBusError
 
-TRANSFERS, CHECKING, SAVINGS = "transfers", "checking", "savings"
-BANK = "bank"
 COUNT = 3_000
 KILLED_AT = 1_500
 """The transfer that is cut in two."""
@@ -49,6 +53,8 @@ class Bank(msgspec.Struct, kw_only=True):
 
     transfers: int
     killed_at: int
+    how: str
+    """What was done to it: "killed" or "cancelled"."""
     done_before: int
     """Transfers that were complete when the service was killed."""
     debits: int
@@ -62,7 +68,7 @@ class Bank(msgspec.Struct, kw_only=True):
 
     def __str__(self) -> str:
         return (
-            f"{self.transfers:,} transfers between two topics; the service was killed in the middle of number "
+            f"{self.transfers:,} transfers between two topics; the service was {self.how} in the middle of number "
             f"{self.killed_at:,}.\n"
             f"           After its restart: {self.debits:,} debits, {self.credits:,} credits, together {self.balance}. "
             f"The {self.cut_off:,} record(s) of the transactions\n"
@@ -70,116 +76,145 @@ class Bank(msgspec.Struct, kw_only=True):
         )
 
 
-def build_bank(url: str, between: Callable[[Transfer], Awaitable[None]]) -> EventBus:
+def build_bank(url: str, names: Names, between: Callable[[Transfer], Awaitable[None]], **config: Any) -> EventBus:
     """The service: what the handler sends, and that it has handled the transfer, is one transaction."""
-    bus = EventBus(url, client_id="demo")
-    for topic in (TRANSFERS, CHECKING, SAVINGS):
+    bus = EventBus(url, client_id="demo", **config)
+    for topic in names.of_the_bank:
         bus.topic(topic, partitions=_PARTITIONS)
 
-    @bus.consumer(TRANSFERS, group=BANK, exactly_once=True, transaction_records=100)
+    @bus.consumer(names.transfers, group=names.bank, exactly_once=True, transaction_records=100)
     async def move(transfer: Transfer, tx: Transaction) -> None:
-        tx.send_nowait(CHECKING, Entry(transfer.number, -transfer.amount), key=transfer.number)
+        tx.send_nowait(names.checking, Entry(transfer.number, -transfer.amount), key=transfer.number)
         await between(transfer)
-        tx.send_nowait(SAVINGS, Entry(transfer.number, transfer.amount), key=transfer.number)
+        tx.send_nowait(names.savings, Entry(transfer.number, transfer.amount), key=transfer.number)
 
     del move  # the bus has it
     return bus
 
 
-def run_bank(directory: Path, url: str, display: Display) -> Bank:
-    """The whole story, in a log of its own that is made anew each time.
+def run_bank(places: Places, display: Display) -> Bank:
+    """The whole story, in topics that are made anew each time.
 
     Raises:
-        LogLocked: another process works there.
-        ConfigError: the directory is none of ours.
+        LogLocked: another process works in the log of an earlier run.
+        ConfigError: its directory is none of ours.
     """
-    remove_log(directory)
-    started = time.monotonic()
+    if places.given is None:
+        remove_log(places.bank)
     bar = display.bar("transfers, exactly once", COUNT)
-    run_async(lambda: _publish(url))
-    _kill_in_the_middle(url)
-    done_before = 0
     results: list[Bank] = []
 
-    async def go_on() -> None:
-        nonlocal done_before
-        async with EventBus(url) as bus:
-            done_before = len(await _entries(bus, SAVINGS))
-        bar.update(done_before)
-        async with build_bank(url, _nothing) as bus:
-            await bus.drain()
-            results.append(await _audit(bus, done_before, time.monotonic() - started))
+    async def story() -> None:
+        results.append(await _Story(places).run(bar.update))
 
-    run_async(go_on)
+    run_async(story)
     bar.update(COUNT)
     return results[0]
 
 
-async def _publish(url: str) -> None:
-    async with EventBus(url) as bus:
-        await bus.admin.create_topic(TRANSFERS, _PARTITIONS)
+class _Story:
+    """Transfers are published, a service is cut off as it carries them out, another goes on, the accounts are read."""
+
+    def __init__(self, places: Places) -> None:
+        self._url, self._names, self._places = places.bank_url, places.names, places
+
+    async def run(self, on_progress: Callable[[int], None]) -> Bank:
+        started = time.monotonic()
+        async with AsyncExitStack() as stack:
+            if self._places.is_in_memory:
+                await stack.enter_async_context(EventBus(self._url))  # the log is there as long as somebody uses it
+            async with EventBus(self._url) as bus:
+                await self._publish(bus)
+            if self._places.is_in_memory:
+                await self._cancel_in_the_middle()
+            else:
+                await anyio.to_thread.run_sync(self._kill_in_the_middle)
+            async with EventBus(self._url) as bus:
+                await bus.admin.remove_group_members(self._names.bank)  # else its session lasts a while, on a Kafka
+                done_before = len(await _entries(bus, self._names.savings))
+            on_progress(done_before)
+            async with build_bank(self._url, self._names, _nothing) as bus:
+                await bus.drain()
+                return await self._audit(bus, done_before, started)
+
+    async def _publish(self, bus: EventBus) -> None:
+        names = self._names
+        there = set(names.of_the_bank).intersection(await bus.admin.list_topics())
+        if there:  # of an earlier run
+            await bus.admin.delete_topics(sorted(there))
+        await bus.admin.create_topic(names.transfers, _PARTITIONS)
         transfers = (Transfer(number, 1 + number % 97) for number in range(COUNT))
-        await bus.send_many(TRANSFERS, transfers, key=lambda transfer: transfer.number)
+        await bus.send_many(names.transfers, transfers, key=lambda transfer: transfer.number)
+
+    def _kill_in_the_middle(self) -> None:
+        """Start the service, and kill it once it has sent one half of a transfer."""
+        command = [sys.executable, "-m", "eventbus.cli.demo.bank", self._names.prefix]
+        with subprocess.Popen(
+            command,
+            env={**os.environ, "EVENTBUS_URL": self._url},  # it may hold a password, and everybody sees arguments
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as service:
+            assert service.stdout is not None and service.stderr is not None
+            try:
+                is_there = service.stdout.readline()
+            finally:
+                service.kill()
+            if not is_there:
+                last = service.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
+                raise EventBusError(f"the demo's bank did not come as far as transfer {KILLED_AT}: {' '.join(last)}")
+
+    async def _cancel_in_the_middle(self) -> None:
+        is_there = anyio.Event()
+        async with _stuck_half_way(self._url, self._names, is_there.set, drain_timeout_ms=0):
+            await is_there.wait()
+
+    async def _audit(self, bus: EventBus, done_before: int, started: float) -> Bank:
+        checking, savings = self._names.checking, self._names.savings
+        debits, credits = await _entries(bus, checking), await _entries(bus, savings)
+        written = 0
+        for topic in (checking, savings):
+            written += len(await _entries(bus, topic, IsolationLevel.READ_UNCOMMITTED))
+        return Bank(
+            transfers=COUNT,
+            killed_at=KILLED_AT,
+            how="cancelled" if self._places.is_in_memory else "killed",
+            done_before=done_before,
+            debits=len(debits),
+            credits=len(credits),
+            balance=sum(entry.amount for entry in (*debits, *credits)),
+            cut_off=written - len(debits) - len(credits),
+            problems=differences(debits, credits),
+            seconds=time.monotonic() - started,
+        )
 
 
-def _kill_in_the_middle(url: str) -> None:
-    """Start the service, and kill it once it has sent one half of a transfer."""
-    command = [sys.executable, "-m", "eventbus.cli.demo.bank", url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as service:
-        assert service.stdout is not None and service.stderr is not None
-        try:
-            is_there = service.stdout.readline()
-        finally:
-            service.kill()
-        if not is_there:
-            last = service.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
-            raise EventBusError(f"the demo's bank did not come as far as transfer {KILLED_AT}: {' '.join(last)}")
-
-
-async def _serve_until_killed(url: str) -> None:
-    """What the process does that is going to be killed."""
+def _stuck_half_way(url: str, names: Names, then: Callable[[], None], **config: Any) -> EventBus:
+    """The service as it is cut off: it calls ``then`` when one half of a transfer is stored, and sends no more."""
 
     async def between(transfer: Transfer) -> None:
         if transfer.number == KILLED_AT:
-            await bus.flush()  # one half of the transfer is on disk ...
-            print("half", flush=True)
-            await anyio.sleep_forever()  # ... and the other half is never sent
+            await bus.flush()
+            then()
+            await anyio.sleep_forever()
 
-    bus = build_bank(url, between)
-    async with bus:
-        await bus.run()
+    bus = build_bank(url, names, between, **config)
+    return bus
 
 
 async def _nothing(transfer: Transfer) -> None:
     """The service as it is meant to be."""
 
 
+async def _serve_until_killed(url: str, names: Names) -> None:
+    """What the process does that is going to be killed."""
+    await _stuck_half_way(url, names, lambda: print("half", flush=True)).run()
+
+
 async def _entries(bus: EventBus, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> list[Entry]:
-    found: list[Entry] = []
     async with bus.new_consumer(topic, value=Entry, isolation=isolation) as reader:
-        while records := await reader.poll(timeout_ms=0, max_records=10_000):
-            found += [record.value for record in records]
-    return found
-
-
-async def _audit(bus: EventBus, done_before: int, seconds: float) -> Bank:
-    debits, credits = await _entries(bus, CHECKING), await _entries(bus, SAVINGS)
-    written = 0
-    for topic in (CHECKING, SAVINGS):
-        written += len(await _entries(bus, topic, IsolationLevel.READ_UNCOMMITTED))
-    bank = Bank(
-        transfers=COUNT,
-        killed_at=KILLED_AT,
-        done_before=done_before,
-        debits=len(debits),
-        credits=len(credits),
-        balance=sum(entry.amount for entry in (*debits, *credits)),
-        cut_off=written - len(debits) - len(credits),
-        problems=[],
-        seconds=seconds,
-    )
-    bank.problems = differences(debits, credits)
-    return bank
+        return [record.value async for record in reader.until_end()]
 
 
 def differences(debits: list[Entry], credits: list[Entry]) -> list[str]:
@@ -219,4 +254,4 @@ def remove_log(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(_serve_until_killed, sys.argv[1])
+    anyio.run(_serve_until_killed, os.environ["EVENTBUS_URL"], Names(sys.argv[1]))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import shutil
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
+from eventbus import EventBus
 from eventbus.cli.demo.bank import remove_log, run_bank
 from eventbus.cli.demo.display import Display, open_display
 from eventbus.cli.demo.flights import FLIGHTS, QUICK_FLIGHTS, Table, csv_path, differences, table_from_csv
-from eventbus.cli.demo.report import Places, Run, Step, print_report
+from eventbus.cli.demo.names import Places, places_of, shown_url
+from eventbus.cli.demo.report import Run, Step, print_report
 from eventbus.cli.demo.service import Outcome, Story
 from eventbus.cli.demo.warehouse import Landed, land_flights
 from eventbus.cli.output import Output
@@ -25,19 +27,20 @@ _LANDING_STOPPED = "the log is complete; landing goes on after the last whole ba
 
 def demo(args: argparse.Namespace) -> int:
     """The exit code: 0 when every table equals plain Python's, 1 when not, 130 after Ctrl-C."""
-    out, places, csv = Output.of(args), Places(Path(args.dir)), csv_path()
+    named = not args.url_is_default or "EVENTBUS_URL" in os.environ
+    out, places, csv = Output.of(args), places_of(args.dir, args.url if named else None), csv_path()
     if args.fresh:
         remove_earlier_run(places)
     with open_display(out) as display:
-        display.say(f"flights of 2013 through {places.url}")
-        story = Story(places.url, csv, QUICK_FLIGHTS if args.quick else FLIGHTS, display)
+        display.say(f"flights of 2013 through {shown_url(places.url)}")
+        story = Story(places, csv, QUICK_FLIGHTS if args.quick else FLIGHTS, display)
         run_async(story.run)
         outcome = story.outcome
         if outcome.interrupted:
             published = f"{outcome.held:,} of {story.limit:,} flights are published"
             return _interrupted(out, f"{published}, what was handled is committed")
         try:
-            bank = run_bank(places.bank, places.bank_url, display)
+            bank = run_bank(places, display)
         except KeyboardInterrupt:
             return _interrupted(out, _BANK_STOPPED)
         started = time.monotonic()
@@ -46,11 +49,13 @@ def demo(args: argparse.Namespace) -> int:
             Step("publish flights", outcome.published, outcome.publish_seconds),
             Step("validate, publish delays", outcome.delays_made, outcome.handle_seconds),
             Step("count per carrier and month", outcome.counted, outcome.count_seconds),
-            Step("transfers, killed and restarted", bank.transfers, bank.seconds),
+            Step(f"transfers, {bank.how} and restarted", bank.transfers, bank.seconds),
             Step("the same by a loop over the CSV", story.limit, time.monotonic() - started),
         ]
         landed = None
-        if not args.quick:
+        if not args.quick and places.is_in_memory:
+            display.say("  no warehouse: Spark is another process, and sees nothing of a log in memory")
+        elif not args.quick:
             landed = _land(places, outcome.held, display)
             if landed is None:
                 return _interrupted(out, _LANDING_STOPPED)
@@ -66,7 +71,7 @@ def _land(places: Places, held: int, display: Display) -> Landed | None:
     """What landing brought; None after Ctrl-C."""
     try:
         with _without_interrupts_in_the_log():
-            return land_flights(places.url, places.table, held, display)
+            return land_flights(places, held, display)
     except KeyboardInterrupt:
         return None
     except Exception as error:
@@ -113,13 +118,23 @@ def check(expected: Table, outcome: Outcome, landed: Landed | None) -> list[str]
 
 
 def remove_earlier_run(places: Places) -> None:
-    """Delete the logs and the table, and nothing else.
+    """Delete the logs and the table, and nothing else; of a log that others use, the demo's topics.
 
     Raises:
         LogLocked: another process works there.
         ConfigError: one of the directories is none of ours.
     """
-    for directory in (places.log, places.bank):
+    for directory in (places.log, places.bank) if places.given is None else (places.copy,):
         remove_log(directory)
+    if places.given is not None:
+        run_async(lambda: _delete_topics(places.url, places.names.of_flights))
     if places.table.exists():
         shutil.rmtree(places.table)
+
+
+async def _delete_topics(url: str, names: Sequence[str]) -> None:
+    """Those of them that are there; the offsets of groups go with them."""
+    async with EventBus(url) as bus:
+        there = set(names).intersection(await bus.admin.list_topics())
+        if there:
+            await bus.admin.delete_topics(sorted(there))

@@ -23,25 +23,24 @@ from eventbus.types import TopicPartition
 if TYPE_CHECKING:
     from eventbus import Delivery, EventBus, Producer
 
-TOPIC = "flights"
 PARTITIONS = 6
 
 _STEP = 500
 """Rows between two looks at the event loop: consumers run, a signal is seen."""
 
 
-async def publish(bus: EventBus, path: Path, limit: int, held: dict[int, int], bar: Bar) -> int:
-    """Publish the rows that the log does not hold yet, and return how many those were. ``held``: see `held_records`.
+async def publish(bus: EventBus, topic: str, path: Path, limit: int, held: dict[int, int], bar: Bar) -> int:
+    """Publish the rows that the topic does not hold yet, and return how many those were. ``held``: see `held_records`.
 
     Raises:
         ConfigError: the log holds something else than the rows of this file.
         StorageError: the disk refused; what is in the log is a prefix still.
     """
-    plan = _Plan(held, await _last_values(bus, held))
+    plan = _Plan(topic, held, await _last_values(bus, topic, held))
     done = sum(held.values())
     published = 0
     async with bus.new_producer() as producer:
-        sending = _Sending(producer)
+        sending = _Sending(producer, topic)
         for row in read_rows(path, limit):
             partition = plan.place(row)
             if partition is not None:
@@ -64,8 +63,9 @@ class _Sending:
     A later batch that succeeded would leave a hole, and the end offset would no longer tell what the log holds.
     """
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer, topic: str) -> None:
         self._producer = producer
+        self._topic = topic
         self._last: dict[int, Delivery] = {}
 
     async def send(self, row: Row, partition: int) -> None:
@@ -81,7 +81,7 @@ class _Sending:
 
     def _put(self, row: Row, partition: int) -> Delivery:
         return self._producer.send_nowait(
-            TOPIC, row.event, key=row.key, partition=partition, timestamp_ms=row.timestamp_ms
+            self._topic, row.event, key=row.key, partition=partition, timestamp_ms=row.timestamp_ms
         )
 
     def check(self) -> None:
@@ -91,10 +91,10 @@ class _Sending:
                 raise error
 
 
-async def held_records(bus: EventBus) -> dict[int, int]:
+async def held_records(bus: EventBus, topic: str) -> dict[int, int]:
     """How many rows each partition holds: its end offset, since nothing is ever deleted from this topic."""
-    [topic] = await bus.admin.describe_topics([TOPIC])
-    return {part.partition: part.log_end_offset for part in topic.partitions}
+    [description] = await bus.admin.describe_topics([topic])
+    return {part.partition: part.log_end_offset for part in description.partitions}
 
 
 def is_prefix(path: Path, limit: int, held: dict[int, int]) -> bool:
@@ -108,9 +108,9 @@ def is_prefix(path: Path, limit: int, held: dict[int, int]) -> bool:
     return all(held[partition] <= expected[partition] for partition in held)
 
 
-async def _last_values(bus: EventBus, held: dict[int, int]) -> dict[int, Any]:
+async def _last_values(bus: EventBus, topic: str, held: dict[int, int]) -> dict[int, Any]:
     """The last event of every partition that holds one: the proof that the log is what this program wrote."""
-    ends = {TopicPartition(TOPIC, partition): count for partition, count in held.items() if count}
+    ends = {TopicPartition(topic, partition): count for partition, count in held.items() if count}
     found: dict[int, Any] = {}
     if not ends:
         return found
@@ -129,7 +129,7 @@ class _Dealer:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._murmur2 = make_partitioner("murmur2", TOPIC, 1)
+        self._murmur2 = make_partitioner("murmur2", "flights", 1)
 
     def partition(self, row: Row) -> int:
         if row.key is None:
@@ -140,7 +140,8 @@ class _Dealer:
 class _Plan:
     """Passes over the rows that the log holds already."""
 
-    def __init__(self, held: dict[int, int], last: dict[int, Any]) -> None:
+    def __init__(self, topic: str, held: dict[int, int], last: dict[int, Any]) -> None:
+        self._topic = topic
         self._deal = _Dealer(len(held))
         self._left = dict(held)
         self._last = last
@@ -161,9 +162,8 @@ class _Plan:
             if left:
                 raise self._foreign(partition)
 
-    @staticmethod
-    def _foreign(partition: int) -> ConfigError:
+    def _foreign(self, partition: int) -> ConfigError:
         return ConfigError(
-            f"{TOPIC}-{partition} does not hold the rows of this file: something else was published there; "
-            "start over with --fresh, or choose another --dir"
+            f"{self._topic}-{partition} does not hold the rows of this file: something else was published there; "
+            "start over with --fresh, or choose another --dir or --url"
         )

@@ -7,49 +7,17 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
-from eventbus.cli.demo.bank import BANK, Bank
+from eventbus.cli.demo.bank import Bank
 from eventbus.cli.demo.flights import Table, by_carrier, csv_path, read_airlines
-from eventbus.cli.demo.publish import TOPIC
-from eventbus.cli.demo.service import DELAYS, GROUP, Outcome
+from eventbus.cli.demo.names import Places, shown_url
+from eventbus.cli.demo.service import Outcome
 from eventbus.cli.demo.warehouse import Landed
 from eventbus.cli.output import Output
 
 _SHOWN_PROBLEMS = 5
-
-
-class Places(msgspec.Struct, frozen=True):
-    """Where a demo directory keeps its things."""
-
-    root: Path
-
-    @property
-    def log(self) -> Path:
-        return self.root / "log"
-
-    @property
-    def table(self) -> Path:
-        return self.root / "warehouse" / TOPIC
-
-    @property
-    def bank(self) -> Path:
-        return self.root / "bank"
-
-    @property
-    def url(self) -> str:
-        return _url(self.log)
-
-    @property
-    def bank_url(self) -> str:
-        return _url(self.bank)
-
-
-def _url(directory: Path) -> str:
-    path = quote(str(directory), safe="/~")
-    return f"file://{path}" if directory.is_absolute() else f"file://./{path}"
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -73,7 +41,7 @@ class Run(msgspec.Struct, frozen=True):
     outcome: Outcome
     bank: Bank
     landed: Landed | None
-    """None for ``--quick``."""
+    """None for ``--quick``, and for a log in memory."""
     steps: list[Step]
     problems: list[str]
 
@@ -104,12 +72,15 @@ def print_report(out: Output, run: Run) -> None:
     sides = "running table" if run.landed is None else "running table = Spark's query"
     out.line(f"CONSERVED  {run.bank}")
     out.line(f"EQUAL      {sides} = plain Python over the CSV, all {len(run.expected)} groups of carrier and month")
-    out.line()
     # `make demo` runs the command of a virtual environment that nobody has activated.
     home = Path(sys.argv[0]).parent
     on_path = shutil.which("eventbus") is not None or not (home / "eventbus").exists()
+    commands = next_commands(run.places, landed=run.landed is not None)
+    if not commands:
+        return
+    out.line()
     out.line("try next:" if on_path else f"try next (first: export PATH={shlex.quote(str(home.absolute()))}:$PATH):")
-    for line in next_commands(run.places, landed=run.landed is not None):
+    for line in commands:
         out.line(f"  {line}")
 
 
@@ -142,8 +113,12 @@ def _print_tables(out: Output, run: Run) -> None:
 
 
 def _print_places(out: Output, run: Run) -> None:
-    files, size_bytes = _measure(run.places.log)
-    out.line(f"log        {run.places.log}: {run.outcome.held:,} flights, {files} files, {size_bytes / 1e6:.1f} MB")
+    if run.places.given is None:
+        files, size_bytes = _measure(run.places.log)
+        size = f", {files} files, {size_bytes / 1e6:.1f} MB"
+        out.line(f"log        {run.places.log}: {run.outcome.held:,} flights{size}")
+    else:
+        out.line(f"log        {shown_url(run.places.given)}: {run.outcome.held:,} flights")
     if run.landed is not None:
         files, size_bytes = run.landed.files, run.landed.size_bytes
         out.line(f"warehouse  {run.places.table}: {files} Parquet files, {size_bytes / 1e6:.1f} MB")
@@ -155,19 +130,23 @@ def _print_places(out: Output, run: Run) -> None:
 
 
 def next_commands(places: Places, *, landed: bool) -> list[str]:
-    """Commands that work on the demo's directory, typed where the demo was."""
-    url, log = shlex.quote(places.url), places.log
-    segment = shlex.quote(str(log / f"{TOPIC}-0" / "00000000000000000000.log"))
+    """Commands that work on the demo's log, typed where the demo was."""
+    names, log = places.names, places.log
+    url, bank_url = shlex.quote(shown_url(places.url)), shlex.quote(shown_url(places.bank_url))
     commands = [
-        f"eventbus topics describe {TOPIC} --url {url}",
-        f"eventbus consume {DELAYS} --from-beginning --max-messages 5 --property print.key=true --url {url}",
-        f"eventbus consume {TOPIC} --partition 0 --offset 1000 --max-messages 1 --json --url {url}",
-        f"eventbus offsets {TOPIC} --group {GROUP} --url {url}",
-        f"eventbus offsets {TOPIC} --time 2013-01-02 --url {url}",
-        f"eventbus groups describe {BANK} --url {shlex.quote(places.bank_url)}",
-        f"eventbus log verify {shlex.quote(str(log))}",
-        f"eventbus log dump {segment} | head",
+        f"eventbus topics describe {names.flights} --url {url}",
+        f"eventbus consume {names.delays} --from-beginning --max-messages 5 --property print.key=true --url {url}",
+        f"eventbus consume {names.flights} --partition 0 --offset 1000 --max-messages 1 --json --url {url}",
+        f"eventbus offsets {names.flights} --group {names.delay_maker} --url {url}",
+        f"eventbus offsets {names.flights} --time 2013-01-02 --url {url}",
+        f"eventbus groups describe {names.bank} --url {bank_url}",
     ]
+    if places.is_in_memory:
+        commands.clear()  # it is gone with the demo
+    if places.given is None:
+        segment = shlex.quote(str(log / f"{names.flights}-0" / "00000000000000000000.log"))
+        commands.append(f"eventbus log verify {shlex.quote(str(log))}")
+        commands.append(f"eventbus log dump {segment} | head")
     if landed:
         table = str(places.table)
         program = f"import pandas; print(pandas.read_parquet({table!r}).groupby('carrier').dep_delay.mean())"
@@ -184,7 +163,7 @@ def _measure(directory: Path) -> tuple[int, int]:
 def _as_json(run: Run) -> dict[str, Any]:
     outcome, landed = run.outcome, run.landed
     return {
-        "url": run.places.url,
+        "url": shown_url(run.places.url),
         "flights": outcome.held,
         "published": outcome.published,
         "delays_made": outcome.delays_made,

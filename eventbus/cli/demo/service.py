@@ -16,12 +16,10 @@ import msgspec
 from eventbus import ConsumerRecord, EventBus
 from eventbus.cli.demo.display import Bar, Display
 from eventbus.cli.demo.flights import FLIGHTS, Delay, Flight, Table, add_delay
-from eventbus.cli.demo.publish import PARTITIONS, TOPIC, held_records, is_prefix, publish
+from eventbus.cli.demo.names import Names, Places
+from eventbus.cli.demo.publish import PARTITIONS, held_records, is_prefix, publish
 from eventbus.cli.shell import until_signal
 from eventbus.types import TopicPartition
-
-DELAYS = "delays"
-GROUP = "delay-maker"
 
 _KEEP = {"retention.ms": "-1", "segment.ms": str(10 * 365 * 86_400_000)}
 """The records carry the time of their flight, in 2013: Kafka's default retention of a week would delete them, and its
@@ -50,14 +48,14 @@ class Outcome(msgspec.Struct):
     table: Table = {}
 
 
-def build_bus(url: str, on_delay: Callable[[], None]) -> EventBus:
+def build_bus(url: str, names: Names, on_delay: Callable[[], None]) -> EventBus:
     """The topics and the handler."""
     bus = EventBus(url, client_id="demo")
-    bus.topic(TOPIC, partitions=PARTITIONS, configs=_KEEP)
-    bus.topic(DELAYS, partitions=PARTITIONS, configs=_KEEP)
+    bus.topic(names.flights, partitions=PARTITIONS, configs=_KEEP)
+    bus.topic(names.delays, partitions=PARTITIONS, configs=_KEEP)
 
-    @bus.consumer(TOPIC, group=GROUP)
-    @bus.producer(DELAYS, key=lambda delay: delay.tailnum, partitioner=as_the_flight)
+    @bus.consumer(names.flights, group=names.delay_maker)
+    @bus.producer(names.delays, key=lambda delay: delay.tailnum, partitioner=as_the_flight)
     def make_delay(flight: Flight, record: ConsumerRecord) -> Delay:
         on_delay()
         return Delay(flight.carrier, flight.month, flight.tailnum, flight.dep_delay, record.partition, record.offset)
@@ -99,9 +97,9 @@ class CarrierTable:
         self.flights += 1
         add_delay(self.table, delay)
 
-    async def follow(self, bus: EventBus, on_progress: Callable[[int], None]) -> None:
+    async def follow(self, bus: EventBus, delays: str, on_progress: Callable[[int], None]) -> None:
         """Count until `until` is reached."""
-        async with bus.new_consumer(DELAYS, start="earliest", value=Delay) as consumer:
+        async with bus.new_consumer(delays, start="earliest", value=Delay) as consumer:
             while not self._finished():
                 for record in await consumer.poll(timeout_ms=_POLL_MS, max_records=_POLL_RECORDS):
                     self.add(record.value)
@@ -117,14 +115,15 @@ class CarrierTable:
 class Story:
     """One run: publish what is missing, let the handler catch up, count."""
 
-    def __init__(self, url: str, csv: Path, limit: int, display: Display) -> None:
+    def __init__(self, places: Places, csv: Path, limit: int, display: Display) -> None:
         self.outcome = Outcome()
         self.limit = limit
         """How many rows of the file; all of them when the log holds more than the slice that was asked for."""
+        self._names = places.names
         self._csv = csv
         self._display = display
         self._table = CarrierTable()
-        self._bus = build_bus(url, self._one_delay)
+        self._bus = build_bus(places.url, places.names, self._one_delay)
         self._delays_bar: Bar | None = None
         self._already_made = 0
 
@@ -135,31 +134,31 @@ class Story:
             async with until_signal() as scope:
                 await self._tell(bus)
             with anyio.CancelScope(shield=True):
-                outcome.held = sum((await held_records(bus)).values())
+                outcome.held = sum((await held_records(bus, self._names.flights)).values())
         outcome.interrupted = scope.cancel_called
         outcome.counted = self._table.flights
         outcome.doubled = self._table.doubled
         outcome.table = self._table.table
 
     async def _tell(self, bus: EventBus) -> None:
-        held = await held_records(bus)
+        held = await held_records(bus, self._names.flights)
         if not is_prefix(self._csv, self.limit, held):
             self.limit = FLIGHTS
             self._display.say("  the log holds more than the slice: going on with the whole file")
-        committed = await bus.admin.group_offsets(GROUP)
+        committed = await bus.admin.group_offsets(self._names.delay_maker)
         self._already_made = sum(offset.offset for offset in committed.values())
         publishing = self._display.bar("publish flights", self.limit, sum(held.values()))
         making = self._delays_bar = self._display.bar("flights -> delays", self.limit, self._already_made)
         counting = self._display.bar("delays -> table per carrier", self.limit)
         outcome, started = self.outcome, time.monotonic()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._table.follow, bus, counting.update)
-            outcome.published = await publish(bus, self._csv, self.limit, held, publishing)
+            tasks.start_soon(self._table.follow, bus, self._names.delays, counting.update)
+            outcome.published = await publish(bus, self._names.flights, self._csv, self.limit, held, publishing)
             outcome.publish_seconds = time.monotonic() - started
             await bus.drain()
             outcome.handle_seconds = time.monotonic() - started
             making.update(self._already_made + outcome.delays_made)
-            self._table.until = await _ends(bus)
+            self._table.until = await _ends(bus, self._names.delays)
         outcome.count_seconds = time.monotonic() - started
 
     def _one_delay(self) -> None:
@@ -168,6 +167,6 @@ class Story:
             self._delays_bar.update(self._already_made + self.outcome.delays_made)
 
 
-async def _ends(bus: EventBus) -> dict[TopicPartition, int]:
-    [topic] = await bus.admin.describe_topics([DELAYS])
-    return {TopicPartition(DELAYS, part.partition): part.log_end_offset for part in topic.partitions}
+async def _ends(bus: EventBus, topic: str) -> dict[TopicPartition, int]:
+    [description] = await bus.admin.describe_topics([topic])
+    return {TopicPartition(topic, part.partition): part.log_end_offset for part in description.partitions}

@@ -11,7 +11,8 @@ import msgspec
 
 from eventbus.cli.demo.display import Display
 from eventbus.cli.demo.flights import Departures, Flight, Group, Table
-from eventbus.cli.demo.publish import TOPIC
+from eventbus.cli.demo.names import Places
+from eventbus.cli.shell import run_async
 
 
 class Landed(msgspec.Struct):
@@ -30,8 +31,12 @@ class Landed(msgspec.Struct):
     """Spark's own averages."""
 
 
-def land_flights(url: str, to: Path, held: int, display: Display) -> Landed:
-    """Land what the table lacks, a directory per month; then ask for flights and mean delay by carrier and month."""
+def land_flights(places: Places, held: int, display: Display) -> Landed:
+    """Land what the table lacks, a directory per month; then ask for flights and mean delay by carrier and month.
+
+    Spark reads directories: a log that is none is mirrored into one first.
+    """
+    url, to = places.url if places.is_a_file else _mirrored(places, held, display), places.table
     # spark_sinks stands above eventbus, which never imports it: the step is looked up by name, as commands are.
     sinks: Any = import_module("spark_sinks")
     display.say("  starting Spark in this process ...")
@@ -45,7 +50,7 @@ def land_flights(url: str, to: Path, held: int, display: Display) -> Landed:
     with sinks.spark_session("eventbus demo", conf=quick_start, log_level="OFF") as spark:
         report = sinks.land(
             url,
-            TOPIC,
+            places.names.flights,
             str(to),
             schema=Flight,
             partition_by="month",
@@ -65,6 +70,21 @@ def land_flights(url: str, to: Path, held: int, display: Display) -> Landed:
         table={Group(row[0], row[1]): Departures(row[2], row[3], row[4] or 0) for row in rows},
         means={Group(row[0], row[1]): row[5] for row in rows},
     )
+
+
+def _mirrored(places: Places, held: int, display: Display) -> str:
+    """The URL of a directory that holds the flights; what an earlier run has copied is not copied again."""
+    from eventbus.mirror import Mirror
+
+    bar = display.bar("mirror -> copy", held)
+
+    async def copy() -> None:
+        async with Mirror(places.url, places.copy_url, topics=[places.names.flights], groups=None) as mirror:
+            await mirror.copy()
+
+    run_async(copy)
+    bar.update(held)
+    return places.copy_url
 
 
 QUERY = """

@@ -1,0 +1,122 @@
+"""What the demo calls its topics and groups, and where things are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+
+class Names(msgspec.Struct, frozen=True):
+    """Topics and groups. In a log of its own they have plain names; in one that others use they begin with ``demo-``,
+    so that nothing of theirs is met, and what the demo deletes is the demo's."""
+
+    prefix: str = ""
+
+    @property
+    def flights(self) -> str:
+        return f"{self.prefix}flights"
+
+    @property
+    def delays(self) -> str:
+        return f"{self.prefix}delays"
+
+    @property
+    def delay_maker(self) -> str:
+        """The group of the handler between the two."""
+        return f"{self.prefix}delay-maker"
+
+    @property
+    def transfers(self) -> str:
+        return f"{self.prefix}transfers"
+
+    @property
+    def checking(self) -> str:
+        return f"{self.prefix}checking"
+
+    @property
+    def savings(self) -> str:
+        return f"{self.prefix}savings"
+
+    @property
+    def bank(self) -> str:
+        """The group of the service between transfers and accounts."""
+        return f"{self.prefix}bank"
+
+    @property
+    def of_flights(self) -> tuple[str, ...]:
+        return self.flights, self.delays
+
+    @property
+    def of_the_bank(self) -> tuple[str, ...]:
+        return self.transfers, self.checking, self.savings
+
+
+OWN, SHARED = Names(), Names("demo-")
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Where a demo keeps its things: in a directory, or its records in the log that ``--url`` names."""
+
+    root: Path
+    given: str | None = None
+    """The log's URL; None: two logs of the demo's own, below ``root``."""
+
+    @property
+    def names(self) -> Names:
+        return OWN if self.given is None else SHARED
+
+    @property
+    def is_a_file(self) -> bool:
+        """Whether other programs can read the log's directory."""
+        return self.url.startswith("file:")
+
+    @property
+    def is_in_memory(self) -> bool:
+        return self.url.startswith("memory:")
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log"
+
+    @property
+    def bank(self) -> Path:
+        return self.root / "bank"
+
+    @property
+    def copy(self) -> Path:
+        """What Spark reads of a log that is no directory."""
+        return self.root / "copy"
+
+    @property
+    def table(self) -> Path:
+        return self.root / "warehouse" / "flights"
+
+    @property
+    def url(self) -> str:
+        return self.given or _url(self.log)
+
+    @property
+    def bank_url(self) -> str:
+        return self.given or _url(self.bank)
+
+    @property
+    def copy_url(self) -> str:
+        return _url(self.copy)
+
+
+def places_of(directory: str, url: str | None) -> Places:
+    """A bare ``memory://`` gets a name: the demo's buses are to meet in one log."""
+    return Places(Path(directory), "memory://demo" if url == "memory://" else url)
+
+
+def shown_url(url: str) -> str:
+    """Without the passwords that a URL's query may hold."""
+    return re.sub(r"(?<=[?&])([^=&]*(?:password|secret)[^=&]*)=[^&]*", r"\1=...", url)
+
+
+def _url(directory: Path) -> str:
+    path = quote(str(directory), safe="/~")
+    return f"file://{path}" if directory.is_absolute() else f"file://./{path}"
