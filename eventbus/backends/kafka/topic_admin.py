@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
+from confluent_kafka import OFFSET_INVALID, KafkaException, TopicCollection
 from confluent_kafka import IsolationLevel as ClientIsolation
-from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka import admin as untyped_admin
 
@@ -298,7 +298,7 @@ class TopicAdmin:
             errors.clear()
             for where, future in self._ask_offsets(missing, isolation, min(seconds, self._seconds)).items():
                 try:
-                    result = self._result(future, f"the offsets of {where}")
+                    result = _answered(self._result(future, f"the offsets of {where}"), where)
                 except KafkaError as error:
                     if not error.retriable or isinstance(error, UnknownTopicOrPartition):
                         raise
@@ -331,9 +331,16 @@ def _offset_spec(when: int) -> Any:
     return kafka.OffsetSpec.max_timestamp() if when == MAX_TIMESTAMP else kafka.OffsetSpec.for_timestamp(when)
 
 
+def _answered(result: Any, where: TopicPartition) -> Any:
+    """What a leader said. librdkafka gives OFFSET_INVALID, and no error, where it found none to ask."""
+    if result.offset == OFFSET_INVALID:
+        raise RequestTimedOut(f"the offsets of {where}: it has no leader that can be asked")
+    return result
+
+
 def _offset_or_none(future: Future[Any]) -> int:
     try:
-        return max(future.result().offset, -1)  # librdkafka's -1001: nobody was asked
+        return max(future.result().offset, -1)  # OFFSET_INVALID: see `_answered`
     except KafkaException:
         return -1
 
