@@ -8,7 +8,7 @@ Each page is one test with a folder of its own, its blocks run from top to botto
   Commands that start with ``eventbus``, ``python`` or a small Unix tool are run and must succeed; ``make``, ``pip`` and
   the like are not run; a command of neither kind fails the test. A shown ``^C`` means: wait for the lines before it,
   then interrupt. A command that ends with ``&`` goes on beside the rest of its page, once the shown lines came; it is
-  interrupted at the page's end. Port 9092 stands for a free one.
+  interrupted at the page's end. Ports 9092 and 9093 stand for free ones.
 - Shown output is compared loosely: digits may be others, blanks may differ, ``...`` stands for anything, lines may be
   left out.
 - ``js`` and ``properties``: saved under the name in the first line (``// name.cjs``, ``# name.properties``), for the
@@ -42,7 +42,7 @@ RUN = {"eventbus", "python", "echo", "printf", "cat", "head", "tail", "ls", "seq
 RUN |= {"kcat", "node", "kafka-topics.sh", "kafka-console-consumer.sh", "kafka-consumer-groups.sh"}
 NOT_RUN = {"make", "pip", "git", "cd", "apt", "apt-get", "brew", "docker", "uv", "source", "sudo"}
 TIMEOUT_S = 60
-STANDARD_PORT = "9092"
+STANDARD_PORTS = ("9092", "9093")
 
 FENCE = re.compile(r"(?:^<!-- *(?P<mark>[^\n]*?) *-->\n)?^```(?P<kind>\w+)[^\n]*\n(?P<body>.*?)^```$", re.M | re.S)
 RUNNER = """
@@ -121,7 +121,7 @@ class Page:
         self.folder = folder
         self.base_dependencies = base_dependencies
         self.previous = ""
-        self.port = str(free_port())
+        self.ports = {port: str(free_port()) for port in STANDARD_PORTS}
         self.beside: list[tuple[subprocess.Popen[str], str]] = []
         keep = {name: value for name, value in os.environ.items() if not name.startswith("EVENTBUS_")}
         others = programs.environment()
@@ -144,6 +144,9 @@ class Page:
             for process, where in self.beside:
                 rest = self.rest_of(process)
                 assert process.returncode in (0, 130, -signal.SIGINT), f"{where}: {process.returncode}\n{rest}"
+
+    def on_free_ports(self, text: str) -> str:
+        return re.sub(r"\b909[23]\b", lambda found: self.ports[found[0]], text)
 
     def run_blocks(self) -> None:
         for position, block in enumerate(self.blocks):
@@ -168,7 +171,7 @@ class Page:
     def run_python(self, block: Block, later: str) -> None:
         code = self.previous + block.body if block.mark == "continues" else block.body
         self.previous = code
-        code = code.replace(STANDARD_PORT, self.port)
+        code = self.on_free_ports(code)
         named = re.match(r"# ([\w/]+)\.py\n", block.body)
         name = named[1] if named else f"block_line_{block.line}"
         path = self.folder / f"{name}.py"
@@ -181,12 +184,12 @@ class Page:
     def save_file(self, block: Block) -> None:
         named = re.match(r"(?://|#) ([\w.]+)\n", block.body)
         assert named, f"line {block.line}: a file's first line is its name, as in // name.cjs"
-        (self.folder / named[1]).write_text(block.body.replace(STANDARD_PORT, self.port), "utf-8")
+        (self.folder / named[1]).write_text(self.on_free_ports(block.body), "utf-8")
 
     def run_command(self, command: Command, where: str) -> None:
-        text = command.text.replace(STANDARD_PORT, self.port)
+        text = self.on_free_ports(command.text)
         if text.startswith("eventbus serve") and "--port" not in text and "--listener" not in text:
-            text = text.replace("eventbus serve", f"eventbus serve --port {self.port}", 1)
+            text = text.replace("eventbus serve", f"eventbus serve --port {self.ports[STANDARD_PORTS[0]]}", 1)
         command = Command(text.removesuffix("&").rstrip(), command.shown)
         if text.endswith("&"):
             self.leave_beside(command, where)

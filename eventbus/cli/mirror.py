@@ -162,11 +162,11 @@ async def _shown(work: Mirror, out: Output, follow: bool) -> AsyncGenerator[None
 async def _lines(progress: Progress, out: Output, follow: bool) -> None:
     import anyio
 
-    said, said_at = 0, anyio.current_time()
+    said, said_at = -1 if follow else 0, anyio.current_time()
     while True:
         await anyio.sleep(_LOOK_SECONDS)
         waited = anyio.current_time() - said_at
-        has_all = follow and not progress.lag and waited > _CAUGHT_UP_SECONDS
+        has_all = follow and progress.looks and not progress.lag and waited > _CAUGHT_UP_SECONDS
         if progress.copied != said and (has_all or waited > _LINE_SECONDS):
             rest = f"{progress.lag:,} to go" if progress.lag else "all there is"
             out.note(f"{progress.copied:,} record(s) copied, {rest}")

@@ -30,6 +30,7 @@ class _Sent(NamedTuple):
     where: TopicPartition
     source: int
     length: int
+    size_bytes: int
     handles: list[Delivery]
     """Of each; or of the first and the last."""
 
@@ -112,8 +113,7 @@ class Writer:
                     await self._put(add, key, value, of_record, time_ms)
             size_bytes += len(key or b"") + len(value or b"")
         self.size_bytes += size_bytes
-        self._progress.of(where).copied_bytes += size_bytes
-        self._sent.append(_Sent(where, fetched.offsets[begin], end - begin, handles))
+        self._sent.append(_Sent(where, fetched.offsets[begin], end - begin, size_bytes, handles))
 
     async def _put(
         self, put: Callable[..., T], key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int
@@ -151,7 +151,9 @@ class Writer:
         touched = dict.fromkeys(one.where for one in sent)
         await self.save([entry for where in touched for entry in self._journal.grown(where)])
         for one in sent:
-            self._progress.of(one.where).copied += one.length
+            progress = self._progress.of(one.where)
+            progress.copied += one.length
+            progress.copied_bytes += one.size_bytes
         return {}
 
     async def save(self, entries: Iterable[Entry]) -> None:
