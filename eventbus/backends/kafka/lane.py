@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 RECORD_OVERHEAD_BYTES = 128
 """More than the lengths and deltas around one record, and its batch's header, ever take."""
-_LOOK_EVERY = 256
-"""Records handed over between two looks at the reports. A power of two."""
+_LOOK_MASK = 0xFF
+"""Of a batch, every 256th record has the event loop look at the reports."""
 
 Given = tuple[str, bytes | None, bytes | None, int, Report, None, int, list[Any] | None]
 """The arguments of librdkafka's ``produce``, in its order; by position, for names cost a third of the call."""
@@ -30,7 +30,7 @@ Given = tuple[str, bytes | None, bytes | None, int, Report, None, int, list[Any]
 class Lane:
     """Records of one partition keep their order, also when librdkafka cannot take them yet: then they are held here."""
 
-    __slots__ = ("_batch", "_held", "_large_bytes", "_look", "_produce", "_producer", "_tell", "partition", "topic")
+    __slots__ = ("_batch", "_held", "_large_bytes", "_produce", "_producer", "_tell", "partition", "topic")
 
     def __init__(self, producer: KafkaProducer, topic: str, partition: int) -> None:
         self._producer = producer
@@ -38,22 +38,32 @@ class Lane:
         self._batch: RecordBatch | None = None
         self._tell: Report = _nobody
         self._produce: Callable[..., None] = _nobody
-        self._look: Callable[[], None] = _nobody
         self._held: deque[Given] = deque()
         self.topic = topic
         self.partition = partition
+
+    # The next two are alike on purpose: a call for what they share would cost a tenth of each.
 
     def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> Delivery:
         """Hand a record to librdkafka and give its handle. The hot path of `send_nowait`."""
         batch = self._batch
         if batch is None:
             batch = self._open()
-        index = batch.count
-        delivery = RecordDelivery(batch, index, timestamp_ms)
-        self._add(key, value, headers, timestamp_ms, delivery)
-        batch.count = index + 1
-        if index & (_LOOK_EVERY - 1) == _LOOK_EVERY - 1:
-            self._look()
+        large_bytes = self._large_bytes
+        if headers or not timestamp_ms or (value and len(value) > large_bytes) or (key and len(key) > large_bytes):
+            self._check(key, value, headers, timestamp_ms)
+        count = batch.count + 1
+        delivery = RecordDelivery(batch, count, timestamp_ms)
+        packed = list(headers) if headers else None
+        try:
+            self._produce(self.topic, value, key, self.partition, delivery.tell, None, timestamp_ms, packed)
+        except (BufferError, KafkaException) as failure:
+            self._not_taken(
+                failure, (self.topic, value, key, self.partition, delivery.tell, None, timestamp_ms, packed)
+            )
+        batch.count = count
+        if not count & _LOOK_MASK:
+            self._producer.look()
         return delivery
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> BatchDelivery:
@@ -61,10 +71,18 @@ class Lane:
         batch = self._batch
         if batch is None:
             batch = self._open()
-        self._add(key, value, headers, timestamp_ms, self._tell)
-        batch.count += 1
-        if not batch.count & (_LOOK_EVERY - 1):
-            self._look()
+        large_bytes = self._large_bytes
+        if headers or not timestamp_ms or (value and len(value) > large_bytes) or (key and len(key) > large_bytes):
+            self._check(key, value, headers, timestamp_ms)
+        count = batch.count + 1
+        packed = list(headers) if headers else None
+        try:
+            self._produce(self.topic, value, key, self.partition, self._tell, None, timestamp_ms, packed)
+        except (BufferError, KafkaException) as failure:
+            self._not_taken(failure, (self.topic, value, key, self.partition, self._tell, None, timestamp_ms, packed))
+        batch.count = count
+        if not count & _LOOK_MASK:
+            self._producer.look()
         return batch
 
     async def send(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> RecordMetadata:
@@ -83,20 +101,12 @@ class Lane:
         """The first record of this turn of the event loop."""
         batch = self._batch = self._producer.open_batch(self)
         self._tell = batch.tell
-        self._look = self._producer.client.look
         self._produce = self._hold if self._held or self._producer.is_held else self._producer.client.handle.produce
         return batch
 
-    def _add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, report: Report) -> None:
-        large_bytes = self._large_bytes
-        if headers or (value and len(value) > large_bytes) or (key and len(key) > large_bytes) or not timestamp_ms:
-            self._check(key, value, headers, timestamp_ms)
-        packed = list(headers) if headers else None
-        try:
-            self._produce(self.topic, value, key, self.partition, report, None, timestamp_ms, packed)
-        except (BufferError, KafkaException) as failure:
-            self._producer.not_taken(self, failure, value, key)  # it raises, unless the lane is held from here on
-            self._hold(self.topic, value, key, self.partition, report, None, timestamp_ms, packed)
+    def _not_taken(self, failure: BufferError | KafkaException, given: Given) -> None:
+        self._producer.not_taken(self, failure, given[1], given[2])  # it raises, unless the lane is held from here on
+        self._hold(*given)
 
     def _check(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> None:
         self._producer.check_size(self, key, value, headers)
@@ -108,7 +118,7 @@ class Lane:
     def seal(self) -> int:
         """The turn of the event loop is over: how many records it brought."""
         batch, self._batch = self._batch, None
-        self._produce = self._look = _nobody  # a client that is replaced must not be kept alive by this
+        self._produce = _nobody  # a client that is replaced must not be kept alive by this
         if batch is None:
             return 0
         batch.seal()

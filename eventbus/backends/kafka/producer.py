@@ -82,6 +82,8 @@ class KafkaProducer:
         """Lanes with records that wait for room."""
         self._unlooked_count = 0
         """Records since the last look at the reports."""
+        self._is_busy = False
+        """The event loop takes the reports, not the client's thread."""
         self._closed = False
         self._leaving = threading.Event()
         """Nobody waits any more for what a thread looks up."""
@@ -182,9 +184,25 @@ class KafkaProducer:
         lanes, self._open = self._open, []
         for lane in lanes:
             self._unlooked_count += lane.seal()
-        if self._unlooked_count >= _LOOK_EVERY and not self.is_held:
-            self._unlooked_count = 0
+        if self._unlooked_count >= _LOOK_EVERY:
+            self.look()
+        if self._is_busy:
+            self.loop.later(self._rest)
+
+    def look(self) -> None:
+        """Many records are handed over: take the reports of others in between."""
+        self._unlooked_count = 0
+        if not self.client.is_stopped:
+            if not self._is_busy:
+                self._is_busy = True
+                self.client.claim()
             self.client.look()
+
+    def _rest(self) -> None:
+        """A turn of the event loop later: unless it goes on like that, the thread takes the reports again."""
+        if self._is_busy and not self._open:
+            self._is_busy = False
+            self.client.rest()
 
     def not_taken(
         self, lane: Lane, failure: BufferError | KafkaException, value: bytes | None, key: bytes | None

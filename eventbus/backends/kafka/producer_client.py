@@ -37,6 +37,8 @@ class ProducerClient:
         except KafkaException as failure:
             raise config_refused(failure) from None
         self.is_stopped = False
+        self._may_poll = threading.Event()
+        self._may_poll.set()
         self._patience_seconds = 0.0
         self._when_gone: Callable[[], object] | None = None
         threading.Thread(target=self._serve, name="eventbus-kafka-producer", daemon=True).start()
@@ -47,11 +49,19 @@ class ProducerClient:
         if error.fatal() or error.code() == ClientError._FATAL:
             self._on_fatal(self, error)
 
-    def look(self, wait_seconds: float = 0) -> None:
-        """Take the reports that are there. In the event loop too, without waiting, while it hands over many records.
+    def claim(self) -> None:
+        """The event loop hands over many records, and takes the reports itself, until `rest`.
 
         There it costs nothing; the thread would have to win the interpreter's lock from the loop once for each report.
         """
+        self._may_poll.clear()
+
+    def rest(self) -> None:
+        """The thread takes them again."""
+        self._may_poll.set()
+
+    def look(self, wait_seconds: float = 0) -> None:
+        """Take the reports that are there."""
         try:
             self.handle.poll(wait_seconds)
         except KafkaException as failure:  # a fatal error, which whoever uses the producer is told of
@@ -59,6 +69,7 @@ class ProducerClient:
 
     def _serve(self) -> None:
         while not self.is_stopped:
+            self._may_poll.wait()
             self.look(_POLL_SECONDS)
         self._until_empty(self._patience_seconds)
         with contextlib.suppress(KafkaException):
@@ -79,3 +90,4 @@ class ProducerClient:
         self._patience_seconds = patience_seconds
         self._when_gone = when_gone
         self.is_stopped = True
+        self._may_poll.set()

@@ -23,8 +23,8 @@ logger = logging.getLogger("eventbus.producer")
 Report = Callable[[ClientError | None, Any], None]
 """(error, message): the message only with success."""
 
-_NOT_TOLD = -2
-"""In place of an offset. (-1 is one that nobody knows: with acks=0.)"""
+_NOT_TOLD = -1
+"""In place of an offset."""
 _GIVEN_UP = frozenset((ClientError._PURGE_QUEUE, ClientError._PURGE_INFLIGHT, ClientError._FATAL))
 """What became of a record when its client failed, or was closed: that says nothing of why."""
 
@@ -55,7 +55,8 @@ class RecordBatch(BatchDelivery):
         if error is not None:
             self.first_failure = self.first_failure or error
         elif self.some_offset < 0:
-            self.some_offset = _offset(message)
+            offset = message.offset()
+            self.some_offset = -1 if offset is None else offset
         told = self.told
         told.append(None)
         if self.is_sealed and len(told) == self.count:
@@ -95,25 +96,22 @@ class RecordBatch(BatchDelivery):
 
 
 class RecordDelivery(Delivery):
-    """The handle of one record: of a batch some may fail, and their offsets need not follow one another.
+    """The handle of one record: of a batch some may fail, and their offsets need not follow one another."""
 
-    It is its own report: librdkafka calls it with the record's outcome.
-    """
-
-    offset: int = _NOT_TOLD
+    offset: int | None = _NOT_TOLD
+    """None: nobody knows it, with acks=0."""
     failure: ClientError | None = None
 
-    def __call__(self, error: ClientError | None, message: Message) -> None:
-        """The hot path of `send_nowait`, once the record is stored."""
-        batch = cast("RecordBatch", self.batch)
+    def tell(self, error: ClientError | None, message: Message) -> None:
+        """The outcome of the record. The hot path of `send_nowait`, once it is stored."""
+        batch: Any = self.batch
         if error is None:
-            offset = message.offset()
-            self.offset = -1 if offset is None else offset
+            self.offset = offset = message.offset()
             kind, time_ms = message.timestamp()
             if kind == TIMESTAMP_LOG_APPEND_TIME:
                 self.timestamp_ms = time_ms
-            if batch.some_offset < 0:
-                batch.some_offset = self.offset
+            if batch.some_offset < 0 and offset is not None:
+                batch.some_offset = offset
         else:
             self.failure = error
             batch.first_failure = batch.first_failure or error
@@ -134,11 +132,14 @@ class RecordDelivery(Delivery):
         batch = self.batch
         if not batch.done:
             raise RuntimeError("the record is still on its way: await the delivery, or flush the producer first")
-        if self.offset < 0:
+        offset = self.offset
+        if offset is None:
+            offset = -1
+        elif offset < 0:
             error = self.exception()
-            if error is not None:
-                raise error
-        return RecordMetadata(batch.topic, batch.partition, self.offset, self.timestamp_ms)
+            assert error is not None, "a record that was not stored has an error"
+            raise error
+        return RecordMetadata(batch.topic, batch.partition, offset, self.timestamp_ms)
 
     def add_callback(self, on_delivery: OnDelivery) -> None:
         def call() -> None:
@@ -146,9 +147,3 @@ class RecordDelivery(Delivery):
             on_delivery(None if error is not None else self.result(), error)
 
         self.batch.when_done(call)
-
-
-def _offset(message: Message) -> int:
-    """-1 with acks=0: nobody says."""
-    offset = message.offset()
-    return -1 if offset is None else offset
