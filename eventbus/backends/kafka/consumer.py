@@ -31,6 +31,9 @@ _MOST_IDLE_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
 _PAUSED_SECONDS = 0.05
 """How long to wait for a partition to be resumed before librdkafka is polled again while all are paused."""
+_MOVING = (14, 16)
+"""What a broker answers that is just becoming the group's coordinator, or is it no more; librdkafka hands it through."""
+_MOVING_SECONDS = 30.0
 _STABLE_SECONDS = 0.1
 """How long to wait before asking again for offsets that an open transaction holds."""
 
@@ -480,7 +483,14 @@ class KafkaConsumer:
         if self._config.group is None:
             raise ConfigError("commit needs a group: open the consumer with group=...")
         wanted = dict(offsets)
-        await self._in_thread(lambda: self._member.commit(wanted))
+        deadline = self._timers.current_time() + _MOVING_SECONDS
+        while True:
+            try:
+                return await self._in_thread(lambda: self._member.commit(wanted))
+            except KafkaError as error:
+                if error.code not in _MOVING or self._timers.current_time() > deadline:
+                    raise
+            await self._timers.sleep(_STABLE_SECONDS)
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         if self._config.group is None:

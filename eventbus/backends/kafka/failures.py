@@ -62,6 +62,13 @@ _LOCAL: dict[int, type[EventBusError]] = {
     ClientError.TOPIC_EXCEPTION: InvalidTopic,
     ClientError.MSG_SIZE_TOO_LARGE: RecordTooLarge,
 }
+_MISSING = {
+    ClientError.TOPIC_AUTHORIZATION_FAILED: "Write on the topic to send to it, Read to consume it, Describe for both",
+    ClientError.GROUP_AUTHORIZATION_FAILED: "Read on the group to join it and to commit, Describe to look at it",
+    ClientError.CLUSTER_AUTHORIZATION_FAILED: "Write on the topic to send to it, Alter on the cluster to manage it",
+    ClientError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write on the transactional id",
+}
+"""What a user who is refused may lack; the brokers do not say it."""
 
 
 def error_of(error: ClientError, what: str) -> EventBusError:
@@ -69,6 +76,9 @@ def error_of(error: ClientError, what: str) -> EventBusError:
     text = f"{what}: {error.str()}"
     if error.code() == ClientError._FATAL:
         error = _cause(error)
+    missing = _MISSING.get(error.code())
+    if missing is not None:
+        text = f"{text} (the user that this process logs in as needs an ACL: {missing}; see `eventbus acls --help`)"
     kind = _LOCAL.get(error.code())
     if kind is not None:
         return kind(text)
@@ -79,7 +89,7 @@ def error_of(error: ClientError, what: str) -> EventBusError:
 
 def _cause(fatal: ClientError) -> ClientError:
     """What made a client useless: its error says so in words alone."""
-    for code in (ClientError.FENCED_INSTANCE_ID, ClientError.PRODUCER_FENCED, ClientError._FENCED):
+    for code in (ClientError.FENCED_INSTANCE_ID, ClientError.PRODUCER_FENCED, ClientError._FENCED, *_MISSING):
         known = ClientError(code)
         if known.str() in fatal.str():
             return known

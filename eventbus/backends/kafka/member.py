@@ -310,7 +310,8 @@ class Member:
         elif code == ClientError._AUTO_OFFSET_RESET and where is not None:
             if where in self._placed:
                 arrival.out_of_range.append(where)
-        elif code in _PASSING:
+        elif code in _PASSING or (code == ClientError.GROUP_AUTHORIZATION_FAILED and self.config.group is None):
+            # Without a group, librdkafka asks for the coordinator of one that nobody meant.
             logger.debug("librdkafka: %s", error.str())
         else:
             what = f"{where} cannot be read" if where is not None else f"group {self.config.group!r}"

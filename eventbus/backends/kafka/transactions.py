@@ -113,6 +113,9 @@ class KafkaTransactions:
             error = raised(failure, what)
             self._lose(error)
             raise error from None
+        except RequestTimedOut:
+            self._producer.reopen()  # the next try begins anew: this client may yet be let in, and refuse to ask again
+            raise
 
     def begin(self) -> None:
         self._require(_State.READY, "begin a transaction")
@@ -309,7 +312,8 @@ class KafkaTransactions:
     async def _until_answered(self, call: Callable[[], object]) -> float:
         """Call into librdkafka, again after an error that may pass; how long it took, infinity: it was called again.
 
-        Raises its error, or RequestTimedOut.
+        Raises its error, or RequestTimedOut; this also when it did after all what it had been too slow for, and says only
+        that it cannot be asked for now.
         """
         timers = self._producer.backend.timers
         deadline = timers.current_time() + self._producer.config.max_block_ms / 1000
@@ -320,6 +324,8 @@ class KafkaTransactions:
                 return took_seconds if once else math.inf
             except KafkaException as failure:
                 error = client_error(failure)
+                if error.code() == ClientError._STATE and not once:
+                    raise RequestTimedOut(f"it was too slow to say what became of it: {error.str()}") from failure
                 if not error.retriable() or error.fatal() or error.txn_requires_abort():
                     raise
                 if timers.current_time() > deadline:
