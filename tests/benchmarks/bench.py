@@ -1,6 +1,7 @@
 """Measure the figures of docs/benchmarks.md beside their peers and print one table.
 
-python tests/benchmarks/bench.py [--wire] [--quick] [--only E1,G4] [--rounds 5] [--dir FOLDER] [--markdown PAGE]
+python tests/benchmarks/bench.py [--wire | --kafka] [--quick] [--only E1,G4] [--rounds 5] [--dir FOLDER]
+                                  [--markdown PAGE]
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import platform
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import bus
@@ -17,11 +19,14 @@ import core
 import groups
 import growth
 import handlers
+import kafka_consume
+import kafka_produce
 import peers
 import transactions
 import wire
-from figures import FIGURES, WIRE_FIGURES
+from figures import FIGURES, KAFKA_FIGURES, WIRE_FIGURES
 from harness import CASES, Row, judge, markdown_table, plain_table, run_cases, run_here
+from kafka_broker import one_broker
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
@@ -43,6 +48,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small sizes and one round: does it all run?")
     parser.add_argument("--only", default="", help="figures to measure, by id: E1,G4")
     parser.add_argument("--wire", action="store_true", help="the figures of `eventbus serve`, beside Apache Kafka")
+    parser.add_argument("--kafka", action="store_true", help="the figures of kafka://, beside confluent-kafka itself")
     parser.add_argument("--rounds", type=int, help="rounds of every case (default: 5; 1 with --quick)")
     parser.add_argument(
         "--dir", help="folder to write in; name a disk, not a memory file system (default: the system's)"
@@ -70,12 +76,12 @@ def main() -> None:
         run_here(chosen.child, chosen.n)
         return
     wanted = {name.strip().lower() for name in chosen.only.split(",") if name.strip()}
-    known = WIRE_FIGURES if chosen.wire else FIGURES
+    known = KAFKA_FIGURES if chosen.kafka else WIRE_FIGURES if chosen.wire else FIGURES
     figures = [figure for figure in known if not wanted or figure.id.lower() in wanted]
     if not figures:
         sys.exit(f"no figure {chosen.only!r}; there are {', '.join(figure.id for figure in known)}")
     places = [place for figure in figures for place in (figure.ours, figure.beside) if place]
-    names = list(dict.fromkeys(place.partition(":")[0] for place in places))
+    names = list(dict.fromkeys(place.rpartition(":")[0] for place in places))
     unknown = [name for name in names if name not in CASES]
     if unknown:
         sys.exit(f"figures.py names cases that do not exist: {unknown}")
@@ -88,11 +94,9 @@ def main() -> None:
             print(text, file=sys.stderr, flush=True)
 
     begin = time.monotonic()
-    rows = [
-        judge(figure, outcomes)
-        for outcomes in [run_cases(__file__, names, rounds, chosen.quick, say)]
-        for figure in figures
-    ]
+    with one_broker() if chosen.kafka else nullcontext():
+        outcomes = run_cases(__file__, names, rounds, chosen.quick, say)
+    rows = [judge(figure, outcomes) for figure in figures]
     say("")
     size = "small sizes (--quick)" if chosen.quick else "full sizes"
     head = (

@@ -305,3 +305,38 @@ WIRE_FIGURES = [
     Figure("G3", "CPU of a record, 1,000 partitions / 1", "serve partitions:growth", None, 3, 2, True, "x"),
 ]
 """Of `eventbus serve`, beside a real Apache Kafka: ``bench.py --wire``."""
+
+_BARE_IN, _BARE_OUT, _BARE_BOTH = "confluent-kafka consume", "confluent-kafka produce", "confluent-kafka end to end"
+KAFKA_FIGURES = [
+    Figure("C1", "consume, a handler", "kafka:// consume:consume", f"{_BARE_IN}:consume", 0.2, 0.8),
+    Figure("C1l", "consume, lists of 100", "kafka:// consume in lists:consume", f"{_BARE_IN}:consume", 0.2, 0.8),
+    Figure("C1u", "CPU of a million", "kafka:// consume:CPU s/M", f"{_BARE_IN}:CPU s/M", 3, 1.25, True, "s/M"),
+    Figure("C2", "end to end, p50", "kafka:// end to end:p50 us", f"{_BARE_BOTH}:p50 us", 2, 1.2, True, "us"),
+    Figure("C2t", "the same, p99", "kafka:// end to end:p99 us", f"{_BARE_BOTH}:p99 us", 2, 1.2, True, "us"),
+    Figure("H2a", "consume / FastStream", "kafka:// consume:consume", "faststream aiokafka consume:consume", 8, 25),
+    Figure("H2c", "the same, confluent", "kafka:// consume:consume", "faststream confluent consume:consume", 8, 25),
+    Figure("P1", "send_many", "kafka:// send_many:produce", f"{_BARE_OUT}:produce", 0.2, 0.8),
+    Figure("P1n", "send_nowait, a handle each", "kafka:// send_nowait:produce", f"{_BARE_OUT}:produce", 0.2, 0.8),
+    Figure(
+        "P1u",
+        "CPU of a million",
+        "kafka:// send_many:produce CPU s/M",
+        f"{_BARE_OUT}:produce CPU s/M",
+        3,
+        1.25,
+        True,
+        "s/M",
+    ),
+    *[
+        Figure(
+            f"H3{letter}",
+            f"awaited publishes, {tasks}",
+            f"kafka:// awaited:{tasks}",
+            f"confluent AIOProducer awaited:{tasks}",
+            0.8,
+            1.1,
+        )
+        for letter, tasks in zip("abcd", ("1 task", "100 tasks", "1,000 tasks", "10,000 tasks"), strict=True)
+    ],
+]
+"""Of ``kafka://``, beside the client it stands on and FastStream: ``bench.py --kafka``."""

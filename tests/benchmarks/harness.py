@@ -178,7 +178,7 @@ class Row(NamedTuple):
 
 def spread(outcomes: dict[str, Outcome], place: str) -> Spread | str:
     """The spread of a "case:number" over the rounds, or why there is none."""
-    name, _, number = place.partition(":")
+    name, _, number = place.rpartition(":")
     outcome = outcomes[name]
     values = [numbers[number] for numbers in outcome.rounds if number in numbers]
     return Spread.of(values) if values else outcome.skipped or f"{name} gave no {number}"
@@ -246,7 +246,7 @@ def cells(row: Row) -> list[str]:
         figure.id,
         figure.what,
         spread_text(row.ours, figure.unit),
-        f"{figure.beside.split(':')[0]}: {spread_text(row.beside, figure.unit)}" if figure.beside else "-",
+        f"{figure.beside.rpartition(':')[0]}: {spread_text(row.beside, figure.unit)}" if figure.beside else "-",
         "-" if row.ratio is None else amount(row.ratio, unit),
         "-" if row.cpu_ratio is None else amount(row.cpu_ratio, unit),
         "-" if figure.floor is None else f"{sign} {amount(figure.floor, unit)}",

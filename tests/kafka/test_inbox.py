@@ -1,0 +1,94 @@
+"""What a consumer of kafka:// has in hand: ready, or put by because its partition is paused."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventbus.backends.kafka import inbox
+from eventbus.backends.kafka.inbox import Inbox
+from eventbus.types import FetchedRecords, TimestampType, TopicPartition
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def records(where: TopicPartition, first: int, count: int = 10) -> FetchedRecords:
+    offsets = range(first, first + count)
+    return FetchedRecords(
+        where.topic, where.partition, offsets, [0] * count, [None] * count, [b"x" * 100] * count, None,
+        TimestampType.CREATE_TIME, first + count,
+    )  # fmt: skip
+
+
+def taken(box: Inbox) -> list[tuple[int, int]]:
+    return [(one.partition, one.offsets[0]) for one in box.take()]
+
+
+def test_what_is_paused_is_put_by_and_comes_back_in_order() -> None:
+    box = Inbox(room_bytes=100_000)
+    box.add(records(A, 0))
+    box.add(records(B, 0))
+    box.pause(A)
+    box.add(records(A, 10))
+    assert (box.first_offset(A), box.first_offset(B)) == (0, 0)
+    assert taken(box) == [(1, 0)] and not box
+    assert not box.resume(A), "librdkafka was never told"
+    box.add(records(A, 20))
+    assert box.first_offset(A) == 0
+    assert taken(box) == [(0, 0), (0, 10), (0, 20)]
+    assert box.first_offset(A) is None
+
+
+def test_pausing_and_resuming_twice_is_once() -> None:
+    box = Inbox(room_bytes=100_000)
+    box.add(records(A, 0))
+    box.pause(A)
+    box.pause(A)
+    assert not box.resume(A) and not box.resume(A)
+    assert taken(box) == [(0, 0)]
+
+
+def test_beyond_its_room_librdkafka_keeps_back_what_comes_next() -> None:
+    box = Inbox(room_bytes=1_500)
+    box.pause(A)
+    box.add(records(A, 0))
+    assert box.overfull([A]) == {}
+    box.add(records(A, 10))
+    box.add(records(B, 0))
+    assert box.overfull([A, B]) == {A: None}, "what is wanted is never kept back"
+    assert box.kept_back == {A}
+    assert box.resume(A), "librdkafka has to be told"
+    assert taken(box) == [(1, 0), (0, 0), (0, 10)] and box.kept_back == set()
+
+
+def test_what_was_put_by_for_long_makes_room_for_what_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "_LONG_SECONDS", 0.0)
+    box = Inbox(room_bytes=1_500)
+    box.pause(A)
+    box.add(records(A, 100))
+    monkeypatch.setattr(inbox, "_LONG_SECONDS", 1_000.0)
+    box.pause(B)
+    box.add(records(B, 0))
+    monkeypatch.setattr(inbox, "_LONG_SECONDS", 0.0)
+    assert box.overfull([B])[A] == 100, "it is fetched again from there"
+    assert box.first_offset(A) is None
+    assert box.resume(A) and not box
+
+
+def test_a_partition_that_is_given_up_leaves_nothing() -> None:
+    box = Inbox(room_bytes=500)
+    box.pause(A)
+    box.add(records(A, 0))
+    box.overfull([A])
+    box.add(records(B, 0))
+    box.drop(A)
+    box.drop(B)
+    assert not box and box.kept_back == set() and box.first_offset(A) is None
+    box.add(records(A, 0))
+    assert taken(box) == [(0, 0)], "its next owner may be this one again, and has not paused it"
+
+
+def test_all_are_paused_only_where_there_is_something_to_pause() -> None:
+    box = Inbox(room_bytes=500)
+    assert not box.are_paused([])
+    box.pause(A)
+    assert box.are_paused([A]) and not box.are_paused([A, B])
