@@ -83,9 +83,10 @@ class Declarations(ABC):
         *,
         key: Callable[[Any], Any] | None = None,
         partitioner: str | PartitionFunction | None = None,
+        **config: Any,
     ) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
         """Decorate a function whose result is published to ``topic``; see `eventbus.producer`."""
-        mark = producer(topic, key=key, partitioner=partitioner)
+        mark = producer(topic, key=key, partitioner=partitioner, **config)
 
         def register(function: Callable[P, R]) -> ProducerFunction[P, R]:
             marked = mark(function)

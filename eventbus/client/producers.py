@@ -45,6 +45,8 @@ class Producers:
         self._home = Home()
         self._own: dict[int | None, Producer] = {}
         """By the identity of their partitioner; None: the bus's."""
+        self._of_functions: dict[ProducerFunction[Any, Any], Producer] = {}
+        """Of those with settings of their own."""
         self._open: list[Producer] = []
 
     def open(self, config: Mapping[str, Any], interceptors: Sequence[ProducerInterceptor] = ()) -> Producer:
@@ -70,7 +72,9 @@ class Producers:
         return self._own.get(None) or self._with_partitioner(None)
 
     def of(self, function: ProducerFunction[Any, Any]) -> Producer:
-        """Whom a producer function sends with: one for all that have the same partitioner."""
+        """Whom a producer function sends with: one for all that have the same partitioner, and no other settings."""
+        if function.spec.config:
+            return self._of_functions.get(function) or self._of_its_own(function)
         partitioner = function.spec.partitioner
         return self._own.get(None if partitioner is None else id(partitioner)) or self._with_partitioner(partitioner)
 
@@ -79,20 +83,23 @@ class Producers:
         self._own[None if partitioner is None else id(partitioner)] = one
         return one
 
+    def _of_its_own(self, function: ProducerFunction[Any, Any]) -> Producer:
+        one = self._of_functions[function] = self.open(_config_of(function))
+        return one
+
     def __len__(self) -> int:
         """How many are open."""
         return len(self._open)
 
     def transactional(self, handler: Handler[Any, Any], transactional_id: str) -> Producer:
         """The producer of one partition of an exactly-once handler."""
-        partitioner = None if handler.producer is None else handler.producer.spec.partitioner
         return self.open(
             {
+                **({} if handler.producer is None else _config_of(handler.producer)),
                 "transactional_id": transactional_id,
                 "transaction_timeout_ms": handler.spec.transaction_timeout_ms,
                 "acks": "all",
                 "enable_idempotence": True,
-                **({} if partitioner is None else {"partitioner": partitioner}),
             }
         )
 
@@ -119,3 +126,9 @@ class Producers:
         async with anyio.create_task_group() as tasks:  # one that has to wait takes no time from the others
             for one in self._open:
                 tasks.start_soon(one.aclose)
+
+
+def _config_of(function: ProducerFunction[Any, Any]) -> dict[str, Any]:
+    """What its producer has that the bus's has not."""
+    spec = function.spec
+    return {**spec.config, **({} if spec.partitioner is None else {"partitioner": spec.partitioner})}

@@ -111,6 +111,31 @@ async def test_a_bus_speaks_for_its_clients(tmp_path: Path) -> None:
     assert of_producer.kafka == {"client.rack": "a", "request.timeout.ms": "7000"}
 
 
+async def test_a_producer_function_may_have_settings_of_its_own() -> None:
+    backend = FaultyBackend(open_backend("memory://", {"auto_create_topics": True}))
+    bus = EventBus("memory://", backend=backend, linger_ms=3)
+
+    @bus.producer("own", compression_type="zstd", client_rack="a")
+    async def own(value: bytes) -> bytes:
+        return value
+
+    @bus.producer("shared")
+    async def shared(value: bytes) -> bytes:
+        return value
+
+    async with bus:
+        for function in (own, shared, own, shared):
+            await function(b"x")
+        await bus.send("shared", b"x")
+        of_own, of_all = (one.config for one in backend.producers)
+    assert (of_own.compression, of_own.kafka, of_own.linger_ms) == (Compression.ZSTD, {"client.rack": "a"}, 3)
+    assert (of_all.compression, of_all.kafka, of_all.linger_ms) == (Compression.NONE, {}, 3)
+    with pytest.raises(ConfigError, match="did you mean 'compression_type'"):
+        bus.producer("own", compresion_type="zstd")
+    with pytest.raises(ConfigError, match="whoever begins and commits"):
+        bus.producer("own", transactional_id="t")
+
+
 def test_acks_two_is_explained() -> None:
     with pytest.raises(InvalidRequiredAcks, match="no quorum"):
         EventBus("memory://", acks=2)

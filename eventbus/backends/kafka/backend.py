@@ -152,9 +152,11 @@ class KafkaBackend:
         while True:
             try:
                 self._look_around(client, 1)
+                return
             except KafkaError as failure:
                 client.poll(0)
                 check_security(self.settings)
+                check_advertised(self.settings)
                 refusal = next((one.str() for one in said if one.code() in _REFUSALS), None)
                 if refusal is not None:
                     raise ConfigError(
@@ -166,9 +168,6 @@ class KafkaBackend:
                         f"no broker of kafka://{self.settings.bootstrap} has answered within {_START_SECONDS:.0f} s "
                         f"({texts}): is it running, and is the address right?"
                     ) from None
-            else:
-                check_advertised(self.settings, list(self._wire.brokers))
-                return
 
     def _look_around(self, client: AdminClient, wait_seconds: float) -> None:
         """Which brokers there are; in a thread."""

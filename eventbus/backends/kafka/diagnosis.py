@@ -10,17 +10,15 @@ import contextlib
 import socket
 import ssl
 import struct
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from eventbus.backends.kafka.settings import ClientSettings
-from eventbus.errors import ConfigError
+from eventbus.backends.kafka.wire import Address, Wire
+from eventbus.errors import ConfigError, EventBusError
 from eventbus.protocol import API_KEYS, MalformedMessage, reader, request_header, response_header, writer
 from eventbus.protocol import messages as m
-
-Address = tuple[str, int]
 
 _SECONDS = 2.0
 _MOST_BYTES = 65_536
@@ -60,8 +58,16 @@ def check_security(settings: ClientSettings) -> None:
         return
 
 
-def check_advertised(settings: ClientSettings, advertised: Sequence[Address]) -> None:
+def check_advertised(settings: ClientSettings) -> None:
     """Raises ConfigError when a cluster answers, and sends its clients to where nobody is."""
+    wire = Wire(settings, _SECONDS)
+    try:
+        answer = wire.call(m.MetadataRequest(topics=[], allow_auto_topic_creation=False))
+    except EventBusError:  # whatever is wrong here, librdkafka has its words for it
+        return
+    finally:
+        wire.close()
+    advertised: list[Address] = [(broker.host, broker.port) for broker in answer.brokers]
     if not advertised or set(advertised) & set(settings.addresses):
         return
     said = ""

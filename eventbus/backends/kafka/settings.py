@@ -198,11 +198,6 @@ class ClientSettings(msgspec.Struct, frozen=True):
         """Whether a consumer's group is of the new protocol (KIP-848)."""
         return {**self.given, **config.kafka}.get("group.protocol", "classic").lower() == "consumer"
 
-    @property
-    def is_new_protocol(self) -> bool:
-        """Whether groups are of the new protocol unless a consumer says otherwise."""
-        return self.has_new_protocol(ConsumerConfig())
-
     def of_producer(self, config: ProducerConfig) -> ProducerConfig:
         """The same, with the URL's values for what is as it is by default."""
         return _with_defaults(config, self.producers)

@@ -80,7 +80,7 @@ class TopicAdmin:
     def counts(self, names: Collection[str] | None = None) -> dict[str, int]:
         """Topics and how many partitions each has: those named, as far as they exist, or all. Creates none."""
         if names is None:
-            return self._all_counts()
+            return self.all_counts()
         if not names:
             return {}
         found: dict[str, int] = {}
@@ -93,7 +93,7 @@ class TopicAdmin:
                     raise  # it is there, as far as anybody knows
         return found
 
-    def _all_counts(self) -> dict[str, int]:
+    def all_counts(self) -> dict[str, int]:
         try:
             found = self._client.list_topics(timeout=self._seconds)
         except KafkaException as failure:

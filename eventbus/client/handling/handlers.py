@@ -14,7 +14,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 import msgspec
 
 from eventbus.client.handling.functions import is_async, name_of, own_function
-from eventbus.client.handling.options import ConsumerSpec, ProducerSpec, consumer_spec
+from eventbus.client.handling.options import ConsumerSpec, ProducerSpec, consumer_spec, producer_spec
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError
@@ -189,14 +189,22 @@ def consumer(topics: str | Sequence[str] = (), **options: Any) -> Callable[[Call
 
 
 def producer(
-    topic: str, *, key: Callable[[Any], Any] | None = None, partitioner: str | PartitionFunction | None = None
+    topic: str,
+    *,
+    key: Callable[[Any], Any] | None = None,
+    partitioner: str | PartitionFunction | None = None,
+    **config: Any,
 ) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
     """Mark a function whose result (or each value it yields) is published to ``topic``; None is not.
 
-    ``key`` computes the record's key from the value. Give the function to ``bus.include``, or use ``@bus.producer``.
+    ``key`` computes the record's key from the value. Further keywords are a producer's settings (``linger_ms``,
+    ``compression_type``, ``delivery_timeout_ms``, ...): the function has a producer of its own then. Give the function
+    to ``bus.include``, or use ``@bus.producer``.
     """
     if not isinstance(cast(Any, topic), str):
         raise ConfigError('@producer takes the topic first: @producer("orders", key=lambda order: order.id)')
+
+    spec = producer_spec(topic, key, partitioner, config)
 
     def mark(function: Callable[P, R]) -> ProducerFunction[P, R]:
         if isinstance(function, Handler):
@@ -204,7 +212,7 @@ def producer(
                 f"{function.__name__}: put @producer below @consumer (nearest to the function): "
                 "the handler consumes what the producer publishes"
             )
-        return ProducerFunction(function, ProducerSpec(topic=topic, key=key, partitioner=partitioner))
+        return ProducerFunction(function, spec)
 
     return mark
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from eventbus.backends.kafka.names import as_keyword
-from eventbus.client.config import is_client_setting, read_start
+from eventbus.client.config import is_client_setting, producer_settings, read_start
 from eventbus.client.handling.functions import is_async, name_of, takes
 from eventbus.client.handling.middleware import check_middleware
 from eventbus.client.partitioner import PartitionFunction
@@ -130,6 +130,24 @@ class ProducerSpec(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     key: Callable[[Any], Any] | None = None
     partitioner: str | PartitionFunction | None = None
+    config: dict[str, Any] = {}
+    """Settings of a producer of its own."""
+
+
+def producer_spec(
+    topic: str,
+    key: Callable[[Any], Any] | None,
+    partitioner: str | PartitionFunction | None,
+    config: Mapping[str, Any],
+) -> ProducerSpec:
+    """The options of ``@producer``, checked. Raises ConfigError."""
+    if "transactional_id" in map(as_keyword, config):
+        raise ConfigError(
+            f"@producer({topic!r}): a transactional_id is for whoever begins and commits: `async with "
+            "bus.transaction(id)`; with @consumer(exactly_once=True) above it, outputs are in a transaction anyway"
+        )
+    producer_settings(config)
+    return ProducerSpec(topic=topic, key=key, partitioner=partitioner, config=dict(config))
 
 
 def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> ConsumerSpec:
