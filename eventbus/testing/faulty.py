@@ -269,6 +269,7 @@ class FaultyProducer:
         self.on_topics_changed = inner.on_topics_changed
         inner.on_topics_changed = self._topics_changed
         self.partition_count = inner.partition_count
+        self.look_up = inner.look_up
         self.wait_for_room = inner.wait_for_room
 
     def _topics_changed(self) -> None:
