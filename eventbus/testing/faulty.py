@@ -270,6 +270,7 @@ class FaultyProducer:
         inner.on_topics_changed = self._topics_changed
         self.partition_count = inner.partition_count
         self.look_up = inner.look_up
+        self.look_up = inner.look_up
         self.wait_for_room = inner.wait_for_room
 
     def _topics_changed(self) -> None:
