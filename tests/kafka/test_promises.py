@@ -56,6 +56,7 @@ class OneByOne:
 
 
 @pytest.mark.slow  # the same on three brokers, with three replicas of everything
+@pytest.mark.timeout(900)  # some start all three again, several times
 @pytest.mark.parametrize("promise", POSSIBLE, ids=repr)
 def test_cluster(cluster: RealKafka, promise: Promise) -> None:
     promise.check(on(OneByOne(cluster)), patience_seconds=3 * PATIENCE_SECONDS)
