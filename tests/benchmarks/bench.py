@@ -20,6 +20,7 @@ import groups
 import growth
 import handlers
 import kafka_consume
+import kafka_mirror
 import kafka_produce
 import peers
 import transactions

@@ -338,5 +338,8 @@ KAFKA_FIGURES = [
         )
         for letter, tasks in zip("abcd", ("1 task", "100 tasks", "1,000 tasks", "10,000 tasks"), strict=True)
     ],
+    Figure("M1", "mirror, directory to Kafka", "mirror to kafka:copy", "confluent-kafka copy:copy", 0.2, 0.8),
+    Figure("M2", "mirror, Kafka to directory", "mirror of kafka:copy", "confluent-kafka copy:copy", 0.2, 0.8),
+    Figure("M1u", "CPU of a million", "mirror to kafka:CPU s/M", "confluent-kafka copy:CPU s/M", 3, 1.5, True, "s/M"),
 ]
 """Of ``kafka://``, beside the client it stands on and FastStream: ``bench.py --kafka``."""
