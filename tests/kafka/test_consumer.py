@@ -3,14 +3,119 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import anyio
 import anyio.lowlevel
+import pytest
 
 from eventbus import EventBus
 from eventbus.backends.base import ConsumerConfig
 from eventbus.backends.clock import system_clock
 from eventbus.backends.kafka.backend import open_kafka
+from eventbus.backends.kafka.consumer import KafkaConsumer
+from eventbus.backends.kafka.member import Arrival
+from eventbus.types import FetchedRecords, TimestampType, TopicPartition
 from tests.kafka.targets import QUICK, Node, bus_url
+
+
+@asynccontextmanager
+async def reading(
+    server: Node, *counts: int, **settings: str
+) -> AsyncIterator[tuple[KafkaConsumer, list[TopicPartition]]]:
+    """A consumer of a topic with so many records in its partitions."""
+    async with EventBus(bus_url(server.bootstrap)) as bus:
+        topic = f"read-{id(bus)}"
+        await bus.admin.create_topic(topic, partitions=len(counts))
+        async with bus.new_producer() as producer:
+            for partition, count in enumerate(counts):
+                for number in range(count):
+                    producer.send_nowait(topic, b"%06d" % number * 20, partition=partition)
+    backend = open_kafka("kafka://", server.bootstrap, {**QUICK, **settings}, system_clock)
+    await backend.start()
+    consumer = backend.consumer(ConsumerConfig(group=topic))
+    try:
+        await consumer.subscribe([topic])
+        yield consumer, [TopicPartition(topic, number) for number in range(len(counts))]
+    finally:
+        await consumer.aclose()
+        await backend.aclose()
+
+
+async def read(consumer: KafkaConsumer, where: TopicPartition, count: int) -> list[int]:
+    """Offsets of a partition, until there are so many."""
+    found: list[int] = []
+    while len(found) < count:
+        for records in await consumer.fetch(1_000):
+            if records.partition == where.partition:
+                found += records.offsets
+    return found
+
+
+async def test_a_pause_fetches_nothing_again(served: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner pauses a hundred times a second: librdkafka would throw away what it fetched ahead each time."""
+    async with reading(served, 5_000) as (consumer, [where]):
+        found = await read(consumer, where, 1)
+        told: list[str] = []
+        for name in ("seek", "pause", "resume"):
+            monkeypatch.setattr(consumer._member, name, lambda *_, name=name: told.append(name) or set())
+        while len(found) < 5_000:
+            consumer.pause([where])
+            assert await consumer.fetch(60) == []
+            position = await consumer.position(where)
+            assert position == found[-1] + 1, "what is put by was not handed over"
+            consumer.resume([where])
+            found += await read(consumer, where, 500)
+        assert found == list(range(5_000)) and told == []
+
+
+async def test_one_partition_waits_while_another_is_read(served: Node) -> None:
+    """More than may be put by: librdkafka keeps it back, and it is read on where it was, each record once."""
+    async with reading(served, 20_000, 20_000, **{"queued.max.messages.kbytes": "256"}) as (consumer, [slow, fast]):
+        first = await read(consumer, slow, 1)
+        consumer.pause([slow])
+        before = await consumer.position(slow)
+        # What came of the fast one beside the first records of the slow one is not counted: so not all of it comes.
+        while await consumer.position(fast) < 20_000:
+            assert all(records.partition == fast.partition for records in await consumer.fetch(500))
+        assert consumer._inbox.kept_back == {slow}
+        assert await consumer.position(slow) == before
+        consumer.resume([slow])
+        rest = await read(consumer, slow, 20_000 - len(first))
+        assert first + rest == list(range(20_000))
+
+
+async def test_what_nobody_was_given_is_not_behind_the_position(served: Node) -> None:
+    """Records that have arrived for a fetch that was cancelled: `drain` would take them for handled."""
+    async with reading(served, 500) as (consumer, [where]):
+        assert await read(consumer, where, 500) == list(range(500))
+        one = FetchedRecords(where.topic, 0, [500], [0], [None], [b"x"], None, TimestampType.CREATE_TIME, 501)
+        consumer._on_arrival(Arrival(records=[one]))
+        assert await consumer.position(where) == 500
+        assert await read(consumer, where, 1) == [500]
+        assert await consumer.position(where) == 501
+
+
+async def test_one_poll_is_under_way_at_a_time(served: Node) -> None:
+    """Fetches that are given up leave no polls behind that would each bring as much again."""
+    async with reading(served, 10_000) as (consumer, [where]):
+        assert await read(consumer, where, 1)
+        jobs: list[object] = []
+        worker = consumer._member.worker
+        do = worker.do
+
+        def counted(*arguments: object) -> object:
+            jobs.append(arguments)
+            return do(*arguments)
+
+        worker.do = counted
+        consumer.pause([where])
+        consumer._polled_at = -math.inf
+        for _ in range(20):
+            with anyio.move_on_after(0):
+                await consumer._poll(1.0)
+        assert len(jobs) <= 2, "one, and one more if the machine was so slow that the first came to its end"
 
 
 async def test_an_owner_that_is_busy_is_not_given_more(served: Node) -> None:
@@ -30,7 +135,7 @@ async def test_an_owner_that_is_busy_is_not_given_more(served: Node) -> None:
         for _ in range(5):
             while not consumer.polled():  # the poll before has not ended
                 await anyio.lowlevel.checkpoint()
-                consumer._polled_at = -math.inf  # pyright: ignore[reportPrivateUsage]  as if it had been busy for long
+                consumer._polled_at = -math.inf  # as if it had been busy for long
             given.append(sum(map(len, await consumer.fetch(0))))
         assert sum(given[1:]) <= 10, given  # the first may still bring what was on its way
         while sum(map(len, await consumer.fetch(1_000))) < 2:
