@@ -68,7 +68,7 @@ _MISSING = {
     ClientError.CLUSTER_AUTHORIZATION_FAILED: "Write on the topic to send to it, Alter on the cluster to manage it",
     ClientError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write on the transactional id",
 }
-"""What a user who is refused may lack; the brokers do not say it."""
+"""By the code of the refusal, which ACL its user may lack; the brokers do not say it."""
 
 
 def error_of(error: ClientError, what: str) -> EventBusError:

@@ -1,0 +1,116 @@
+"""A coordinator dies while a commit is on its way to it, or its answer on its way back."""
+
+from __future__ import annotations
+
+import threading
+from typing import Literal
+
+import anyio.to_thread
+import pytest
+
+from eventbus import EventBus
+from eventbus.errors import TransactionAborted
+from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from tests.cluster_faults.conftest import Cluster
+from tests.cluster_faults.load import load, until
+from tests.kafka.frames import ADD_PARTITIONS_TO_TXN, END_TXN, OFFSET_COMMIT, TXN_OFFSET_COMMIT
+
+pytestmark = pytest.mark.timeout(500)  # far more than it takes: see PATIENCE_SECONDS
+
+When = Literal["asked", "answered"]
+CASES = [
+    pytest.param(END_TXN, "asked"),
+    pytest.param(TXN_OFFSET_COMMIT, "answered"),
+    pytest.param(END_TXN, "answered", marks=pytest.mark.slow),
+    pytest.param(TXN_OFFSET_COMMIT, "asked", marks=pytest.mark.slow),
+    pytest.param(ADD_PARTITIONS_TO_TXN, "asked", marks=pytest.mark.slow),
+]
+
+
+class Trap:
+    """Kills the broker that is next asked something of a kind: before it hears of it, or when it has answered."""
+
+    def __init__(self, cluster: Cluster, api_key: int, when: When) -> None:
+        self.victim = 0
+        self.sprung = threading.Event()
+        self._cluster = cluster
+        self._api_key = api_key
+        self._when = when
+
+    def set(self) -> None:
+        if self._when == "asked":
+            self._cluster.network.on_request = self._spring
+        else:
+            self._cluster.network.on_answer = self._spring
+
+    def _spring(self, node: int, api_key: int) -> None:
+        if api_key == self._api_key and not self.sprung.is_set():
+            self.victim = node
+            self._cluster.kafka.node(node).kill()
+            self.sprung.set()
+
+
+@pytest.mark.parametrize(("api_key", "when"), CASES)
+async def test_a_service_goes_on(parted: Cluster, api_key: int, when: When) -> None:
+    """Exactly-once: what it had in hand is done once."""
+    async with load(parted.url, f"coordinator-{api_key}-{when}") as work:
+        trap = Trap(parted, api_key, when)
+        trap.set()
+        await until(trap.sprung.is_set)
+        await work.goes_on()
+        await anyio.to_thread.run_sync(parted.kafka.node(trap.victim).start)
+        await work.goes_on()
+
+
+@pytest.mark.parametrize("when", ["asked", "answered"])
+async def test_what_commit_says_is_so(parted: Cluster, when: When) -> None:
+    """Transactions one after the other, whose coordinator dies in the fourth; it comes back in the eighth."""
+    async with EventBus(parted.url) as bus:
+        topic = f"whole-{when}"
+        await bus.admin.create_topic(topic)
+        where = TopicPartition(topic, 0)
+        trap = Trap(parted, END_TXN, when)
+        committed: list[bytes] = []
+        last = 0
+        async with bus.new_producer(transactional_id=topic, max_block_ms=60_000) as producer:
+            for number in range(1, 12):
+                if number == 4:
+                    trap.set()
+                if number == 8:
+                    await anyio.to_thread.run_sync(parted.kafka.node(trap.victim).start)
+                await producer.begin()
+                try:
+                    for part in range(3):
+                        producer.send_nowait(topic, b"%d/%d" % (number, part))
+                    await producer.send_offsets({where: OffsetAndMetadata(number)}, GroupMetadata(topic))
+                    await producer.commit()
+                except TransactionAborted:
+                    await producer.init()
+                    continue
+                committed += [b"%d/%d" % (number, part) for part in range(3)]
+                last = number
+        assert trap.victim
+        async with bus.new_consumer(topic) as consumer:
+            assert [record.value async for record in consumer.until_end()] == committed
+        assert (await bus.admin.group_offsets(topic))[where].offset == last
+        assert len(committed) >= 30
+
+
+async def test_the_coordinator_of_a_group_dies_during_its_commit(parted: Cluster) -> None:
+    """The commit waits for the next coordinator; what was committed stays so."""
+    async with EventBus(parted.url) as bus:
+        topic = "group-commit"
+        await bus.admin.create_topic(topic)
+        await bus.send_many(topic, [b"%d" % number for number in range(100)])
+        trap = Trap(parted, OFFSET_COMMIT, "asked")
+        seen: list[bytes] = []
+        async with bus.new_consumer(topic, group=topic) as consumer:
+            while len(seen) < 100:
+                seen += [record.value for record in await consumer.poll(max_records=10)]
+                if len(seen) == 50:
+                    trap.set()
+                await consumer.commit()
+                committed = (await bus.admin.group_offsets(topic))[TopicPartition(topic, 0)].offset
+                assert committed == len(seen)
+        assert trap.victim
+        assert seen == [b"%d" % number for number in range(100)]

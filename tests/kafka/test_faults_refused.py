@@ -1,0 +1,285 @@
+"""What a real broker refuses: how it is said, and that nothing is lost or stored twice for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from eventbus import EventBus
+from eventbus.backends.kafka.backend import KafkaBackend
+from eventbus.backends.security import security_of
+from eventbus.backends.urls import open_backend
+from eventbus.coordinator.acls import Acl, Operation, PatternType, Permission, ResourceType
+from eventbus.errors import (
+    ConfigError,
+    EventBusError,
+    HandlerError,
+    IllegalGeneration,
+    InvalidProducerEpoch,
+    KafkaError,
+    ProducerFenced,
+    RebalanceInProgress,
+    RecordTooLarge,
+    TransactionAborted,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
+from eventbus.types import IsolationLevel, TopicPartition
+from tests.kafka.doors import Doors
+from tests.kafka.targets import bus_url, free_ports
+
+AT_ONCE_SECONDS = 8
+"""Far below the 30 s and more that librdkafka's own timeouts are; a busy machine included."""
+
+
+async def start(url: str) -> None:
+    async with EventBus(url):
+        pass
+
+
+async def values(bus: EventBus, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> list[bytes]:
+    async with bus.new_consumer(topic, isolation=isolation) as consumer:
+        return [record.value async for record in consumer.until_end()]
+
+
+@asynccontextmanager
+async def anyone(doors: Doors) -> AsyncGenerator[EventBus]:
+    async with EventBus(bus_url(doors.direct)) as bus:
+        yield bus
+
+
+# Starting ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("listener", "settings", "said"),
+    [
+        ("login", "", r"speaks SASL_PLAINTEXT, and security\.protocol is PLAINTEXT: .*sasl\.mechanism=PLAIN"),
+        ("tls", "", r"speaks SSL, and security\.protocol is PLAINTEXT"),
+        ("direct", "?security.protocol=SSL", r"speaks PLAINTEXT, and security\.protocol is SSL"),
+        ("tls", "?security.protocol=SSL", r"certificate"),
+        (
+            "login",
+            "?security.protocol=SASL_PLAINTEXT&sasl.mechanism=SCRAM-SHA-256&sasl.username=alice&sasl.password=x",
+            r"takes sasl\.mechanism=PLAIN, and it is SCRAM-SHA-256",
+        ),
+        (
+            "login",
+            "?security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN&sasl.username=alice&sasl.password=canary",
+            r"Invalid username or password",
+        ),
+    ],
+)
+async def test_the_wrong_security_protocol(doors: Doors, listener: str, settings: str, said: str) -> None:
+    begin = time.monotonic()
+    with pytest.raises(ConfigError, match=said) as caught:
+        await start(f"kafka://{getattr(doors, listener)}{settings}")
+    assert getattr(doors, listener) in str(caught.value)
+    assert "canary" not in str(caught.value)
+    assert time.monotonic() - begin < AT_ONCE_SECONDS
+
+
+async def test_a_broker_that_sends_its_clients_to_where_nobody_is(doors: Doors) -> None:
+    """Its listener can be reached; what it advertises for it is a proxy that does not run."""
+    begin = time.monotonic()
+    asked = f"127.0.0.1:{doors.proxied_port}"
+    with pytest.raises(ConfigError, match=r"advertised\.listeners") as caught:
+        await start(f"kafka://{asked}")
+    assert asked in str(caught.value)
+    assert f"127.0.0.1:{doors.proxy_port}" in str(caught.value)
+    assert time.monotonic() - begin < AT_ONCE_SECONDS
+
+
+async def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventbus.backends.kafka.backend._START_SECONDS", 0.5)
+    (port,) = free_ports(1)
+    with pytest.raises(EventBusError, match=rf"127\.0\.0\.1:{port}.*refused") as caught:
+        await start(f"kafka://127.0.0.1:{port}")
+    assert caught.value.retriable
+
+
+# Permissions ---------------------------------------------------------------------------------------------------------
+
+
+async def allow(doors: Doors, kind: ResourceType, name: str, *operations: Operation) -> None:
+    """Alice may do that."""
+    backend = open_backend(doors.url("admin"), {})
+    assert isinstance(backend, KafkaBackend)
+    await backend.start()
+    acls = [Acl(kind, name, PatternType.LITERAL, "User:alice", "*", one, Permission.ALLOW) for one in operations]
+    try:
+        assert await security_of(backend).create_acls(acls) == [None] * len(acls)
+    finally:
+        await backend.aclose()
+
+
+async def refused(call: Callable[[], Awaitable[object]], code: int, *named: str) -> None:
+    """It is refused at once, by an error that names the resource and the ACL that is missing."""
+    begin = time.monotonic()
+    with pytest.raises(KafkaError) as caught:
+        await call()
+    assert caught.value.code == code
+    assert not caught.value.retriable
+    for word in named:
+        assert word in str(caught.value)
+    assert time.monotonic() - begin < AT_ONCE_SECONDS
+
+
+async def test_a_topic_that_nobody_allowed(doors: Doors) -> None:
+    async with anyone(doors) as admin, EventBus(doors.url("alice")) as bus:
+        await admin.admin.create_topic("secret")
+        await refused(lambda: bus.send("secret", b"x"), 29, "'secret'", "Write on the topic")
+        await refused(lambda: values(bus, "secret"), 29, "'secret'", "Read to consume")
+        assert await values(admin, "secret") == []
+
+
+async def test_a_user_who_may_look_and_not_write(doors: Doors) -> None:
+    """An idempotent producer is refused before its first record: librdkafka's is finished then."""
+    async with anyone(doors) as admin:
+        await admin.admin.create_topic("looked-at")
+        await allow(doors, ResourceType.TOPIC, "looked-at", Operation.DESCRIBE)
+        async with EventBus(doors.url("alice")) as bus:
+            await refused(lambda: bus.send("looked-at", b"x"), 31, "looked-at", "Write on the topic")
+        assert await values(admin, "looked-at") == []
+
+
+async def test_groups_and_transactional_ids_are_resources_too(doors: Doors) -> None:
+    async with anyone(doors) as admin:
+        await admin.admin.create_topic("shared")
+        await allow(doors, ResourceType.TOPIC, "shared", Operation.READ, Operation.WRITE)
+        async with EventBus(doors.url("alice")) as bus:
+            await bus.send("shared", b"1")
+            assert await values(bus, "shared") == [b"1"]  # without a group none needs to be allowed
+
+            async def join() -> None:
+                async with bus.new_consumer("shared", group="theirs") as consumer:
+                    await consumer.poll(timeout_ms=10_000)
+
+            async def transact() -> None:
+                async with bus.transaction("their-id") as transaction:
+                    await transaction.send("shared", b"2")
+
+            await refused(join, 30, "'theirs'", "Read on the group")
+            await refused(transact, 53, "'their-id'", "Write on the transactional id")
+            await allow(doors, ResourceType.GROUP, "theirs", Operation.READ)
+            await allow(doors, ResourceType.TRANSACTIONAL_ID, "their-id", Operation.WRITE, Operation.DESCRIBE)
+            await join()
+            await transact()
+        assert await values(admin, "shared") == [b"1", b"2"]
+
+
+async def test_a_service_whose_group_is_not_allowed_says_so(doors: Doors) -> None:
+    async with anyone(doors) as admin:
+        await admin.admin.create_topic("served")
+        await allow(doors, ResourceType.TOPIC, "served", Operation.READ)
+    bus = EventBus(doors.url("alice"))
+
+    @bus.consumer("served", group="unheard-of")
+    async def handle(value: bytes) -> None: ...
+
+    with pytest.raises(HandlerError, match=r"'handle'.*group 'unheard-of'.*Read on the group"):
+        async with bus:
+            await bus.drain()
+
+
+# Topics and sizes ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_that_is_not_there(doors: Doors) -> None:
+    async with anyone(doors) as bus:
+        await bus.admin.create_topic("invoices")
+        for call in (bus.send("invoicse", b""), values(bus, "invoicse"), bus.admin.describe_topics(["invoicse"])):
+            with pytest.raises(UnknownTopicOrPartition, match=r"'invoicse'.*did you mean 'invoices'"):
+                await call
+
+
+async def test_a_record_that_the_broker_finds_too_large(doors: Doors) -> None:
+    """Its topic takes less than the producer: the record is told of, its neighbours are stored, in their order."""
+    async with anyone(doors) as bus:
+        await bus.admin.create_topic("small", configs={"max.message.bytes": "2000"})
+        sent = [bus.send_nowait("small", b"x" * size) for size in (10, 20)]
+        await bus.flush()
+        large = bus.send_nowait("small", b"x" * 5_000)
+        await bus.flush()
+        sent += [bus.send_nowait("small", b"x" * size) for size in (30, 40)]
+        await bus.flush()
+        with pytest.raises(RecordTooLarge, match="small-0"):
+            await large
+        assert [(await delivery).offset for delivery in sent] == [0, 1, 2, 3]
+        assert [len(value) for value in await values(bus, "small")] == [10, 20, 30, 40]
+
+
+async def test_a_record_too_large_spoils_its_transaction_alone(doors: Doors) -> None:
+    async with anyone(doors) as bus:
+        await bus.admin.create_topic("small-too", configs={"max.message.bytes": "2000"})
+        with pytest.raises((RecordTooLarge, TransactionAborted), match="small-too"):
+            async with bus.transaction("small-id") as transaction:
+                await transaction.send("small-too", b"fits")
+                await transaction.send("small-too", b"x" * 5_000)
+        async with bus.transaction("small-id") as transaction:
+            await transaction.send("small-too", b"fits again")
+        assert await values(bus, "small-too") == [b"fits again"]
+
+
+# Transactions --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_transaction_that_takes_too_long(doors: Doors) -> None:
+    """The broker ends it; its producer hears so at its next step, and another takes its place."""
+    async with anyone(doors) as bus:
+        await bus.admin.create_topic("slow")
+        async with bus.new_producer(transactional_id="slow", transaction_timeout_ms=1_000) as producer:
+            await producer.begin()
+            await producer.send("slow", b"late")
+            with anyio.fail_after(30):
+                while (await bus.admin.describe_transactions(["slow"]))[0].state == "Ongoing":  # noqa: ASYNC110 - the broker's clock
+                    await anyio.sleep(0.1)
+            with pytest.raises((ProducerFenced, TransactionAborted), match="'slow'"):
+                await producer.commit()
+        async with bus.transaction("slow") as transaction:
+            await transaction.send("slow", b"in time")
+        assert await values(bus, "slow") == [b"in time"]
+
+
+async def test_a_zombie_is_fenced(doors: Doors) -> None:
+    """It pauses in its transaction, another goes on with its id; what it does when it wakes up has no effect."""
+    async with anyone(doors) as bus, anyone(doors) as another:
+        await bus.admin.create_topic("fenced")
+        async with bus.new_producer(transactional_id="one") as zombie:
+            await zombie.begin()
+            await zombie.send("fenced", b"zombie 1")
+            async with another.transaction("one") as transaction:
+                await transaction.send("fenced", b"heir")
+            with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
+                await zombie.send("fenced", b"zombie 2")
+            with pytest.raises(ProducerFenced, match="another producer has taken over the transactional id 'one'"):
+                await zombie.commit()
+            with pytest.raises(ProducerFenced):
+                await zombie.begin()
+        assert await values(bus, "fenced") == [b"heir"]
+        assert b"zombie 1" in await values(bus, "fenced", IsolationLevel.READ_UNCOMMITTED)
+
+
+async def test_a_member_that_paused_commits_nothing_when_it_wakes_up(doors: Doors) -> None:
+    """Its session ends while it stands still, its partition goes to another, and its late commit is refused."""
+    quick = bus_url(doors.direct, **{"max.poll.interval.ms": "6000"})
+    async with EventBus(quick) as bus, anyone(doors) as another:
+        await bus.admin.create_topic("paused")
+        await bus.send_many("paused", [b"%d" % number for number in range(10)])
+        async with bus.new_consumer("paused", group="paused", max_poll_interval_ms=6_000) as sleeper:
+            slept = [record.value for record in await sleeper.poll(max_records=5)]
+            assert slept
+            async with another.new_consumer("paused", group="paused") as heir:
+                seen: list[bytes] = []
+                with anyio.fail_after(60):
+                    while len(seen) < 10:  # nobody polls the sleeper meanwhile
+                        seen += [record.value for record in await heir.poll(timeout_ms=500)]
+                await heir.commit()
+                with pytest.raises((UnknownMemberId, IllegalGeneration, RebalanceInProgress)):
+                    await sleeper.commit()
+                assert (await another.admin.group_offsets("paused"))[TopicPartition("paused", 0)].offset == 10
+        assert seen == [b"%d" % number for number in range(10)]
