@@ -22,7 +22,7 @@ ORACLES = {"numpy", "pyarrow", "pyspark", "aiokafka", "kafka", "confluent_kafka"
 
 SEEDS = {
     "test_cancel_trials", "test_cleaner", "test_cleaning", "test_crash", "test_crash_points", "test_crash_transactions",
-    "test_exactly_once", "test_faulty", "test_group_storm", "test_groups_random", "test_model",
+    "test_crashes", "test_exactly_once", "test_faulty", "test_group_storm", "test_groups_random", "test_model",
     "test_model_transactions", "test_producers_crash", "test_replay", "test_runner_rebalance", "test_storm",
     "test_transaction_faults",
 }  # fmt: skip

@@ -19,11 +19,13 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-TOGETHER = ("tests/clients/", "tests/cluster_faults/", "tests/failover/", "tests/kafka/", "tests/spark/")
+TOGETHER = (
+    "tests/clients/", "tests/cluster_faults/", "tests/failover/", "tests/kafka/", "tests/spark/", "tests/three_urls/",
+)  # fmt: skip
 APART = ("tests/test_readme.py",)
-HEAVY = (*TOGETHER, "tests/three_urls/")
+HEAVY = (*TOGETHER, "tests/mirror/test_kafka.py")
 LONG = (
-    "tests/clients/", "tests/kafka/", "tests/cluster_faults/", "tests/failover/", "tests/spark/",
+    "tests/clients/", "tests/kafka/", "tests/cluster_faults/", "tests/failover/", "tests/three_urls/", "tests/spark/",
     "tests/test_readme.py", "tests/testing/test_crash_points.py", "tests/log/test_crash.py", "tests/cli/test_demo.py",
     "tests/faults/", "tests/broker/test_cleaning.py",
 )  # fmt: skip
