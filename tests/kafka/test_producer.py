@@ -10,13 +10,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
+from confluent_kafka import KafkaError as ClientError
 
 from eventbus import EventBus
+from eventbus.backends.base import ProducerConfig
+from eventbus.backends.kafka import producer as producers
 from eventbus.backends.kafka.backend import KafkaBackend
+from eventbus.backends.urls import open_backend
 from eventbus.client import look_ups
-from eventbus.errors import BufferExhausted, RequestTimedOut, UnknownTopicOrPartition
+from eventbus.errors import BufferExhausted, KafkaError, RequestTimedOut, UnknownTopicOrPartition
 from eventbus.types import TopicPartition
 from tests.kafka.targets import KillableServer, Node, bus_url
 
@@ -237,6 +242,33 @@ async def test_a_producer_whose_place_was_lost_is_replaced(tmp_path: Path, caplo
             assert not all(one.exception() is None for one in outcomes), "the loss went unnoticed"
     finally:
         await anyio.to_thread.run_sync(lossy.server.stop)
+
+
+async def test_a_producer_that_is_not_allowed_in_asks_again_after_a_while(
+    served: Node, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another client would be refused as well: not one for each record."""
+    async with EventBus(bus_url(served.bootstrap)) as bus:
+        await bus.admin.create_topic(topic)
+        backend = open_backend(bus_url(served.bootstrap), {})
+        assert isinstance(backend, KafkaBackend)
+        await backend.start()
+        producer = backend.producer(ProducerConfig())
+        send = producer.sender(topic, 0)
+        await send(None, b"0", (), 1)
+        refused = producer.client
+        refused.on_fatal(refused, ClientError(ClientError.CLUSTER_AUTHORIZATION_FAILED))
+        await anyio.lowlevel.checkpoint()
+        for _ in range(3):
+            with pytest.raises(KafkaError) as caught:
+                await send(None, b"1", (), 1)
+            assert caught.value.code == 31 and not caught.value.retriable
+        assert producer.client is refused
+        monkeypatch.setattr(producers, "_REFUSED_SECONDS", 0)
+        assert (await send(None, b"2", (), 1)).offset == 1
+        await producer.aclose()
+        await backend.aclose()
+    assert len([one for one in caplog.records if "is refused" in one.getMessage()]) == 1
 
 
 async def test_closing_says_what_it_waits_for_and_what_it_gave_up(

@@ -15,10 +15,10 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 
 from eventbus.backends.base import Add, Append, ProducerConfig, Send, Then
-from eventbus.backends.kafka.failures import client_error, raised
+from eventbus.backends.kafka.failures import client_error, error_of, raised
 from eventbus.backends.kafka.lane import RECORD_OVERHEAD_BYTES, Lane
 from eventbus.backends.kafka.producer_client import ProducerClient
-from eventbus.backends.kafka.reports import RecordBatch
+from eventbus.backends.kafka.reports import NOT_ALLOWED, RecordBatch
 from eventbus.backends.kafka.threads import Loop, Worker
 from eventbus.backends.kafka.transactions import KafkaTransactions
 from eventbus.errors import (
@@ -41,6 +41,8 @@ _LARGE_SHARE = 4
 """A record of a quarter of the buffer or more waits until the buffer is empty."""
 _LOOK_EVERY = 256
 """Records of small turns of the event loop between two looks at the reports."""
+_REFUSED_SECONDS = 10.0
+"""How long a producer that was not allowed in refuses by itself: permissions may have been given by then."""
 _SETTLE_SECONDS = 10.0
 """How long a client that has failed may wait for the answers to what it had sent."""
 _LOST_ITS_PLACE = frozenset(
@@ -215,6 +217,8 @@ class KafkaProducer:
             self._in_thread(partial(self._until_seen, lane, self.client), partial(self._release, lane))
         elif error.code() == ClientError._FATAL and self.transactions is None:
             self._replace(self.client, error)
+            if self._refuses is not None:
+                self._refuses()
         else:
             reason = raised(KafkaException(error), f"a record for {lane.topic}-{lane.partition} was not taken")
             raise (reason if self.transactions is None else self.transactions.refused(error, reason)) from None
@@ -318,18 +322,38 @@ class KafkaProducer:
         """What the failed client sent is settled first: no record overtakes one that may yet be acknowledged."""
         if client is not self.client or client.is_stopped or self.transactions is not None:
             return  # a transaction ends with the client that it began with
-        self.is_held = True
-        for lane in self._open:
-            lane.hold()
         count = 0
         for batch in self._pending:
             batch.lost_with = error
             count += batch.open_count
+        if error.code() in NOT_ALLOWED:
+            self._let_down(client, error, count)
+            return
+        self.is_held = True
+        for lane in self._open:
+            lane.hold()
         logger.error(
             "the producer to kafka://%s failed (%s): another takes over. %d record(s) were on their way; whoever sent "
             "those that were not acknowledged is told", self.backend.settings.bootstrap, error.str(), count,
         )  # fmt: skip
         client.stop(_SETTLE_SECONDS, partial(self.loop.tell, self._take_over))
+
+    def _let_down(self, client: ProducerClient, error: ClientError, count: int) -> None:
+        """Another client would be refused as well: it is not tried before a while."""
+        logger.error(
+            "the producer to kafka://%s is refused (%s): %d record(s) are not stored",
+            self.backend.settings.bootstrap, error.str(), count,
+        )  # fmt: skip
+        refused_at = time.monotonic()
+
+        def check() -> None:
+            if time.monotonic() - refused_at < _REFUSED_SECONDS:
+                raise error_of(error, "a record was not taken")
+            self.refuse(None)
+            self.client = ProducerClient(self._settings, self._has_failed)
+
+        client.stop()
+        self.refuse(check)
 
     def _take_over(self) -> None:
         """Another client, with a producer id of its own, goes on with what was held."""

@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Producer
 
+from eventbus.backends.kafka.failures import client_error
 from eventbus.backends.kafka.settings import config_refused
 
 logger = logging.getLogger("eventbus.producer")
@@ -30,10 +31,9 @@ class ProducerClient:
 
     def __init__(self, settings: dict[str, Any], on_fatal: OnFatal) -> None:
         """``on_fatal``: whom to tell, in any thread, of an error that makes it useless. Raises ConfigError."""
-        self._on_fatal = on_fatal
-        self._note: Callable[[ClientError], object] | None = settings.get("error_cb")
+        self.on_fatal = on_fatal
         try:
-            self.handle = Producer({**settings, "error_cb": self._hear})
+            self.handle = Producer(settings)
         except KafkaException as failure:
             raise config_refused(failure) from None
         self.is_stopped = False
@@ -42,12 +42,6 @@ class ProducerClient:
         self._patience_seconds = 0.0
         self._when_gone: Callable[[], object] | None = None
         threading.Thread(target=self._serve, name="eventbus-kafka-producer", daemon=True).start()
-
-    def _hear(self, error: ClientError) -> None:
-        if self._note is not None:
-            self._note(error)
-        if error.fatal() or error.code() == ClientError._FATAL:
-            self._on_fatal(self, error)
 
     def claim(self) -> None:
         """The event loop hands over many records, and takes the reports itself, until `rest`.
@@ -64,8 +58,9 @@ class ProducerClient:
         """Take the reports that are there."""
         try:
             self.handle.poll(wait_seconds)
-        except KafkaException as failure:  # a fatal error, which whoever uses the producer is told of
+        except KafkaException as failure:  # so it tells of a fatal error
             logger.debug("librdkafka: %s", failure)
+            self.on_fatal(self, client_error(failure))
 
     def _serve(self) -> None:
         while not self.is_stopped:

@@ -25,6 +25,15 @@ Report = Callable[[ClientError | None, Any], None]
 
 _NOT_TOLD = -1
 """In place of an offset."""
+NOT_ALLOWED = frozenset(
+    (
+        ClientError.CLUSTER_AUTHORIZATION_FAILED,
+        ClientError.GROUP_AUTHORIZATION_FAILED,
+        ClientError.TOPIC_AUTHORIZATION_FAILED,
+        ClientError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    )
+)
+"""Whoever asks again is refused again."""
 _GIVEN_UP = frozenset((ClientError._PURGE_QUEUE, ClientError._PURGE_INFLIGHT, ClientError._FATAL))
 """What became of a record when its client failed, or was closed: that says nothing of why."""
 
@@ -86,8 +95,8 @@ class RecordBatch(BatchDelivery):
     def error_of(self, failure: ClientError) -> EventBusError:
         """What kept a record of it from the log."""
         what = f"a record for {self.topic}-{self.partition} was not stored"
-        if self.lost_with is None:
-            return error_of(failure, what)
+        if self.lost_with is None or self.lost_with.code() in NOT_ALLOWED:
+            return error_of(self.lost_with or failure, what)
         why = self.lost_with.str() if failure.code() in _GIVEN_UP else failure.str()
         return RequestTimedOut(
             f"a record for {self.topic}-{self.partition} was not acknowledged before its producer failed ({why}): it "
