@@ -110,7 +110,7 @@ class Exercise:
 
     async def _values(self, bus: EventBus, topic: str) -> dict[str, list[int]]:
         found: defaultdict[str, list[int]] = defaultdict(list)
-        async with bus.new_consumer(topic, key=str, value=int, isolation_level="read_committed") as consumer:
+        async with bus.new_consumer(topic, key=str, value=int, isolation="read_committed") as consumer:
             async for record in consumer.until_end():
                 found[record.key].append(record.value)
         return dict(found)

@@ -48,6 +48,9 @@ _FENCED = frozenset(
 )
 _ATTEMPT_SECONDS = 5.0
 """How long one call into librdkafka may wait; it is called again until ``max_block_ms`` have passed."""
+_OVERDUE_SECONDS = 10.0
+"""How much longer it may take. librdkafka 2.16 can stay in ``send_offsets_to_transaction`` for ever when the group's
+coordinator moves meanwhile, whatever it was told."""
 _PAUSE_SECONDS = 0.05
 _SHORTEST_WAIT = 0.75
 """Of librdkafka's waits before it asks again: the shortest, as a part of what it was told (it varies them by 20 %)."""
@@ -80,7 +83,11 @@ class KafkaTransactions:
         told = producer.backend.settings.producer(producer.config)
         self._shortest_wait_seconds = _SHORTEST_WAIT * float(told["retry.backoff.ms"]) / 1000
         self._attempt_seconds = min(_ATTEMPT_SECONDS, producer.config.max_block_ms / 1000)
+        self._has_gap = False
+        """A record was refused: librdkafka leaves its sequence number out, and the next transaction fails for that."""
         self._worker: Worker | None = None
+        self._stuck_client: object = None
+        """Where a call did not come back: it cannot be asked for anything more."""
         self._initialising = anyio.Lock()
         self._ending = anyio.Lock()
         self._witness: RecordBatch | None = None
@@ -150,6 +157,7 @@ class KafkaTransactions:
         if failure.fatal() or failure.code() == ClientError._FENCED:
             self._fatal(failure, error)
         else:
+            self._has_gap = True
             self.spoil(error)
 
     def spoil(self, error: EventBusError) -> None:
@@ -228,9 +236,10 @@ class KafkaTransactions:
     async def _ended(self, took_seconds: float) -> None:
         """The coordinator has answered. What may be on its way a second time must not meet the next transaction."""
         await self._producer.backend.until_marked(self._id)
+        is_anew = self._has_gap or took_seconds >= self._shortest_wait_seconds
         self._become_ready()
-        if took_seconds >= self._shortest_wait_seconds:
-            logger.debug("the end of a transaction of %r took %.3f s: its id is taken anew", self._id, took_seconds)
+        if is_anew:
+            logger.debug("after a transaction that took %.3f s to end, %r is taken anew", took_seconds, self._id)
             self._producer.reopen()
             self._state = _State.FRESH
 
@@ -282,6 +291,9 @@ class KafkaTransactions:
                 await self._abort()
 
     async def _abort(self) -> None:
+        if self._stuck_client is self._producer.client:
+            await self._begin_anew()
+            return
         try:
             took_seconds = await self._until_answered(
                 lambda: self._producer.client.handle.abort_transaction(self._attempt_seconds)
@@ -290,11 +302,15 @@ class KafkaTransactions:
             reason = raised(failure, f"the transaction of {self._id!r} was not aborted")
             raise self._fatal(client_error(failure), reason) from None
         except RequestTimedOut:
-            self._producer.reopen()  # taking the id anew aborts what is open
-            await self._init_client()
-            self._become_ready()
+            await self._begin_anew()
         else:
             await self._ended(took_seconds)
+
+    async def _begin_anew(self) -> None:
+        """With another client. Taking the id anew aborts what is open."""
+        self._producer.reopen()
+        await self._init_client()
+        self._become_ready()
 
     async def aclose(self) -> None:
         """Abort what is open, finish what is ending. What goes wrong is logged: the next producer of the id aborts."""
@@ -312,8 +328,8 @@ class KafkaTransactions:
     async def _until_answered(self, call: Callable[[], object]) -> float:
         """Call into librdkafka, again after an error that may pass; how long it took, infinity: it was called again.
 
-        Raises its error, or RequestTimedOut; this also when it did after all what it had been too slow for, and says only
-        that it cannot be asked for now.
+        Raises its error, or RequestTimedOut; this also when it has done after all what it had been too slow for, and
+        now only says that it cannot be asked for it.
         """
         timers = self._producer.backend.timers
         deadline = timers.current_time() + self._producer.config.max_block_ms / 1000
@@ -337,13 +353,22 @@ class KafkaTransactions:
             await timers.sleep(_PAUSE_SECONDS)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
+        """Raises RequestTimedOut for a call that stays in librdkafka: it is left behind there, with its thread."""
         if self._worker is None:
             self._worker = Worker("eventbus-kafka-transactions", self._producer.loop)
-        return await self._worker.do(call).wait()
+        job = self._worker.do(call)
+        with self._producer.backend.timers.move_on_after(self._attempt_seconds + _OVERDUE_SECONDS):
+            return await job.wait()
+        self._worker.stop()
+        self._worker = None
+        self._stuck_client = self._producer.client
+        logger.warning("librdkafka does not come back to the transaction of %r: its client is given up", self._id)
+        raise RequestTimedOut(f"librdkafka does not come back to the transaction of {self._id!r}")
 
     def _become_ready(self) -> None:
         self._error = None
         self._witness = None
+        self._has_gap = False
         self._offsets.clear()
         self._state = _State.READY
         self._producer.refuse(self._check_accepts)

@@ -1,0 +1,57 @@
+"""librdkafka 2.16 may stay in ``send_offsets_to_transaction`` for ever: a broker was killed while it was asked."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from eventbus import EventBus
+from eventbus.backends.kafka import transactions
+from eventbus.errors import EventBusError
+from eventbus.types import OffsetAndMetadata, TopicPartition
+from tests.kafka.targets import Node, bus_url
+
+
+class Stuck:
+    """A handle whose offsets are never sent."""
+
+    def __init__(self, handle: Any, released: threading.Event) -> None:
+        self._handle = handle
+        self._released = released
+
+    def send_offsets_to_transaction(self, *_: Any) -> None:
+        self._released.wait()
+
+    def __len__(self) -> int:
+        return len(self._handle)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handle, name)
+
+
+async def test_a_client_that_does_not_come_back_is_given_up(served: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "_ATTEMPT_SECONDS", 0.5)
+    monkeypatch.setattr(transactions, "_OVERDUE_SECONDS", 0.5)
+    released = threading.Event()
+    async with EventBus(bus_url(served.bootstrap)) as bus:
+        await bus.admin.create_topic("stuck")
+        async with bus.new_consumer("stuck", group="stuck-readers") as consumer:
+            await consumer.assigned()
+            group = consumer.group_metadata()
+            offsets = {TopicPartition("stuck", 0): OffsetAndMetadata(1, "")}
+            async with bus.new_producer(transactional_id="stuck-writer") as producer:
+                backend: Any = producer._backend  # pyright: ignore[reportPrivateUsage]
+                with pytest.raises(EventBusError, match="does not come back"):
+                    async with producer.transaction() as tx:
+                        await tx.send("stuck", "never seen")
+                        backend.client.handle = Stuck(backend.client.handle, released)
+                        await tx.send_offsets(offsets, group)
+                async with producer.transaction() as tx:
+                    await tx.send("stuck", "seen")
+                    await tx.send_offsets(offsets, group)
+        released.set()
+        async with bus.new_consumer("stuck", value=str) as reader:
+            assert [record.value async for record in reader.until_end()] == ["seen"]
+        assert (await bus.admin.group_offsets("stuck-readers"))[TopicPartition("stuck", 0)].offset == 1
