@@ -20,6 +20,9 @@ IMPOSSIBLE = {
     "timestamps_come_back": "librdkafka takes timestamp 0 for 'now': the first millisecond of 1970 is refused",
 }
 """By the name of the promise: what keeps librdkafka from it. Each is refused in so many words, never done otherwise."""
+OF_ONE_BROKER = {
+    "topics_survive_a_restart": "leaders move to other brokers meanwhile, and a description that was compared says so",
+}
 POSSIBLE = [promise for promise in promises_for(OnNode) if promise.name not in IMPOSSIBLE]
 
 
@@ -57,7 +60,7 @@ class OneByOne:
 
 @pytest.mark.slow  # the same on three brokers, with three replicas of everything
 @pytest.mark.timeout(900)  # some start all three again, several times
-@pytest.mark.parametrize("promise", POSSIBLE, ids=repr)
+@pytest.mark.parametrize("promise", [one for one in POSSIBLE if one.name not in OF_ONE_BROKER], ids=repr)
 def test_cluster(cluster: RealKafka, promise: Promise) -> None:
     promise.check(on(OneByOne(cluster)), patience_seconds=3 * PATIENCE_SECONDS)
 
@@ -89,4 +92,4 @@ def test_only_the_clock_is_missing() -> None:
     assert {promise.needs for promise in PROMISES} - {promise.needs for promise in promises_for(OnNode)} == {
         frozenset({"clock"})
     }
-    assert {promise.name for promise in PROMISES} > IMPOSSIBLE.keys()
+    assert {promise.name for promise in PROMISES} > {*IMPOSSIBLE, *OF_ONE_BROKER}
