@@ -16,7 +16,8 @@ from eventbus.backends.clock import system_clock
 from eventbus.backends.kafka.backend import open_kafka
 from eventbus.backends.kafka.consumer import KafkaConsumer
 from eventbus.backends.kafka.member import Arrival
-from eventbus.types import FetchedRecords, TimestampType, TopicPartition
+from eventbus.errors import ProducerFenced
+from eventbus.types import FetchedRecords, GroupMetadata, TimestampType, TopicPartition
 from tests.kafka.targets import QUICK, Node, bus_url
 
 
@@ -143,3 +144,35 @@ async def test_an_owner_that_is_busy_is_not_given_more(served: Node) -> None:
     finally:
         await consumer.aclose()
         await backend.aclose()
+
+
+@pytest.mark.parametrize("kind", ["served", "real"])
+async def test_what_a_killed_exactly_once_service_left_open_is_ended_at_once(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """Its transaction is about to say where the group goes on: waiting for that would take until it times out."""
+    url = bus_url(request.getfixturevalue(kind).bootstrap)
+    seen: list[bytes] = []
+    async with EventBus(url) as other:
+        topic = f"left-open-{id(other)}"
+        await other.admin.create_topic(topic)
+        await other.send(topic, b"once")
+        where = TopicPartition(topic, 0)
+        dead = other.transaction(f"{topic}.handle.{where}", timeout_ms=60_000)
+        await dead.__aenter__()
+        try:
+            await dead.send_offsets({where: 1}, GroupMetadata(topic))
+            bus, done = EventBus(url), anyio.Event()
+
+            @bus.consumer(topic, group=topic, exactly_once=True)
+            async def handle(value: bytes) -> None:
+                seen.append(value)
+                done.set()
+
+            with anyio.fail_after(20):
+                async with bus:
+                    await done.wait()
+        finally:
+            with pytest.raises(ProducerFenced):
+                await dead.__aexit__(None, None, None)
+    assert seen == [b"once"]

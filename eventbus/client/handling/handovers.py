@@ -12,7 +12,7 @@ from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.lane_commits import LaneCommits
-from eventbus.errors import EventBusError, RebalanceInProgress
+from eventbus.errors import EventBusError, RebalanceInProgress, TransactionalIdNotFound
 from eventbus.types import TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
@@ -61,7 +61,27 @@ class Handovers:
 
     async def _assigned(self, partitions: list[TopicPartition]) -> None:
         self.last_assigned_at = self._timers.current_time()
+        if self._handler.spec.exactly_once:
+            for partition in partitions:
+                await self._end_what_is_open(partition)
         self._on_progress()
+
+    async def _end_what_is_open(self, partition: TopicPartition) -> None:
+        """Abort what whoever had the partition before left open, if it was killed.
+
+        Where to begin waits for the end of a transaction that is about to say so: until it times out, for a minute.
+        """
+        transactional_id = transactional_id_of(self._handler, self._group, partition)
+        try:
+            [transaction] = await self._backend.describe_transactions([transactional_id])
+            if transaction.state == "Ongoing":
+                await self._backend.fence_producer(transactional_id)
+        except TransactionalIdNotFound:
+            pass
+        except EventBusError as error:
+            logger.debug(
+                "handler %r: whether %r is open cannot be said: %s", self._handler.__name__, transactional_id, error
+            )
 
     def _settled(self) -> None:
         """Who asked `is_settled` in the middle of the rebalance asks again.
@@ -198,6 +218,11 @@ class Handovers:
             except EventBusError:
                 break
         await self._commits.attempt()
+
+
+def transactional_id_of(handler: Handler[Any, Any], group: str, partition: TopicPartition) -> str:
+    """Of a partition's transactions, whoever has it: so its next owner fences the one before."""
+    return f"{group}.{handler.__name__}.{partition}"
 
 
 def named(lanes: Collection[Lane]) -> str:

@@ -26,7 +26,7 @@ from eventbus.client.handling.calls import Counts
 from eventbus.client.handling.dispatch import Dispatch, Publish
 from eventbus.client.handling.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.handovers import Handovers, named
+from eventbus.client.handling.handovers import Handovers, named, transactional_id_of
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.middleware import Middleware
@@ -323,7 +323,7 @@ class Runner:
         self._transactions[lane] = transactions = ExactlyOnce(
             lane,
             self._shared,
-            f"{self.group}.{self.handler.__name__}.{lane.topic_partition}",
+            transactional_id_of(self.handler, self.group, lane.topic_partition),
             self._open_producer,
         )
         return transactions
