@@ -8,7 +8,7 @@ import pytest
 
 from eventbus.testing import RealKafka
 from tests.cluster_faults.network import BROKERS, CLIENTS, CONTROLLERS, Network
-from tests.kafka.targets import bus_url, free_ports
+from tests.kafka.targets import bus_url, kept_ports
 from tests.kafka_fixtures import kafka_or_skip
 
 QUICK = {"request.timeout.ms": "2000", "socket.timeout.ms": "4000", "topic.metadata.refresh.interval.ms": "1000"}
@@ -44,7 +44,7 @@ def _parted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     voters: list[str] = []
     for node in kafka.nodes:
         listeners = dict(one.split("://127.0.0.1:") for one in node.properties["listeners"].split(","))
-        (internal,) = free_ports(1)
+        (internal,) = kept_ports(kafka, 1)
         clients = network.port_for(node.id, CLIENTS, int(listeners["PLAINTEXT"]))
         brokers = network.port_for(node.id, BROKERS, internal)
         controllers = network.port_for(node.id, CONTROLLERS, int(listeners["CONTROLLER"]))

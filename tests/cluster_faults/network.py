@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple
 
-from tests.kafka.targets import free_ports
+from tests.kafka.targets import kept_ports
 
 CLIENTS, BROKERS, CONTROLLERS = "clients", "brokers", "controllers"
 Trap = Callable[[int, int], object]
@@ -59,7 +59,7 @@ class Network:
 
     def port_for(self, node: int, kind: str, port: int) -> int:
         """What to advertise in place of a port. Before the network is entered."""
-        (advertised,) = free_ports(1)
+        (advertised,) = kept_ports(self, 1)
         self._ends[advertised] = End(node, kind, port)
         return advertised
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(500)  # far more than it takes: see PATIENCE_SE
 When = Literal["asked", "answered"]
 CASES = [
     pytest.param(END_TXN, "asked"),
-    pytest.param(TXN_OFFSET_COMMIT, "answered"),
+    pytest.param(TXN_OFFSET_COMMIT, "answered", marks=pytest.mark.slow),
     pytest.param(END_TXN, "answered", marks=pytest.mark.slow),
     pytest.param(TXN_OFFSET_COMMIT, "asked", marks=pytest.mark.slow),
     pytest.param(ADD_PARTITIONS_TO_TXN, "asked", marks=pytest.mark.slow),
@@ -62,7 +62,7 @@ async def test_a_service_goes_on(parted: Cluster, api_key: int, when: When) -> N
         await work.goes_on()
 
 
-@pytest.mark.parametrize("when", ["asked", "answered"])
+@pytest.mark.parametrize("when", [pytest.param("asked", marks=pytest.mark.slow), "answered"])
 async def test_what_commit_says_is_so(parted: Cluster, when: When) -> None:
     """Transactions one after the other, whose coordinator dies in the fourth; it comes back in the eighth."""
     async with EventBus(parted.url) as bus:

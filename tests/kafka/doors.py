@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eventbus.testing import RealKafka
-from tests.kafka.targets import free_ports
+from tests.kafka.targets import kept_ports
 from tests.kafka_fixtures import kafka_or_skip
 
 TLS = Path(__file__).resolve().parents[1] / "server" / "tls"
@@ -41,7 +41,7 @@ class Doors:
 def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
     kafka = kafka_or_skip(tmp_path_factory, "doors")
     (node,) = kafka.nodes
-    *more, proxy_port = free_ports(len(KINDS))
+    *more, proxy_port = kept_ports(kafka, len(KINDS))
     ports = dict(zip(KINDS, (node.port, *more), strict=True))
     own = node.properties["listeners"].partition(",")[2]  # the controller's
     listeners = {name: f"{name}://127.0.0.1:{port}" for name, port in ports.items()}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import socket
+import weakref
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -45,7 +45,7 @@ class KillableServer(Served):
     """``eventbus serve``, always at the same port."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        (self.port,) = free_ports(1)
+        (self.port,) = kept_ports(self, 1)
         super().__init__(folder, "--listener", f"PLAINTEXT://127.0.0.1:{self.port}", *options)
 
     def kill(self) -> None:
@@ -59,22 +59,23 @@ class KillableServer(Served):
             self._complaints.close()
 
 
+def kept_ports(owner: object, count: int) -> list[int]:
+    """Ports that nobody else is given as long as ``owner`` lives, also while nobody listens there.
+
+    They stay bound: another program could take one meanwhile, or a client that connects to it in vain be given the very
+    port, meet itself there, and keep the server out. Servers, which set SO_REUSEADDR, may bind them.
+    """
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        each.bind(("127.0.0.1", 0))
+        weakref.finalize(owner, each.close)
+    return [each.getsockname()[1] for each in sockets]
+
+
 def free_ports(count: int) -> list[int]:
-    """Below those that the system gives to clients: while a server is down, one that connects to it in vain could be
-    given the very port, meet itself there, and keep the server out."""
-    found: list[socket.socket] = []
-    try:
-        for port in random.sample(range(15_000, 32_000), 1_000):
-            try:
-                found.append(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-            if len(found) == count:
-                return [each.getsockname()[1] for each in found]
-    finally:
-        for each in found:
-            each.close()
-    raise RuntimeError("no ports are free between 15000 and 32000")
+    """The same, as long as this process lives."""
+    return kept_ports(free_ports, count)
 
 
 class OnNode(Target):

@@ -20,7 +20,7 @@ from eventbus.errors import TransactionAborted
 from eventbus.types import GroupMetadata, IsolationLevel, TopicPartition
 from tests.kafka import frames
 from tests.kafka.frames import FrameProxy, first
-from tests.kafka.targets import KillableServer, bus_url, free_ports
+from tests.kafka.targets import KillableServer, bus_url, kept_ports
 
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 
@@ -34,7 +34,7 @@ class Door(NamedTuple):
 
 @pytest.fixture(scope="module")
 def served_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    (proxy_port,) = free_ports(1)
+    (proxy_port,) = kept_ports(tmp_path_factory, 1)
     server = KillableServer(tmp_path_factory.mktemp("served"), "--advertised", f"127.0.0.1:{proxy_port}")
     with server:
         yield Door(server.port, proxy_port)

@@ -30,7 +30,7 @@ from eventbus.errors import (
 )
 from eventbus.types import IsolationLevel, TopicPartition
 from tests.kafka.doors import Doors
-from tests.kafka.targets import bus_url, free_ports
+from tests.kafka.targets import bus_url, kept_ports
 
 AT_ONCE_SECONDS = 8
 """Far below the 30 s and more that librdkafka's own timeouts are; a busy machine included."""
@@ -96,7 +96,7 @@ async def test_a_broker_that_sends_its_clients_to_where_nobody_is(doors: Doors) 
 
 async def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eventbus.backends.kafka.backend._START_SECONDS", 0.5)
-    (port,) = free_ports(1)
+    (port,) = kept_ports(monkeypatch, 1)
     with pytest.raises(EventBusError, match=rf"127\.0\.0\.1:{port}.*refused") as caught:
         await start(f"kafka://127.0.0.1:{port}")
     assert caught.value.retriable
