@@ -14,22 +14,22 @@ from eventbus.errors import KafkaError, RequestTimedOut, TopicAlreadyExists, Unk
 from eventbus.mirror.group_offsets import GroupOffsets
 from eventbus.mirror.journal import READER, Entry, Journal, TopicState, create_journal
 from eventbus.mirror.options import Options
-from eventbus.mirror.plan import TopicPlan, by_name, check_plans, own_configs, plan_topic
+from eventbus.mirror.plan import TopicPlan, by_name, own_configs, plan_topic
 from eventbus.mirror.progress import Progress
 from eventbus.mirror.writer import Writer
 from eventbus.types import FetchedRecords, TopicPartition
 
 logger = logging.getLogger("eventbus.mirror")
 
-_RECORDS = 20_000
-_BYTES = 16_777_216
+_RECORDS = 100_000
+_BYTES = 33_554_432
 _SECONDS = 1.0
 """A transaction is committed when it has so many records, so many bytes, or is so old; or when there are no more."""
 _COMPANY_MS = 10
 """How long an open transaction waits for more records."""
 _IDLE_MS = 500
 _STALL_SECONDS = 60.0
-_FETCH_BYTES = 4_194_304
+_FETCH_BYTES = 1_048_576
 
 
 class Session:
@@ -62,7 +62,8 @@ class Session:
     async def run(self, *, follow: bool) -> None:
         """Until cancelled, or until everything is copied that is there now.
 
-        Raises ConfigError for topics that cannot be mirrored, ProducerFenced when another mirror of the name has begun.
+        Topics that cannot be mirrored stand in the progress' ``problems``. Raises ProducerFenced when another mirror of
+        the name has begun.
         """
         await create_journal(self._destination, self._journal.topic, self._options.replication_factor)
         writer = Writer(self._destination, self._journal, self._options, self._progress)
@@ -109,20 +110,15 @@ class Session:
 
     async def _look(self, writer: Writer, consumer: BackendConsumer, *, at_start: bool = False) -> None:
         """What has changed at the source: topics, partitions, configs, groups. Between transactions."""
-        described = {
-            one.name: one
-            for one in await self._describe(at_start=at_start)
-            if self._only is None or one.name in self._only
-        }
+        described = {one.name: one for one in await self._describe() if self._only is None or one.name in self._only}
         there = by_name(await self._destination.describe_topics())
+        problems = self._progress.problems
         plans = [
             plan_topic(topic, there.get(name), self._journal.topics.get(name), self._journal)
             for name, topic in described.items()
-            if name not in self._progress.problems
+            if name not in problems
         ]
-        if at_start:
-            check_plans(plans)
-        for gone in {where.topic for where in self._read} - described.keys():
+        for gone in {where.topic for where in self._progress.partitions} - described.keys() - problems.keys():
             self._give_up(gone, f"topic {gone!r} was deleted at the source; its copy stays as it is")
         entries: list[Entry] = []
         for plan in plans:
@@ -138,14 +134,12 @@ class Session:
         self._progress.looks += 1
         self._look_at = self._timers.current_time() + self._options.refresh_seconds
 
-    async def _describe(self, *, at_start: bool) -> list[TopicDescription]:
+    async def _describe(self) -> list[TopicDescription]:
         selection = self._options.selection
         try:
             described = await self._source.describe_topics(selection.names or None)
         except UnknownTopicOrPartition:  # one of those named, at least: which, the others tell
             described = await self._source.describe_topics()
-        if at_start:
-            return selection.choose(described)
         return [one for one in described if not one.is_internal and selection.takes(one.name)]
 
     def _give_up(self, topic: str, reason: str) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
+import anyio
+import anyio.lowlevel
+
 from eventbus.backends.base import Backend, BackendProducer, ProducerConfig
 from eventbus.backends.clock import system_clock
 from eventbus.backends.delivery import Delivery
@@ -16,10 +19,13 @@ from eventbus.mirror.progress import Progress
 from eventbus.types import FetchedRecords, Headers, TopicPartition
 
 _BATCH_BYTES = 262_144
+_LINGER_MS = 5
 _BUFFER_BYTES = 67_108_864
 _LARGEST_RECORD_BYTES = 104_857_600
 """What the destination takes is for its topics to say."""
 _TRANSACTION_MS = 60_000
+_TURN = 500
+"""Records before other tasks get their turn: a mirror may live in a service's event loop."""
 _CLOSE_SECONDS = 5.0
 T = TypeVar("T")
 
@@ -56,6 +62,7 @@ class Writer:
                 transactional_id=options.transactional_id,
                 transaction_timeout_ms=_TRANSACTION_MS,
                 batch_size=_BATCH_BYTES,
+                linger_ms=_LINGER_MS,
                 buffer_memory=_BUFFER_BYTES,
                 max_request_size=_LARGEST_RECORD_BYTES,
                 compression=options.compression,
@@ -102,6 +109,8 @@ class Writer:
         handles: list[Delivery] = []
         size_bytes = 0
         for index in range(begin, end):
+            if index % _TURN == 0:
+                await anyio.lowlevel.checkpoint()
             key, value, time_ms = keys[index], values[index], times[index]
             of_record = () if headers is None else headers[index]
             if of_each or index == begin or index == end - 1:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Any
 
 import anyio
 import pytest
 
 from eventbus import EventBus
 from eventbus.backends.base import Backend
+from eventbus.errors import UnknownTopicOrPartition
 from eventbus.mirror import Mirror
+from eventbus.mirror.session import Session
 from eventbus.types import OffsetAndMetadata, TopicPartition
 from tests.mirror.conftest import NewLog
 from tests.mirror.logs import assert_copied, create, fill, opened, until, visible, write
@@ -96,7 +99,36 @@ async def test_a_topic_deleted_and_made_anew_is_not_mixed_with_the_old_one(kind:
         await write(source, TopicPartition("others", 0), b"goes on")
         await until(lambda: mirror.progress.copied == 3)
         assert [record.value for record in await visible(destination, ORDERS)] == [b"old 1", b"old 2"]
-        assert mirror.progress.restarts == 0
+
+
+async def test_a_mirror_that_began_anew_in_the_middle_stops_that_topic_alone(
+    new_log: NewLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a topic is deleted, a request of the mirror may fail: then it is found out at its next beginning."""
+    here, there = new_log("memory"), new_log("memory")
+    async with opened(here) as source, opened(there) as destination:
+        await create(source, "orders")
+        await create(source, "others")
+        await write(source, ORDERS, b"old 1", b"old 2")
+        async with following(here, there, topics=["orders", "others"]) as mirror:
+            await until(lambda: mirror.progress.copied == 2)
+            look, failed = Session._look, anyio.Event()  # pyright: ignore[reportPrivateUsage]
+
+            async def failing(*args: Any, **options: Any) -> None:
+                if failed.is_set():
+                    return await look(*args, **options)
+                await source.delete_topics(["orders"])
+                await create(source, "orders")
+                failed.set()
+                raise UnknownTopicOrPartition("as one that is being deleted is answered")
+
+            monkeypatch.setattr(Session, "_look", failing)
+            await until(lambda: mirror.progress.problems)
+            assert "made anew" in mirror.progress.problems["orders"]
+            assert mirror.progress.restarts == 1
+            await write(source, TopicPartition("others", 0), b"goes on")
+            await until(lambda: mirror.progress.copied == 3)
+        assert [record.value for record in await visible(destination, ORDERS)] == [b"old 1", b"old 2"]
 
 
 async def test_a_deleted_topic_leaves_its_copy(new_log: NewLog) -> None:

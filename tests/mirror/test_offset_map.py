@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eventbus.mirror.offset_map import CHUNK_RUNS, OffsetMap, Run
 
-STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 4)), max_size=300)
+STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 4)), max_size=150)
 """Of each run: the gap before it at the source, that at the destination, its length."""
 
 
@@ -24,6 +24,10 @@ def mapped(base: int, steps: list[tuple[int, int, int]]) -> tuple[OffsetMap, dic
     return found, records
 
 
+on_a_busy_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@on_a_busy_machine
 @given(st.integers(0, 5), STEPS)
 def test_an_offset_is_translated_to_the_first_record_not_read(base: int, steps: list[tuple[int, int, int]]) -> None:
     found, records = mapped(base, steps)
@@ -40,6 +44,7 @@ def test_an_offset_is_translated_to_the_first_record_not_read(base: int, steps: 
         assert found.origin_of(offset) == origins.get(offset)
 
 
+@on_a_busy_machine
 @given(st.integers(0, 5), STEPS, st.data())
 def test_what_is_stored_piece_by_piece_is_the_whole(
     base: int, steps: list[tuple[int, int, int]], data: st.DataObject
@@ -60,6 +65,7 @@ def test_what_is_stored_piece_by_piece_is_the_whole(
     assert (again.end, again.position, again.last_chunk) == (found.end, found.position, found.last_chunk)
 
 
+@on_a_busy_machine
 @given(STEPS, st.integers(0, 900), st.integers(0, 900))
 def test_what_both_sides_have_lost_is_forgotten_and_nothing_else(
     steps: list[tuple[int, int, int]], source_start: int, destination_start: int
