@@ -27,7 +27,7 @@ from eventbus import ConsumerRecord, EventBus, Transaction
 from eventbus.testing import RealKafka
 
 PARTITIONS, KEYS_OF_EACH = 6, 8
-PATIENCE_S = 60
+PATIENCE_S = 180
 _POLL_S = 0.05
 _runs = itertools.count()
 
