@@ -94,6 +94,8 @@ class Wire:
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
         self._idle: dict[Address, list[Connection]] = {}
+        self._closings = 0
+        """How often all was closed: what a request that was given up then brings back later is closed too."""
         self.brokers: tuple[Address, ...] = ()
         """What the cluster last said of itself: brokers to ask when none that the URL names answers."""
 
@@ -122,6 +124,7 @@ class Wire:
         return self._ask_by(Connection(address, self._settings, self._timeout_seconds), make, api, most)
 
     def _ask_by(self, connection: Connection, make: Callable[[int], Any], api: str, most: int) -> Any:
+        closings = self._closings
         try:
             version = connection.version(api, most)
             answer = connection.call(make(version), version)
@@ -129,7 +132,10 @@ class Wire:
             connection.close()
             raise
         with self._lock:
-            self._idle.setdefault(connection.address, []).append(connection)
+            if closings == self._closings:
+                self._idle.setdefault(connection.address, []).append(connection)
+            else:
+                connection.close()
         return answer
 
     def _take(self, address: Address) -> Connection | None:
@@ -144,6 +150,7 @@ class Wire:
 
     def close(self) -> None:
         with self._lock:
+            self._closings += 1
             for idle in self._idle.values():
                 for connection in idle:
                     connection.close()
