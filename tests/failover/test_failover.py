@@ -19,6 +19,7 @@ from tests.test_readme import blocks_of, commands_of, missing
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE, PAGE = ROOT / "examples" / "21_failover.py", ROOT / "docs" / "failover.md"
 UNAVAILABLE_S = 15
+pytestmark = pytest.mark.timeout(900)  # brokers start and die in seconds, unless the machine has other work
 
 
 async def kill_and_check(cluster: RealKafka, kills: int, *, every_s: float = 0) -> None:
@@ -31,7 +32,6 @@ async def kill_and_check(cluster: RealKafka, kills: int, *, every_s: float = 0) 
     assert sorted(times)[int(0.99 * len(times))] <= UNAVAILABLE_S
 
 
-@pytest.mark.timeout(900)
 async def test_five_leaders_are_killed_and_nothing_is_lost_or_done_twice(cluster: RealKafka) -> None:
     await kill_and_check(cluster, 5)
 
@@ -42,7 +42,6 @@ async def test_sixty_leaders_are_killed_and_nothing_is_lost_or_done_twice(cluste
     await kill_and_check(cluster, 60, every_s=10)
 
 
-@pytest.mark.timeout(600)
 async def test_a_dead_leader_is_seen_and_sends_wait_for_its_replica(cluster: RealKafka) -> None:
     """librdkafka asks a leader that it knows of until the request times out, after 30 s and more."""
     async with EventBus(cluster.url) as bus:
@@ -53,7 +52,7 @@ async def test_a_dead_leader_is_seen_and_sends_wait_for_its_replica(cluster: Rea
         node.kill()
         began = time.monotonic()
         [topic] = await bus.admin.describe_topics(["described"])
-        assert time.monotonic() - began < 25
+        assert time.monotonic() - began < 28, "librdkafka's 30 s are not waited for"
         assert [part.partition for part in topic.partitions] == [0, 1, 2]
         waiting = bus.send_nowait("described", "after", partition=0)
         await until(lambda: is_lacking(bus, node.id), "the broker is missed")
@@ -84,7 +83,6 @@ async def test_what_replicas_are_left_to_the_cluster(cluster: RealKafka) -> None
         assert topic.configs["min.insync.replicas"].value == "2"
 
 
-@pytest.mark.timeout(600)
 def test_the_example_tells_the_story_of_its_page(cluster: RealKafka, tmp_path: Path) -> None:
     """``cluster`` says whether Kafka can be had; the example starts its own."""
     [block] = [one for one in blocks_of(PAGE.read_text("utf-8")) if "21_failover.py" in one.body]
