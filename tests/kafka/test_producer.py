@@ -264,6 +264,8 @@ async def test_a_producer_that_is_not_allowed_in_asks_again_after_a_while(
                 await send(None, b"1", (), 1)
             assert caught.value.code == 31 and not caught.value.retriable
         assert producer.client is refused
+        producer.is_full = True
+        await producer.wait_for_room()  # also when librdkafka's producer is gone
         monkeypatch.setattr(producers, "_REFUSED_SECONDS", 0)
         assert (await send(None, b"2", (), 1)).offset == 1
         await producer.aclose()

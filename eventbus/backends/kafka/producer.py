@@ -293,11 +293,11 @@ class KafkaProducer:
     async def wait_for_room(self) -> None:
         if not self.is_full:
             return
-        at_first = 0 if self.is_held else len(self.client.handle)
+        at_first = 0 if self.is_held else len(self.client)
         is_large = self._needs_bytes * _LARGE_SHARE > self.config.buffer_memory
         wanted = 0 if is_large else at_first // 2
         with self.backend.timers.move_on_after(self.config.max_block_ms / 1000) as scope:
-            while self._pending and (self.is_held or self.held_bytes or len(self.client.handle) > wanted):
+            while self._pending and (self.is_held or self.held_bytes or len(self.client) > wanted):
                 self.seal()
                 await next(iter(self._pending)).wait()
         if scope.cancelled_caught:

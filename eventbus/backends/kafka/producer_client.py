@@ -43,6 +43,14 @@ class ProducerClient:
         self._when_gone: Callable[[], object] | None = None
         threading.Thread(target=self._serve, name="eventbus-kafka-producer", daemon=True).start()
 
+    def __len__(self) -> int:
+        """Records that nothing is known of yet; none once it is gone."""
+        handle: Producer | None = getattr(self, "handle", None)
+        return 0 if handle is None else len(handle)
+
+    def __bool__(self) -> bool:
+        return True
+
     def claim(self) -> None:
         """The event loop hands over many records, and takes the reports itself, until `rest`.
 
