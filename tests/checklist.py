@@ -6,40 +6,11 @@ table finds them all. ``python -m pytest tests/test_checklist.py --rewrite`` wri
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-
+from tests.checklist_basics import CONCEPTS, SETTINGS
+from tests.checklist_rows import MARK, Row, Section
 from tests.named import said
 
-Status = Literal["answered", "partly", "later"]
-
-MARK = {"answered": "yes", "partly": "partly", "later": "later"}
-
-
-class Row(NamedTuple):
-    """One thing looked for."""
-
-    number: int
-    item: str
-    """In the words of who looks for it."""
-    status: Status
-    answer: str
-    """How, in a line; of what is partly or not there, which part brings it."""
-    tests: tuple[str, ...] = ()
-    """``path::name`` of test functions, below the root of the checkout."""
-    examples: tuple[str, ...] = ()
-    """Files of examples/."""
-    page: str = ""
-    """``guide.md#anchor``, below docs/."""
-
-
-class Section(NamedTuple):
-    """Rows that belong together; all numbers from ``first`` to ``last`` must be there."""
-
-    title: str
-    first: int
-    last: int
-    rows: tuple[Row, ...]
-
+__all__ = ["CORRECTIONS", "SECTIONS", "Row", "Section", "render"]
 
 C, B, K, L = "tests/client/", "tests/broker/", "eventbus/testing/conformance/", "tests/cli/"
 S, T, X = "tests/server/", "tests/clients/", "tests/kafka/"
@@ -52,7 +23,9 @@ PRODUCERS = Section(
             "the URL names them, `kafka://one:9092,two:9092`; the embedded log has no servers: its "
             "URL is a directory",
             (X + "test_settings.py::test_brokers",
-             L + "test_app.py::test_kafkas_flags_name_the_log_and_the_old_ones_warn")),
+             X + "test_looking.py::test_other_brokers_are_asked_when_the_first_is_away",
+             X + "test_faults_refused.py::test_a_broker_that_sends_its_clients_to_where_nobody_is",
+             L + "test_app.py::test_kafkas_flags_name_the_log_and_the_old_ones_warn"), (), "kafka-faults.md#at-start"),
         Row(50, "client.id", "answered", '`EventBus(client_id="billing")`; members of a group show it in '
             "`eventbus groups describe`",
             (L + "test_groups.py::test_describe_shows_members_and_who_is_idle",)),
@@ -71,9 +44,12 @@ PRODUCERS = Section(
             "refused, there is no quorum to count",
             (C + "test_producer.py::test_acks_zero_does_not_wait", C + "test_config.py::test_acks_two_is_explained",
              K + "producers.py::acks_that_cannot_be_are_refused"), (), "guide.md#what-an-ack-means"),
-        Row(55, "retries, retry.backoff.ms, delivery.timeout.ms", "later", "the Kafka backend: there is a network to "
-            "retry over. The embedded log stores at once or says why not; the keys are refused with that word",
-            (C + "test_config.py::test_wrong_settings",)),
+        Row(55, "retries, retry.backoff.ms, delivery.timeout.ms", "answered", "on a Kafka as there; the embedded log "
+            "has no network to retry over: it stores at once or says why not, and passes over the keys",
+            (X + "test_settings.py::test_keywords_are_as_good_as_the_url",
+             X + "test_faults_frames.py::test_records_whose_acks_are_lost_are_stored_once",
+             C + "test_config.py::test_settings_of_a_network_are_passed_over_where_there_is_none"),
+            (), "kafka.md#settings"),
         Row(56, "retriable and fatal errors", "answered", "`error.retriable`, `error.fatal`, `error.code` as Kafka's",
             (C + "test_checklist_producer.py::test_errors_say_whether_the_same_call_may_succeed_later",
              C + "test_bus.py::test_a_record_too_large_fails_alone"), (), "guide.md#errors"),
@@ -180,7 +156,9 @@ PRODUCERS = Section(
             (K + "transactions.py::a_commit_shows_all_partitions_and_topics",
              K + "transactions.py::offsets_are_committed_with_the_records",
              C + "test_transactions.py::test_whoever_takes_an_id_over_fences_who_had_it",
-             C + "test_exactly_once.py::test_transfers_are_made_once"),
+             C + "test_exactly_once.py::test_transfers_are_made_once",
+             X + "test_faults_refused.py::test_a_zombie_is_fenced",
+             "tests/cluster_faults/test_coordinators.py::test_what_commit_says_is_so"),
             ("06_exactly_once.py",), "guide.md#transactions"),
         Row(84, "Flume and other programs that write to Kafka", "answered",
             "whatever speaks Kafka's protocol writes to `eventbus serve`, by the brokers' address alone",
@@ -202,7 +180,8 @@ CONSUMERS = Section(
              C + "test_consumer.py::test_kept_partitions_lose_nothing_when_others_are_assigned"),
             ("04_custom_partitioner.py",)),
         Row(87, "a partition is added while running", "answered", "the group takes it up, from its first record",
-            (C + "test_groups.py::test_new_partitions_are_shared_and_read_from_their_beginning",
+            (X + "test_promises.py::test_kafka",
+             C + "test_groups.py::test_new_partitions_are_shared_and_read_from_their_beginning",
              C + "test_bus.py::test_partitions_added_while_running_are_read"), ("10_add_a_partition.py",)),
         Row(88, "the poll loop", "answered", "`await consumer.poll(timeout_ms, max_records)`, or `async for`; handlers "
             "need none", (C + "test_consumer.py::test_poll_returns_each_record_once_in_order_per_partition",
@@ -219,7 +198,8 @@ CONSUMERS = Section(
             C + "test_workers.py::test_what_is_given_up_has_no_gaps"), ("19_concurrency_and_order.py",),
             "guide.md#concurrency-and-order"),
         Row(91, "group.id: every group gets everything", "answered", "`group=`",
-            (C + "test_bus.py::test_two_groups_each_get_everything", K + "groups.py::groups_do_not_see_each_other",
+            (X + "test_promises.py::test_kafka",
+             C + "test_bus.py::test_two_groups_each_get_everything", K + "groups.py::groups_do_not_see_each_other",
              C + "test_checklist_consumer.py::test_a_group_is_behind_by_its_own_lag_alone"), ("13_two_teams.py",)),
         Row(92, "more consumers than partitions", "answered", "the ones too many are idle: a line in the log, and "
             "`eventbus groups describe` says who",
@@ -231,7 +211,8 @@ CONSUMERS = Section(
              B + "test_groups.py::test_members_are_told_of_a_rebalance_and_join_again",
              B + "test_groups.py::test_groups_survive_restarts"), (), "guide.md#groups"),
         Row(94, "heartbeat.interval.ms, session.timeout.ms, max.poll.interval.ms", "answered", "all three, with Java's "
-            "defaults", (C + "test_groups.py::test_a_member_whose_session_ended_hears_of_it_and_joins_again",
+            "defaults", (X + "test_settings.py::test_the_url_speaks_for_clients_that_say_nothing",
+             C + "test_groups.py::test_a_member_whose_session_ended_hears_of_it_and_joins_again",
              C + "test_groups.py::test_who_does_not_poll_for_max_poll_interval_loses_its_partitions_and_may_come_back",
              C + "test_config.py::test_kafkas_consumer_keys"), (), "guide.md#in-a-loop-of-your-own"),
         Row(95, "work that takes longer than the session", "answered", "a handler keeps its place as long as it takes: "
@@ -250,7 +231,8 @@ CONSUMERS = Section(
             (C + "test_consumer.py::test_fetch_min_bytes_gathers_and_max_wait_ends_it",), (),
             "guide.md#concurrency-and-order"),
         Row(99, "auto.offset.reset", "answered", '`start="earliest"` (default), "latest", "none", "by_duration:PT1H"',
-            (C + "test_consumer.py::test_start_none_without_a_commit_is_an_error",
+            (X + "test_promises.py::test_kafka",
+             C + "test_consumer.py::test_start_none_without_a_commit_is_an_error",
              C + "test_consumer.py::test_start_by_duration",
              K + "records.py::a_group_without_offsets_begins_where_start_says"), (), "guide.md#offsets"),
         Row(100, "enable.auto.commit", "answered", "there, and off: it commits what was polled, done or not",
@@ -310,7 +292,8 @@ CONSUMERS = Section(
             (C + "test_groups.py::test_assigned_waits_and_keeps_what_it_fetched",)),
         Row(114, "range, round robin, sticky, cooperative-sticky", "answered",
             "the four, with the figures of the courses "
-            "as tests", (B + "test_assignors.py::test_eight_partitions",
+            "as tests", (X + "test_promises.py::test_kafka",
+             B + "test_assignors.py::test_eight_partitions",
              B + "test_assignors.py::test_range_and_round_robin_are_those_of_kafka_python"), (), "guide.md#groups"),
         Row(115, "an assignor of one's own", "answered", "an object with Kafka's methods",
             (C + "test_groups.py::test_an_assignor_of_ones_own",)),
@@ -319,7 +302,8 @@ CONSUMERS = Section(
              C + "test_groups.py::test_a_cooperative_rebalance_stops_only_what_moves"), ("09_rebalance.py",),
             "guide.md#groups"),
         Row(117, "group.instance.id", "answered", "a member that is back within its session keeps its partitions",
-            (C + "test_groups.py::test_a_static_member_that_restarts_within_its_session_keeps_its_partitions",
+            (X + "test_promises.py::test_kafka",
+             C + "test_groups.py::test_a_static_member_that_restarts_within_its_session_keeps_its_partitions",
              C + "test_groups.py::test_the_older_of_two_members_with_one_static_id_is_fenced"), ("09_rebalance.py",)),
         Row(118, "why did it rebalance, and for how long?", "answered",
             "`eventbus groups events GROUP`: when, who came or went, how much moved. Each member logs "
@@ -349,7 +333,8 @@ CONSUMERS = Section(
             "table. Today `exactly_once=True` for what stays in the log, `SqlOffsets` for a database", (),
             ("15_offsets_in_a_database.py",), "guide.md#offsets-in-a-database"),
         Row(124, "isolation.level", "answered", "`read_committed` is the default",
-            (K + "transactions.py::readers_stop_at_the_oldest_open_transaction",
+            (X + "test_promises.py::test_kafka",
+             K + "transactions.py::readers_stop_at_the_oldest_open_transaction",
              K + "transactions.py::nothing_of_an_aborted_transaction_is_ever_committed",
              C + "test_transactions.py::test_nothing_is_seen_before_the_commit_and_everything_after"), (),
             "guide.md#transactions"),
@@ -473,8 +458,10 @@ DEMOS = Section(
             "`eventbus perf produce` and `consume`, side by side on `eventbus serve`",
             (L + "test_perf.py::test_produce_prints_the_line_of_kafkas_tool", W + "test_perf_and_transactions",
              L + "test_perf.py::test_a_group_commits_what_was_read"), (), "guide.md#measuring"),
-        Row(173, "three brokers, one of them dies", "later",
-            "the Kafka backend, on a real cluster: this log has one copy"),
+        Row(173, "three brokers, one of them dies", "answered",
+            "on a cluster of the program's own: who leads, what the ISR says, and that nothing is lost",
+            ("tests/failover/test_failover.py::test_the_example_tells_the_story_of_its_page",), ("21_failover.py",),
+            "failover.md#the-exercise"),
         Row(174, "the e-bike factory", "answered", "audit, trends and alerts, each with the guarantees it needs", (),
             ("11_ebike_factory.py", "04_custom_partitioner.py", "05_custom_serde.py")),
         Row(175, "web clicks with a wrong formula", "answered", "replayed in a group of its own",
@@ -501,7 +488,7 @@ DEMOS = Section(
     ),
 )  # fmt: skip
 
-SECTIONS = (PRODUCERS, CONSUMERS, COMMANDS, DEMOS)
+SECTIONS = (CONCEPTS, SETTINGS, PRODUCERS, CONSUMERS, COMMANDS, DEMOS)
 
 CORRECTIONS = (
     ("`acks=2` waits for a quorum", "the values are 0, 1 and all (-1)"),
