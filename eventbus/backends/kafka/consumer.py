@@ -32,7 +32,7 @@ _CLOSE_SECONDS = 5.0
 _PAUSED_SECONDS = 0.05
 """How long to wait for a partition to be resumed before librdkafka is polled again while all are paused."""
 _MOVING = (14, 16)
-"""What a broker answers that is just becoming the group's coordinator, or is it no more; librdkafka hands it through."""
+"""What a broker says that is just becoming the group's coordinator, or is it no more: librdkafka hands it through."""
 _MOVING_SECONDS = 30.0
 _STABLE_SECONDS = 0.1
 """How long to wait before asking again for offsets that an open transaction holds."""
