@@ -13,7 +13,7 @@ from kafka_broker import PARTITIONS, PATIENCE_S, bootstrap, filled_topic, new_to
 from work import pairs
 
 TRANSACTION = 20_000
-"""Records of one transaction, on both sides."""
+"""Records of one transaction of the bare loop; the mirror commits after 100,000, 32 MB or a second."""
 
 
 def numbers_of(meter: Meter, n: int) -> Numbers:
