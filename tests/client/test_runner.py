@@ -239,6 +239,14 @@ async def test_idle_means_that_the_group_is_at_rest_too() -> None:
         assert await run.runner.is_idle()
 
 
+async def test_a_member_that_has_not_joined_is_not_idle() -> None:
+    """Records wait for it. A Kafka says that the group is stable, but not of which generation: -1, as the member's."""
+    async with running(Slow().handler()) as run:
+        run.consumer.assigned = set()
+        run.consumer.generation = run.consumer.group_generation = -1
+        assert not await run.runner.is_idle()
+
+
 async def test_a_member_without_partitions_is_idle() -> None:
     async with running(Slow().handler()) as run:
         run.consumer.assigned = set()

@@ -166,13 +166,16 @@ class Handovers:
         if self.is_giving_up or self._consumer.polled():
             return False
         member = self._consumer.group_metadata()
+        if member.generation_id < 0:
+            return False  # it has not joined yet; and what a Kafka calls Stable may be of no generation known here
         try:
             [group] = await self._backend.describe_groups([self._group])
         except EventBusError as error:
             if error.retriable:  # it cannot be told now
                 return False
             raise
-        return group.state == "Stable" and group.generation_id == member.generation_id
+        # A Kafka does not tell the generation: below 0 it is that of nobody here who knows what is his.
+        return group.state == "Stable" and 0 <= group.generation_id == member.generation_id
 
     async def wait_until_settled(self, lane: Lane) -> None:
         """Return when the group knows whose the lane's partition is: the lane goes on, or it is closing."""
