@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
-from eventbus import ConsumerRecord, EventBus
+from eventbus import ConsumerRecord, EventBus, GroupMetadata
+from eventbus.client.handling.handovers import Handovers
+from eventbus.coordinator.requests import GroupDescription
 from eventbus.testing import TestBus
 from eventbus.testing.clock import FakeClock
 from tests.client.trials import run_the_same
@@ -104,3 +107,18 @@ def test_a_rebalance_that_moves_nothing_ends_for_who_waits(backend: str, partiti
     they have (of one partition, one of them has none): nothing is taken from them or assigned, and no fetch returns.
     """
     run_the_same(backend, ask_in_a_rebalance, partitions)
+
+
+@pytest.mark.parametrize(("here", "there", "settled"), [(3, 3, True), (2, 3, False), (-1, -1, False)])
+async def test_a_generation_that_nobody_knows_is_not_agreed_about(here: int, there: int, settled: bool) -> None:
+    """On a Kafka: the group is stable, and its member has not heard of its partitions yet. drain() ended early."""
+    log: Any = SimpleNamespace(timers=None)
+    consumer: Any = SimpleNamespace(polled=lambda: False, group_metadata=lambda: GroupMetadata("g", here))
+
+    async def describe_groups(_: object) -> list[GroupDescription]:
+        return [GroupDescription("g", "Stable", "consumer", "range", there, ())]
+
+    log.describe_groups = describe_groups
+    nothing: Any = None
+    handovers = Handovers(nothing, "g", log, consumer, {}, nothing, nothing, 1.0, nothing)
+    assert await handovers.is_settled() is settled
