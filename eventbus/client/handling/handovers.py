@@ -166,8 +166,6 @@ class Handovers:
         if self.is_giving_up or self._consumer.polled():
             return False
         member = self._consumer.group_metadata()
-        if member.generation_id < 0:
-            return False  # it has not joined yet; and what a Kafka calls Stable may be of no generation known here
         try:
             [group] = await self._backend.describe_groups([self._group])
         except EventBusError as error:
