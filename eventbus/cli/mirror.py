@@ -6,13 +6,15 @@ import argparse
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, bootstrap_url, positive
 from eventbus.cli.properties import read_properties
 from eventbus.cli.shell import connection_settings, run_async, until_signal
+from eventbus.errors import UnknownTopicOrPartition
 from eventbus.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -75,8 +77,8 @@ def mirror(args: argparse.Namespace) -> int:
     if args.follow and (args.dry_run or args.verify_only):
         raise UsageError(f"{args.program}: --follow copies; leave --dry-run and --verify-only out")
     work = Mirror(
-        _url(args.source),
-        _url(args.destination),
+        _source(args),
+        _destination(args),
         topics=args.topics,
         pattern=args.pattern,
         exclude=args.exclude,
@@ -101,17 +103,45 @@ async def _run(work: Mirror, args: argparse.Namespace, out: Output) -> int:
             async with until_signal() as scope, _shown(work, out, args.follow):
                 await (work.follow() if args.follow else work.copy())
             interrupted = scope.cancel_called
-        checks = await work.verify() if args.verify or args.verify_only else []
+        checks = await work.verify() if args.verify_only or (args.verify and (args.follow or not interrupted)) else []
         _show(work.progress, checks, out)
         failed = bool(work.progress.problems) or not all(check.ok for check in checks)
         return 1 if failed else 130 if interrupted and not args.follow else 0
 
 
-def _url(text: str) -> str:
+def _url(args: argparse.Namespace, text: str) -> str:
     """A URL; ``host:port`` is a Kafka's, anything else a directory's."""
     if "://" in text:
         return text
-    return bootstrap_url(text) if re.fullmatch(r"[\w.-]+:\d+(,[\w.-]+:\d+)*", text) else f"file://{quote(text)}"
+    if re.fullmatch(r"[\w.-]+:\d+(,[\w.-]+:\d+)*", text):
+        return bootstrap_url(text)
+    if "/" not in text and (":" in text or "," in text or text == "localhost"):
+        raise UsageError(f"{args.program}: {text!r} is no host:port of a Kafka; a directory of that name is ./{text}")
+    return f"file://{quote(text)}"
+
+
+def _source(args: argparse.Namespace) -> str:
+    url = _url(args, args.source)
+    if not _is_there(url):
+        raise UnknownTopicOrPartition(f"there is no log to mirror at {url} (no such directory)")
+    return url
+
+
+def _destination(args: argparse.Namespace) -> str:
+    """A directory is made by a copy, not by a look."""
+    url = _url(args, args.destination)
+    if _is_there(url) or not (args.dry_run or args.verify_only):
+        return url
+    if args.dry_run:
+        return "memory://"
+    raise UnknownTopicOrPartition(f"there is no log to compare at {url} (no such directory)")
+
+
+def _is_there(url: str) -> bool:
+    from eventbus.backends.urls import split_url
+
+    scheme, rest, _ = split_url(url)
+    return scheme != "file" or not rest or Path(unquote(rest)).expanduser().exists()
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -220,6 +250,8 @@ def _show(progress: Progress, checks: list[PartitionCheck], out: Output) -> None
             row += (None, "-") if check is None else (check.records, check.source_digest if check.ok else "DIFFERENT")
         rows.append(row)
     out.table(columns, rows)
+    if not rows:
+        out.note("note: no topic of the source is chosen, or it has none")
     if progress.groups:
         out.table(
             ["group", "partitions", "state"],
@@ -240,6 +272,10 @@ def _remark(progress: Progress, checks: list[PartitionCheck], out: Output) -> No
             out.note(f"error: {place}: {text}")
         if check.difference_count > len(check.differences):
             out.note(f"error: {place}: and {check.difference_count - len(check.differences):,} more")
+        if check.newer:
+            out.note(f"note: {place}: {check.newer:,} record(s) behind the last copy were written by others")
+        if check.behind:
+            out.note(f"note: {place}: up to {check.behind:,} offset(s) of the source are not mirrored yet")
         if check.gone_at_source or check.gone_at_destination:
             out.note(
                 f"note: {place}: not compared, deleted or compacted: {check.gone_at_source:,} at the source, "

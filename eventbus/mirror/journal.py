@@ -42,6 +42,8 @@ class Journal:
 
     def __init__(self, name: str) -> None:
         self.topic = PREFIX + name
+        self.owner = ""
+        """The run that began last: the one that goes on."""
         self.topics: dict[str, TopicState] = {}
         self.maps: dict[TopicPartition, OffsetMap] = {}
         self.groups: dict[str, dict[TopicPartition, list[int]]] = {}
@@ -74,6 +76,8 @@ class Journal:
         try:
             for key, value in found.items():
                 match msgspec.json.decode(key):
+                    case ["owner"]:
+                        self.owner = msgspec.json.decode(value, type=str)
                     case ["topic", str(topic)]:
                         self.topics[topic] = msgspec.json.decode(value, type=TopicState)
                     case ["offsets", str(topic), int(partition), int(number)]:
@@ -98,6 +102,11 @@ class Journal:
                 self._saved[where] = found_map.last_chunk
 
     # writing ---------------------------------------------------------------------------------------------------------
+
+    def claim(self, owner: str) -> Entry:
+        """Whoever has begun before is to stop."""
+        self.owner = owner
+        return _encode("owner"), msgspec.json.encode(owner)
 
     def take_up(self, topic: str, state: TopicState) -> Entry:
         """A topic is mirrored from now on, or has changed."""

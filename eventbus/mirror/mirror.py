@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -20,18 +21,22 @@ from eventbus.client.single_error import SingleError, passing_on
 from eventbus.errors import (
     ConfigError,
     EventBusError,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     LogLocked,
     ProducerFenced,
     TransactionAborted,
     TransactionOutcomeUnknown,
+    UnknownTopicOrPartition,
 )
 from eventbus.mirror.journal import Journal
 from eventbus.mirror.options import Options
-from eventbus.mirror.plan import Selection, TopicPlan, by_name, check_plans, plan_topic
+from eventbus.mirror.plan import Selection, TopicPlan, by_name, check_pattern, check_plans, plan_topic
 from eventbus.mirror.progress import Progress
-from eventbus.mirror.session import Session
-from eventbus.mirror.verify import PartitionCheck, Verifier
-from eventbus.types import Compression
+from eventbus.mirror.session import Session, Superseded
+from eventbus.mirror.verify import PartitionCheck, Verifier, refused
+from eventbus.suggest import nearest
+from eventbus.types import Compression, TopicPartition
 
 logger = logging.getLogger("eventbus.mirror")
 
@@ -39,6 +44,9 @@ _PRIVATE = "memory://"
 """Each log of this URL is another one."""
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
+_PRODUCER_IS_LOST = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping)
+"""By its transaction's timeout, or by another mirror: the next beginning tells whether that one goes on. And a plain
+`EventBusError` is librdkafka's word for a producer that is beyond help, whatever the reason."""
 _MOST_ATTEMPTS = 10
 """Of one copy, in a row and without a record between them; one that follows tries for ever."""
 
@@ -93,6 +101,7 @@ class Mirror:
             raise ConfigError(f"source and destination are one log, {self._source.url}: name two")
         selection = Selection(names=tuple(topics), pattern=pattern, exclude=exclude)
         selection.check()
+        check_pattern(groups)
         if name is not None and not re.fullmatch(r"[a-zA-Z0-9._-]{1,200}", name):
             raise ConfigError(f"name={name!r}: 1 to 200 of a-z A-Z 0-9 . _ -")
         self.options = Options(
@@ -147,11 +156,13 @@ class Mirror:
     async def _plan(self) -> tuple[Journal, list[TopicPlan]]:
         journal = Journal(self.options.name)
         await journal.load(self._destination)
-        for topic in self.options.again:
-            if topic in journal.topics:
-                journal.forget(topic)
         there = by_name(await self._destination.describe_topics())
         chosen = self.options.selection.choose(await self._source.describe_topics())
+        for topic in self.options.again:
+            if topic not in (known := {one.name for one in chosen}):
+                raise UnknownTopicOrPartition(f"again: {topic!r} is no topic that is mirrored{nearest(topic, known)}")
+            if topic in journal.topics:
+                journal.forget(topic)
         plans = [plan_topic(one, there.get(one.name), journal.topics.get(one.name), journal) for one in chosen]
         return journal, plans
 
@@ -174,22 +185,37 @@ class Mirror:
 
     async def verify(self) -> list[PartitionCheck]:
         """Read both sides, and compare what was mirrored, partition by partition."""
-        journal, _ = await self._plan()
+        journal, plans = await self._plan()
         verifier = Verifier(self._source, self._destination)
-        chosen = self.options.selection.choose(await self._source.describe_topics())
-        names = {one.name for one in chosen}
-        mirrored = sorted(where for where in journal.maps if where.topic in names)
-        return [await verifier.check(where, journal.maps[where]) for where in mirrored]
+        checks: list[PartitionCheck] = []
+        for plan in plans:
+            for number in range(plan.partitions):
+                where = TopicPartition(plan.topic, number)
+                copied = journal.maps.get(where)
+                if copied is None:
+                    checks += await verifier.check_absent(where, self.options.name)
+                elif plan.reason:
+                    checks.append(refused(where, plan.reason))
+                else:
+                    checks.append(await verifier.check(where, copied))
+        for topic in sorted(journal.topics.keys() - {plan.topic for plan in plans}):
+            if self.options.selection.takes(topic):
+                checks.append(refused(TopicPartition(topic, 0), f"topic {topic!r} is gone at the source"))
+        return checks
 
     async def _run(self, *, follow: bool) -> None:
         if self._stack is None:
             raise ConfigError("the mirror is not open: use it inside `async with mirror:`")
         check_plans(await self.plan())
         timers = self._destination.timers
-        attempts, is_first = 0, True
+        owner = uuid.uuid4().hex
+        attempts, has_begun = 0, False
         while True:
             copied = self.progress.copied
-            session = Session(self._source, self._destination, self.options, self.progress, is_first=is_first)
+            session = Session(
+                self._source, self._destination, self.options, self.progress,
+                owner=owner, has_begun=has_begun, attempt=attempts,
+            )  # fmt: skip
             try:
                 await session.run(follow=follow)
                 return
@@ -200,22 +226,26 @@ class Mirror:
                     raise
                 if attempts == 1:
                     logger.warning("the mirror begins anew where it was: %s", trouble)
-            is_first = is_first and self.progress.copied == copied
+            has_begun = session.has_begun
             self.progress.restarts += 1
             await timers.sleep(min(_FIRST_PAUSE_SECONDS * 2 ** (attempts - 1), _LONGEST_PAUSE_SECONDS))
 
     def _passing(self, error: EventBusError) -> EventBusError | None:
         """The error, if it may pass; else it is raised: None, or a better one in its place."""
-        if isinstance(error, ProducerFenced):
-            raise ProducerFenced(
-                f"another mirror of the name {self.options.name!r} has begun, and goes on with the work: this one stops"
-            ) from error
-        if isinstance(error, TransactionAborted):
-            cause = error.__cause__
-            if isinstance(cause, EventBusError) and not isinstance(cause, TransactionAborted) and not cause.retriable:
+        if isinstance(error, Superseded):
+            return None
+        cause = error.__cause__ if isinstance(error, TransactionAborted) else None
+        if isinstance(cause, EventBusError) and not isinstance(cause, TransactionAborted):
+            if not _is_passing(cause):
                 raise cause
             return error
-        return error if error.retriable or isinstance(error, TransactionOutcomeUnknown) else None
+        return error if _is_passing(error) else None
+
+
+def _is_passing(error: EventBusError) -> bool:
+    """Whether a new beginning may mend it."""
+    passing = (*_PRODUCER_IS_LOST, TransactionAborted, TransactionOutcomeUnknown)
+    return error.retriable or isinstance(error, passing) or type(error) is EventBusError
 
 
 def identity(url: str) -> str:

@@ -23,6 +23,9 @@ _THE_CLUSTERS_OWN = (
 )  # fmt: skip
 """They speak of brokers and their disks, not of the records."""
 
+_KEEPS_LESS = ("retention.ms", "retention.bytes")
+"""Where the destination's own say so, what is copied may be deleted at once."""
+
 Action = Literal["create", "take up", "go on", "refuse"]
 
 
@@ -37,10 +40,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raises ConfigError."""
         for pattern in (self.pattern, self.exclude):
-            try:
-                re.compile(pattern or "")
-            except re.error as error:
-                raise ConfigError(f"pattern {pattern!r} is no regular expression: {error}") from None
+            check_pattern(pattern)
         if self.names and self.pattern is not None:
             raise ConfigError("topics by name or by pattern: give one of the two")
         for name in self.names:
@@ -61,6 +61,14 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         if self.names:
             return name in self.names
         return self.pattern is None or re.fullmatch(self.pattern, name) is not None
+
+
+def check_pattern(pattern: str | None) -> None:
+    """Raises ConfigError."""
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise ConfigError(f"pattern {pattern!r} is no regular expression: {error}") from None
 
 
 class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,9 +121,24 @@ def plan_topic(
             key
             for key in (*_TIMES, *_THE_CLUSTERS_OWN)
             if key in source.configs and source.configs[key].source == "topic"
-        ),
+        )
+        + _kept_longer(source, destination),
         reason=reason,
     )
+
+
+def _kept_longer(source: TopicDescription, destination: TopicDescription | None) -> tuple[str, ...]:
+    """What the source's log keeps by default for longer than the destination's topic."""
+    found: list[str] = []
+    for key in _KEEPS_LESS:
+        here = source.configs.get(key)
+        there = None if destination is None else destination.configs.get(key)
+        if here is None or there is None or here.source == "topic":
+            continue
+        most, least = int(here.value), int(there.value)
+        if least >= 0 and (most < 0 or most > least):
+            found.append(f"{key}={most} (there {least}: older records are deleted)")
+    return tuple(found)
 
 
 def _why_not(
@@ -147,7 +170,8 @@ def _why_not(
     if held:
         return (
             f"topic {name!r} of the destination holds {held:,} offset(s) that this mirror did not write: mirror it to "
-            f"an empty log, leave it out (--exclude {name}), or go on as the mirror that wrote them (--name)"
+            f"an empty log, leave it out (--exclude {name}), or go on as the mirror that wrote "
+            "them (--name); for --again, delete it there first"
         )
     if len(destination.partitions) != count:
         return (

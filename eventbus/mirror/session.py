@@ -10,7 +10,7 @@ import msgspec
 from eventbus.backends.base import EARLIEST, LATEST, Backend, BackendConsumer
 from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.client.single_error import SingleError
-from eventbus.errors import KafkaError, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
+from eventbus.errors import KafkaError, ProducerFenced, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.mirror.group_offsets import GroupOffsets
 from eventbus.mirror.journal import READER, Entry, Journal, TopicState, create_journal
 from eventbus.mirror.options import Options
@@ -23,6 +23,8 @@ logger = logging.getLogger("eventbus.mirror")
 
 _RECORDS = 100_000
 _BYTES = 33_554_432
+_FEWEST_RECORDS = 100
+_FEWEST_BYTES = 65_536
 _SECONDS = 1.0
 """A transaction is committed when it has so many records, so many bytes, or is so old; or when there are no more."""
 _COMPANY_MS = 10
@@ -32,17 +34,36 @@ _STALL_SECONDS = 60.0
 _FETCH_BYTES = 1_048_576
 
 
+class Superseded(ProducerFenced):
+    """Another mirror of the name has begun since: stop this one."""
+
+
 class Session:
     """Reads the source, writes the destination and its journal."""
 
     def __init__(
-        self, source: Backend, destination: Backend, options: Options, progress: Progress, *, is_first: bool
+        self,
+        source: Backend,
+        destination: Backend,
+        options: Options,
+        progress: Progress,
+        *,
+        owner: str,
+        has_begun: bool,
+        attempt: int,
     ) -> None:
+        """``owner``: the run whose session this is; ``has_begun``: the journal has said so.
+
+        ``attempt``: so many sessions before have not come far; transactions get smaller, for links that are slow.
+        """
         self._source = source
         self._destination = destination
         self._options = options
         self._progress = progress
-        self._is_first = is_first
+        self._owner = owner
+        self.has_begun = has_begun
+        self._most_records = max(_RECORDS >> attempt, _FEWEST_RECORDS)
+        self._most_bytes = max(_BYTES >> attempt, _FEWEST_BYTES)
         self._timers = destination.timers
         self._journal = Journal(options.name)
         self._groups = GroupOffsets(source, destination, self._journal, options, progress)
@@ -57,6 +78,8 @@ class Session:
         """The consumer's positions after it had nothing to give: true if it has nothing the next time either."""
         self._only: set[str] | None = None
         """Unless it follows: the topics there were at the start."""
+        self._gaps: list[tuple[TopicPartition, int, int]] = []
+        """Offsets passed without a record since the last look: nothing for readers, or deleted before they came."""
         self._look_at = 0.0
 
     async def run(self, *, follow: bool) -> None:
@@ -65,6 +88,10 @@ class Session:
         Topics that cannot be mirrored stand in the progress' ``problems``. Raises ProducerFenced when another mirror of
         the name has begun.
         """
+        if self.has_begun:  # before the transactional id is taken: another mirror's transactions go on
+            journal = Journal(self._options.name)
+            await journal.load(self._destination)
+            self._check_owner(journal)
         await create_journal(self._destination, self._journal.topic, self._options.replication_factor)
         writer = Writer(self._destination, self._journal, self._options, self._progress)
         consumer = self._source.consumer(
@@ -88,10 +115,13 @@ class Session:
     async def _go(self, writer: Writer, consumer: BackendConsumer, *, follow: bool) -> None:
         await writer.init()
         await self._journal.load(self._destination)
-        if self._is_first:
-            for topic in self._options.again:
-                if topic in self._journal.topics:
-                    await writer.save(self._journal.forget(topic))
+        if self.has_begun:
+            self._check_owner(self._journal)
+        elif self._journal.owner != self._owner:
+            anew = [topic for topic in self._options.again if topic in self._journal.topics]
+            forgotten = [entry for topic in anew for entry in self._journal.forget(topic)]
+            await writer.save([self._journal.claim(self._owner), *forgotten])
+        self.has_begun = True
         await self._look(writer, consumer, at_start=True)
         if not follow:
             self._only = {where.topic for where in self._read}
@@ -100,6 +130,13 @@ class Session:
         await self._copy(writer, consumer, follow=follow)
         if not follow:
             await self._look(writer, consumer)
+
+    def _check_owner(self, journal: Journal) -> None:
+        if journal.owner != self._owner:
+            name = self._options.name
+            raise Superseded(
+                f"another mirror of the name {name!r} has begun, and goes on with the work: this one stops"
+            )
 
     # topics ----------------------------------------------------------------------------------------------------------
 
@@ -189,7 +226,9 @@ class Session:
                 where = TopicPartition(name, one.partition)
                 progress = self._progress.of(where)
                 progress.end = ends.get(where, progress.end)
+                self._note_lost(where, one.log_start_offset)
                 wanted[where] = self._begin(where, one.log_start_offset)
+        self._gaps.clear()
         doubtful, self._doubtful = self._doubtful, set()
         new = [where for where in sorted(wanted) if where not in self._read or where.topic in doubtful]
         if wanted.keys() != self._read:
@@ -203,12 +242,18 @@ class Session:
         """Where to go on in a partition."""
         position = self._journal.maps[where].position
         if where not in self._read and 0 <= position < log_start_offset:
-            self._progress.of(where).lost += log_start_offset - position
-            logger.warning(
-                "%s: the source has deleted offsets %d to %d before they were copied",
-                where, position, log_start_offset - 1,
-            )  # fmt: skip
+            self._say_lost(where, position, log_start_offset)
         return max(position, log_start_offset, 0)
+
+    def _note_lost(self, where: TopicPartition, log_start_offset: int) -> None:
+        """A reader that retention has overtaken goes on at the first record there is, without a word."""
+        for gap, begin, end in self._gaps:
+            if gap == where and begin < log_start_offset:
+                self._say_lost(where, begin, min(end, log_start_offset))
+
+    def _say_lost(self, where: TopicPartition, begin: int, end: int) -> None:
+        self._progress.of(where).lost += end - begin
+        logger.warning("%s: the source has deleted offsets %d to %d before they were copied", where, begin, end - 1)
 
     def _seek(self, consumer: BackendConsumer, where: TopicPartition, offset: int) -> None:
         self._next[where] = self._progress.of(where).position = offset
@@ -260,8 +305,10 @@ class Session:
                 if self._is_sound(records):
                     await writer.add(records)
             now = timers.current_time()
-            is_full = writer.count >= _RECORDS or writer.size_bytes >= _BYTES or now - began_at > _SECONDS
-            if writer.count and (is_full or not fetched):
+            self._note_reached()
+            is_full = writer.count >= self._most_records or writer.size_bytes >= self._most_bytes
+            has_all = not follow and not self._ends  # and maybe more: producers do not wait for a copy to end
+            if writer.count and (is_full or has_all or now - began_at > _SECONDS or not fetched):
                 moved_at = now
                 for where, position in (await writer.commit()).items():
                     self._seek(consumer, where, position)
@@ -286,19 +333,24 @@ class Session:
         if records.offsets[0] < self._next[where]:
             self._revoked(where)
             return False
+        if records.offsets[0] > self._next[where]:
+            self._gaps.append((where, self._next[where], records.offsets[0]))
         self._passed.clear()
         self._next[where] = self._progress.of(where).position = records.next_offset
         return True
 
-    async def _note_positions(self, consumer: BackendConsumer) -> None:
-        """Markers and aborted records are passed without being seen."""
-        for where, position in self._passed.items():
-            self._progress.of(where).position = position
+    def _note_reached(self) -> None:
         self._ends = {
             where: end
             for where, end in self._ends.items()
             if self._progress.of(where).position < end and where.topic not in self._progress.problems
         }
+
+    async def _note_positions(self, consumer: BackendConsumer) -> None:
+        """Markers and aborted records are passed without being seen."""
+        for where, position in self._passed.items():
+            self._progress.of(where).position = position
+        self._note_reached()
         held = set(consumer.assignment()) & self._read
         behind = [one for one in held if self._progress.of(one).lag and one.topic not in self._doubtful]
         self._passed = {where: await consumer.position(where) for where in behind}

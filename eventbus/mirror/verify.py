@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus.backends.base import EARLIEST, Backend, BackendConsumer
+from eventbus.backends.base import EARLIEST, LATEST, Backend, BackendConsumer
 from eventbus.mirror.journal import READER
 from eventbus.mirror.offset_map import OffsetMap
 from eventbus.types import ConsumerRecord, TopicPartition
@@ -34,6 +34,8 @@ class PartitionCheck(msgspec.Struct, kw_only=True):
     """Taken by retention or compaction on one side, and so not compared."""
     newer: int = 0
     """Behind what was mirrored, at the destination: by others."""
+    behind: int = 0
+    """Offsets at the source that were not mirrored yet, with at least one record among them."""
     differences: list[str] = []
     """The first of them, in words."""
     difference_count: int = 0
@@ -46,6 +48,13 @@ class PartitionCheck(msgspec.Struct, kw_only=True):
         self.difference_count += 1
         if len(self.differences) < _SHOWN:
             self.differences.append(text)
+
+
+def refused(where: TopicPartition, reason: str) -> PartitionCheck:
+    """There is nothing to compare."""
+    check = PartitionCheck(topic=where.topic, partition=where.partition)
+    check.differs(reason)
+    return check
 
 
 class Verifier:
@@ -61,32 +70,59 @@ class Verifier:
         compacts = [await _compacts(side, where.topic) for side in (self._source, self._destination)]
         sides = _reader(self._source), _reader(self._destination)
         try:
-            walk = _Walk(check, copied, *compacts)
-            here = _records(sides[0], where, await _start(self._source, where), copied.position)
-            there = _records(sides[1], where, await _start(self._destination, where), None)
+            starts = [await _start(side, where) for side in (self._source, self._destination)]
+            end = (await self._source.list_offsets({where: LATEST}))[where].offset
+            if end < copied.position:
+                check.differs(f"the source ends at {end:,}, and was mirrored up to {copied.position:,}")
+            walk = _Walk(check, copied, *compacts, *starts)
+            here = _records(sides[0], where, starts[0], min(copied.position, end))
+            there = _records(sides[1], where, starts[1], None)
             await walk.run(here, there)
+            begin = max(copied.position, starts[0])
+            if begin < end and await anext(_records(sides[0], where, begin, end), None) is not None:
+                check.behind = end - begin
         finally:
             for side in sides:
                 await side.aclose()
         walk.judge(await _start(self._source, where), await _start(self._destination, where))
         return check
 
+    async def check_absent(self, where: TopicPartition, name: str) -> list[PartitionCheck]:
+        """A partition that this mirror knows nothing of: that is right as long as nothing is in it."""
+        reader = _reader(self._source)
+        try:
+            end = (await self._source.list_offsets({where: LATEST}))[where].offset
+            record = await anext(_records(reader, where, await _start(self._source, where), end), None)
+        finally:
+            await reader.aclose()
+        return [] if record is None else [refused(where, f"the mirror {name!r} has never copied it")]
+
 
 class _Walk:
     """Two readings of one partition, side by side in the order of the destination."""
 
     def __init__(
-        self, check: PartitionCheck, copied: OffsetMap, source_compacts: bool, destination_compacts: bool
+        self,
+        check: PartitionCheck,
+        copied: OffsetMap,
+        source_compacts: bool,
+        destination_compacts: bool,
+        source_start: int,
+        destination_start: int,
     ) -> None:
         self._check = check
         self._map = copied
         self._source_compacts = source_compacts
         self._destination_compacts = destination_compacts
         self._digests = hashlib.blake2b(digest_size=_DIGEST_BYTES), hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        self._source_start = source_start
+        self._destination_start = destination_start
         self._absent_here: list[int] = []
-        """Offsets at the source of records that only the destination has."""
+        """Offsets at the source of records that only the destination has; not of those known to be deleted."""
         self._absent_there: list[tuple[int, bytes]] = []
-        """Offsets at the destination of records that only the source has."""
+        """Offsets at the destination, and digests, of records that only the source has; less those deleted."""
+        self._last_of_key: dict[bytes, tuple[int, bytes]] = {}
+        """The same, where the destination is compacted: by key, until a later record of the key shows up."""
 
     async def run(self, here: AsyncIterator[ConsumerRecord], there: AsyncIterator[ConsumerRecord]) -> None:
         source, copy = await anext(here, None), await anext(there, None)
@@ -97,11 +133,12 @@ class _Walk:
                 source = await anext(here, None)
             elif copy is None or (expected is not None and expected < copy.offset):
                 assert source is not None and expected is not None
-                self._absent_there.append((expected, _canonical(source)))
+                self._only_at_source(source, expected)
                 source = await anext(here, None)
             elif expected is None or copy.offset < expected:
                 if copy.offset >= self._map.end:
                     self._check.newer += 1
+                    self._supersede(copy)
                 else:
                     self._only_there(copy)
                 copy = await anext(there, None)
@@ -112,6 +149,7 @@ class _Walk:
         self._check.source_digest, self._check.destination_digest = (one.hexdigest() for one in self._digests)
 
     def _compare(self, source: ConsumerRecord, copy: ConsumerRecord) -> None:
+        self._supersede(source)
         ours, theirs = _canonical(source), _canonical(copy)
         self._digests[0].update(ours)
         self._digests[1].update(theirs)
@@ -126,9 +164,27 @@ class _Walk:
         self._digests[0].update(_canonical(source))
         self._check.differs(f"the source's offset {source.offset} was never copied")
 
+    def _only_at_source(self, source: ConsumerRecord, expected: int) -> None:
+        self._supersede(source)
+        if expected < self._destination_start or (self._destination_compacts and source.value is None):
+            self._check.gone_at_destination += 1
+            return
+        absent = expected, _digest(_canonical(source))
+        if self._destination_compacts and source.key is not None:
+            self._last_of_key[_digest(source.key)] = absent
+        else:
+            self._absent_there.append(absent)
+
+    def _supersede(self, record: ConsumerRecord) -> None:
+        """Compaction takes a record because there is a later one of its key, and for no other reason."""
+        if self._last_of_key and record.key is not None and self._last_of_key.pop(_digest(record.key), None):
+            self._check.gone_at_destination += 1
+
     def _only_there(self, copy: ConsumerRecord) -> None:
         origin = self._map.origin_of(copy.offset)
-        if origin is not None:
+        if origin is not None and (origin < self._source_start or self._source_compacts):
+            self._check.gone_at_source += 1
+        elif origin is not None:
             self._absent_here.append(origin)
         elif len(self._map) and copy.offset >= self._map.base:
             self._digests[1].update(_canonical(copy))
@@ -138,16 +194,16 @@ class _Walk:
         """What is on one side alone: gone from the other as it should be, or not."""
         check = self._check
         for origin in self._absent_here:
-            if origin < source_start or self._source_compacts:
+            if origin < source_start:  # it was deleted while we read
                 check.gone_at_source += 1
             else:
                 check.differs(f"the source's offset {origin} was copied, and is not there any more")
         missing = hashlib.blake2b(check.source_digest.encode(), digest_size=_DIGEST_BYTES)
-        for offset, canonical in self._absent_there:
-            if offset < destination_start or self._destination_compacts:
+        for offset, digest in sorted([*self._absent_there, *self._last_of_key.values()]):
+            if offset < destination_start:
                 check.gone_at_destination += 1
             else:
-                missing.update(canonical)
+                missing.update(digest)
                 check.differs(f"offset {offset} is missing")
                 check.source_digest = missing.hexdigest()
 
@@ -189,6 +245,10 @@ async def _compacts(backend: Backend, topic: str) -> bool:
     [found] = await backend.describe_topics([topic])
     policy = found.configs.get("cleanup.policy")
     return policy is not None and "compact" in policy.value
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def _canonical(record: ConsumerRecord) -> bytes:

@@ -20,9 +20,10 @@ from eventbus.types import FetchedRecords, Headers, TopicPartition
 
 _BATCH_BYTES = 262_144
 _LINGER_MS = 5
-_BUFFER_BYTES = 67_108_864
 _LARGEST_RECORD_BYTES = 104_857_600
 """What the destination takes is for its topics to say."""
+_BUFFER_BYTES = 134_217_728
+"""Room for the largest of them; a transaction is much smaller."""
 _TRANSACTION_MS = 60_000
 _TURN = 500
 """Records before other tasks get their turn: a mirror may live in a service's event loop."""

@@ -97,3 +97,21 @@ def test_it_follows_until_it_is_interrupted(cli: Cli, tmp_path: Path) -> None:
     assert process.returncode == 0, err
     assert "DIFFERENT" not in out
     assert "orders" in out
+
+
+def test_a_mistyped_log_is_refused_and_none_is_made(cli: Cli, tmp_path: Path) -> None:
+    before = sorted(path.name for path in tmp_path.iterdir())
+    code, _, err = cli("mirror", "dta", "copy")
+    assert (code, "there is no log to mirror at file://dta (no such directory)" in err) == (1, True)
+    for wrong in ("localhost", "localhost:9O92", "one,two:9092"):
+        code, _, err = cli("mirror", "data", wrong)
+        assert (code, f"a directory of that name is ./{wrong}" in err) == (2, True)
+    assert cli("mirror", "data", "copy", "--dry-run")[0] == 0
+    code, _, err = cli("mirror", "data", "copy", "--verify-only")
+    assert (code, "there is no log to compare at file://copy" in err) == (1, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_nothing_to_mirror_is_said(cli: Cli) -> None:
+    code, _, err = cli("mirror", "data", "copy", "--pattern", "invoices.*")
+    assert (code, "no topic of the source is chosen" in err) == (0, True)

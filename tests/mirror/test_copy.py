@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from eventbus import EventBus
@@ -16,7 +17,7 @@ from eventbus.mirror import Mirror
 from eventbus.types import TopicPartition
 from tests.mirror.conftest import NewLog
 from tests.mirror.dying import Life, dying
-from tests.mirror.logs import assert_copied, content, create, fill, opened, until, visible, write
+from tests.mirror.logs import PATIENCE_SECONDS, assert_copied, content, create, fill, opened, until, visible, write
 
 KINDS = ("memory", "file", "served")
 ORDERS = TopicPartition("orders", 0)
@@ -183,3 +184,100 @@ async def test_others_may_write_between_its_records(new_log: NewLog, monkeypatch
         assert not check.ok
         assert "somebody else wrote it" in check.differences[0]
         assert check.records == 1_000
+
+
+@pytest.mark.parametrize("kind", ["memory", "served"])
+async def test_a_copy_ends_while_producers_go_on(kind: str, new_log: NewLog) -> None:
+    """It ends where the log ended when it began: producers do not wait for it."""
+    here, there = new_log(kind), new_log("memory")
+    async with opened(here) as source, opened(there), EventBus(here) as bus:
+        await create(source, "orders", 2)
+        await write(source, ORDERS, b"1", b"2")
+        async with Mirror(here, there, name="m") as mirror, anyio.create_task_group() as tasks:
+
+            async def produce() -> None:
+                while True:
+                    for _ in range(20):
+                        bus.send_nowait("orders", b"and more", partition=0)
+                    await anyio.lowlevel.checkpoint()
+
+            tasks.start_soon(produce)
+            with anyio.fail_after(PATIENCE_SECONDS):
+                await mirror.copy()
+            tasks.cancel_scope.cancel()
+        assert mirror.progress.copied >= 2
+
+
+async def test_one_that_was_fenced_by_nobody_else_goes_on(new_log: NewLog) -> None:
+    """A transaction that was open for too long is ended by the log, with a new epoch: nobody else has begun."""
+    here, there = new_log("memory"), new_log("memory")
+    async with opened(here) as source, opened(there) as destination:
+        await create(source, "orders")
+        async with Mirror(here, there, name="m", refresh_seconds=0.01) as mirror, anyio.create_task_group() as tasks:
+            tasks.start_soon(mirror.follow)
+            for number in range(3):
+                await write(source, ORDERS, b"%d" % number)
+                await until(lambda copied=number + 1: mirror.progress.copied == copied)
+                await destination.fence_producer(mirror.options.transactional_id)
+            await write(source, ORDERS, b"3")
+            await until(lambda: mirror.progress.copied == 4)
+            tasks.cancel_scope.cancel()
+        assert mirror.progress.restarts == 3
+        assert [record.value for record in await visible(destination, ORDERS)] == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "served"])
+async def test_of_two_that_follow_the_younger_goes_on_whatever_befalls_them(kind: str, new_log: NewLog) -> None:
+    """The older one begins anew after some trouble: it looks who has begun since before it takes anything over."""
+    here, there = new_log("memory"), new_log(kind)
+    async with opened(here) as source, opened(there) as destination:
+        await create(source, "orders")
+        async with (
+            Mirror(here, there, name="m", refresh_seconds=0.01) as old,
+            Mirror(here, there, name="m", refresh_seconds=0.01) as new,
+            anyio.create_task_group() as tasks,
+        ):
+            stopped = anyio.Event()
+
+            async def follow() -> None:
+                with pytest.raises(ProducerFenced, match="another mirror of the name 'm' has begun"):
+                    await old.follow()
+                stopped.set()
+
+            tasks.start_soon(follow)
+            await until(lambda: old.progress.looks)
+            tasks.start_soon(new.follow)
+            await until(lambda: new.progress.looks)
+            for number in range(30):
+                await write(source, ORDERS, b"%d" % number)
+            with anyio.fail_after(PATIENCE_SECONDS):
+                await stopped.wait()
+            await until(lambda: new.progress.copied + old.progress.copied == 30)
+            tasks.cancel_scope.cancel()
+        assert [int(record.value or b"") for record in await visible(destination, ORDERS)] == list(range(30))
+
+
+async def test_a_destination_that_keeps_less_by_default_is_told(new_log: NewLog) -> None:
+    """What was kept for ever would be deleted there, old as it is, without a word."""
+    here, there = new_log("memory"), new_log("memory")
+    keeping = {"log_defaults": {"retention.ms": "-1"}}
+    async with opened(here, **keeping) as source, opened(there):
+        await create(source, "orders")
+        await create(source, "own", retention_ms="-1")
+        async with Mirror(here, there, name="m", source_config=keeping) as mirror:
+            progress = await mirror.copy()
+    assert progress.kept_back == {"orders": ("retention.ms=-1 (there 604800000: older records are deleted)",)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["memory", "served"])
+async def test_a_record_as_large_as_any_is_copied(kind: str, new_log: NewLog) -> None:
+    here, there = new_log("memory"), new_log(kind)
+    async with opened(here) as source, opened(there) as destination, EventBus(here) as bus:
+        await create(source, "orders", max_message_bytes="90000000")
+        async with bus.new_producer(max_request_size=90_000_000, buffer_memory=200_000_000) as producer:
+            await producer.send("orders", b"x" * 70_000_000)
+        async with Mirror(here, there, name="m") as mirror:
+            await mirror.copy()
+        [copy] = await visible(destination, ORDERS)
+        assert len(copy.value or b"") == 70_000_000

@@ -11,11 +11,12 @@ import anyio
 import pytest
 
 from eventbus import EventBus
-from eventbus.backends.base import Backend
+from eventbus.backends.base import Backend, BackendConsumer, ConsumerConfig
+from eventbus.backends.urls import open_backend
 from eventbus.errors import UnknownTopicOrPartition
 from eventbus.mirror import Mirror
 from eventbus.mirror.session import Session
-from eventbus.types import OffsetAndMetadata, TopicPartition
+from eventbus.types import FetchedRecords, OffsetAndMetadata, TopicPartition
 from tests.mirror.conftest import NewLog
 from tests.mirror.logs import assert_copied, create, fill, opened, until, visible, write
 
@@ -23,7 +24,7 @@ ORDERS = TopicPartition("orders", 0)
 
 
 @asynccontextmanager
-async def following(here: str, there: str, **options: object) -> AsyncGenerator[Mirror]:
+async def following(here: str | Backend, there: str, **options: object) -> AsyncGenerator[Mirror]:
     async with (
         Mirror(here, there, name="m", refresh_seconds=0.01, **options) as mirror,  # pyright: ignore[reportArgumentType]
         anyio.create_task_group() as tasks,
@@ -187,3 +188,38 @@ async def test_cancelled_at_any_time_it_goes_on_where_it_was(seed: int, new_log:
         async with Mirror(here, there, name="m") as mirror:
             await mirror.copy()
         await assert_copied(source, destination, "orders", "m")
+
+
+async def test_what_retention_takes_under_its_eyes_is_told(new_log: NewLog) -> None:
+    """Its reader goes on at the first record there is, and says nothing."""
+    here, there = new_log("memory"), new_log("memory")
+    backend = open_backend(here, {})
+    make = backend.consumer
+    holding, released = anyio.Event(), anyio.Event()
+
+    def consumer(config: ConsumerConfig) -> BackendConsumer:
+        made = make(config)
+        fetch = made.fetch
+
+        async def fetch_held(max_wait_ms: int | None = None) -> list[FetchedRecords]:
+            if mirror.progress.copied == 1 and not released.is_set():
+                holding.set()
+                await released.wait()
+            return await fetch(1)
+
+        made.fetch = fetch_held  # pyright: ignore[reportAttributeAccessIssue]
+        return made
+
+    backend.consumer = consumer  # pyright: ignore[reportAttributeAccessIssue]
+    async with opened(here) as source, opened(there) as destination:
+        await create(source, "orders")
+        await write(source, ORDERS, b"1")
+        async with following(backend, there) as mirror:
+            await holding.wait()
+            await write(source, ORDERS, b"2", b"3", b"4")
+            await source.delete_records({ORDERS: 3})
+            released.set()
+            await until(lambda: mirror.progress.copied == 2)
+            await two_looks(mirror)
+            assert mirror.progress.lost == 2
+        assert [record.value for record in await visible(destination, ORDERS)] == [b"1", b"4"]

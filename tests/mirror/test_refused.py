@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eventbus.backends.base import Backend
-from eventbus.errors import ConfigError, KafkaError, LogLocked, RecordTooLarge
+from eventbus.errors import ConfigError, KafkaError, LogLocked, RecordTooLarge, UnknownTopicOrPartition
 from eventbus.mirror import Mirror
 from eventbus.types import TopicPartition
 from tests.mirror.conftest import NewLog
@@ -179,8 +179,21 @@ async def test_more_replicas_than_brokers_are_refused(new_log: NewLog) -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"compression": "zip"}, "none, gzip"), ({"name": "a b"}, "1 to 200 of"), ({"topics": ["__x"]}, "the log's own")],
+    [
+        ({"compression": "zip"}, "none, gzip"),
+        ({"name": "a b"}, "1 to 200 of"),
+        ({"topics": ["__x"]}, "the log's own"),
+        ({"groups": "*"}, "no regular expression"),
+    ],
 )
 def test_wrong_options_are_refused(options: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Mirror("memory://a", "memory://b", **options)  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_topic_that_is_none_cannot_be_copied_again(new_log: NewLog) -> None:
+    here, there = new_log("memory"), new_log("memory")
+    async with opened(here) as source, opened(there):
+        await create(source, "orders")
+        with pytest.raises(UnknownTopicOrPartition, match=r"again: 'order' is no topic.*orders"):
+            await copy(here, there, again=["order"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 
 from eventbus.backends.base import Backend
@@ -12,7 +13,7 @@ from eventbus.backends.urls import open_backend
 from eventbus.mirror import Mirror, PartitionCheck
 from eventbus.types import FetchedRecords, TopicPartition
 from tests.mirror.conftest import NewLog
-from tests.mirror.logs import create, opened, write
+from tests.mirror.logs import PATIENCE_SECONDS, create, opened, write
 
 ORDERS = TopicPartition("orders", 0)
 Change = Callable[[FetchedRecords], None]
@@ -160,3 +161,50 @@ async def test_what_compaction_took_is_told_and_no_difference(at_source: bool, n
         check = await verified(here, there, missing, at_source=at_source)
     assert (check.ok, check.records) == (True, 9)
     assert (check.gone_at_source, check.gone_at_destination) == ((1, 0) if at_source else (0, 1))
+
+
+async def test_a_latest_value_that_is_gone_is_no_compaction(new_log: NewLog) -> None:
+    """Compaction takes a record for a later one of its key: a table that lacks its last values is not whole."""
+    here, there = new_log("memory"), new_log("memory")
+    async with opened(here) as source, opened(there):
+        await create(source, "orders", cleanup_policy="compact")
+        await write(source, ORDERS, *[b"%d" % number for number in range(10)], key=b"k")
+        async with Mirror(here, there, name="m") as mirror:
+            await mirror.copy()
+        check = await verified(here, there, missing_at_the_end)
+    assert check.differences == ["offset 9 is missing"]
+    assert (check.ok, check.records, check.source_digest == check.destination_digest) == (False, 9, False)
+
+
+async def test_a_source_made_anew_is_a_difference_and_is_not_read_for_ever(new_log: NewLog) -> None:
+    here, there = new_log("memory"), new_log("memory")
+    async with opened(here) as source, opened(there):
+        await create(source, "orders")
+        await create(source, "gone")
+        await write(source, ORDERS, b"1", b"2", b"3")
+        async with Mirror(here, there, name="m") as mirror:
+            await mirror.copy()
+        await source.delete_topics(["orders", "gone"])
+        await create(source, "orders")
+        await write(source, ORDERS, b"new")
+        async with Mirror(here, there, name="m") as mirror:
+            with anyio.fail_after(PATIENCE_SECONDS):
+                anew, gone = await mirror.verify()
+    assert "deleted and made anew" in anew.differences[0]
+    assert gone.differences == ["topic 'gone' is gone at the source"]
+
+
+async def test_what_was_never_mirrored_is_a_difference_and_what_is_not_mirrored_yet_is_told(new_log: NewLog) -> None:
+    here, there = new_log("memory"), new_log("memory")
+    async with opened(here) as source, opened(there):
+        await create(source, "orders")
+        await create(source, "empty")
+        await write(source, ORDERS, b"1")
+        async with Mirror(here, there, name="m") as mirror:
+            [check] = await mirror.verify()
+            assert check.differences == ["the mirror 'm' has never copied it"]
+            await mirror.copy()
+            await write(source, ORDERS, b"2", b"3")
+            empty, orders = await mirror.verify()
+    assert (empty.ok, empty.behind) == (True, 0)
+    assert (orders.ok, orders.records, orders.behind) == (True, 1, 2)
