@@ -48,7 +48,7 @@ def test_pausing_and_resuming_twice_is_once() -> None:
 
 
 def test_beyond_its_room_librdkafka_keeps_back_what_comes_next() -> None:
-    box = Inbox(room_bytes=1_500)
+    box = Inbox(room_bytes=3_000)
     box.pause(A)
     box.add(records(A, 0))
     assert box.overfull([A]) == {}

@@ -83,6 +83,7 @@ _PASSING = frozenset(
         ClientError.NOT_CONTROLLER,
         ClientError.FENCED_LEADER_EPOCH,
         ClientError.UNKNOWN_LEADER_EPOCH,
+        ClientError.UNSTABLE_OFFSET_COMMIT,
     )
 )
 """What a cluster answers for a moment, and then no more."""
@@ -365,8 +366,11 @@ class KafkaBackend:
 
     # groups ----------------------------------------------------------------------------------------------------------
 
-    async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        return await self._asked(partial(self._coordinators.offsets, group))
+    async def group_offsets(
+        self, group: str, stable: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """``stable``: of these alone, waiting for transactions that are about to change one (KIP-447)."""
+        return await self._asked(partial(self._coordinators.offsets, group, stable))
 
     async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         await self._asked(partial(self._coordinators.alter_offsets, group, offsets))

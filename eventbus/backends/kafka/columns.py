@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import groupby
 
 import msgspec
@@ -111,3 +112,21 @@ def _runs(messages: list[Message], topics: set[str]) -> list[tuple[TopicPartitio
         topics_of = [message.topic() or "" for message in messages]
         places = list(map(TopicPartition, topics_of, numbers))
     return [(where, sum(1 for _ in run)) for where, run in groupby(places)]
+
+
+def part_from(records: FetchedRecords, offset: int) -> FetchedRecords:
+    """The records from ``offset`` on."""
+    first = bisect_left(records.offsets, offset)
+    if not first:
+        return records
+    return FetchedRecords(
+        records.topic,
+        records.partition,
+        records.offsets[first:],
+        records.timestamps_ms[first:],
+        records.keys[first:],
+        records.values[first:],
+        None if records.headers is None else records.headers[first:],
+        records.timestamp_type,
+        records.next_offset,
+    )

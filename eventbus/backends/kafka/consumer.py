@@ -14,10 +14,17 @@ import anyio.lowlevel
 from eventbus.backends.base import EARLIEST, LATEST, ConsumerConfig
 from eventbus.backends.kafka.assignors import librdkafka_assignors
 from eventbus.backends.kafka.beginnings import Beginnings
+from eventbus.backends.kafka.columns import part_from
 from eventbus.backends.kafka.inbox import Inbox
 from eventbus.backends.kafka.member import Arrival, Member, PollRequest, Step
 from eventbus.backends.kafka.threads import Job, Loop
-from eventbus.errors import ConfigError, EventBusError, KafkaError, UnknownTopicOrPartition
+from eventbus.errors import (
+    ConfigError,
+    EventBusError,
+    KafkaError,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
 from eventbus.types import FetchedRecords, GroupMetadata, IsolationLevel, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -204,10 +211,11 @@ class KafkaConsumer:
             where = TopicPartition(records.topic, records.partition)
             position = self._positions.get(where)
             # What was on its way when somebody sought, or when the partition was given up, is not for anybody.
-            if position is None or where in self._sought or records.offsets[0] < position:
+            if position is None or where in self._sought or records.next_offset <= position:
                 continue
+            # While librdkafka was being told where to read it brought more: it may fetch that again, and what follows.
+            self._inbox.add(part_from(records, position))
             self._positions[where] = records.next_offset
-            self._inbox.add(records)
         for where, end in arrival.ends.items():
             position = self._positions.get(where)
             if position is not None and where not in self._sought and position < end:
@@ -483,6 +491,7 @@ class KafkaConsumer:
         if self._config.group is None:
             raise ConfigError("commit needs a group: open the consumer with group=...")
         wanted = dict(offsets)
+        held = wanted.keys() & self._held.keys()
         deadline = self._timers.current_time() + _MOVING_SECONDS
         while True:
             try:
@@ -491,12 +500,19 @@ class KafkaConsumer:
                 if error.code not in _MOVING or self._timers.current_time() > deadline:
                     raise
             await self._timers.sleep(_STABLE_SECONDS)
+            gone = sorted(held - self._held.keys())
+            if gone:  # somebody else may have committed more by now
+                raise UnknownMemberId(
+                    f"group {self._config.group!r} has taken {', '.join(map(str, gone))} away before its offset was "
+                    "committed: whoever reads there now reads again what was not"
+                )
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         if self._config.group is None:
             return {}
-        found = await self._backend.group_offsets(self._config.group)
-        return {where: found[where] for where in partitions if where in found}
+        wanted = list(partitions)
+        found = await self._backend.group_offsets(self._config.group, wanted)
+        return {where: found[where] for where in wanted if where in found}
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         found = await self._backend.list_offsets(dict.fromkeys(partitions, LATEST), self._config.isolation)

@@ -142,20 +142,38 @@ class CoordinatorAdmin:
         )
         return GroupDescription(group, found.group_state, "consumer", found.assignor_name, found.group_epoch, members)
 
-    def offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    def offsets(
+        self, group: str, stable: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """``stable``: of these alone, and none that a transaction is about to change."""
         at = self._coordinator(group, _GROUP)
+        named: dict[str, list[int]] = {}
+        for topic, partition in stable or ():
+            named.setdefault(topic, []).append(partition)
+        is_stable = stable is not None
 
         def make(version: int) -> Any:
             if version >= 8:
-                asked = m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)
-                return m.OffsetFetchRequest(groups=[asked])
-            return m.OffsetFetchRequest(group_id=group, topics=None)
+                several = m.OffsetFetchRequest.OffsetFetchRequestTopics
+                topics = [several(name=name, partition_indexes=numbers) for name, numbers in named.items()]
+                asked = m.OffsetFetchRequest.OffsetFetchRequestGroup(
+                    group_id=group, topics=topics if is_stable else None
+                )
+                return m.OffsetFetchRequest(groups=[asked], require_stable=is_stable)
+            several = m.OffsetFetchRequest.OffsetFetchRequestTopic
+            topics = [several(name=name, partition_indexes=numbers) for name, numbers in named.items()]
+            return m.OffsetFetchRequest(
+                group_id=group, topics=topics if is_stable else None, require_stable=is_stable and version >= 7
+            )
 
         answer = self._wire.ask(make, "OffsetFetch", 9, at)
         found = answer.groups[0] if answer.groups else answer
         if found.error_code == _GROUP_ID_NOT_FOUND:
             return {}
         _check(found.error_code, f"the offsets of group {group!r}")
+        for topic in found.topics:
+            for one in topic.partitions:
+                _check(one.error_code, f"the offset of group {group!r} in {topic.name}-{one.partition_index}")
         return {
             TopicPartition(topic.name, one.partition_index): OffsetAndMetadata(
                 one.committed_offset, read_text(one.metadata)

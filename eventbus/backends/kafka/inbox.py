@@ -15,6 +15,8 @@ from eventbus.types import FetchedRecords, TopicPartition
 
 _LONG_SECONDS = 5.0
 """A partition that has been paused for so long may as well be fetched again."""
+_RECORD_BYTES = 100
+"""What Python takes for a record besides its bytes."""
 
 
 class Inbox:
@@ -41,7 +43,7 @@ class Inbox:
             self._ready.append(records)
             return
         self._put_by.setdefault(where, []).append(records)
-        self._put_by_bytes[where] = self._put_by_bytes.get(where, 0) + size_bytes(records)
+        self._put_by_bytes[where] = self._put_by_bytes.get(where, 0) + _room_bytes(records)
 
     def take(self) -> list[FetchedRecords]:
         """All there is."""
@@ -123,3 +125,8 @@ class Inbox:
 def size_bytes(records: FetchedRecords) -> int:
     """Roughly: what the values take."""
     return sum(len(value or b"") for value in records.values)
+
+
+def _room_bytes(records: FetchedRecords) -> int:
+    """Roughly: what they take in memory, where a deletion is not nothing."""
+    return size_bytes(records) + sum(len(key or b"") for key in records.keys) + _RECORD_BYTES * len(records)

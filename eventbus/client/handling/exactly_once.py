@@ -58,8 +58,9 @@ _TAKEN_OVER = (
 """What a send or a commit says to a producer whose transaction was ended by others."""
 _MOST_INTERRUPTIONS = 5
 """In a row, without progress; beyond that it is no accident."""
-_AWAY = frozenset((5, 6, 7, 13, 14, 15, 16, 19, 20))
-"""Codes of brokers that do not answer, or whose leaders and coordinators are moving: no record is to blame."""
+_AWAY = frozenset((5, 6, 7, 13, 14, 15, 16, 19, 20, 88))
+"""Codes of brokers that do not answer, or whose leaders and coordinators are moving; of offsets that somebody else's
+transaction is about to change: no record is to blame."""
 _AWAY_SECONDS = 0.5
 """How long to wait before trying again then."""
 LONGEST_SHARE = 4
