@@ -7,17 +7,32 @@ from functools import partial
 from typing import Any
 
 import anyio
+import msgspec
 
 from eventbus.backends.base import BackendProducer
 from eventbus.backends.delivery import BatchDelivery, Delivery, this_loop
-from eventbus.client.sending import SendOptions
-from eventbus.errors import BufferExhausted, EventBusError
-from eventbus.types import RecordMetadata
+from eventbus.errors import BufferExhausted, ConfigError, EventBusError
+from eventbus.types import Headers, RecordMetadata
 
 _PARKED = 100_000
 """Records that wait for one look-up at most."""
 
-SendParked = Callable[[str, Any, SendOptions], Delivery]
+
+class Unplaced(msgspec.Struct, frozen=True, gc=False):
+    """A record as it was when it was given: only its partition is open."""
+
+    value: Any
+    """As the caller gave it, for a partitioner of one's own."""
+    data: bytes | None
+    key: bytes | None
+    headers: Headers
+    partition: int | None
+    chosen_by: bytes | None
+    """What picks the partition when none is named."""
+    timestamp_ms: int
+
+
+SendParked = Callable[[str, Unplaced], Delivery]
 
 
 class _LookUp:
@@ -28,7 +43,7 @@ class _LookUp:
     def __init__(self) -> None:
         self.is_over = anyio.Event()
         self.error: EventBusError | None = None
-        self.parked: list[tuple[BatchDelivery, Any, SendOptions]] = []
+        self.parked: list[tuple[BatchDelivery, Unplaced]] = []
 
 
 class LookUps:
@@ -46,6 +61,10 @@ class LookUps:
             self._backend.look_up(topic, partial(self._end, topic, found))
         return found
 
+    def is_open(self, topic: str) -> bool:
+        """Records of the topic may be parked: none goes before them."""
+        return topic in self._open
+
     async def known(self, topic: str) -> None:
         """Return when the log knows the topic. Raises what it says instead, UnknownTopicOrPartition for one."""
         found = self._of(topic)
@@ -58,7 +77,7 @@ class LookUps:
         while self._open:
             await next(iter(self._open.values())).is_over.wait()
 
-    def park(self, topic: str, value: Any, options: SendOptions) -> Delivery:
+    def park(self, topic: str, record: Unplaced) -> Delivery:
         """Have a record wait for the look-up. Raises BufferExhausted."""
         found = self._of(topic)
         if len(found.parked) >= _PARKED:
@@ -68,26 +87,28 @@ class LookUps:
             )
         batch = BatchDelivery(topic, -1, this_loop())
         batch.count = 1
-        found.parked.append((batch, value, options))
-        return Delivery(batch, 0, options.get("timestamp_ms") or 0)
+        found.parked.append((batch, record))
+        return Delivery(batch, 0, record.timestamp_ms)
 
     def _end(self, topic: str, one: _LookUp, error: EventBusError | None) -> None:
         """The log has answered."""
         if self._open.pop(topic, None) is not one:
             return  # given up
         one.error = error
-        for batch, value, options in one.parked:
+        for batch, record in one.parked:
             try:
                 if error is not None:
                     raise error
-                self._send(topic, value, options).add_callback(partial(_settle, batch))
+                self._send(topic, record).add_callback(partial(_settle, batch))
             except EventBusError as problem:
                 batch.fail(problem)
+            except Exception as problem:  # a partitioner of the user's own: those behind it must not wait for ever
+                batch.fail(ConfigError(f"a record for topic {topic!r} was not sent: {problem!r}"))
         one.is_over.set()
 
     def give_up(self, error: EventBusError) -> int:
         """What is parked is not sent; how many records that is."""
-        parked = [batch for one in self._open.values() for batch, _, _ in one.parked]
+        parked = [batch for one in self._open.values() for batch, _ in one.parked]
         for batch in parked:
             batch.discard(error)
         for one in self._open.values():

@@ -15,9 +15,9 @@ from eventbus.backends.base import Add, Append, BackendProducer, Send
 from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.last_words import LastWords
-from eventbus.client.look_ups import LookUps
+from eventbus.client.look_ups import LookUps, Unplaced
 from eventbus.client.partitioner import Partitioner, make_partitioner
-from eventbus.client.sending import HeadersLike, SendOptions
+from eventbus.client.sending import HeadersLike
 from eventbus.client.threads import Home
 from eventbus.client.transaction import OwnProducer, Transaction
 from eventbus.errors import (
@@ -101,6 +101,8 @@ class Producer:
         self._topics: dict[str, _Topic] = {}
         backend.on_topics_changed = self._topics.clear
         self._look_ups = LookUps(backend, self._send_parked)
+        self._nowhere: _Topic | None = None
+        """The topic that was last looked up, as long as only its name is known."""
         self._on_close = on_close
         self._closed = False
         self._scope = anyio.CancelScope()
@@ -134,8 +136,8 @@ class Producer:
             raise _no_time(timestamp_ms)
         entry = self._topics.get(topic) or self._topic(topic)
         if entry is None:
-            options = _options(key, headers, partition, partition_key, timestamp_ms)
-            return self._send_when_known(topic, value, options)
+            record = self._unplaced(topic, value, key, headers, partition, partition_key, timestamp_ms)
+            return self._send_when_known(topic, record)
         data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
         if key is not None and type(key) is not bytes:
             key = self._bytes_of(entry, key, "key")
@@ -175,7 +177,8 @@ class Producer:
             raise _no_time(timestamp_ms)
         entry = self._topics.get(topic) or self._topic(topic)
         if entry is None:
-            delivery = self._look_ups.park(topic, value, _options(key, headers, partition, partition_key, timestamp_ms))
+            record = self._unplaced(topic, value, key, headers, partition, partition_key, timestamp_ms)
+            delivery = self._look_ups.park(topic, record)
             if on_delivery is not None:
                 delivery.add_callback(on_delivery)
             return delivery
@@ -247,15 +250,59 @@ class Producer:
         await self._backend.flush()
         await _unstored(batches, wait=True)
 
-    async def _send_when_known(self, topic: str, value: Any, options: SendOptions) -> RecordMetadata:
-        await self._look_ups.known(topic)
-        return await self.send(topic, value, **options)
+    # records whose topic is looked up ---------------------------------------------------------------------------------
 
-    def _send_parked(self, topic: str, value: Any, options: SendOptions) -> Delivery:
-        return Producer.send_nowait(self, topic, value, **options)  # interceptors have seen it
+    def _unplaced(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: HeadersLike | None,
+        partition: int | None,
+        partition_key: Any,
+        timestamp_ms: int,
+    ) -> Unplaced:
+        """The record as it is now: its sender may change the value while it waits."""
+        entry = self._nowhere
+        if entry is None or entry.name != topic:
+            entry = self._nowhere = _Topic(topic, 0, make_partitioner("murmur2", topic, 1), self._backend)
+        key_bytes = self._bytes_of(entry, key, "key")
+        chosen_by = key_bytes if partition_key is None else self._bytes_of(entry, partition_key, "partition_key")
+        return Unplaced(
+            value,
+            self._bytes_of(entry, value, "value"),
+            key_bytes,
+            pack_headers(headers) if headers else (),
+            partition,
+            chosen_by,
+            timestamp_ms,
+        )
+
+    def _place(self, entry: _Topic, record: Unplaced) -> int:
+        """Its partition, now that the topic is known."""
+        if record.partition is None:
+            known = entry.partitions.get(record.chosen_by)
+            return entry.choose(record.chosen_by, record.value, record.data) if known is None else known
+        if not 0 <= record.partition < entry.count:
+            raise self._no_such_partition(entry, record.partition)
+        return record.partition
+
+    async def _send_when_known(self, topic: str, record: Unplaced) -> RecordMetadata:
+        await self._look_ups.known(topic)
+        entry = await self._topic_when_known(topic)
+        return await entry.senders[self._place(entry, record)](
+            record.key, record.data, record.headers, record.timestamp_ms
+        )
+
+    def _send_parked(self, topic: str, record: Unplaced) -> Delivery:
+        entry = self._topics.get(topic) or self._topic(topic)
+        if entry is None:
+            return self._look_ups.park(topic, record)
+        append = entry.appenders[self._place(entry, record)]
+        return append(record.key, record.data, record.headers, record.timestamp_ms)
 
     async def _topic_when_known(self, topic: str) -> _Topic:
-        while (entry := self._topic(topic)) is None:
+        while (entry := self._topics.get(topic) or self._topic(topic)) is None:
             await self._look_ups.known(topic)
         return entry
 
@@ -351,7 +398,7 @@ class Producer:
 
     def _topic(self, topic: str) -> _Topic | None:
         """None: the log has to be asked first."""
-        count = self._backend.partition_count(topic)
+        count = None if self._look_ups.is_open(topic) else self._backend.partition_count(topic)
         if count is None:
             return None
         partitioner = make_partitioner(self._settings.partitioner, topic, self._settings.config.batch_size)
@@ -411,19 +458,6 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
-
-
-def _options(
-    key: Any, headers: HeadersLike | None, partition: int | None, partition_key: Any, timestamp_ms: int
-) -> SendOptions:
-    """What was said of a record, to say it again."""
-    return {
-        "key": key,
-        "headers": headers,
-        "partition": partition,
-        "partition_key": partition_key,
-        "timestamp_ms": timestamp_ms,
-    }
 
 
 async def _unstored(batches: list[BatchDelivery], *, wait: bool) -> list[BatchDelivery]:

@@ -136,7 +136,10 @@ class Lane:
 
     def release(self) -> bool:
         """Hand over what was held. False: the buffer is full, and some of it is held still."""
-        held, produce = self._held, self._producer.client.handle.produce
+        held = self._held
+        if not held and self._batch is None:
+            return True
+        produce = self._producer.client.handle.produce
         while held:
             given = held[0]
             try:
@@ -151,12 +154,19 @@ class Lane:
             self._produce = produce
         return True
 
-    def fail(self, error: ClientError) -> None:
-        """What was held is not sent."""
+    @property
+    def is_holding(self) -> bool:
+        return bool(self._held)
+
+    def fail(self, error: ClientError) -> bool:
+        """What was held is not sent; whether there was something."""
+        if not self._held:
+            return False
         while self._held:
             given = self._held.popleft()
             self._producer.held_bytes -= _size_bytes(given)
             given[4](error, None)
+        return True
 
 
 def _size_bytes(given: Given) -> int:

@@ -92,7 +92,8 @@ class KafkaProducer:
         self._refuses: Callable[[], object] | None = None
         self._looking_up: dict[str, list[Then]] = {}
         self._worker: Worker | None = None
-        self._settings = backend.settings.producer(config)
+        self._settings = told = backend.settings.producer(config)
+        self._room_bytes = 1024 * int(told["queue.buffering.max.kbytes"])
         self.client = ProducerClient(self._settings, self._has_failed)
         self.transactions = (
             None if config.transactional_id is None else KafkaTransactions(self, config.transactional_id)
@@ -214,7 +215,7 @@ class KafkaProducer:
         if error.code() == ClientError._QUEUE_FULL:
             raise self._has_no_room(len(value or b"") + len(key or b"")) from None
         if error.code() == ClientError._UNKNOWN_PARTITION and lane.partition < (self.partition_count(lane.topic) or 0):
-            self._in_thread(partial(self._until_seen, lane, self.client), partial(self._release, lane))
+            self._in_thread(partial(self._until_seen, lane), partial(self._release, lane))
         elif error.code() == ClientError._FATAL and self.transactions is None:
             self._replace(self.client, error)
             if self._refuses is not None:
@@ -224,7 +225,14 @@ class KafkaProducer:
             raise (reason if self.transactions is None else self.transactions.refused(error, reason)) from None
         lane.hold()
 
-    def _has_no_room(self, size_bytes: int) -> BufferExhausted:
+    def _has_no_room(self, size_bytes: int) -> EventBusError:
+        if size_bytes > self._room_bytes:  # there never will be any
+            too_large = RecordTooLarge(
+                f"a record of {size_bytes:,} bytes is larger than the producer's whole buffer "
+                f"(buffer_memory={self.config.buffer_memory:,}): send less (or a pointer to the payload), or raise it"
+            )
+            self._not_stored(too_large)
+            return too_large
         self.is_full = True
         self._needs_bytes = size_bytes
         return BufferExhausted(
@@ -238,12 +246,12 @@ class KafkaProducer:
             raise self._has_no_room(size_bytes)
         self.held_bytes += size_bytes
 
-    def _until_seen(self, lane: Lane, client: ProducerClient) -> None:
+    def _until_seen(self, lane: Lane) -> None:
         """In a thread: return when librdkafka has heard of a partition that was added, or ``max_block_ms`` are over."""
         deadline = time.monotonic() + self.config.max_block_ms / 1000
-        while time.monotonic() < deadline:
+        while lane.is_holding and time.monotonic() < deadline:
             try:
-                found = client.handle.list_topics(lane.topic, _LOOK_UP_SECONDS).topics[lane.topic]
+                found = self.client.handle.list_topics(lane.topic, _LOOK_UP_SECONDS).topics[lane.topic]
                 if lane.partition in found.partitions:
                     return
             except (KafkaException, KeyError, AttributeError):  # no answer; no such topic; the client was replaced
@@ -253,12 +261,19 @@ class KafkaProducer:
 
     def _release(self, lane: Lane) -> None:
         """Hand over what a lane held, or try again when there is room."""
-        if self.is_held:
-            return  # `_take_over` does it
+        if self.is_held or self._leaving.is_set():
+            return  # `_take_over` does it, or nobody any more
         if lane.release():
             self._crowded.pop(lane, None)
         else:
             self._crowded[lane] = None
+
+    def drop_held(self, why: ClientError | None = None) -> bool:
+        """What waits in its lane is not sent; whether there was something."""
+        self.seal()
+        self._crowded.clear()
+        dropped = [lane.fail(why or ClientError(ClientError._PURGE_QUEUE)) for lane in self._lanes.values()]
+        return any(dropped)
 
     def _not_stored(self, error: EventBusError) -> None:
         if self.transactions is not None:
@@ -286,7 +301,7 @@ class KafkaProducer:
                 self._replace(self.client, failure)  # the report may come before the news of its cause
             batch.finish()
             if self.transactions is not None and failure is not None and batch.error is not None:
-                self.transactions.failed(failure, batch.error)
+                self.transactions.failed(batch, failure, batch.error)
         for lane in list(self._crowded):
             self._release(lane)
 
@@ -353,6 +368,7 @@ class KafkaProducer:
             self.client = ProducerClient(self._settings, self._has_failed)
 
         client.stop()
+        self.drop_held(error)
         self.refuse(check)
 
     def _take_over(self) -> None:
@@ -371,7 +387,7 @@ class KafkaProducer:
 
     def reopen(self) -> None:
         """Go on with another client, as if the process had been started anew. What the old one holds is given up."""
-        self.seal()
+        self.drop_held()
         self.client.stop()
         self.client = ProducerClient(self._settings, self._has_failed)
 
@@ -386,6 +402,7 @@ class KafkaProducer:
         try:
             if self.transactions is not None:
                 await self.transactions.aclose()
+            self.refuse(_refuse)  # else there would always be one more to wait for
             await self._last_flush()
         finally:
             self.refuse(_refuse)
@@ -411,6 +428,8 @@ class KafkaProducer:
         self._leaving.set()
         if self._worker is not None:
             self._worker.stop()
+        if self.transactions is not None:
+            self.transactions.stop()
         self.client.stop()
 
     def give_up(self, error: EventBusError) -> int:
@@ -422,6 +441,7 @@ class KafkaProducer:
             count += batch.open_count
             batch.discard(error)
         self._pending.clear()
+        self.drop_held()
         self._stop()
         return count
 

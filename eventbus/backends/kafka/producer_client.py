@@ -41,7 +41,8 @@ class ProducerClient:
         self._may_poll.set()
         self._patience_seconds = 0.0
         self._when_gone: Callable[[], object] | None = None
-        threading.Thread(target=self._serve, name="eventbus-kafka-producer", daemon=True).start()
+        self.thread = threading.Thread(target=self._serve, name="eventbus-kafka-producer", daemon=True)
+        self.thread.start()
 
     def __len__(self) -> int:
         """Records that nothing is known of yet; none once it is gone."""

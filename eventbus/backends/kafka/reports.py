@@ -44,7 +44,7 @@ class RecordBatch(BatchDelivery):
     ``count`` grows in the event loop until the batch is sealed.
     """
 
-    __slots__ = ("finished", "first_failure", "is_sealed", "lost_with", "some_offset", "told")
+    __slots__ = ("finished", "first_failure", "is_sealed", "lost_with", "some_offset", "told", "transaction")
 
     def __init__(self, topic: str, partition: int, home: object, finished: Callable[[RecordBatch], object]) -> None:
         super().__init__(topic, partition, home)
@@ -58,6 +58,8 @@ class RecordBatch(BatchDelivery):
         self.first_failure: ClientError | None = None
         self.lost_with: ClientError | None = None
         """What the client died of that had the rest of the batch."""
+        self.transaction = 0
+        """The number of the one that it belongs to."""
 
     def tell(self, error: ClientError | None, message: Message) -> None:
         """The outcome of a record without a handle."""

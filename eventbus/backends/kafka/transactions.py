@@ -83,6 +83,8 @@ class KafkaTransactions:
         told = producer.backend.settings.producer(producer.config)
         self._shortest_wait_seconds = _SHORTEST_WAIT * float(told["retry.backoff.ms"]) / 1000
         self._attempt_seconds = min(_ATTEMPT_SECONDS, producer.config.max_block_ms / 1000)
+        self._number = 1
+        """Of the transaction that is open, or next: what was left behind in one before it concerns nobody."""
         self._has_gap = False
         """A record was refused: librdkafka leaves its sequence number out, and the next transaction fails for that."""
         self._worker: Worker | None = None
@@ -114,8 +116,9 @@ class KafkaTransactions:
 
     async def _init_client(self) -> None:
         what = f"the transactional id {self._id!r} was not taken over"
+        client = self._producer.client
         try:
-            await self._until_answered(lambda: self._producer.client.handle.init_transactions(self._attempt_seconds))
+            await self._until_answered(lambda: client.handle.init_transactions(self._attempt_seconds))
         except KafkaException as failure:
             error = raised(failure, what)
             self._lose(error)
@@ -142,6 +145,7 @@ class KafkaTransactions:
 
     def note(self, batch: RecordBatch) -> None:
         """A batch of the open transaction."""
+        batch.transaction = self._number
         if self._witness is None:
             self._witness = batch
 
@@ -152,8 +156,10 @@ class KafkaTransactions:
         self.spoil(error)
         return error
 
-    def failed(self, failure: ClientError, error: EventBusError) -> None:
-        """A record of the transaction was not stored."""
+    def failed(self, batch: RecordBatch, failure: ClientError, error: EventBusError) -> None:
+        """A record of a transaction was not stored."""
+        if batch.transaction != self._number:
+            return
         if failure.fatal() or failure.code() == ClientError._FENCED:
             self._fatal(failure, error)
         else:
@@ -174,9 +180,10 @@ class KafkaTransactions:
             return
         wanted = to_commit(offsets)
         packed = pack_group_metadata(group)
+        client = self._producer.client
         try:
             await self._until_answered(
-                lambda: self._producer.client.handle.send_offsets_to_transaction(wanted, packed, self._attempt_seconds)
+                lambda: client.handle.send_offsets_to_transaction(wanted, packed, self._attempt_seconds)
             )
         except KafkaException as failure:
             what = f"offsets of group {group.group!r} were not added to the transaction of {self._id!r}"
@@ -210,10 +217,16 @@ class KafkaTransactions:
     async def _commit(self) -> bool:
         """Afterwards it is committed (READY), or it has failed (SPOILED). Raises when it is LOST."""
         await self._until_sent()
-        try:
-            took_seconds = await self._until_answered(
-                lambda: self._producer.client.handle.commit_transaction(self._attempt_seconds)
+        if self._producer.drop_held():
+            self._error = self._error or RequestTimedOut(
+                f"records were not sent within max_block_ms={self._producer.config.max_block_ms:,}: the brokers are "
+                "away, or have not heard of a partition that was added"
             )
+            self._state = _State.SPOILED
+            return False
+        client = self._producer.client
+        try:
+            took_seconds = await self._until_answered(lambda: client.handle.commit_transaction(self._attempt_seconds))
         except KafkaException as failure:
             error = client_error(failure)
             reason = raised(failure, f"the transaction of {self._id!r} was not committed")
@@ -272,7 +285,7 @@ class KafkaTransactions:
                 TopicPartition(witness.topic, witness.partition), offset
             )
         for group, offsets in self._offsets.items():
-            found = await self._producer.backend.group_offsets(group)
+            found = await self._producer.backend.group_offsets(group, offsets)
             return all(found.get(partition) == at for partition, at in offsets.items())
         return False  # nothing was in it
 
@@ -291,13 +304,13 @@ class KafkaTransactions:
                 await self._abort()
 
     async def _abort(self) -> None:
-        if self._stuck_client is self._producer.client:
+        client = self._producer.client
+        if self._stuck_client is client:
             await self._begin_anew()
             return
+        self._producer.drop_held()
         try:
-            took_seconds = await self._until_answered(
-                lambda: self._producer.client.handle.abort_transaction(self._attempt_seconds)
-            )
+            took_seconds = await self._until_answered(lambda: client.handle.abort_transaction(self._attempt_seconds))
         except KafkaException as failure:
             reason = raised(failure, f"the transaction of {self._id!r} was not aborted")
             raise self._fatal(client_error(failure), reason) from None
@@ -322,12 +335,17 @@ class KafkaTransactions:
         except EventBusError as error:
             logger.warning("the transaction of %r could not be ended when its producer closed: %s", self._id, error)
         finally:
-            if self._worker is not None:
-                self._worker.stop()
+            self.stop()
+
+    def stop(self) -> None:
+        """The thread ends after what it does."""
+        if self._worker is not None:
+            self._worker.stop()
 
     async def _until_answered(self, call: Callable[[], object]) -> float:
         """Call into librdkafka, again after an error that may pass; how long it took, infinity: it was called again.
 
+        ``call`` names its client: one that comes to its turn late, behind one that was stuck, must not meet another.
         Raises its error, or RequestTimedOut; this also when it has done after all what it had been too slow for, and
         now only says that it cannot be asked for it.
         """
@@ -369,6 +387,7 @@ class KafkaTransactions:
         self._error = None
         self._witness = None
         self._has_gap = False
+        self._number += 1
         self._offsets.clear()
         self._state = _State.READY
         self._producer.refuse(self._check_accepts)
