@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from eventbus.errors import ConfigError, CoordinatorNotAvailable
+from eventbus.errors import ConfigError, CoordinatorNotAvailable, EventBusError
 
 CONFIG = "sasl.oauthbearer.config"
 _UNSECURED = "enable.sasl.oauthbearer.unsecure.jwt"
@@ -104,7 +104,12 @@ def _encoded(part: Mapping[str, Any]) -> str:
 
 def _from_callback(callback: Callback, config: str) -> Token:
     """As confluent-kafka takes them: ``(token, end)``, or with a principal and extensions behind."""
-    found: Any = callback(config)
+    try:
+        found: Any = callback(config)
+    except EventBusError:
+        raise
+    except Exception as error:  # the user's own: whoever gives out tokens may be away for a while
+        raise CoordinatorNotAvailable(f"oauth_cb gives no token: {type(error).__name__}: {error}") from error
     try:
         text, ends_at, *more = found
         extensions = dict(more[1]) if len(more) > 1 else {}

@@ -102,7 +102,7 @@ class ClusterWatch:
 
     def _tell_refusal(self, text: str) -> None:
         """Credentials or certificates that were good once: nothing but a person helps."""
-        now = self._timers.current_time()
+        now = time.monotonic()  # outside of any task, where the event loop's own time cannot be asked for
         plain = _ADDRESS.sub("", text).partition(" (after ")[0]
         if now - self._refused.get(plain, -_REPEAT_SECONDS) >= _REPEAT_SECONDS:
             self._refused[plain] = now

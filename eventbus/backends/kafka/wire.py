@@ -167,6 +167,9 @@ def _open(address: Address, settings: ClientSettings, timeout_seconds: float) ->
         return plain
     try:
         return _tls(settings).wrap_socket(plain, server_hostname=address[0])
+    except (TimeoutError, ConnectionError) as error:  # it hangs, or is just going: another broker may answer
+        plain.close()
+        raise CoordinatorNotAvailable(f"{_named(address)} did not answer TLS's greeting: {error}") from None
     except (OSError, ssl.SSLError) as error:
         plain.close()
         raise ConfigError(f"TLS with {_named(address)} failed: {error}") from None
