@@ -102,17 +102,16 @@ class Exercise:
             with anyio.fail_after(PATIENCE_S + self.acked / 1_000):
                 await service.drain()
             for topic in (self.source, self.result):
-                found = await self._values(service, topic)
+                found = await self._read(service, topic)
                 assert found.keys() == self._next.keys()
-                for key, values in found.items():
-                    complaint = f"{topic}, {key}: {len(values)} values of {self._next[key]}"
-                    assert values == list(range(self._next[key])), complaint
+                for key, records in found.items():
+                    assert [one.value for one in records] == list(range(self._next[key])), odd(records, self._next[key])
 
-    async def _values(self, bus: EventBus, topic: str) -> dict[str, list[int]]:
-        found: defaultdict[str, list[int]] = defaultdict(list)
+    async def _read(self, bus: EventBus, topic: str) -> dict[str, list[ConsumerRecord]]:
+        found: defaultdict[str, list[ConsumerRecord]] = defaultdict(list)
         async with bus.new_consumer(topic, key=str, value=int, isolation="read_committed") as consumer:
             async for record in consumer.until_end():
-                found[record.key].append(record.value)
+                found[record.key].append(record)
         return dict(found)
 
     async def _write(self, bus: EventBus, partition: int) -> None:
@@ -160,6 +159,18 @@ class Exercise:
         """Each partition, those of Kafka's own topics included, has all its replicas in step."""
         topics = await bus.admin.describe_topics(await bus.admin.list_topics(internal=True))
         return all(len(part.isr) == 3 for topic in topics for part in topic.partitions)
+
+
+def odd(records: list[ConsumerRecord], count: int) -> str:
+    """Where the values of a key do not count."""
+    first = records[0]
+    lines = [f"{first.topic}, {first.key}: {len(records)} values of {count}; @offset value:"]
+    jumps = [n for n, (one, other) in enumerate(itertools.pairwise(records)) if other.value != one.value + 1]
+    lines += [
+        "  ... " + " ".join(f"@{one.partition}:{one.offset} {one.value}" for one in records[max(n - 2, 0) : n + 4])
+        for n in jumps[:20]
+    ]
+    return "\n".join(lines)
 
 
 async def until(holds: Callable[[], bool | Awaitable[bool]], what: str, within_s: float = PATIENCE_S) -> None:
