@@ -8,10 +8,10 @@ from typing import NamedTuple, TypeVar
 import anyio
 import anyio.lowlevel
 
-from eventbus.backends.base import Backend, BackendProducer, ProducerConfig
+from eventbus.backends.base import LATEST, Backend, BackendProducer, ProducerConfig
 from eventbus.backends.clock import system_clock
 from eventbus.backends.delivery import Delivery
-from eventbus.errors import BufferExhausted, ConfigError, RequestTimedOut
+from eventbus.errors import BufferExhausted, ConfigError, InvalidTxnState, ProducerFenced, RequestTimedOut
 from eventbus.mirror.journal import Entry, Journal
 from eventbus.mirror.offset_map import Run
 from eventbus.mirror.options import Options
@@ -55,6 +55,8 @@ class Writer:
     """The transactional producer of a mirror: who opens one of the same name later fences this one."""
 
     def __init__(self, destination: Backend, journal: Journal, options: Options, progress: Progress) -> None:
+        self._destination = destination
+        self._journal_end = 0
         self._timers = destination.timers
         self._journal = journal
         self._progress = progress
@@ -86,7 +88,7 @@ class Writer:
 
     async def add(self, fetched: FetchedRecords) -> None:
         """Put records into the open transaction, or into a new one."""
-        self._begin()
+        await self._begin()
         offsets = fetched.offsets
         begin = 0
         if offsets[-1] - offsets[0] != len(offsets) - 1:
@@ -97,10 +99,23 @@ class Writer:
         await self._add_run(fetched, begin, len(offsets))
         self.count += len(offsets)
 
-    def _begin(self) -> None:
-        if not self._is_open:
+    async def _begin(self) -> None:
+        if self._is_open:
+            return
+        try:
             self._producer.begin_transaction()
-            self._is_open = True
+        except InvalidTxnState:  # Kafka's: after a transaction that took long to end the id has to be taken anew
+            await self._producer.init_transactions()
+            await self._check_alone()
+            self._producer.begin_transaction()
+        self._is_open = True
+
+    async def _check_alone(self) -> None:
+        """The id was taken anew, maybe from another mirror: what that has written is not in our journal."""
+        where = TopicPartition(self._journal.topic, 0)
+        end = (await self._destination.list_offsets({where: LATEST}))[where].offset
+        if end > self._journal_end:
+            raise ProducerFenced(f"the journal {self._journal.topic!r} has been written by another mirror meanwhile")
 
     async def _add_run(self, fetched: FetchedRecords, begin: int, end: int) -> None:
         where = TopicPartition(fetched.topic, fetched.partition)
@@ -168,13 +183,13 @@ class Writer:
 
     async def save(self, entries: Iterable[Entry]) -> None:
         """Entries of the journal, with what else is in the transaction."""
-        self._begin()
+        await self._begin()
         append = self._producer.appender(self._journal.topic, 0)
         handles = [await self._put(append, key, value, (), system_clock()) for key, value in entries]
         await self._producer.commit_transaction()
         self._is_open = False
         for handle in handles:
-            handle.result()
+            self._journal_end = handle.result().offset + 2  # behind the marker of its transaction
 
     async def aclose(
         self,

@@ -281,3 +281,33 @@ async def test_a_record_as_large_as_any_is_copied(kind: str, new_log: NewLog) ->
             await mirror.copy()
         [copy] = await visible(destination, ORDERS)
         assert len(copy.value or b"") == 70_000_000
+
+
+@pytest.mark.parametrize("kind", ["memory", "served"])
+async def test_transactions_that_take_long_to_end(kind: str, new_log: NewLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each of them a Kafka producer has its transactional id taken anew; that is no way past another mirror."""
+    monkeypatch.setattr("eventbus.backends.kafka.transactions._SHORTEST_WAIT", 0.0)
+    here, there = new_log(kind), new_log("served")
+    async with opened(here) as source, opened(there) as destination:
+        await create(source, "orders")
+        async with Mirror(here, there, name="m", refresh_seconds=0.01) as old, anyio.create_task_group() as tasks:
+            stopped = anyio.Event()
+
+            async def follow() -> None:
+                with pytest.raises(ProducerFenced, match="another mirror of the name 'm' has begun"):
+                    await old.follow()
+                stopped.set()
+
+            tasks.start_soon(follow)
+            for number in range(4):
+                await write(source, ORDERS, b"%d" % number)
+                await until(lambda copied=number + 1: old.progress.copied == copied)
+            assert old.progress.restarts == 0
+            async with Mirror(here, there, name="m") as new:
+                await write(source, ORDERS, b"4")
+                await new.copy()
+                await write(source, ORDERS, b"5")
+                with anyio.fail_after(PATIENCE_SECONDS):
+                    await stopped.wait()
+                await new.copy()
+        assert [int(one.value or b"") for one in await visible(destination, ORDERS)] == list(range(6))
