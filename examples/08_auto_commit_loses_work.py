@@ -1,7 +1,6 @@
 """Automatic commits lose work: they cover what was *polled*, not what was *done*. Here a crash in the middle shows it.
 
-Ten orders; the program dies at the sixth. With ``enable_auto_commit`` the second life begins behind all ten: five were
-never handled, and nobody says so. A handler of a bus commits what it has finished: its second life begins at the sixth.
+Ten orders, a crash at the sixth: with ``enable_auto_commit`` the second life begins behind all ten, and nobody says so.
 """
 
 from __future__ import annotations

@@ -69,9 +69,8 @@ async def main() -> list[str]:
             async with bus.new_consumer(key=StageId, value=Alert) as display:
                 await display.assign([TopicPartition("alerts", number) for number in numbers])
                 found = sorted([(one.key.number, one.value.level) async for one in display.until_end()])
-            for number, level in found:
-                print(f"{level:<8} stage {number}")
-                shown.append(level)
+            print(*(f"{level:<8} stage {number}" for number, level in found), sep="\n")
+            shown += [level for _, level in found]
         return shown
 
 

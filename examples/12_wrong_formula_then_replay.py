@@ -40,12 +40,12 @@ async def main() -> tuple[dict[str, float], dict[str, float]]:
         wrong: dict[str, float] = {}
         async with service("dashboard", wrong, per_second=100) as bus:
             await bus.drain()
-        print("on the dashboard:", wrong)
+        print("on the dashboard:", dict(sorted(wrong.items())))
 
         mended: dict[str, float] = {}
         async with service("dashboard-2013-02-01", mended, per_second=1_000) as bus:
             await bus.drain()
-        print("after the replay:", mended)
+        print("after the replay:", dict(sorted(mended.items())))
 
         live, replay = [
             sum(at.offset for at in (await log.admin.group_offsets(group)).values())

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(500)  # far more than it takes: see PATIENCE_SE
 
 When = Literal["asked", "answered"]
 CASES = [
-    pytest.param(END_TXN, "asked"),
+    pytest.param(END_TXN, "asked", marks=pytest.mark.slow),
     pytest.param(TXN_OFFSET_COMMIT, "answered", marks=pytest.mark.slow),
     pytest.param(END_TXN, "answered", marks=pytest.mark.slow),
     pytest.param(TXN_OFFSET_COMMIT, "asked", marks=pytest.mark.slow),

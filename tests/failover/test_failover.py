@@ -83,6 +83,7 @@ async def test_what_replicas_are_left_to_the_cluster(cluster: RealKafka) -> None
         assert topic.configs["min.insync.replicas"].value == "2"
 
 
+@pytest.mark.slow
 def test_the_example_tells_the_story_of_its_page(cluster: RealKafka, tmp_path: Path) -> None:
     """``cluster`` says whether Kafka can be had; the example starts its own."""
     [block] = [one for one in blocks_of(PAGE.read_text("utf-8")) if "21_failover.py" in one.body]

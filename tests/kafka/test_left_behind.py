@@ -8,8 +8,10 @@ from typing import Any
 import anyio
 import pytest
 
+from eventbus.backends.kafka.settings import read_settings
 from eventbus.backends.kafka.wire import Connection, Wire
 from eventbus.backends.urls import open_backend
+from eventbus.protocol import messages as m
 from eventbus.testing import KafkaServer
 
 
@@ -47,3 +49,16 @@ async def test_a_request_given_up_when_all_is_closed_closes_its_connection(
         go_on.set()
         assert await anyio.to_thread.run_sync(answered.wait, 30)
     assert [connection._socket.fileno() for connection in opened] == [-1]  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_request_that_begins_after_the_close_keeps_no_connection() -> None:
+    """A request that was cancelled before its thread had begun: it goes on, and nobody closes what it leaves."""
+    with KafkaServer() as server:
+        wire = Wire(read_settings(server.bootstrap, {}), 10)
+        wire.close()
+        await anyio.to_thread.run_sync(wire.call, m.ApiVersionsRequest(), 0)
+        assert not wire._idle  # pyright: ignore[reportPrivateUsage]
+        wire.open()
+        await anyio.to_thread.run_sync(wire.call, m.ApiVersionsRequest(), 0)
+        assert wire._idle  # pyright: ignore[reportPrivateUsage]
+        wire.close()

@@ -140,11 +140,13 @@ class KafkaBackend:
         except KafkaException as failure:
             raise config_refused(failure) from None
         self._watch.start()
+        self._wire.open()
         try:
             await self._in_thread(partial(self._connect, self._client, said))
             await self.refresh()
         except BaseException:
             self._client = None
+            self._wire.close()
             raise
 
     def _connect(self, client: AdminClient, said: list[ClientError]) -> None:

@@ -94,8 +94,8 @@ class Wire:
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
         self._idle: dict[Address, list[Connection]] = {}
-        self._closings = 0
-        """How often all was closed: what a request that was given up then brings back later is closed too."""
+        self._is_open = True
+        """Otherwise what a request that was given up, or had not begun yet, brings back later is closed too."""
         self.brokers: tuple[Address, ...] = ()
         """What the cluster last said of itself: brokers to ask when none that the URL names answers."""
 
@@ -124,7 +124,6 @@ class Wire:
         return self._ask_by(Connection(address, self._settings, self._timeout_seconds), make, api, most)
 
     def _ask_by(self, connection: Connection, make: Callable[[int], Any], api: str, most: int) -> Any:
-        closings = self._closings
         try:
             version = connection.version(api, most)
             answer = connection.call(make(version), version)
@@ -132,7 +131,7 @@ class Wire:
             connection.close()
             raise
         with self._lock:
-            if closings == self._closings:
+            if self._is_open:
                 self._idle.setdefault(connection.address, []).append(connection)
             else:
                 connection.close()
@@ -148,9 +147,14 @@ class Wire:
         addresses = dict.fromkeys((*self._settings.addresses, *self.brokers))
         return sorted(addresses, key=lambda address: not self._idle.get(address))
 
+    def open(self) -> None:
+        """Keep connections again, after `close`."""
+        with self._lock:
+            self._is_open = True
+
     def close(self) -> None:
         with self._lock:
-            self._closings += 1
+            self._is_open = False
             for idle in self._idle.values():
                 for connection in idle:
                     connection.close()
