@@ -175,6 +175,8 @@ class ClientSettings(msgspec.Struct, frozen=True):
         }
         # Bounded; and a whole fetch is never smaller than what one partition of it may be: librdkafka insists.
         chosen.setdefault("queued.max.messages.kbytes", min(_kbytes(16 * config.max_partition_fetch_bytes), 65_536))
+        # Else it takes a second until librdkafka looks whether a full queue has room: no more than that, per second.
+        chosen.setdefault("fetch.queue.backoff.ms", 20)
         chosen.setdefault("fetch.max.bytes", max(52_428_800, config.max_partition_fetch_bytes))
         if config.group is not None:
             chosen |= self._member(config, assignors)
