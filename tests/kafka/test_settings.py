@@ -105,7 +105,9 @@ def test_the_defaults_are_the_safe_ones() -> None:
     assert consumer["isolation.level"] == "read_committed"
     assert consumer["auto.offset.reset"] == "error"
     assert consumer["queued.max.messages.kbytes"] <= 65_536
-    assert consumer["fetch.queue.backoff.ms"] <= 50, "a full queue would be filled once a second: 133 k records of 100 B"
+    assert consumer["fetch.queue.backoff.ms"] <= 50, (
+        "a full queue would be filled once a second: 133 k records of 100 B"
+    )
     open_consumer = settings.consumer(ConsumerConfig(isolation=IsolationLevel.READ_UNCOMMITTED), "range")
     assert open_consumer["isolation.level"] == "read_uncommitted"
 
