@@ -283,7 +283,7 @@ class KafkaBackend:
             except UnknownTopicOrPartition:  # the broker that was asked has not heard of it yet
                 if time.monotonic() > deadline:
                     raise
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(_PAUSE_SECONDS)  # in a producer's thread: brokers tell nobody when they have heard
 
     async def _until(self, true: Callable[[Mapping[str, int]], bool], what: str) -> None:
         """Brokers hear of a change from their controller, a moment after it was made."""
