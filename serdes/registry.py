@@ -1,0 +1,111 @@
+"""What a serde asks a schema registry, and where registries are found. Nothing here knows how one answers."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+ENTRY_POINTS = "serdes.schema_clients"
+"""Who opens a client, by the beginning of what names a registry: ``http``, ``https``, ``log``, or one of yours."""
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """A named type that a schema takes from another subject."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class SchemaText(msgspec.Struct, frozen=True):
+    """A schema as it is registered."""
+
+    schema: str
+    schema_type: str = "AVRO"
+    references: tuple[Reference, ...] = ()
+    metadata: Any = None
+    rule_set: Any = None
+
+
+class RegisteredSchema(msgspec.Struct, frozen=True):
+    """A schema as a registry knows it. ``subject`` and ``version`` where it was asked for by them."""
+
+    id: int
+    guid: str | None
+    text: SchemaText
+    subject: str | None = None
+    version: int | None = None
+    deleted: bool = False
+
+
+class Compatibility(msgspec.Struct, frozen=True):
+    """May a schema be registered? If not, ``messages`` say why."""
+
+    is_compatible: bool
+    messages: tuple[str, ...] = ()
+
+
+class SchemaRegistryError(Exception):
+    """A registry said no, or nothing. ``status`` and ``error_code`` are the registry's; 0: it did not answer."""
+
+    def __init__(self, message: str, *, status: int = 0, error_code: int = 0) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.error_code = error_code
+
+    @property
+    def is_retriable(self) -> bool:
+        """Trouble of the registry, not of what it was asked: the same question may be answered later."""
+        return self.status in (0, 408, 429) or self.status >= 500
+
+
+@runtime_checkable
+class SchemaClient(Protocol):
+    """Asks a registry. Synchronous and thread-safe; what cannot change is asked for once.
+
+    All but `known` may wait for an answer: never call them on an event loop. They raise `SchemaRegistryError`.
+    """
+
+    def known(self, schema_id: int, subject: str | None = None) -> RegisteredSchema | None:
+        """What `by_id` would return, if it is here already. Never waits."""
+        ...
+
+    def by_id(self, schema_id: int, subject: str | None = None) -> RegisteredSchema: ...
+
+    def by_guid(self, guid: str) -> RegisteredSchema: ...
+
+    def register(self, subject: str, text: SchemaText, *, normalize: bool = False) -> RegisteredSchema: ...
+
+    def lookup(
+        self, subject: str, text: SchemaText, *, normalize: bool = False, deleted: bool = False
+    ) -> RegisteredSchema: ...
+
+    def latest(self, subject: str) -> RegisteredSchema: ...
+
+    def version(self, subject: str, version: int, *, deleted: bool = False) -> RegisteredSchema: ...
+
+    def is_compatible(self, subject: str, text: SchemaText, version: int | str = "latest") -> Compatibility: ...
+
+    def close(self) -> None: ...
+
+
+def schema_client(registry: str | SchemaClient) -> SchemaClient:
+    """The client of a registry: ``"http://user:password@host:8081"``, ``"log"`` (the bus's own log), or itself.
+
+    A string's beginning picks the entry point of the group ``serdes.schema_clients`` that opens it: a function of the
+    string. Nothing is asked yet. Raises ValueError for a string that nobody opens.
+    """
+    if not isinstance(registry, str):
+        return registry
+    scheme = registry.partition("://")[0].partition(",")[0]
+    openers = entry_points(group=ENTRY_POINTS)
+    if scheme not in openers.names:
+        known = ", ".join(sorted(openers.names)) or "none is installed"
+        raise ValueError(
+            f"registry={registry!r}: nothing opens {scheme!r} (there is: {known}). Give a URL as "
+            "'http://localhost:8081', 'log' for the registry in the bus's own log, or a SchemaClient"
+        )
+    return openers[scheme].load()(registry)
