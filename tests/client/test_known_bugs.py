@@ -243,6 +243,27 @@ async def test_spring_kafka_990_what_is_published_and_the_offset_go_together(bus
         assert sorted(bus.log.values("dead", int)) == sorted((list(range(3)) * 2)[:offset])
 
 
+@pytest.mark.parametrize("step", ["send_offsets", "commit_transaction"])
+async def test_spring_kafka_990_an_answer_that_is_lost_is_waited_out(bus: TestBus, step: str) -> None:
+    """The same where the log is away for a while: the handler's partition waits, and each record goes out once."""
+
+    @bus.consumer("t", group="g", exactly_once=True)
+    @bus.producer("dead")
+    async def bury(number: int) -> int:
+        return number
+
+    async with bus:
+        bus.log.faults.fail_next(step)
+        await bus.send_many("t", range(3))
+        await until(lambda: not bus.log.faults.hooks_count)
+        for _ in range(60):
+            await bus.clock.advance(seconds=1)
+        await bus.drain()
+        assert bus.failure is None
+    assert bus.log.committed("g") == {T0: 3}
+    assert bus.log.values("dead", int) == [0, 1, 2]
+
+
 async def test_faust_312_a_gap_in_the_acknowledgements_is_not_committed_over(bus: TestBus) -> None:
     """With a gap in the acks a wrong offset was committed, or none for ever. faust-streaming/faust#312, #596."""
     records: dict[int, ConsumerRecord] = {}
