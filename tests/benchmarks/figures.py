@@ -309,6 +309,7 @@ WIRE_FIGURES = [
 _BARE_IN, _BARE_OUT, _BARE_BOTH = "confluent-kafka consume", "confluent-kafka produce", "confluent-kafka end to end"
 KAFKA_FIGURES = [
     Figure("C1", "consume, a handler", "kafka:// consume:consume", f"{_BARE_IN}:consume", 0.2, 0.8),
+    Figure("C1t", "C1, the loop tuned as we are", "kafka:// consume:consume", f"{_BARE_IN}, tuned:consume", 0.2, 0.8),
     Figure("C1l", "consume, lists of 100", "kafka:// consume in lists:consume", f"{_BARE_IN}:consume", 0.2, 0.8),
     Figure("C1u", "CPU of a million", "kafka:// consume:CPU s/M", f"{_BARE_IN}:CPU s/M", 3, 1.25, True, "s/M"),
     Figure("C2", "end to end, p50", "kafka:// end to end:p50 us", f"{_BARE_BOTH}:p50 us", 2, 1.2, True, "us"),
