@@ -1,0 +1,89 @@
+"""Names that are used before their definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from serdes.avro import limits
+from serdes.avro.checks import fits
+from serdes.avro.places import Path, bad_default, error
+from serdes.avro.schema import MISSING, AvroSchemaError, Named, Record, Schema, Union
+
+
+class Forward(Schema):
+    """A name that is not defined yet. Java holds it for an empty record until it knows better."""
+
+    __slots__ = ("name", "path", "target")
+
+    def __init__(self, name: str, path: Path) -> None:
+        super().__init__("record")
+        self.name = name
+        self.path = path
+        self.target: Named | None = None
+
+    @property
+    def fullname(self) -> str:
+        return f"?{id(self)}"  # no other branch of a union is called so
+
+
+def undefined(forward: Forward) -> AvroSchemaError:
+    return error(
+        forward.path, f"{forward.name} is not defined; define it in this text, or pass its text as a reference"
+    )
+
+
+class Finishing:
+    """Checks defaults once all names are known.
+
+    Java finishes types one by one, inner ones first, and cannot check a default against a record that is not finished:
+    one whose default holds itself, say. The order is Java's too, because it decides which defaults are refused.
+    """
+
+    def __init__(self) -> None:
+        self._begun: set[int] = set()
+        self._finished: set[int] = set()
+
+    def run(self, schemas: Iterable[Schema]) -> None:
+        for schema in schemas:
+            self._visit(schema, set(), 0)
+
+    def _visit(self, schema: Schema, visited: set[int], depth: int) -> None:
+        if depth > limits.MAX_JSON_DEPTH:
+            raise limits.too_deep("$")
+        if isinstance(schema, Forward):
+            target = cast("Named", schema.target)
+            if id(target) not in self._begun:
+                self._visit(target, set(), depth + 1)
+            return
+        if id(schema) in visited or id(schema) in self._finished:
+            return
+        visited.add(id(schema))
+        self._begun.add(id(schema))
+        children = limits.inner(schema)
+        for child in reversed(children) if isinstance(schema, Union) else children:
+            self._visit(child, visited, depth + 1)
+        if isinstance(schema, Record) and id(schema) not in self._finished:
+            self._finish(schema)
+
+    def _finish(self, record: Record) -> None:
+        for field in record.fields:
+            try:
+                valid = field.default is MISSING or fits(field.schema, field.default, self._look)
+            except _Unfinished:
+                reason = f"the default of field {field.name} of {record.fullname} holds a record that holds it"
+                raise error(None, f"{reason}; use null or []") from None
+            if not valid:
+                raise bad_default(None, record, field.name, field.schema, field.default)
+        self._finished.add(id(record))
+
+    def _look(self, schema: Schema) -> Schema:
+        if isinstance(schema, Forward):
+            schema = cast("Named", schema.target)
+        if isinstance(schema, Record) and id(schema) not in self._finished:
+            raise _Unfinished
+        return schema
+
+
+class _Unfinished(Exception):
+    """A default is to be checked against a record that is not finished yet."""
