@@ -1,0 +1,33 @@
+"""The registry over HTTP. Needs the extra ``registry`` (starlette, uvicorn).
+
+::
+
+    app = create_app(bus)                       # an ASGI app: mount it anywhere, under any prefix
+    async with HttpServer(app, port=8081): ...  # or serve it alone, with deadlines of its own
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from schema_registry.http.app import RegistryApp, create_app
+    from schema_registry.http.auth import Access, Credentials, Users
+    from schema_registry.http.limits import Limits
+    from schema_registry.http.server import HttpServer
+
+__all__ = ["Access", "Credentials", "HttpServer", "Limits", "RegistryApp", "Users", "create_app"]
+
+_HOMES = {
+    "Access": "auth", "Credentials": "auth", "HttpServer": "server", "Limits": "limits", "RegistryApp": "app",
+    "Users": "auth", "create_app": "app",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Starlette and uvicorn are imported by who uses them."""
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
