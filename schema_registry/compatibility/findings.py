@@ -5,17 +5,19 @@ from __future__ import annotations
 import msgspec
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One reason why a reader cannot read what a writer wrote."""
 
     rule: str
     """The rule's name as Confluent reports it: ``READER_FIELD_MISSING_DEFAULT_VALUE``."""
     path: str
-    """Where, as a JSON pointer into the reader's schema: ``/fields/2/type``."""
+    """Where, as a pointer into the reader's schema, as Confluent reports it: ``/fields/2/type``."""
+    where: str
+    """The same place for people, from the top: ``Flight.legs[].origin``."""
     reader: str
     """Which side reads: ``"new"`` (a backward check) or ``"old"`` (a forward check)."""
     old: str
-    """The part of the old schema in question, as text; empty where there is none."""
+    """The part of the old schema in question, in short; empty where there is none."""
     new: str
     """The same part of the new schema."""
     detail: str
@@ -26,12 +28,10 @@ class Finding(msgspec.Struct, frozen=True):
     """What happens, in plain words, with the names of fields and types."""
     fix: str
     """What to change in the new schema."""
+    message: str
+    """Confluent's verbose line."""
     version: int | None = None
     """The version that was compared with."""
-
-    @property
-    def message(self) -> str:
-        return f"{{errorType:'{self.rule}', description:'{self.description}', additionalInfo:'{self.detail}'}}"
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -5,18 +5,29 @@ Pure: no network, no files; references are resolved only through the function gi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from schema_registry.compatibility.findings import Finding, Verdict
+from schema_registry.compatibility.levels import LEVELS, check
+from schema_registry.compatibility.warehouse import TARGETS, TableFinding
 from schema_registry.formats.errors import InvalidSchema, UnknownSchemaType
+from schema_registry.formats.references import Resolve
+from serdes.registry import Reference, SchemaText
 
-if TYPE_CHECKING:
-    from serdes.registry import Reference, SchemaText
-
-    Resolve = Callable[[Reference], SchemaText]
-
-__all__ = ["SCHEMA_TYPES", "Finding", "InvalidSchema", "ParsedSchema", "UnknownSchemaType", "Verdict", "check", "parse"]
+__all__ = [
+    "LEVELS",
+    "SCHEMA_TYPES",
+    "TARGETS",
+    "Finding",
+    "InvalidSchema",
+    "ParsedSchema",
+    "Resolve",
+    "TableFinding",
+    "UnknownSchemaType",
+    "Verdict",
+    "check",
+    "parse",
+]
 
 SCHEMA_TYPES = ("JSON", "PROTOBUF", "AVRO")
 """As GET /schemas/types lists them."""
@@ -39,34 +50,44 @@ class ParsedSchema(Protocol):
         """Full names of the types it defines itself, the schema's own name first; what record name strategies use."""
         ...
 
-    def normalized(self) -> str:
-        """The text that is stored with ``normalize=true``."""
+    def resolved(self) -> str:
+        """The text with what it refers to written out (``format=resolved``)."""
+        ...
+
+    def normalized(self) -> SchemaText:
+        """What is stored with ``normalize=true``: the text and the references, each once and in order."""
         ...
 
     def unreadable(self, writer: ParsedSchema, *, reader: str = "new", policy: str = "STRICT") -> list[Finding]:
-        """Why data of ``writer`` (a schema of the same type) cannot be read with this schema; empty: it always can."""
+        """Why data of ``writer`` (a schema of the same type) cannot be read with this schema; empty: it always can.
+
+        ``reader`` says which of the two this one is, the ``"new"`` or the ``"old"``: for the texts.
+        """
+        ...
+
+    def breaks_tables(self, old: ParsedSchema, targets: tuple[str, ...] = TARGETS) -> list[TableFinding]:
+        """What breaks tables of Spark, Delta, Iceberg or Parquet when this schema follows ``old``. Avro alone knows."""
         ...
 
 
-def parse(text: SchemaText, resolve: Resolve) -> ParsedSchema:
+def parse(text: SchemaText, resolve: Resolve, *, is_new: bool = True) -> ParsedSchema:
     """The schema of ``text``; ``resolve`` gives the text of a reference.
 
-    Raises ``InvalidSchema`` with path and reason, ``UnknownSchemaType``; what ``resolve`` raises passes through.
+    ``is_new=False`` is for schemas that a registry holds already: older registries took defaults of the wrong type.
+    Raises `InvalidSchema` with path and reason, `UnknownSchemaType`; what ``resolve`` raises passes through.
     """
-    raise NotImplementedError
+    match text.schema_type:
+        case "AVRO":
+            from schema_registry.formats.avro import parse_avro
 
+            return parse_avro(text, resolve, is_new=is_new)
+        case "JSON":
+            from schema_registry.formats.json_schema import parse_json_schema
 
-def check(
-    level: str,
-    new: ParsedSchema,
-    existing: Sequence[tuple[int, ParsedSchema]],
-    *,
-    policy: str = "STRICT",
-    validate_fields: bool = False,
-) -> Verdict:
-    """Whether ``new`` may follow ``existing`` (version, schema; oldest first) at a compatibility level.
+            return parse_json_schema(text, resolve, is_new=is_new)
+        case "PROTOBUF":
+            from schema_registry.formats.protobuf import parse_protobuf
 
-    ``existing`` holds undeleted versions only. ``policy`` is Confluent's ``compatibilityPolicy`` (STRICT, LENIENT,
-    LOGICAL), ``validate_fields`` is only reported in the messages.
-    """
-    raise NotImplementedError
+            return parse_protobuf(text, resolve)
+        case unknown:
+            raise UnknownSchemaType(unknown)

@@ -1,0 +1,243 @@
+"""Can this Avro schema read what that one wrote? The verdicts of Java's ``SchemaCompatibility``, one for one.
+
+Findings, their types and their locations are Java's too, its oddities included, because the registries of the world
+answer with them:
+
+* named types match by their short name, or by an alias of the reader that is the writer's full name;
+* logical types and other properties count for nothing;
+* an enum-typed field without a default, whose enum has one, is compared with the writer's *record*;
+* inside a union the location begins anew, and only the union is reported, not what is wrong inside it. The reason is
+  kept beside it (``because``), for explanations;
+* a pair of schemas is judged once, however many ways lead to it, and keeps the location of the first.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, cast
+
+from serdes.avro.schema import Array, Enum, Field, Fixed, Map, Named, Primitive, Record, Schema, Union
+
+PROMOTIONS: Final[dict[str, frozenset[str]]] = {
+    "long": frozenset({"int"}),
+    "float": frozenset({"int", "long"}),
+    "double": frozenset({"int", "long", "float"}),
+    "bytes": frozenset({"string"}),
+    "string": frozenset({"bytes"}),
+}
+"""Reader's type -> the writer's types that are promoted to it."""
+
+MAX_DEPTH: Final = 120
+MAX_PAIRS: Final = 250_000
+MAX_FINDINGS: Final = 1_000
+
+
+class Incompatibility(NamedTuple):
+    """One thing the reader cannot read."""
+
+    rule: str
+    reader: Schema
+    writer: Schema
+    detail: str
+    """Java's message: the field's name, the missing symbols, ..."""
+    location: tuple[str, ...]
+    """The steps of Java's location, beginning behind the root."""
+    trail: tuple[str, ...]
+    """The fields that lead here from the top, for people: ``("Flight", ".legs", "[]", ".origin")``."""
+    because: tuple[Incompatibility, ...] = ()
+    """What is wrong inside a union branch; Java drops it."""
+
+    @property
+    def path(self) -> str:
+        """A JSON pointer, written as Java writes it: the root is ``/``."""
+        return "/" + "/".join(step.replace("~", "~0").replace("/", "~1") for step in self.location)
+
+
+class Unanswerable(Exception):
+    """The comparison cannot be made; a registry refuses the schema with this text."""
+
+
+def incompatibilities(reader: Schema, writer: Schema) -> list[Incompatibility]:
+    """Why data written with ``writer`` may be unreadable with ``reader``; empty: all of it can be read.
+
+    Raises ``Unanswerable`` where Java throws, and where two schemas are made to be slow to compare.
+    """
+    return list(_Comparison(reader).compare("", reader, writer))
+
+
+Findings = tuple[Incompatibility, ...]
+_NONE: Final[Findings] = ()
+
+
+class _Comparison:
+    """The memory of one comparison: pairs judged, and the way to where it is."""
+
+    def __init__(self, reader: Schema) -> None:
+        self.judged: dict[tuple[int, int], Findings] = {}
+        self.location: list[str] = []
+        self.trail: list[str] = [reader.name if isinstance(reader, Named) else reader.type]
+        self.depth = 0
+
+    def compare(self, step: str, reader: Schema, writer: Schema, trail: str = "") -> Findings:
+        kind = reader.type
+        if kind == writer.type and isinstance(reader, Primitive):
+            return _NONE
+        pair = (id(reader), id(writer))
+        known = self.judged.get(pair)
+        if known is not None:
+            return known
+        self.judged[pair] = _NONE  # a pair inside itself fits, unless the outside does not
+        if self.depth >= MAX_DEPTH or len(self.judged) > MAX_PAIRS:
+            raise Unanswerable(
+                f"the schemas are too {'deep' if self.depth >= MAX_DEPTH else 'large'} to be compared "
+                f"(at most {MAX_DEPTH} levels and {MAX_PAIRS:,} pairs of types)"
+            )
+        self.depth += 1
+        self.location.append(step)
+        self.trail.append(trail)
+        found = self.judged[pair] = self._judge(_java_type(kind), reader, writer)[:MAX_FINDINGS]
+        self.trail.pop()
+        self.location.pop()
+        self.depth -= 1
+        return found
+
+    def _judge(self, kind: str, reader: Schema, writer: Schema) -> Findings:
+        writer_kind = _java_type(writer.type)
+        if kind == writer_kind:
+            return self._same_kind(kind, reader, writer)
+        if isinstance(writer, Union):
+            found: list[Incompatibility] = []
+            for index, branch in enumerate(writer.branches):
+                found += self.compare(str(index), reader, branch)
+            return tuple(found)
+        if isinstance(reader, Union):
+            return self._one_branch_reads(reader, writer)
+        if writer_kind in PROMOTIONS.get(kind, ()):
+            return _NONE
+        detail = f"reader type: {kind.upper()} not compatible with writer type: {writer_kind.upper()}"
+        return self._finding("TYPE_MISMATCH", reader, writer, detail)
+
+    def _same_kind(self, kind: str, reader: Schema, writer: Schema) -> Findings:
+        match kind:
+            case "record":
+                return self._names(reader, writer) + self._fields(cast(Record, reader), cast(Record, writer))
+            case "enum":
+                return self._names(reader, writer) + self._symbols(cast(Enum, reader), cast(Enum, writer))
+            case "fixed":
+                return self._names(reader, writer) + self._size(cast(Fixed, reader), cast(Fixed, writer))
+            case "array":
+                return self.compare("items", cast(Array, reader).items, cast(Array, writer).items, "[]")
+            case "map":
+                return self.compare("values", cast(Map, reader).values, cast(Map, writer).values, "{}")
+            case "union":
+                return self._every_branch_is_read(cast(Union, reader), cast(Union, writer))
+            case _:
+                return _NONE
+
+    def _every_branch_is_read(self, reader: Union, writer: Union) -> Findings:
+        found: list[Incompatibility] = []
+        for index, branch in enumerate(writer.branches):
+            because = self._afresh(reader, branch)
+            if because:
+                # Two unions report the branch itself; the inner "no branch fits" adds nothing to it.
+                reasons = because[0].because if because[0].rule == "MISSING_UNION_BRANCH" else because
+                found += self._finding(
+                    "MISSING_UNION_BRANCH", reader, writer, _lacking(branch), str(index), because=reasons
+                )
+        return tuple(found)
+
+    def _one_branch_reads(self, reader: Union, writer: Schema) -> Findings:
+        nearest: Findings = _NONE
+        for branch in reader.branches:
+            because = self._afresh(branch, writer)
+            if not because:
+                return _NONE
+            if branch.type == writer.type and (not nearest or _same_name(branch, writer)):
+                nearest = because
+        return self._finding("MISSING_UNION_BRANCH", reader, writer, _lacking(writer), because=nearest)
+
+    def _afresh(self, reader: Schema, writer: Schema) -> Findings:
+        """Compare with an empty location, as Java does for the branches of a reader's union."""
+        outside, self.location = self.location, []
+        found = self.compare("", reader, writer)
+        self.location = outside
+        return found
+
+    def _names(self, reader: Schema, writer: Schema) -> Findings:
+        if _same_name(reader, writer):
+            return _NONE
+        return self._finding("NAME_MISMATCH", reader, writer, f"expected: {writer.fullname}", "name")
+
+    def _size(self, reader: Fixed, writer: Fixed) -> Findings:
+        if reader.size == writer.size:
+            return _NONE
+        detail = f"expected: {writer.size}, found: {reader.size}"
+        return self._finding("FIXED_SIZE_MISMATCH", reader, writer, detail, "size")
+
+    def _symbols(self, reader: Enum, writer: Enum) -> Findings:
+        missing = set(writer.symbols).difference(reader.symbols)
+        if not missing or (reader.default is not None and reader.default in reader.symbols):
+            return _NONE
+        detail = f"[{', '.join(sorted(missing))}]"
+        return self._finding("MISSING_ENUM_SYMBOLS", reader, writer, detail, "symbols")
+
+    def _fields(self, reader: Record, writer: Record) -> Findings:
+        found: list[Incompatibility] = []
+        self.location.append("fields")
+        for field in reader.fields:
+            source = _writer_field(field, writer)
+            if source is not None:
+                inner = source.schema
+                if inner.type == field.schema.type and isinstance(inner, Primitive):
+                    continue
+            elif field.has_default:
+                continue
+            elif isinstance(field.schema, Enum) and field.schema.default is not None:
+                inner = writer
+            else:
+                found += self._finding(
+                    "READER_FIELD_MISSING_DEFAULT_VALUE", reader, writer, field.name, str(field.position)
+                )
+                continue
+            self.location.append(str(field.position))
+            found += self.compare("type", field.schema, inner, "." + field.name)
+            self.location.pop()
+        self.location.pop()
+        return tuple(found)
+
+    def _finding(
+        self, rule: str, reader: Schema, writer: Schema, detail: str, *steps: str, because: Findings = _NONE
+    ) -> Findings:
+        location = (*self.location[1:], *steps)  # the first step is the root's
+        trail = tuple(step for step in self.trail if step)
+        return (Incompatibility(rule, reader, writer, detail, location, trail, because[:10]),)
+
+
+def _java_type(kind: str) -> str:
+    return "record" if kind == "error" else kind
+
+
+def _lacking(branch: Schema) -> str:
+    return f"reader union lacking writer type: {_java_type(branch.type).upper()}"
+
+
+def _same_name(reader: Schema, writer: Schema) -> bool:
+    if not (isinstance(reader, Named) and isinstance(writer, Named)):
+        return reader.type == writer.type
+    return reader.name == writer.name or writer.fullname in reader.aliases
+
+
+def _writer_field(field: Field, writer: Record) -> Field | None:
+    """The field that was written for a reader's field: of the same name, or of a name among its aliases."""
+    direct = writer.field(field.name)
+    if not field.aliases:
+        return direct
+    matching = [] if direct is None else [direct]
+    matching += [found for alias in field.aliases if (found := writer.field(alias)) is not None]
+    if len(matching) > 1:
+        from serdes.avro.text import to_text
+
+        raise Unanswerable(
+            f"Reader record field {field.name} type:{_java_type(field.schema.type).upper()} pos:{field.position} "
+            f"matches multiple fields in writer record schema {to_text(writer)}"
+        )
+    return matching[0] if matching else None
