@@ -20,7 +20,7 @@ def _itself(schema: Schema) -> Schema:
 
 def fits(schema: Schema, value: Any, look: Look = _itself) -> bool:
     """May ``value`` be a default of this type? Of a union any branch will do, of an enum or bytes any string."""
-    kind: Any = type(value)
+    kind = cast("type[Any]", type(value))
     match schema.type:
         case "null":
             return value is None
@@ -49,8 +49,8 @@ def _fits_container(schema: Schema, value: Any, look: Look) -> bool:
     if isinstance(schema, Map):
         return all(fits(schema.values, item, look) for item in members.values())
     record = look(schema)
-    if not isinstance(record, Record):  # a name that is not known yet
-        return True
+    if not isinstance(record, Record):  # a name: not known yet, or of an enum or a fixed
+        return record is schema
     for field in record.fields:
         item = members.get(field.name, field.default)
         if item is MISSING or not fits(field.schema, item, look):

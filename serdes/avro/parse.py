@@ -45,7 +45,7 @@ ENUM_MEMBERS: Final = SCHEMA_MEMBERS | {"default"}
 FIELD_MEMBERS: Final = frozenset({"default", "doc", "name", "order", "type", "aliases"})
 MAX_FIXED: Final = (1 << 31) - 1 - 8
 _JAVA_DOUBLE: Final = re.compile(
-    r"[+-]?(NaN|Infinity|((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|0[xX]([0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?\d+)[fFdD]?)"
+    r"[+-]?(NaN|Infinity|(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|0[xX]([0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?)"
 )
 
 
