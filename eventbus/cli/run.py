@@ -86,7 +86,7 @@ def load_bus(target: str) -> EventBus:
     module_name, colon, expression = target.partition(":")
     if not module_name or not colon or not expression:
         raise UsageError(f"eventbus run: {target!r} is not of the form module:bus, as in: eventbus run app:bus")
-    module = _import(module_name)
+    module = import_named(module_name)
     name = expression.removesuffix("()")
     if not hasattr(module, name):
         raise ConfigError(f"module {module_name!r} has no {name!r}; {_buses_in(module, module_name)}")
@@ -105,7 +105,8 @@ def load_bus(target: str) -> EventBus:
     return found
 
 
-def _import(name: str) -> ModuleType:
+def import_named(name: str) -> ModuleType:
+    """A module of the current directory, or an installed one. Raises ConfigError that says what is wrong, and where."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

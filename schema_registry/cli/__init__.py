@@ -1,0 +1,30 @@
+"""``eventbus schema``: the registry's command line, one module per command."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from eventbus.cli.parser import Subcommands
+
+COMMANDS = ("list_subjects", "show", "register", "check", "diff", "delete", "backup", "codegen", "serve")
+"""Modules of this package; what is heavy they import when they run."""
+
+EPILOG = """\
+where the registry is:
+  eventbus schema list                              in the log of --url (default ./data), no server needed
+  eventbus schema list --registry http://host:8081  of any registry that speaks Confluent's HTTP
+
+as in:
+  eventbus schema register orders-value order.avsc
+  eventbus schema diff orders-value 1 2
+  eventbus schema check shop:bus                    the types in the code against schemas.lock.json, for CI
+"""
+
+
+def register(subcommands: Subcommands) -> None:
+    parser = subcommands.add_parser(
+        "schema", help="the schema registry: list, register, check, diff, codegen, serve, ...", epilog=EPILOG
+    )
+    actions = parser.add_subparsers(metavar="ACTION", title="actions")
+    for name in COMMANDS:
+        import_module(f"schema_registry.cli.{name}").add(actions)

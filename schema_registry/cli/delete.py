@@ -1,0 +1,54 @@
+"""``eventbus schema delete``: a subject, or one version of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from eventbus.cli.output import Output
+from eventbus.cli.parser import Subcommands
+from schema_registry.cli.doors import Door, add_door, with_door
+
+_EPILOG = """\
+A deleted version is out of the way: nothing is checked against it, and lists leave it out. Its id still answers, so
+records written with it stay readable. --permanent takes that away as well, of what was deleted before.
+"""
+
+
+def add(actions: Subcommands) -> None:
+    parser = actions.add_parser("delete", help="delete a subject, or one version of it", epilog=_EPILOG)
+    parser.add_argument("subject", metavar="SUBJECT")
+    parser.add_argument("--version", metavar="VERSION", help="this version alone: a number, or latest")
+    parser.add_argument("--permanent", action="store_true", help="for ever; it has to be deleted already")
+    parser.add_argument("--force", action="store_true", help="do not ask before --permanent")
+    add_door(parser)
+    parser.set_defaults(run=delete)
+
+
+def delete(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+
+    async def work(door: Door) -> int:
+        if args.permanent and not args.force and not _is_sure(out, args):
+            return 1
+        if args.version is None:
+            versions = await door.delete_subject(args.subject, permanent=args.permanent)
+        else:
+            versions = [await door.delete_version(args.subject, args.version, permanent=args.permanent)]
+        gone = "deleted for ever" if args.permanent else "deleted"
+        text = f"{args.subject}: version {', '.join(map(str, versions))} {gone}"
+        out.answer({"subject": args.subject, "versions": versions, "permanent": args.permanent}, text)
+        return 0
+
+    return with_door(args, work)
+
+
+def _is_sure(out: Output, args: argparse.Namespace) -> bool:
+    """Ask, on stderr; the end of the input is a no."""
+    what = f"version {args.version} of {args.subject}" if args.version else f"all versions of {args.subject}"
+    print(f"Delete {what} for ever? Their records cannot be read then. (y/n) ", end="", file=out.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if answer.strip().lower() in ("y", "yes"):
+        return True
+    out.note("nothing is deleted" if answer else "nobody answers, nothing is deleted; --force does not ask")
+    return False

@@ -1,0 +1,21 @@
+"""``eventbus schema serve``: the registry of a log over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+
+from eventbus.cli.parser import Subcommands
+
+
+def add(actions: Subcommands) -> None:
+    from schema_registry.http.serve import add_arguments
+
+    parser = actions.add_parser("serve", help="serve the registry of a log over HTTP, for any Confluent client")
+    add_arguments(parser)
+    parser.set_defaults(run=serve)
+
+
+def serve(args: argparse.Namespace) -> int:
+    from schema_registry.http.serve import run
+
+    return run(args)
