@@ -119,7 +119,7 @@ class RegistryClient:
         def ask() -> RegisteredSchema:
             path = f"/subjects/{segment(subject)}/versions"
             answer = self.request("POST", path, query={"normalize": normalize or None}, body=_body(text))
-            return _registered(answer, text, subject)
+            return self._remembered(_registered(answer, text, subject), "schema" in answer)
 
         return self._answers.get_or(("register", subject, _key(text), normalize), ask)
 
@@ -128,9 +128,8 @@ class RegistryClient:
     ) -> RegisteredSchema:
         def ask() -> RegisteredSchema:
             query = {"normalize": normalize or None, "deleted": deleted or None}
-            return _registered(
-                self.request("POST", f"/subjects/{segment(subject)}", query=query, body=_body(text)), text, subject
-            )
+            answer = self.request("POST", f"/subjects/{segment(subject)}", query=query, body=_body(text))
+            return self._remembered(_registered(answer, text, subject), "schema" in answer)
 
         return self._answers.get_or(("lookup", subject, _key(text), normalize, deleted), ask)
 
@@ -148,6 +147,13 @@ class RegistryClient:
 
     def close(self) -> None:
         self._pool.clear()
+
+    def _remembered(self, found: RegisteredSchema, is_whole: bool) -> RegisteredSchema:
+        """Who has registered a schema need not ask for its id, if the answer had the registry's own text of it."""
+        if is_whole:
+            bare = RegisteredSchema(found.id, found.guid, found.text)
+            self._ids.get_or((found.id, _context(found.subject)), lambda: bare)
+        return found
 
     # -- any endpoint --------------------------------------------------------------------------------------------------
 
@@ -172,7 +178,7 @@ class RegistryClient:
                 except (urllib3.exceptions.HTTPError, OSError) as error:
                     failure = SchemaRegistryError(f"{server.shown}: {_why(error)}")
                 else:
-                    if status < 400:
+                    if status < 300:  # a redirection is followed nowhere: passwords go to whom they were meant for
                         self._first = place
                         return _decoded(data, server, target)
                     failure = _refusal(status, data, f"{method} {server.shown}{path}")
@@ -254,7 +260,7 @@ def _server(url: str, auth: tuple[str, str] | None) -> _Server:
 
 def _masked(url: str) -> str:
     head, at, tail = url.rpartition("@")
-    return f"{head.partition('://')[0]}://***@{tail}" if at else url
+    return f"{head.rpartition('://')[0]}://***@{tail}" if at else url
 
 
 def _tls(
@@ -425,9 +431,8 @@ def _unavailable(last: SchemaRegistryError, tries: int, timeout_s: float) -> Sch
 def _why(error: Exception) -> str:
     """What a person wants to know of an exception that names objects and wraps others."""
     reason: Any = getattr(error, "reason", None) or error
-    text = str(reason)
-    _, found, plain = text.partition(">: ")
-    return plain if found else text or type(error).__name__
+    _, found, plain = str(reason).partition("): ")
+    return plain if found else str(reason) or type(error).__name__
 
 
 def open_client(registry: str) -> RegistryClient:

@@ -7,8 +7,8 @@ import asyncio
 import signal
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from eventbus.cli.output import Output
@@ -73,7 +73,30 @@ def register(subcommands: Subcommands) -> None:
     security.add_argument("--user", action="append", metavar="NAME:PASSWORD", help="for SASL; repeatable")
     security.add_argument("--acls", action="store_true", help="deny what no ACL allows")
     security.add_argument("--super-user", action="append", metavar="NAME", help="may do everything; repeatable")
-    parser.set_defaults(run=serve)
+    besides = _besides()
+    for beside in besides:
+        beside.add_arguments(parser)
+    parser.set_defaults(run=serve, besides=besides)
+
+
+class Beside(Protocol):
+    """What else a server of the log may serve; found by the entry point group ``eventbus.serve``."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def is_wanted(self, args: argparse.Namespace) -> bool:
+        """Raises UsageError for flags that would do nothing."""
+        ...
+
+    def open(self, args: argparse.Namespace, url: str) -> AbstractAsyncContextManager[dict[str, str]]:
+        """Serve beside the log of ``url``, which is open in this process. Gives what it is and where: for the user."""
+        ...
+
+
+def _besides() -> list[Beside]:
+    from importlib.metadata import entry_points
+
+    return [entry.load()() for entry in entry_points(group="eventbus.serve")]
 
 
 def serve(args: argparse.Namespace) -> int:
@@ -81,19 +104,21 @@ def serve(args: argparse.Namespace) -> int:
 
     out = Output.of(args)
     server = Server(*_what(args, out))
+    wanted = [beside.open(args, server.url) for beside in args.besides if beside.is_wanted(args)]
     _allow_many_connections()
-    with _connections_as_notes(out, args.verbose), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_run(server, out))
+    with _connections_as_notes(out, args.verbose), asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(_run(server, wanted, out))
 
 
-async def _run(server: Server, out: Output) -> int:
+def hear_stop() -> asyncio.Event:
+    """Set by Ctrl-C or SIGTERM; a second one does not wait for anybody."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     heard: list[int] = []
 
     def hear(number: int) -> None:
         if heard:
-            raise KeyboardInterrupt  # a second one does not wait for anybody
+            raise KeyboardInterrupt
         heard.append(number)
         stop.set()
 
@@ -102,11 +127,20 @@ async def _run(server: Server, out: Output) -> int:
             loop.add_signal_handler(number, hear, number)
         except NotImplementedError:  # Windows: the loop cannot, and wakes up for a handler by itself
             signal.signal(number, lambda number, _: loop.call_soon_threadsafe(hear, number))
-    async with server:
+    return stop
+
+
+async def _run(server: Server, wanted: list[AbstractAsyncContextManager[dict[str, str]]], out: Output) -> int:
+    stop = hear_stop()
+    async with server, AsyncExitStack() as stack:
+        beside: dict[str, str] = {}
+        for each in wanted:
+            beside |= await stack.enter_async_context(each)
         addresses = ", ".join(map(_address, server.listeners))
+        others = "".join(f", {name} on {where}" for name, where in beside.items())
         out.answer(
-            {"url": server.url, "bootstrap": server.bootstrap, "cluster_id": server.node.cluster_id},
-            f"serving {server.url} on {addresses}; Ctrl-C stops it",
+            {"url": server.url, "bootstrap": server.bootstrap, "cluster_id": server.node.cluster_id, **beside},
+            f"serving {server.url} on {addresses}{others}; Ctrl-C stops it",
         )
         sys.stdout.flush()
         if any(listener.has_sasl for listener in server.listeners) and not (
@@ -267,7 +301,7 @@ def _allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _loop_factory() -> Any:
+def loop_factory() -> Any:
     """uvloop's, where it is installed."""
     with suppress(ImportError):
         import uvloop  # pyright: ignore[reportMissingImports] - optional, and no dependency of ours

@@ -204,7 +204,7 @@ class RegistryApp:
             check_body_type(request.content_type)
             body = await read_body(request.receive, self.limits.body_bytes)
         if not self.registry.is_ready and not endpoint.does.startswith("_"):
-            await self._start()
+            await self.start()
         return await operation.call(self.registry, parts, request.query, body, lenient=request.lenient)
 
     async def _access(self, request: Request) -> Access:
@@ -222,7 +222,8 @@ class RegistryApp:
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
-    async def _start(self) -> None:
+    async def start(self) -> None:
+        """Start the registry, if it is the app's own. Raises RegistryError where it is not, and not started."""
         async with self._starting:
             if not self.registry.is_ready:
                 if not self._is_own:
@@ -234,7 +235,7 @@ class RegistryApp:
         if message["type"] == "lifespan.startup":
             try:
                 if self._is_own:
-                    await self._start()
+                    await self.start()
             except Exception as error:
                 return await send({"type": "lifespan.startup.failed", "message": str(error)})
             await send({"type": "lifespan.startup.complete"})
@@ -252,7 +253,7 @@ class RegistryApp:
     async def _ready(self) -> dict[str, Any]:
         if not self.registry.is_ready:
             try:
-                await self._start()
+                await self.start()
             except EventBusError as error:
                 raise HttpError(503, f"not ready: {error}") from None
         return {"status": "ready"}

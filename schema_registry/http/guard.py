@@ -63,7 +63,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._since = 0.0
         self._bytes = 0
         self._unsent = 0
-        self._unsent_since: float | None = None
+        self._unsent_since = 0.0
         self._address = ""
 
     # -- uvicorn's and the parser's calls ------------------------------------------------------------------------------
@@ -122,30 +122,35 @@ class GuardedConnection(HttpToolsProtocol):
             self._enter(IDLE)
         super().on_response_complete()
 
+    def send_400_response(self, msg: str) -> None:
+        self.refuse(400, msg, "no HTTP")
+
     # -- the gate's ----------------------------------------------------------------------------------------------------
 
     def overdue(self, now: float) -> str | None:
         """What takes longer than it may."""
         limits, elapsed = self.gate.limits, now - self._since
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or unsent != self._unsent:
+            self._unsent, self._unsent_since = unsent, now
+        elif now - self._unsent_since > limits.answer_s:
+            return "answer"
         if self._phase is HEADER and elapsed > limits.header_s:
             return "header"
         if self._phase is BODY and self._body_is_late(elapsed):
             return "body"
         if self._phase is IDLE and elapsed > limits.idle_s:
             return "next request"
-        unsent = self.transport.get_write_buffer_size()
-        if not unsent or unsent != self._unsent:
-            self._unsent, self._unsent_since = unsent, now if unsent else None
-        elif self._unsent_since is not None and now - self._unsent_since > limits.answer_s:
-            return "answer"
         return None
 
     def refuse(self, status: int, message: str, reason: str) -> None:
         """One last answer, where one can still be given, and the end of the connection."""
+        if self.transport.is_closing() and reason != "answer":
+            return
         self.gate.refused[reason] += 1
         cycle = self._current()
-        if self.transport.is_closing() or reason == "answer":
-            self.transport.abort()  # what it was sent it does not read
+        if reason == "answer":
+            self.transport.abort()  # it does not read what it was sent
             return
         if cycle is None or not cycle.response_started or cycle.response_complete:
             body = b'{"error_code":%d,"message":"%s"}' % (status, message.encode())
