@@ -8,7 +8,7 @@ Each page is one test with a folder of its own, its blocks run from top to botto
   Commands that start with ``eventbus``, ``python`` or a small Unix tool are run and must succeed; ``make``, ``pip`` and
   the like are not run; a command of neither kind fails the test. A shown ``^C`` means: wait for the lines before it,
   then interrupt. A command that ends with ``&`` goes on beside the rest of its page, once the shown lines came; it is
-  interrupted at the page's end. Ports 9092 and 9093 stand for free ones.
+  interrupted at the page's end. Ports 9092, 9093 and 8081 stand for free ones.
 - Shown output is compared loosely: digits may be others, blanks may differ, ``...`` stands for anything, lines may be
   left out.
 - ``js`` and ``properties``: saved under the name in the first line (``// name.cjs``, ``# name.properties``), for the
@@ -42,7 +42,7 @@ RUN = {"eventbus", "python", "echo", "printf", "cat", "head", "tail", "ls", "seq
 RUN |= {"kcat", "node", "kafka-topics.sh", "kafka-console-consumer.sh", "kafka-consumer-groups.sh"}
 NOT_RUN = {"make", "pip", "git", "cd", "apt", "apt-get", "brew", "docker", "uv", "source", "sudo"}
 TIMEOUT_S = 60
-STANDARD_PORTS = ("9092", "9093")
+STANDARD_PORTS = ("9092", "9093", "8081")
 
 FENCE = re.compile(r"(?:^<!-- *(?P<mark>[^\n]*?) *-->\n)?^```(?P<kind>\w+)[^\n]*\n(?P<body>.*?)^```$", re.M | re.S)
 RUNNER = """
@@ -146,7 +146,7 @@ class Page:
                 assert process.returncode in (0, 130, -signal.SIGINT), f"{where}: {process.returncode}\n{rest}"
 
     def on_free_ports(self, text: str) -> str:
-        return re.sub(r"\b909[23]\b", lambda found: self.ports[found[0]], text)
+        return re.sub(rf"\b({'|'.join(self.ports)})\b", lambda found: self.ports[found[0]], text)
 
     def run_blocks(self) -> None:
         for position, block in enumerate(self.blocks):
