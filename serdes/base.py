@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, runtime_checkable
 
 Encode = Callable[[Any], bytes | None]
@@ -33,6 +33,51 @@ class BoundSerde(Protocol):
     def decoder(self, topic: str) -> Decode: ...
 
 
+@runtime_checkable
+class TypedSerde(Protocol):
+    """A serde of many types: `of` gives the one of a single annotation, `for_keys` the one that writes keys."""
+
+    def of(self, annotation: Any) -> Serde: ...
+
+    def for_keys(self) -> Serde: ...
+
+
+@runtime_checkable
+class SchemaSerde(Protocol):
+    """A serde that takes schemas from elsewhere. What may wait for them is never called on an event loop."""
+
+    def prepare(self, topic: str | None, *, writes: bool) -> None:
+        """Get, and check, what reading or writing ``topic`` needs; None: no topic in particular. Waits."""
+        ...
+
+    def needed(self, topic: str, values: Iterable[bytes | None]) -> SchemaNeeded | None:
+        """What has to be fetched before these can be decoded. Does not wait."""
+        ...
+
+    @property
+    def header(self) -> str | None:
+        """The header that may name a message's schema instead of the message, see `serdes.framing`."""
+        ...
+
+    @property
+    def writes_header(self) -> bool:
+        """Encoders put the schema's name before the payload, and it is to be moved into the header."""
+        ...
+
+    @property
+    def source(self) -> Any:
+        """Where the schemas come from. One with ``start(bus)`` and ``aclose()`` lives as long as the bus."""
+        ...
+
+
+class SchemaNeeded(Exception):
+    """A schema is not here yet. Call `fetch` where waiting does no harm, in a worker thread, then do it again."""
+
+    def __init__(self, message: str, fetch: Callable[[], None]) -> None:
+        super().__init__(message)
+        self.fetch = fetch
+
+
 def bind_encoder(serde: Serde, topic: str) -> Encode:
     """The function that encodes for ``topic``."""
     if isinstance(serde, BoundSerde):
@@ -45,3 +90,8 @@ def bind_decoder(serde: Serde, topic: str) -> Decode:
     if isinstance(serde, BoundSerde):
         return serde.decoder(topic)
     return lambda data: serde.deserialize(topic, data)
+
+
+def for_keys(serde: Serde) -> Serde:
+    """The same for keys: a serde that makes a difference says so."""
+    return serde.for_keys() if isinstance(serde, TypedSerde) else serde

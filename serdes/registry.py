@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -100,6 +99,8 @@ def schema_client(registry: str | SchemaClient) -> SchemaClient:
     """
     if not isinstance(registry, str):
         return registry
+    from importlib.metadata import entry_points  # a tenth of a second of imports
+
     scheme = registry.partition("://")[0].partition(",")[0]
     openers = entry_points(group=ENTRY_POINTS)
     if scheme not in openers.names:

@@ -1,0 +1,87 @@
+"""What a message may cost: bounds that hold before anything is built.
+
+A few bytes can describe twenty million nulls, or nest deeper than an interpreter's stack. Three bounds, all of one
+message: how deep recursive records nest, how many items it has, and how much larger than its bytes it becomes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from serdes.avro.codec.errors import AvroDataError
+from serdes.avro.schema import Array, Fixed, Map, Record, Schema, Union
+
+MAX_NESTING: Final = 100
+"""Of recursive records."""
+MAX_ITEMS: Final = 1_000_000
+"""Of arrays and maps."""
+_ZERO_WIDTH_COST: Final = 100
+"""Items that take no bytes at all count for so many: at most 10,000 of them."""
+_CELL = 8
+"""What a decoded value is taken to have, as a slot of 64 bits."""
+_RATIO = 16
+_SPARE: Final = 1_000_000
+"""Decoded bytes: at most sixteen times those of the message, and a million."""
+_LEAST = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1, "enum": 1}
+
+
+class Budget:
+    """What is left to one message."""
+
+    __slots__ = ("items", "spare")
+
+    def __init__(self) -> None:
+        self.items = MAX_ITEMS
+        self.spare = _SPARE
+
+    def charge(self, count: int, cost: int, excess: int, left: int) -> None:
+        """A block of ``count`` items; ``left``: the bytes that are left, where items have some."""
+        if count > left:
+            raise AvroDataError(f"a block of {count} items, but {max(left, 0)} bytes are left")
+        self.items -= count * cost
+        if self.items < 0:
+            what = "10,000 items without a byte each" if cost > 1 else f"{MAX_ITEMS:,} items"
+            raise AvroDataError(f"a block of {count} items: a message has at most {what}")
+        if excess:
+            self.spare -= count * excess
+            if self.spare < 0:
+                raise AvroDataError(
+                    f"a block of {count} items: decoded, the message would be more than {_RATIO} times its size"
+                )
+
+
+def too_deep() -> None:
+    raise AvroDataError(f"records nest deeper than {MAX_NESTING}")
+
+
+def least_bytes(schema: Schema, known: dict[int, int] | None = None) -> int:
+    """The fewest bytes a value takes. ``known``: of records met before; a recursive one's own is none."""
+    known = {} if known is None else known
+    if isinstance(schema, Union):
+        return 1 + min((least_bytes(one, known) for one in schema.branches), default=0)
+    if isinstance(schema, Record):
+        if id(schema) not in known:
+            known[id(schema)] = 0
+            known[id(schema)] = sum(least_bytes(field.schema, known) for field in schema.fields)
+        return known[id(schema)]
+    if isinstance(schema, Fixed):
+        return schema.size
+    return 1 if isinstance(schema, (Array, Map)) else _LEAST[schema.type]
+
+
+def item_cost(least: int) -> int:
+    """What an item that takes at least so many bytes is counted for."""
+    return 1 if least else _ZERO_WIDTH_COST
+
+
+def excess(schema: Schema, known: dict[int, int] | None = None) -> int:
+    """By how much a decoded value may outgrow sixteen times its bytes, without what its arrays and maps hold."""
+    known = {} if known is None else known
+    if isinstance(schema, Union):
+        return max((excess(one, known) for one in schema.branches), default=0) - _RATIO
+    if isinstance(schema, Record):
+        if id(schema) not in known:
+            known[id(schema)] = 0
+            known[id(schema)] = _CELL + sum(excess(field.schema, known) for field in schema.fields)
+        return known[id(schema)]
+    return _CELL - _RATIO * least_bytes(schema)

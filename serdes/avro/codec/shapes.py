@@ -1,0 +1,238 @@
+"""What a Python annotation means to the codec: how values of it are made, and how they are taken apart."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+PLAIN = (Any, object, typing.Hashable)
+_LISTS: dict[Any, Callable[..., Any] | None] = {
+    list: None,
+    collections.abc.Sequence: None,
+    collections.abc.Iterable: None,
+    collections.abc.Collection: None,
+    collections.abc.MutableSequence: None,
+    tuple: tuple,
+    set: set,
+    collections.abc.Set: set,
+    collections.abc.MutableSet: set,
+    frozenset: frozenset,
+    collections.deque: collections.deque,
+}
+"""Origins that arrays are read as, and what makes one of a list; None: it is one."""
+_MAPS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """The base: anything, as plain data."""
+
+
+class Scalar(Shape, frozen=True):
+    """One of Python's own: int, str, date, Decimal, UUID, ..."""
+
+    kind: type
+
+
+class Nothing(Shape, frozen=True):
+    """None."""
+
+
+class Members(Shape, frozen=True):
+    """An enum's members."""
+
+    kind: type[enum.Enum]
+
+
+class Constants(Shape, frozen=True):
+    """What a Literal allows."""
+
+    values: tuple[Any, ...]
+
+
+class Items(Shape, frozen=True):
+    """A list, tuple or set of one kind of items."""
+
+    item: Any
+    make: Callable[..., Any] | None = None
+
+
+class Entries(Shape, frozen=True):
+    """A dict of text to one kind of values."""
+
+    value: Any
+
+
+class Arms(Shape, frozen=True):
+    """One of several."""
+
+    annotations: tuple[Any, ...]
+
+
+class Attribute(msgspec.Struct, frozen=True):
+    """A field of a class."""
+
+    name: str
+    """In Python."""
+    data_name: str
+    """In data, where the class renames."""
+    annotation: Any
+    required: bool
+    keyword: bool = False
+    """The constructor takes it by name only."""
+
+
+class Object(Shape, frozen=True):
+    """A class with fields: msgspec.Struct, dataclass, NamedTuple (``call``), pydantic (``validate``), TypedDict."""
+
+    kind: Any
+    attributes: tuple[Attribute, ...]
+    how: str = "call"
+
+    def attribute(self, *names: str) -> Attribute | None:
+        """The one that a field of these names (its own, then aliases) is kept in."""
+        for name in names:
+            for one in self.attributes:
+                if name in (one.name, one.data_name):
+                    return one
+        return None
+
+
+_known: dict[Any, Shape] = {}
+
+
+def shape_of(annotation: Any) -> Shape:
+    """Raises TypeError for what is no type of data."""
+    try:
+        found = _known.get(annotation)
+        if found is None:
+            found = _known[annotation] = _shape_of(unwrapped(annotation))
+        return found
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        return _shape_of(unwrapped(annotation))
+
+
+def unwrapped(annotation: Any) -> Any:
+    """Without what says nothing of the values: Annotated, NewType, a ``type`` statement, Required."""
+    while True:
+        if typing.get_origin(annotation) in (typing.Annotated, typing.Required, typing.NotRequired, typing.Final):
+            annotation = typing.get_args(annotation)[0]
+            continue
+        meant = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
+        if meant is None or isinstance(annotation, enum.Enum):
+            return annotation
+        annotation = meant
+
+
+def _shape_of(annotation: Any) -> Shape:
+    if annotation in PLAIN:
+        return Shape()
+    if annotation is None or annotation is type(None):
+        return Nothing()
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return _arms(arguments)
+    if origin is typing.Literal:
+        return Constants(arguments)
+    base = origin or annotation
+    if base in _LISTS:
+        return _items(base, arguments)
+    if base in _MAPS:
+        if arguments and unwrapped(arguments[0]) not in (str, *PLAIN):
+            raise TypeError(f"{annotation}: the keys of an Avro map are text")
+        return Entries(arguments[1] if arguments else Any)
+    if isinstance(base, type):
+        return _of_class(cast("type[Any]", base), annotation)
+    if isinstance(annotation, typing.TypeVar):
+        return shape_of(annotation.__bound__ or Any)
+    raise TypeError(f"{annotation!r} is no type that Avro data can be read as")
+
+
+def _arms(arguments: tuple[Any, ...]) -> Shape:
+    flat: list[Any] = []
+    for one in map(unwrapped, arguments):
+        inner = typing.get_args(one) if typing.get_origin(one) in (typing.Union, types.UnionType) else (one,)
+        flat += [each for each in inner if each not in flat]
+    return Shape() if any(one in PLAIN for one in flat) else Arms(tuple(flat))
+
+
+def _items(base: Any, arguments: tuple[Any, ...]) -> Shape:
+    if base is tuple and arguments and not (len(arguments) == 2 and arguments[1] is Ellipsis):
+        if len(set(arguments)) > 1:
+            raise TypeError(f"tuple[{', '.join(map(str, arguments))}]: an Avro array has items of one type")
+    return Items(arguments[0] if arguments else Any, _LISTS[base])
+
+
+def _of_class(kind: type[Any], annotation: Any) -> Shape:
+    if issubclass(kind, enum.Enum):
+        return Members(kind)
+    if issubclass(kind, msgspec.Struct):
+        return Object(kind, _struct_attributes(kind, annotation))
+    if dataclasses.is_dataclass(kind):
+        fields = {one.name for one in dataclasses.fields(kind) if one.init}
+        return Object(kind, _call_attributes(kind, annotation, fields))
+    if hasattr(kind, "model_fields"):
+        return Object(kind, _pydantic_attributes(kind), "validate")
+    if typing.is_typeddict(kind):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        required = kind.__required_keys__
+        return Object(kind, tuple(Attribute(n, n, hint, n in required) for n, hint in hints.items()), "dict")
+    names: tuple[str, ...] | None = getattr(kind, "_fields", None)
+    if names is not None and issubclass(kind, tuple):
+        return Object(kind, _call_attributes(cast("type[Any]", kind), annotation, set(names)))
+    return Scalar(cast("type[Any]", kind))
+
+
+def _hints(kind: type[Any], annotation: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    arguments = typing.get_args(annotation)
+    if not arguments:
+        return hints
+    parameters: tuple[Any, ...] = getattr(kind, "__parameters__", ())
+    meant: dict[Any, Any] = dict(zip(parameters, arguments, strict=False))
+    return {name: meant.get(hint, hint) if isinstance(hint, typing.TypeVar) else hint for name, hint in hints.items()}
+
+
+def _struct_attributes(kind: type[Any], annotation: Any) -> tuple[Attribute, ...]:
+    names = dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
+    return _call_attributes(kind, annotation, set(names), names)
+
+
+def _call_attributes(
+    kind: type[Any], annotation: Any, fields: set[str], data_names: typing.Mapping[str, str] | None = None
+) -> tuple[Attribute, ...]:
+    hints = _hints(kind, annotation)
+    parameters = inspect.signature(kind).parameters.values()
+    return tuple(
+        Attribute(
+            one.name,
+            (data_names or {}).get(one.name, one.name),
+            hints.get(one.name, Any),
+            one.default is one.empty,
+            one.kind is one.KEYWORD_ONLY,
+        )
+        for one in parameters
+        if one.name in fields
+    )
+
+
+def _pydantic_attributes(kind: Any) -> tuple[Attribute, ...]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return tuple(
+        Attribute(
+            name,
+            alias if isinstance(alias := field.validation_alias or field.alias, str) else name,
+            hints.get(name, field.annotation),
+            field.is_required(),
+        )
+        for name, field in kind.model_fields.items()
+    )

@@ -1,0 +1,193 @@
+"""One topic's messages, read and written: schema ids to compiled functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from serdes.avro.catalog import Catalog, Name
+from serdes.avro.codec.errors import AvroDataError, AvroTypeError
+from serdes.avro.codec.reader import Decoder
+from serdes.avro.codec.resolve import mismatch
+from serdes.avro.codec.writer import Encoder
+from serdes.avro.schema import Schema
+from serdes.base import SchemaNeeded
+from serdes.framing import GUID_SIZE, ID_SIZE, guid_prefix, id_prefix, prefix_size, schema_named
+from serdes.registry import RegisteredSchema, SchemaRegistryError
+
+if TYPE_CHECKING:
+    from serdes.avro.serde import Avro, Options
+
+_Read = Callable[[bytes, int], Any]
+
+
+class MessageReader:
+    """Decodes one topic's messages as one type."""
+
+    def __init__(self, catalog: Catalog, subject: str | None, schema: Schema | None, annotation: Any) -> None:
+        """``schema``: what to read as; None: as each was written."""
+        self._catalog = catalog
+        self._subject = subject
+        self._schema = schema
+        self._annotation = annotation
+        self._decoders: dict[bytes, Decoder] = {}
+        self._reads: dict[bytes, _Read] = {}
+        """By the first five bytes: an id with what is before it."""
+
+    def decode(self, data: bytes) -> Any:
+        """Raises SchemaNeeded, and AvroDataError naming the schema and the field."""
+        try:
+            return self._reads[data[:ID_SIZE]](data, ID_SIZE)
+        except Exception as error:
+            return self._again(data, error)
+
+    def _again(self, data: bytes, error: Exception) -> Any:
+        """By a GUID, by an id that comes for the first time, or what was wrong."""
+        name = schema_named(data)
+        prefix = data[: prefix_size(data)]
+        if prefix in self._reads:
+            raise self._explained(name, self._decoders[prefix].explain(error)) from error
+        decoder = self._decoders.get(prefix) or self._bound(prefix, name)
+        try:
+            return decoder.decode(data, len(prefix))
+        except Exception as problem:
+            raise self._explained(name, decoder.explain(problem)) from problem
+
+    def _explained(self, name: Name, error: Exception) -> AvroDataError:
+        subject = f" (subject {self._subject})" if self._subject else ""
+        kind = "id" if isinstance(name, int) else "GUID"
+        return AvroDataError(f"schema {kind} {name}{subject}: {error}")
+
+    def _bound(self, prefix: bytes, name: Name) -> Decoder:
+        try:
+            writer = self._catalog.known(name, self._subject)
+        except SchemaRegistryError as error:
+            raise self._explained(name, error) from error
+        if writer is None:
+            raise self._needing(prefix, name)
+        return self._compiled(prefix, name, writer)
+
+    def _needing(self, prefix: bytes, name: Name) -> SchemaNeeded:
+        return SchemaNeeded(f"schema {name} has not been fetched yet", partial(self._fetch, prefix, name))
+
+    def _fetch(self, prefix: bytes, name: Name) -> None:
+        writer = self._catalog.fetch(name, self._subject)
+        if writer is not None and prefix not in self._decoders:
+            self._compiled(prefix, name, writer)
+
+    def _compiled(self, prefix: bytes, name: Name, writer: Schema) -> Decoder:
+        try:
+            decoder = Decoder(writer, self._schema or writer, self._annotation)
+        except TypeError as error:
+            raise self._explained(name, error) from error
+        self._decoders[prefix] = decoder
+        if len(prefix) == ID_SIZE:
+            self._reads[prefix] = decoder.decode
+        return decoder
+
+    def needed(self, values: Iterable[bytes | None]) -> SchemaNeeded | None:
+        """The first schema that is to be fetched before all of these can be decoded."""
+        new = {value[:ID_SIZE] for value in values if value}.difference(self._reads)
+        if not new:
+            return None
+        for value in values:
+            if not value or value[:ID_SIZE] not in new:
+                continue
+            prefix = value[:GUID_SIZE] if value[0] == 1 else value[:ID_SIZE]
+            if prefix in self._decoders or len(prefix) != (GUID_SIZE if value[0] == 1 else ID_SIZE) or value[0] > 1:
+                continue  # known, or no message of ours: decoding says so
+            name = schema_named(value)
+            if not self._catalog.is_refused(name):
+                return self._needing(prefix, name)
+        return None
+
+    def prepare(self, subject: str | None) -> None:
+        """See that what is written now can be read. Waits."""
+        if subject is None or self._schema is None:
+            return
+        try:
+            latest = self._catalog.client.latest(subject)
+        except SchemaRegistryError as error:
+            if error.status == 404:  # nothing was written yet
+                return
+            raise
+        writer = self._catalog.parsed(latest)
+        reason = mismatch(writer, self._schema)
+        if reason is not None:
+            raise AvroTypeError(f"the latest schema of {subject} (version {latest.version}) cannot be read: {reason}")
+        self._compiled(id_prefix(latest.id), latest.id, writer)
+
+
+class MessageWriter:
+    """Encodes one type's values for one topic, behind the id of their schema."""
+
+    def __init__(self, options: Options, serde: Avro, topic: str) -> None:
+        self._options = options
+        self._serde = serde
+        self._topic = topic
+        self._subject = ""
+        self._encoder: Encoder | None = None
+        self._prefix = b""
+        self._write: Callable[[Any, bytes], bytes] = self._not_yet
+
+    def encode(self, value: Any) -> bytes:
+        """Raises SchemaNeeded, and AvroDataError naming the field."""
+        try:
+            return self._write(value, self._prefix)
+        except Exception as error:
+            if self._encoder is None or isinstance(error, SchemaNeeded):
+                raise
+            subject = f" (subject {self._subject})" if self._subject else ""
+            problem = self._encoder.explain(error)
+            raise AvroDataError(f"{self._named}{subject}: {problem}") from error
+
+    @property
+    def _named(self) -> str:
+        return f"schema id {int.from_bytes(self._prefix[1:], 'big')}" if self._prefix[:1] == b"\0" else "schema"
+
+    def _not_yet(self, value: Any, prefix: bytes) -> bytes:
+        if self._serde.type is Any and self._serde.schema is None and not self._options.use_latest:
+            return cast("bytes", self._serde.of(type(value)).encoder(self._topic)(value))
+        raise SchemaNeeded(
+            f"the schema of {self._serde!r} has not been registered for topic {self._topic!r} yet", self.prepare
+        )
+
+    def prepare(self) -> None:
+        """Register the schema, or look it up, and compile the encoder for it. Waits."""
+        if self._encoder is not None:
+            return
+        registered, schema = self._registered()
+        encoder = Encoder(schema, self._serde.type)
+        if not self._options.in_header:
+            prefix = id_prefix(registered.id)
+        elif registered.guid:
+            prefix = guid_prefix(registered.guid)
+        else:
+            raise SchemaRegistryError(
+                f"the registry gives no GUID for schema {registered.id} (subject {self._subject}), and id_in='header' "
+                "needs one: use id_in='prefix' with this registry",
+                status=422,
+            )
+        self._encoder, self._prefix, self._write = encoder, prefix, encoder.encode
+
+    def _registered(self) -> tuple[RegisteredSchema, Schema]:
+        options, serde, client = self._options, self._serde, self._options.catalog.client
+        subject = serde.subject(self._topic)
+        if not subject:
+            raise TypeError(
+                f"{serde!r}: its subject in topic {self._topic!r} depends on a schema that it does not have"
+            )
+        self._subject = subject
+        if options.use_latest:
+            registered = client.latest(subject)
+            return registered, options.catalog.parsed(registered)
+        if serde.schema is None:
+            raise TypeError(
+                f"{serde!r}: there is no schema to write with: give schema=..., or use_latest=True, or values of a "
+                "class that describes them"
+            )
+        text = options.catalog.text_of(serde.schema)
+        if options.auto_register:
+            return client.register(subject, text, normalize=options.normalize), serde.schema
+        return client.lookup(subject, text, normalize=options.normalize), serde.schema
