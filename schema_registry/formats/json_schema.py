@@ -1,0 +1,220 @@
+"""JSON Schema: drafts 4, 6, 7, 2019-09 and 2020-12, validated by the library `jsonschema` against their metaschemas.
+
+Nothing is fetched: a ``$ref`` leads into the schema itself, into one of its references (by the reference's name), or
+to a metaschema of the drafts; any other is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, Literal, cast
+from urllib.parse import urljoin
+
+try:
+    from jsonschema import SchemaError
+    from jsonschema.validators import validator_for
+    from jsonschema_specifications import REGISTRY
+    from referencing import Registry, Resource
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT7
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        'JSON schemas need a library: pip install "eventbus-log[registry]"', name=error.name
+    ) from None
+
+from schema_registry.compatibility import json_explained as explained
+from schema_registry.compatibility.findings import Finding
+from schema_registry.compatibility.json_schema import TooMuch, differences
+from schema_registry.compatibility.json_shapes import Json, Place, Shape
+from schema_registry.compatibility.warehouse import TARGETS, TableFinding
+from schema_registry.formats.errors import InvalidSchema
+from schema_registry.formats.references import Resolve, closure, in_order
+from serdes.avro.text import json_text
+from serdes.registry import Reference, SchemaText
+
+MAX_DEPTH: Final = 64
+MAX_NODES: Final = 20_000
+"""Objects and lists of a schema together."""
+DEFAULT_DRAFT: Final = "http://json-schema.org/draft-07/schema#"
+"""Of a schema without ``$schema``, as registries have it."""
+
+ONE_SCHEMA: Final = frozenset(
+    [
+        "additionalProperties",
+        "unevaluatedProperties",
+        "propertyNames",
+        "items",
+        "additionalItems",
+        "unevaluatedItems",
+        "contains",
+        "not",
+        "if",
+        "then",
+        "else",
+        "contentSchema",
+    ]
+)
+MANY_SCHEMAS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+NAMED_SCHEMAS: Final = frozenset(
+    ["properties", "patternProperties", "dependencies", "dependentSchemas", "definitions", "$defs"]
+)
+
+
+def parse_json_schema(text: SchemaText, resolve: Resolve, *, is_new: bool = True) -> JsonSchema:
+    schema = _load(text.schema, "")
+    referred = [(reference.name, _load(found.schema, reference.name)) for reference, found in closure(text, resolve)]
+    if is_new:
+        _validate(schema)
+    return JsonSchema(schema, text, _Targets(schema, referred).targets)
+
+
+class JsonSchema:
+    """A parsed JSON schema; ``schema`` is the document."""
+
+    __slots__ = ("canonical", "place", "schema", "text")
+
+    schema_type: Literal["JSON"] = "JSON"
+
+    def __init__(self, schema: Json, text: SchemaText, targets: dict[int, Json]) -> None:
+        self.schema = schema
+        self.text = text
+        self.canonical = json_text(schema)
+        self.place = Place(schema, targets)
+
+    @property
+    def references(self) -> tuple[Reference, ...]:
+        return self.text.references
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The title, by which record name strategies know a JSON schema."""
+        title = Shape("any", self.place).get("title")
+        return (title,) if isinstance(title, str) else ()
+
+    def resolved(self) -> str:
+        return self.canonical
+
+    def normalized(self) -> SchemaText:
+        return in_order(self.text, json_text(_sorted(self.schema)))
+
+    def unreadable(self, writer: object, *, reader: str = "new", policy: str = "STRICT") -> list[Finding]:
+        harmless = explained.LENIENT if policy == "LENIENT" else explained.COMPATIBLE
+        try:
+            found = differences(self.place, cast(JsonSchema, writer).place, harmless)
+        except TooMuch as error:
+            return [explained.too_much(str(error), reader)]
+        return [explained.finding(one, reader) for one in found if one.rule not in harmless]
+
+    def breaks_tables(self, old: object, targets: tuple[str, ...] = TARGETS) -> list[TableFinding]:
+        return []
+
+
+def _load(text: str, name: str) -> Json:
+    try:
+        schema: Json = json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise InvalidSchema(f"it is nested deeper than {MAX_DEPTH} levels", name, "JSON") from None
+    except ValueError as error:
+        raise InvalidSchema(f"it is no JSON: {error}", name, "JSON") from None
+    if not isinstance(schema, dict | bool):
+        raise InvalidSchema("a schema is an object, true or false", name, "JSON")
+    nodes = 0
+    waiting: list[tuple[Json, int]] = [(cast(Json, schema), 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        nodes += 1
+        if depth > MAX_DEPTH or nodes > MAX_NODES:
+            limit = f"{MAX_DEPTH} levels" if depth > MAX_DEPTH else f"{MAX_NODES:,} objects and lists"
+            raise InvalidSchema(f"it has more than {limit}", name, "JSON")
+        inner = cast("list[Json]", list(cast("dict[str, Json]", node).values()) if isinstance(node, dict) else node)
+        if not isinstance(node, bool):
+            waiting += [(one, depth + 1) for one in inner if isinstance(one, dict | list)]
+    return cast(Json, schema)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _validate(schema: Json) -> None:
+    draft = validator_for(schema, default=validator_for({"$schema": DEFAULT_DRAFT}))
+    try:
+        draft.check_schema(schema)
+    except SchemaError as error:
+        path = "#/" + "/".join(str(step) for step in error.absolute_path)
+        raise InvalidSchema(error.message[:500], path, "JSON") from None
+
+
+class _Targets:
+    """Follows every ``$ref`` once, so that comparing needs no resolver: from the object's id to the schema it means."""
+
+    def __init__(self, schema: Json, referred: list[tuple[str, Json]]) -> None:
+        self.targets: dict[int, Json] = {}
+        self.visited: set[int] = set()
+        root = Resource.from_contents(schema, default_specification=DRAFT7)
+        base = root.id() or ""
+        registry: Registry[Json] = REGISTRY
+        for name, contents in referred:
+            resource = Resource.from_contents(contents, default_specification=DRAFT7)
+            registry = registry.with_resources([(name, resource), (urljoin(base, name), resource)])
+        self.visit(schema, registry.resolver_with_root(root), "#", 0)
+
+    def visit(self, schema: Json, resolver: Any, path: str, depth: int) -> None:
+        if not isinstance(schema, dict) or id(cast(object, schema)) in self.visited:
+            return
+        if depth > 4 * MAX_DEPTH:
+            raise InvalidSchema("its references lead too deep", path, "JSON")
+        self.visited.add(id(cast(object, schema)))
+        members = cast("dict[str, Json]", schema)
+        for keyword in ("$ref", "$recursiveRef", "$dynamicRef"):
+            if isinstance(members.get(keyword), str):
+                self.follow(members, members[keyword], resolver, f"{path}/{keyword}", depth)
+        for step, inner in _inner_schemas(members):
+            if isinstance(inner, dict):
+                resource = Resource.from_contents(inner, default_specification=DRAFT7)
+                self.visit(inner, resolver.in_subresource(resource), f"{path}/{step}", depth + 1)
+
+    def follow(self, members: dict[str, Json], ref: str, resolver: Any, path: str, depth: int) -> None:
+        try:
+            found = resolver.lookup(ref)
+        except (Unresolvable, ValueError) as error:
+            raise InvalidSchema(
+                f"$ref {ref!r} leads nowhere: it is neither in the schema nor the name of one of its references "
+                f"(nothing is fetched)",
+                path,
+                "JSON",
+            ) from error
+        self.targets[id(members)] = found.contents
+        self.refuse_circle(members, ref, path)
+        self.visit(found.contents, found.resolver, path, depth + 1)
+
+    def refuse_circle(self, members: dict[str, Json], ref: str, path: str) -> None:
+        seen = {id(members)}
+        here = self.targets[id(members)]
+        while isinstance(here, dict) and id(cast(object, here)) in self.targets:
+            if id(cast(object, here)) in seen:
+                raise InvalidSchema(f"$ref {ref!r} leads to itself", path, "JSON")
+            seen.add(id(cast(object, here)))
+            here = self.targets[id(cast(object, here))]
+
+
+def _inner_schemas(members: dict[str, Json]) -> Iterator[tuple[str, Json]]:
+    for keyword, value in members.items():
+        if isinstance(value, dict) and keyword in ONE_SCHEMA:
+            yield keyword, value
+        elif isinstance(value, list) and keyword in MANY_SCHEMAS:
+            for index, one in enumerate(cast("list[Json]", value)):
+                yield f"{keyword}/{index}", one
+        elif isinstance(value, dict) and keyword in NAMED_SCHEMAS:
+            for name, one in cast("dict[str, Json]", value).items():
+                yield f"{keyword}/{name}", one
+
+
+def _sorted(value: Json) -> Json:
+    if isinstance(value, dict):
+        members = cast("dict[str, Json]", value)
+        return {name: _sorted(members[name]) for name in sorted(members)}
+    if isinstance(value, list):
+        return [_sorted(one) for one in cast("list[Json]", value)]
+    return value
