@@ -1,0 +1,76 @@
+"""What to say in an annotation where Python's types say too little for Avro.
+
+class Payment(msgspec.Struct):
+    __avro__ = AvroType(namespace="shop", aliases=("shop.Charge",))
+    amount: Annotated[Decimal, AvroType(precision=10, scale=2)]
+    items: Int32
+    paid_at: TimestampMillis
+    method: Annotated[str, AvroField(doc="card or cash", aliases=("kind",))]
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, time
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from serdes.avro.schema import MISSING
+
+_INT32 = msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)
+
+
+class AvroType(msgspec.Struct, frozen=True):
+    """Says more of an annotation, ``Annotated[int, AvroType("int")]``, or of a class, ``__avro__ = AvroType(...)``."""
+
+    type: Literal["int", "long", "float", "double", "error", "union"] | None = None
+    """Where there is a choice: the number's width; ``error`` for an error record; ``union`` for a union of one."""
+    logical: str | None = None
+    precision: int | None = None
+    scale: int | None = None
+    size: int | None = None
+    """Bytes of a fixed."""
+    name: str | None = None
+    namespace: str | None = None
+    """None: a class's parent's, else the schema's own; "" is none at all."""
+    aliases: tuple[str, ...] = ()
+    doc: str | None = None
+    """None: a class's docstring."""
+    default: str | None = None
+    """What a reader takes for an enum's symbol that it does not know."""
+    props: dict[str, Any] = {}
+    """Members of your own. With ``logicalType`` among them nothing is added to them."""
+
+    def __hash__(self) -> int:  # an annotation is hashed with its marks, and JSON is not hashable
+        return hash((self.type, self.logical, self.name, self.size))
+
+
+class AvroField(msgspec.Struct, frozen=True):
+    """What a field has beside its type: ``Annotated[str, AvroField(aliases=("old_name",))]``."""
+
+    aliases: tuple[str, ...] = ()
+    doc: str | None = None
+    order: Literal["ascending", "descending", "ignore"] = "ascending"
+    default: Any = MISSING
+    """A default in JSON's form, instead of Python's."""
+    exact: bool = False
+    """A union's branches stay as they are written, and an optional field gets no default by itself."""
+    props: dict[str, Any] = {}
+
+    def __hash__(self) -> int:
+        return hash((self.aliases, self.doc, self.order))
+
+
+Int32 = Annotated[int, _INT32, AvroType("int")]
+"""Avro's int; a plain int is a long."""
+Float32 = Annotated[float, AvroType("float")]
+"""Avro's float; a plain float is a double."""
+TimestampMillis = Annotated[datetime, AvroType(logical="timestamp-millis")]
+TimestampMicros = Annotated[datetime, AvroType(logical="timestamp-micros")]
+"""What a plain datetime is."""
+LocalTimestampMillis = Annotated[datetime, AvroType(logical="local-timestamp-millis")]
+LocalTimestampMicros = Annotated[datetime, AvroType(logical="local-timestamp-micros")]
+"""A datetime without a time zone."""
+TimeMillis = Annotated[time, AvroType(logical="time-millis")]
+TimeMicros = Annotated[time, AvroType(logical="time-micros")]
+"""What a plain time is."""
