@@ -59,14 +59,10 @@ _BYTES: tuple[type[Any], ...] = (bytes, bytearray, memoryview)
 def schema_of(annotation: Any, *, namespace: str | None = None) -> Schema:
     """The Avro schema of a Python type.
 
-    ``namespace`` is for the types that have none of their own; without it they take that of the outermost class.
+    ``namespace`` is for the types that have none of their own; without it they take that of the outermost class, so that one line names a whole tree.
     Raises AvroSchemaError naming the class and the field for what Avro cannot say.
     """
-    if namespace is None:
-        bare = marked(annotation).bare
-        kind = typing.get_origin(bare) or bare
-        namespace = class_mark(cast("type[Any]", kind)).namespace if isinstance(kind, type) else None
-    description = _Builder(namespace or None).describe(annotation, _name_of(annotation), "Root")
+    description = _Builder(namespace).describe(annotation, _name_of(annotation), "Root")
     try:
         return Parser().parse(json.dumps(description))
     except AvroSchemaError as error:
@@ -76,6 +72,7 @@ def schema_of(annotation: Any, *, namespace: str | None = None) -> Schema:
 class _Builder:
     def __init__(self, namespace: str | None) -> None:
         self._namespace = namespace
+        """None until the outermost named type is met."""
         self._named: dict[str, Any] = {}
         """What each full name was given to."""
         self._definitions: dict[str, Json] = {}
@@ -137,10 +134,10 @@ class _Builder:
 
     def _full_name(self, kind: Any, name: str, mark: AvroType, where: str) -> tuple[str, Json | None]:
         """The full name, and how its definition begins; None when there is one already."""
+        if self._namespace is None:
+            self._namespace = mark.namespace or ""
         namespace = self._namespace if mark.namespace is None else mark.namespace
         name = mark.name or name
-        if "." in name:
-            namespace, _, name = name.rpartition(".")
         full = f"{namespace}.{name}" if namespace else name
         if full in self._named:
             if self._named[full] != kind:
