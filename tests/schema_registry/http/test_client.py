@@ -156,7 +156,9 @@ def test_trouble_passes(clock: Clock, status: int) -> None:
 
 def test_trouble_that_stays_is_named_in_time(clock: Clock) -> None:
     with scripted(lambda asked: (503, {"error_code": 50004, "message": "no leader"})) as server:
-        with pytest.raises(SchemaRegistryError, match="did not answer within 5 s .*no leader.*is it running") as failed:
+        with pytest.raises(
+            SchemaRegistryError, match=r"did not answer within 5 s .*no leader.*is it running"
+        ) as failed:
             RegistryClient(server.url).by_id(7)
         assert failed.value.is_retriable and failed.value.error_code == 50004
         assert 4 < clock.slept < 5 and len(server.asked) > 4
@@ -278,7 +280,7 @@ def test_one_way_to_say_who_one_is() -> None:
 
 
 def test_a_certificate_that_is_none(tmp_path: Any) -> None:
-    with pytest.raises(ValueError, match="TLS with .*PEM files are needed"):
+    with pytest.raises(ValueError, match=r"TLS with .*PEM files are needed"):
         RegistryClient("https://localhost:8081", ca_file=str(tmp_path / "none.pem"))
 
 

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 
+import anyio.lowlevel
 import pytest
 
 from eventbus.errors import ConfigError
@@ -81,8 +82,8 @@ async def serving(app: Echo | None = None) -> AsyncGenerator[tuple[HttpServer, C
 
 async def seen(server: HttpServer, condition: Callable[[], bool]) -> None:
     """Until the server's side has taken what was sent."""
-    while not condition():
-        await asyncio.sleep(0)
+    while not condition():  # what the loop does next is what is waited for: there is no event of it
+        await anyio.lowlevel.checkpoint()
 
 
 def later(server: HttpServer, seconds: float) -> None:
