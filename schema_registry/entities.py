@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -26,13 +26,13 @@ class Entity(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
     """Members that are empty are not written; unknown ones are passed over."""
 
 
-class Metadata(Entity):
+class Metadata(Entity, frozen=True):
     tags: dict[str, list[str]] = {}
     properties: dict[str, str] = {}
     sensitive: list[str] = []
 
 
-class Rule(Entity):
+class Rule(Entity, frozen=True):
     name: str | None = None
     doc: str | None = None
     kind: Literal["TRANSFORM", "CONDITION"] | None = None
@@ -47,21 +47,21 @@ class Rule(Entity):
     """Confluent writes false too, so only its absence is left out."""
 
 
-class RuleSet(Entity):
+class RuleSet(Entity, frozen=True):
     migration_rules: list[Rule] = []
     domain_rules: list[Rule] = []
     encoding_rules: list[Rule] = []
     enable_at: str | None = None
 
 
-class SchemaEntity(Entity):
+class SchemaEntity(Entity, frozen=True):
     """A named place in a schema."""
 
     entity_path: str = ""
     entity_type: str = ""
 
 
-class SchemaTags(Entity):
+class SchemaTags(Entity, frozen=True):
     """A place in a schema with its inline tags."""
 
     schema_entity: SchemaEntity = SchemaEntity()
@@ -71,7 +71,7 @@ class SchemaTags(Entity):
 # asked ---------------------------------------------------------------------------------------------------------------
 
 
-class SchemaRequest(Entity, kw_only=True):
+class SchemaRequest(Entity, kw_only=True, frozen=True):
     """The body of a registration, a lookup or a check. ``id`` and ``version`` are for IMPORT mode."""
 
     version: int | None = None
@@ -86,7 +86,7 @@ class SchemaRequest(Entity, kw_only=True):
     propagate_schema_tags: bool | None = None
 
 
-class TagRequest(Entity, kw_only=True):
+class TagRequest(Entity, kw_only=True, frozen=True):
     """The body of POST .../tags."""
 
     new_version: int | None = None
@@ -98,28 +98,28 @@ class TagRequest(Entity, kw_only=True):
     rules_to_remove: list[str] | None = None
 
 
-class ConfigUpdate(Entity, kw_only=True):
+class ConfigUpdate(Entity, kw_only=True, frozen=True):
     """The body of PUT /config, and its echo: absent members stay as they are, null ones are taken away."""
 
-    alias: str | None | UnsetType = UNSET
-    alias_for_deks: str | None | UnsetType = UNSET
-    normalize: bool | None | UnsetType = UNSET
-    validate_fields: bool | None | UnsetType = UNSET
-    validate_new_schemas: bool | None | UnsetType = UNSET
-    validate_rules: bool | None | UnsetType = UNSET
-    compatibility: str | None | UnsetType = UNSET
-    compatibility_policy: str | None | UnsetType = UNSET
-    compatibility_group: str | None | UnsetType = UNSET
-    default_metadata: Metadata | None | UnsetType = UNSET
-    override_metadata: Metadata | None | UnsetType = UNSET
-    default_rule_set: RuleSet | None | UnsetType = UNSET
-    override_rule_set: RuleSet | None | UnsetType = UNSET
+    alias: str | UnsetType | None = UNSET
+    alias_for_deks: str | UnsetType | None = UNSET
+    normalize: bool | UnsetType | None = UNSET
+    validate_fields: bool | UnsetType | None = UNSET
+    validate_new_schemas: bool | UnsetType | None = UNSET
+    validate_rules: bool | UnsetType | None = UNSET
+    compatibility: str | UnsetType | None = UNSET
+    compatibility_policy: str | UnsetType | None = UNSET
+    compatibility_group: str | UnsetType | None = UNSET
+    default_metadata: Metadata | UnsetType | None = UNSET
+    override_metadata: Metadata | UnsetType | None = UNSET
+    default_rule_set: RuleSet | UnsetType | None = UNSET
+    override_rule_set: RuleSet | UnsetType | None = UNSET
 
 
 # answered ------------------------------------------------------------------------------------------------------------
 
 
-class SchemaString(Entity, kw_only=True):
+class SchemaString(Entity, kw_only=True, frozen=True):
     """GET /schemas/ids/{id}. ``schema_type`` and ``references`` are left out of a plain Avro schema."""
 
     subject: str | None = None
@@ -135,7 +135,7 @@ class SchemaString(Entity, kw_only=True):
     deleted: bool | None = None
 
 
-class Schema(Entity, kw_only=True):
+class Schema(Entity, kw_only=True, frozen=True):
     """A schema under a subject. Registration answers it without the subject (see `RegisterAnswer`)."""
 
     subject: str
@@ -170,7 +170,7 @@ class Schema(Entity, kw_only=True):
         )  # fmt: skip
 
 
-class RegisterAnswer(Entity, kw_only=True):
+class RegisterAnswer(Entity, kw_only=True, frozen=True):
     """POST /subjects/{subject}/versions."""
 
     id: int
@@ -183,17 +183,17 @@ class RegisterAnswer(Entity, kw_only=True):
     schema: str | None = None
 
 
-class SubjectVersion(Entity):
+class SubjectVersion(Entity, frozen=True):
     subject: str
     version: int
 
 
-class ContextId(Entity):
+class ContextId(Entity, frozen=True):
     context: str
     id: int
 
 
-class Config(Entity, kw_only=True):
+class Config(Entity, kw_only=True, frozen=True):
     """GET /config. The level is named ``compatibilityLevel`` here, ``compatibility`` in a PUT."""
 
     alias: str | None = None
@@ -211,7 +211,7 @@ class Config(Entity, kw_only=True):
     override_rule_set: RuleSet | None = None
 
 
-class Mode(Entity):
+class Mode(Entity, frozen=True):
     mode: str | None = None
 
 
@@ -222,7 +222,7 @@ class CompatibilityAnswer(msgspec.Struct, omit_defaults=True, frozen=True):
     messages: list[str] | None = None
 
 
-class Association(Entity, kw_only=True):
+class Association(Entity, kw_only=True, frozen=True):
     """A subject that belongs to a topic (Confluent 8.1.5 and later)."""
 
     subject: str | None = None
@@ -234,19 +234,3 @@ class Association(Entity, kw_only=True):
     association_type: str | None = None
     lifecycle: str | None = None
     frozen: bool | None = None
-
-
-# backup --------------------------------------------------------------------------------------------------------------
-
-
-class Exported(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True, kw_only=True):
-    """A registry as one value: everything an import needs to give the same ids and GUIDs, deleted versions too."""
-
-    format: int = 1
-    schemas: list[dict[str, Any]] = []
-    """Schema records, references before those that refer to them; ``deleted`` says so."""
-    configs: dict[str, dict[str, Any]] = {}
-    """By subject; ``""`` is the global one."""
-    modes: dict[str, str] = {}
-    max_ids: dict[str, int] = {}
-    """By context: the highest id ever given."""

@@ -6,34 +6,47 @@ parameters. All raise `RegistryError` with Confluent's status, code and text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+import anyio.to_thread
+
+from eventbus.coordinator.shard import Decision
+from eventbus.errors import ConfigError
+from schema_registry import backup, deleting, errors, merging, names, registering, settings
 from schema_registry.entities import (
-    Association,
-    CompatibilityAnswer,
+    COMPATIBILITY_LEVELS,
     Config,
     ConfigUpdate,
-    ContextId,
-    Exported,
     Mode,
     Schema,
     SchemaRequest,
-    SchemaString,
-    SubjectVersion,
     TagRequest,
 )
+from schema_registry.errors import RegistryError
+from schema_registry.follower import Follower
+from schema_registry.ledger import Ledger
+from schema_registry.reading import Reads, VersionLike, version_number
+from schema_registry.registering import Desk, entity
+from schema_registry.schemas import Schemas
+from schema_registry.writer import Writer
 
 if TYPE_CHECKING:
     from eventbus import EventBus
     from serdes.registry import SchemaClient
 
 TOPIC = "_schemas"
-Version = int | str
-"""1 to 2^31-1, or ``"latest"`` (-1 is the same)."""
+T = TypeVar("T")
+
+_LONG = 50_000
+"""Characters of a schema that is parsed in a worker thread: the event loop would feel it."""
+_LINES = 500
+"""Of an import, in a transaction."""
 
 
-class Registry:
+class Registry(Reads):
     """The registry kept in a log. One per bus and topic; several processes may each have one on the same log.
 
     ::
@@ -42,8 +55,9 @@ class Registry:
             schema = await registry.register("orders-value", SchemaRequest(schema='"string"'))
             registry.schema_by_id(schema.id)
 
-    ``compatibility`` holds where none is configured. ``read_only`` refuses every write. ``timeout_ms``: how long a write
-    may take before its caller is told 50002; it may be stored then, and the same request again tells.
+    ``compatibility`` holds where none is configured. ``read_only`` refuses every write. ``timeout_ms``: how long a
+    write may take before its caller is told 50002; it may be stored then, and the same request again tells.
+    ``accept_truncated`` starts on a topic whose beginning was deleted; ids go on above the highest that is left.
     Instead of ``async with``, ``bus.include(Registry())`` starts and stops it with the bus.
     """
 
@@ -53,160 +67,90 @@ class Registry:
         *,
         topic: str = TOPIC,
         compatibility: str = "BACKWARD",
-        replication_factor: int | None = None,
+        replication_factor: int = -1,
         read_only: bool = False,
         timeout_ms: int = 30_000,
         max_schema_bytes: int = 1_000_000,
-    ) -> None: ...
+        accept_truncated: bool = False,
+    ) -> None:
+        super().__init__()
+        if compatibility.upper() not in COMPATIBILITY_LEVELS:
+            known = ", ".join(COMPATIBILITY_LEVELS)
+            raise ConfigError(f"compatibility={compatibility!r} is no level: one of {known}")
+        self.topic = topic
+        self._bus = bus
+        self._compatibility = compatibility.upper()
+        self._replication_factor = replication_factor
+        self._read_only = read_only
+        self._timeout_ms = timeout_ms
+        self._max_schema_bytes = max_schema_bytes
+        self._accept_truncated = accept_truncated
+        self._schemas = Schemas()
+        self._ledger = cast(Ledger, _NOT_STARTED)
+        self._follower = cast(Follower, _NOT_STARTED)
+        self._writer: Writer | None = None
+
+    def __repr__(self) -> str:
+        return f"<Registry on {self.topic!r}, {'running' if self._writer else 'stopped'}>"
 
     # life ------------------------------------------------------------------------------------------------------------
 
     async def start(self, bus: EventBus | None = None) -> None:
         """Make or check the topic, read it to its end. Raises RegistryRefused when ids would be in danger."""
-        ...
+        bus = bus or self._bus
+        if bus is None:
+            raise ConfigError("a registry is kept in a bus's log: Registry(bus), or bus.include(Registry())")
+        if self._writer is not None:
+            raise ConfigError("this registry is running already")
+        ledger = Ledger(self.topic, self._schemas)
+        follower = Follower(bus, ledger)
+        await follower.start(self._replication_factor, accept_truncated=self._accept_truncated)
+        self._ledger, self._follower = ledger, follower
+        self._writer = Writer(bus, ledger, follower, self._timeout_ms)
+        self._writer.start()
 
-    async def aclose(self) -> None: ...
-    async def __aenter__(self) -> Registry: ...
-    async def __aexit__(self, *_: object) -> None: ...
+    async def aclose(self) -> None:
+        """Stop; who still waits for a write is told that it may be stored, or not. Any task may call it."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            await writer.aclose()
+            await self._follower.aclose()
+            self._ledger = cast(Ledger, _NOT_STARTED)
+            self._follower = cast(Follower, _NOT_STARTED)
+
+    async def __aenter__(self) -> Registry:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
     async def catch_up(self) -> bool:
         """Read what others have written since; whether there was anything.
 
         What a read does not find may have been written by another process a moment ago: ask once more after this.
         """
-        ...
+        return await self._follower.catch_up()
 
     @property
     def is_ready(self) -> bool:
         """Started, read to the end, and not refused since."""
-        ...
+        return self._writer is not None and self._follower.refusal is None and not self._ledger.settled.conflicts
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the log it is kept in; empty where that is not known."""
+        return ""
 
     def client(self) -> SchemaClient:
         """The same registry for serdes: synchronous, for worker threads."""
-        ...
+        from schema_registry.embedded import EmbeddedClient
 
-    # schemas by id and GUID ------------------------------------------------------------------------------------------
+        return EmbeddedClient(self)
 
-    def schema_by_id(
-        self,
-        id: int,
-        *,
-        subject: str | None = None,
-        format: str = "",
-        reference_format: str = "",
-        find_tags: Sequence[str] = (),
-        fetch_max_id: bool = False,
-    ) -> SchemaString:
-        """GET /schemas/ids/{id}; with ``subject`` its subject and version too. Its ``schema`` is .../schema's answer."""
-        ...
-
-    def subjects_of_id(
-        self, id: int, *, subject: str | None = None, deleted: bool = False, offset: int = 0, limit: int = -1
-    ) -> list[str]:
-        """GET /schemas/ids/{id}/subjects"""
-        ...
-
-    def versions_of_id(
-        self, id: int, *, subject: str | None = None, deleted: bool = False, offset: int = 0, limit: int = -1
-    ) -> list[SubjectVersion]:
-        """GET /schemas/ids/{id}/versions"""
-        ...
-
-    def schema_by_guid(self, guid: str, *, format: str = "") -> SchemaString:
-        """GET /schemas/guids/{guid}"""
-        ...
-
-    def ids_of_guid(self, guid: str) -> list[ContextId]:
-        """GET /schemas/guids/{guid}/ids"""
-        ...
-
-    def schema_types(self) -> list[str]:
-        """GET /schemas/types"""
-        ...
-
-    def schemas(
-        self,
-        *,
-        subject_prefix: str = ":*:",
-        aliases: bool = False,
-        deleted: bool = False,
-        latest_only: bool = False,
-        rule_type: str | None = None,
-        offset: int = 0,
-        limit: int = -1,
-    ) -> list[Schema]:
-        """GET /schemas: in the order of subject and version, 1,000 at most unless ``limit`` says less."""
-        ...
-
-    # subjects and versions -------------------------------------------------------------------------------------------
-
-    def subjects(
-        self,
-        *,
-        subject_prefix: str = ":*:",
-        deleted: bool = False,
-        deleted_only: bool = False,
-        offset: int = 0,
-        limit: int = -1,
-    ) -> list[str]:
-        """GET /subjects"""
-        ...
-
-    def versions(
-        self,
-        subject: str,
-        *,
-        deleted: bool = False,
-        deleted_only: bool = False,
-        deleted_as_negative: bool = False,
-        offset: int = 0,
-        limit: int = -1,
-    ) -> list[int]:
-        """GET /subjects/{subject}/versions"""
-        ...
-
-    def version(
-        self,
-        subject: str,
-        version: Version,
-        *,
-        format: str = "",
-        reference_format: str = "",
-        deleted: bool = False,
-        find_tags: Sequence[str] = (),
-    ) -> Schema:
-        """GET /subjects/{subject}/versions/{version}; its ``schema`` is .../schema's answer"""
-        ...
-
-    def referenced_by(
-        self, subject: str, version: Version, *, deleted: bool = False, offset: int = 0, limit: int = -1
-    ) -> list[int]:
-        """GET /subjects/{subject}/versions/{version}/referencedby: ids of schemas"""
-        ...
-
-    def subject_metadata(
-        self,
-        subject: str,
-        *,
-        key: Sequence[str] = (),
-        value: Sequence[str] = (),
-        format: str = "",
-        deleted: bool = False,
-    ) -> Schema:
-        """GET /subjects/{subject}/metadata: the latest version whose properties have all these values"""
-        ...
-
-    def lookup(
-        self,
-        subject: str,
-        request: SchemaRequest,
-        *,
-        normalize: bool = False,
-        format: str = "",
-        deleted: bool = False,
-    ) -> Schema:
-        """POST /subjects/{subject}: the version that has this schema"""
-        ...
+    # writing ---------------------------------------------------------------------------------------------------------
 
     async def register(
         self,
@@ -218,100 +162,120 @@ class Registry:
         force: bool = False,
     ) -> Schema:
         """POST /subjects/{subject}/versions. HTTP answers with ``.answer()`` of it."""
-        ...
+        if not names.is_valid(subject):
+            raise errors.invalid_subject(subject)
+        merging.check_rules(request.rule_set)
+        subject = self._meant(subject)
+        await self.prepare(subject, request)
+        found = registering.already(self._desk(), subject, request, normalize=normalize)
+        if found is None:
+            found = await self._submit(
+                "Register schema",
+                lambda desk: registering.register(desk, subject, request, normalize=normalize, force=force),
+            )
+        return entity(found)
+
+    async def prepare(self, subject: str, request: SchemaRequest) -> None:
+        """Parse a long schema in a worker thread, so that what asks for it next finds it parsed."""
+        if len(request.schema or "") > _LONG and len(request.schema or "") <= self._max_schema_bytes:
+            with suppress(RegistryError):  # whoever needs it says so
+                await anyio.to_thread.run_sync(self._desk().parse_known, subject, request)
 
     async def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
         """DELETE /subjects/{subject}"""
-        ...
+        subject = self._meant(subject)
+        return await self._submit(
+            "Delete subject", lambda desk: deleting.delete_subject(desk.state, subject, permanent=permanent)
+        )
 
-    async def delete_version(self, subject: str, version: Version, *, permanent: bool = False) -> int:
+    async def delete_version(self, subject: str, version: VersionLike, *, permanent: bool = False) -> int:
         """DELETE /subjects/{subject}/versions/{version}"""
-        ...
+        subject, number = self._meant(subject), version_number(version)
+        return await self._submit(
+            "Delete Schema Version",
+            lambda desk: deleting.delete_version(desk.state, subject, number, permanent=permanent),
+        )
 
-    async def modify_tags(self, subject: str, version: Version, request: TagRequest) -> Schema:
+    async def modify_tags(self, subject: str, version: VersionLike, request: TagRequest) -> Schema:
         """POST /subjects/{subject}/versions/{version}/tags"""
-        ...
-
-    # compatibility ---------------------------------------------------------------------------------------------------
-
-    def check(
-        self,
-        subject: str,
-        version: Version | None,
-        request: SchemaRequest,
-        *,
-        normalize: bool = False,
-        verbose: bool = False,
-    ) -> CompatibilityAnswer:
-        """POST /compatibility/subjects/{subject}/versions/{version}; without ``version`` against all that count"""
-        ...
-
-    # config and mode -------------------------------------------------------------------------------------------------
-
-    def config(self, subject: str | None = None, *, default_to_global: bool = False) -> Config:
-        """GET /config, /config/{subject}"""
-        ...
+        merging.check_rules(request.rule_set)
+        merging.check_rules(request.rules_to_merge)
+        one = self._version(subject, version)
+        new = await self._submit("Modify tags", lambda desk: registering.modify_tags(desk, one, request))
+        return entity(new)
 
     async def update_config(self, subject: str | None, update: ConfigUpdate) -> ConfigUpdate:
         """PUT /config, /config/{subject}: what holds then"""
-        ...
+        who = names.level(subject)
+        return await self._submit("Update config", lambda desk: settings.update_config(desk.state, who, update))
 
     async def delete_config(self, subject: str | None = None) -> Config:
         """DELETE /config, /config/{subject}: what held before"""
-        ...
-
-    def mode(self, subject: str | None = None, *, default_to_global: bool = False) -> Mode:
-        """GET /mode, /mode/{subject}"""
-        ...
+        who, level = names.level(subject), self._compatibility
+        return await self._submit("Delete config", lambda desk: settings.delete_config(desk.state, who, level))
 
     async def update_mode(self, subject: str | None, mode: str | None, *, force: bool = False) -> Mode:
         """PUT /mode, /mode/{subject}"""
-        ...
+        who = names.level(subject)
+        return await self._submit("Update mode", lambda desk: settings.update_mode(desk.state, who, mode, force=force))
 
     async def delete_mode(self, subject: str | None = None, *, recursive: bool = False) -> Mode:
         """DELETE /mode/{subject}: what held before"""
-        ...
-
-    # contexts --------------------------------------------------------------------------------------------------------
-
-    def contexts(self, *, context_prefix: str = "", offset: int = 0, limit: int = -1) -> list[str]:
-        """GET /contexts"""
-        ...
+        who = names.level(subject)
+        return await self._submit(
+            "Delete mode", lambda desk: settings.delete_mode(desk.state, who, recursive=recursive)
+        )
 
     async def delete_context(self, context: str) -> None:
         """DELETE /contexts/{context}"""
-        ...
-
-    # associations ----------------------------------------------------------------------------------------------------
-
-    def associations(
-        self,
-        *,
-        subject: str | None = None,
-        resource_name: str | None = None,
-        resource_namespace: str | None = None,
-        resource_id: str | None = None,
-        resource_type: str | None = None,
-        association_type: Sequence[str] = (),
-        lifecycle: str | None = None,
-        offset: int = 0,
-        limit: int = -1,
-    ) -> list[Association]:
-        """The three GETs of /associations. None is an empty list: clients fall back to the topic's name then."""
-        ...
+        await self._submit("Delete context", lambda desk: deleting.delete_context(desk.state, context))
 
     async def change_associations(
         self, operation: Literal["create", "upsert", "delete", "mutate"], body: Mapping[str, object]
     ) -> None:
         """The writes of /associations are refused (42205): this registry keeps none of its own."""
-        ...
+        raise errors.not_permitted(
+            f"this registry takes no {operation} of associations: a topic's subjects are <topic>-key and <topic>-value"
+        )
+
+    async def _submit(self, what: str, decide: Callable[[Desk], Decision[T]]) -> T:
+        if self._read_only:
+            raise errors.not_permitted("this registry is read-only: ask the one that writes")
+        if self._writer is None:
+            raise _not_started()
+        desk = self._desk()
+        ledger = self._ledger
+        return await self._writer.submit(what, lambda: decide(desk._replace(state=ledger.ahead)))
 
     # backup ----------------------------------------------------------------------------------------------------------
 
-    def export(self, *, subject_prefix: str = ":*:", deleted: bool = True) -> Exported:
-        """Everything, with ids, GUIDs, deleted flags, configs and modes."""
-        ...
+    def export_lines(self, *, subject_prefix: str = names.EVERYWHERE, deleted: bool = True) -> Iterator[bytes]:
+        """Everything as lines of JSON, with ids, GUIDs, deleted flags, configs and modes; see `backup`."""
+        return backup.lines(self._state, subject_prefix=subject_prefix, deleted=deleted)
 
-    async def restore(self, exported: Exported) -> int:
-        """Take an export in, ids as they are; how many schemas are new. Twice is as once. Raises 42205 on conflicts."""
-        ...
+    async def import_lines(self, lines: Iterable[bytes | str]) -> int:
+        """Take an export in, ids as they are; how many versions are new. Twice is as once.
+
+        Raises 42205 where an id or a version is taken by another schema: then nothing is taken in.
+        """
+        read = backup.read_lines(lines)
+        backup.restore(self._state, read)
+        new = 0
+        for begin in range(0, len(read), _LINES):
+            part = read[begin : begin + _LINES]
+            new += await self._submit("Import", lambda desk, part=part: backup.restore(desk.state, part))
+        return new
+
+
+class _NotStarted:
+    """In the place of what a running registry has."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise _not_started()
+
+
+_NOT_STARTED = _NotStarted()
+
+
+def _not_started() -> RegistryError:
+    return RegistryError(500, 50001, "the registry is not running: use it inside `async with Registry(bus)`")

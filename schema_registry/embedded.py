@@ -1,0 +1,180 @@
+"""The registry of a bus's own log, as serdes ask it: ``Avro("log")``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import anyio.from_thread
+import anyio.lowlevel
+import msgspec
+
+from schema_registry.entities import Metadata, RuleSet, Schema, SchemaRequest
+from schema_registry.errors import RegistryError
+from serdes.registry import Compatibility, RegisteredSchema, SchemaText
+
+if TYPE_CHECKING:
+    from eventbus import EventBus
+    from schema_registry.registry import Registry
+
+T = TypeVar("T")
+
+
+class EmbeddedClient:
+    """A `SchemaClient` of a registry in this process: for worker threads, while the registry's event loop runs."""
+
+    def __init__(self, registry: Registry | None = None) -> None:
+        self._registry = registry
+        self._token: anyio.lowlevel.EventLoopToken | None = None
+        self._known: dict[tuple[int, str | None], RegisteredSchema] = {}
+        if registry is not None:
+            self._token = anyio.lowlevel.current_token()
+
+    # asking ----------------------------------------------------------------------------------------------------------
+
+    def known(self, schema_id: int, subject: str | None = None) -> RegisteredSchema | None:
+        """What `by_id` would return, if it is here already. Never waits."""
+        found = self._known.get((schema_id, subject))
+        if found is None and self._registry is not None:
+            try:
+                found = self._by_id(self._registry, schema_id, subject)
+            except RegistryError:
+                return None
+        return found
+
+    def by_id(self, schema_id: int, subject: str | None = None) -> RegisteredSchema:
+        found = self.known(schema_id, subject)
+        return self._read(lambda registry: self._by_id(registry, schema_id, subject)) if found is None else found
+
+    def _by_id(self, registry: Registry, schema_id: int, subject: str | None) -> RegisteredSchema:
+        found = registry.schema_by_id(schema_id, subject=subject)
+        schema = Schema(
+            subject=found.subject or "", version=found.version or 0, id=schema_id, schema=found.schema,
+            schema_type=found.schema_type, references=found.references, metadata=found.metadata,
+            rule_set=found.rule_set,
+        )  # fmt: skip
+        answer = RegisteredSchema(schema_id, found.guid, schema.text(), found.subject, found.version)
+        self._known[schema_id, subject] = answer
+        return answer
+
+    def by_guid(self, guid: str) -> RegisteredSchema:
+        def read(registry: Registry) -> RegisteredSchema:
+            registry.schema_by_guid(guid)
+            one = registry.ids_of_guid(guid)[0]
+            context = None if one.context == "." else f":{one.context}:"
+            return self._by_id(registry, one.id, context)
+
+        return self._read(read)
+
+    def register(self, subject: str, text: SchemaText, *, normalize: bool = False) -> RegisteredSchema:
+        return _registered(self._write(lambda one: one.register(subject, _request(text), normalize=normalize)))
+
+    def lookup(
+        self, subject: str, text: SchemaText, *, normalize: bool = False, deleted: bool = False
+    ) -> RegisteredSchema:
+        request = _request(text)
+        return _registered(self._read(lambda one: one.lookup(subject, request, normalize=normalize, deleted=deleted)))
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        return _registered(self._read(lambda registry: registry.version(subject, "latest"), newest=True))
+
+    def version(self, subject: str, version: int, *, deleted: bool = False) -> RegisteredSchema:
+        return _registered(self._read(lambda registry: registry.version(subject, version, deleted=deleted)))
+
+    def is_compatible(self, subject: str, text: SchemaText, version: int | str = "latest") -> Compatibility:
+        request = _request(text)
+        answer = self._read(lambda registry: registry.check(subject, version, request, verbose=True))
+        return Compatibility(answer.is_compatible, tuple(answer.messages or ()))
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """What is remembered is forgotten; the registry runs on."""
+        self._known.clear()
+
+    async def start(self, bus: EventBus) -> None:
+        """With the bus: all clients of a bus share its registry."""
+        self._token = anyio.lowlevel.current_token()
+        self._registry = await _open(bus)
+
+    async def aclose(self) -> None:
+        registry, self._registry = self._registry, None
+        self.close()
+        if registry is not None:
+            await _close(registry)
+
+    # threads ---------------------------------------------------------------------------------------------------------
+
+    def _read(self, read: Callable[[Registry], T], *, newest: bool = False) -> T:
+        """Ask on the registry's loop; what is not there may have been written elsewhere a moment ago."""
+
+        async def ask(registry: Registry) -> T:
+            if newest:
+                await registry.catch_up()
+            try:
+                return read(registry)
+            except RegistryError as error:
+                if newest or error.status != 404 or not await registry.catch_up():
+                    raise
+                return read(registry)
+
+        return self._write(ask)
+
+    def _write(self, ask: Callable[[Registry], Coroutine[Any, Any, T]]) -> T:
+        if self._registry is None or self._token is None:
+            raise RegistryError(
+                500, 50001, 'the registry in the log is not open: serdes of Avro("log") work while their bus runs'
+            )
+        return anyio.from_thread.run(partial(ask, self._registry), token=self._token)
+
+
+def open_client(name: str) -> EmbeddedClient:
+    """The client behind ``"log"``; it begins to answer with the bus that it is started with."""
+    return EmbeddedClient()
+
+
+class _Shared(msgspec.Struct):
+    registry: Registry
+    users: int = 0
+
+
+_of_buses: WeakKeyDictionary[EventBus, _Shared] = WeakKeyDictionary()
+
+
+async def _open(bus: EventBus) -> Registry:
+    from schema_registry.registry import Registry
+
+    shared = _of_buses.get(bus)
+    if shared is None:
+        registry = Registry()
+        await registry.start(bus)
+        shared = _of_buses[bus] = _Shared(registry)
+    shared.users += 1
+    return shared.registry
+
+
+async def _close(registry: Registry) -> None:
+    for bus, shared in list(_of_buses.items()):
+        if shared.registry is registry:
+            shared.users -= 1
+            if not shared.users:
+                del _of_buses[bus]
+                await registry.aclose()
+
+
+def _request(text: SchemaText) -> SchemaRequest:
+    return SchemaRequest(
+        schema=text.schema,
+        schema_type=text.schema_type,
+        references=list(text.references),
+        metadata=None if text.metadata is None else msgspec.convert(text.metadata, Metadata),
+        rule_set=None if text.rule_set is None else msgspec.convert(text.rule_set, RuleSet),
+    )
+
+
+def _registered(schema: Schema) -> RegisteredSchema:
+    return RegisteredSchema(
+        schema.id, schema.guid, schema.text(), schema.subject, schema.version, schema.deleted is True
+    )

@@ -1,0 +1,179 @@
+"""The topic of schemas on a bus: made or checked, read to its end, and followed from then on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from eventbus.backends.base import EARLIEST, LATEST
+from eventbus.errors import EventBusError, OffsetOutOfRange, TopicAlreadyExists, UnknownTopicOrPartition
+from eventbus.types import TopicPartition
+from schema_registry.errors import RegistryRefused
+from schema_registry.ledger import Ledger, Stored
+
+if TYPE_CHECKING:
+    from eventbus import EventBus
+    from eventbus.client.consumer import Consumer
+
+logger = logging.getLogger("schema_registry")
+
+_AT_ONCE = 1_000
+"""Records between two looks at the rest of the world: some ten milliseconds."""
+_POLL_MS = 500
+_AGAIN_SECONDS = 1.0
+
+
+def start_soon(bus: EventBus, function: Any) -> None:
+    """In the bus's task group. Until the bus has a door for it."""
+    tasks: Any = bus
+    (tasks.start_soon if hasattr(bus, "start_soon") else tasks._running("a registry").start_soon)(function)
+
+
+class Follower:
+    """Reads the topic into a ledger. One task of its own does all the reading."""
+
+    def __init__(self, bus: EventBus, ledger: Ledger) -> None:
+        self._bus = bus
+        self._ledger = ledger
+        self._where = TopicPartition(ledger.topic, 0)
+        self._moved = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._ended = anyio.Event()
+        self._reading: anyio.Event | None = None
+        """While the end is being looked up: others wait for the same answer."""
+        self.lock = anyio.Lock()
+        """Held while records of our own are stored: what is read meanwhile waits for them."""
+        self.refusal: RegistryRefused | None = None
+        """Why nothing may be written any more."""
+        self.fetched: dict[int, None] = {}
+        """Offsets that were read lately: whether records whose outcome was unknown are there."""
+
+    async def start(self, replication_factor: int, *, accept_truncated: bool) -> None:
+        """Raises RegistryRefused for a topic that ids cannot be trusted to."""
+        await self._check_topic(replication_factor)
+        begin = (await self._bus.admin.list_offsets({self._where: EARLIEST}))[self._where].offset
+        if begin > 0 and not accept_truncated:
+            raise RegistryRefused(
+                f"topic {self._where.topic!r} begins at offset {begin}: compaction never takes the beginning away, so "
+                "records were deleted, and with them ids that data may still carry. Import an export into a new topic; "
+                "or, if you know that nothing is missing, start once with Registry(accept_truncated=True)"
+            )
+        self._ledger.next = begin
+        began = time.monotonic()
+        consumer = self._bus.new_consumer(partitions=[self._where], start="earliest")
+        await consumer.__aenter__()
+        start_soon(self._bus, lambda: self._run(consumer))
+        try:
+            await self._reach(await self._end())
+            self._ledger.loaded()
+        except BaseException:
+            await self.aclose()
+            raise
+        state, seconds = self._ledger.settled, time.monotonic() - began
+        count = sum(map(len, state.subjects.values()))
+        logger.info("topic %r holds %d schema version(s); read in %.2f s", self._where.topic, count, seconds)
+
+    async def _check_topic(self, replication_factor: int) -> None:
+        name = self._where.topic
+        try:
+            found = (await self._bus.admin.describe_topics([name]))[0]
+        except UnknownTopicOrPartition:
+            try:
+                found = await self._bus.admin.create_topic(name, 1, replication_factor, {"cleanup.policy": "compact"})
+            except TopicAlreadyExists:  # another registry made it this moment
+                found = (await self._bus.admin.describe_topics([name]))[0]
+        if len(found.partitions) != 1:
+            raise RegistryRefused(
+                f"topic {name!r} has {len(found.partitions)} partitions: the order of schemas needs exactly one. Name "
+                "another topic with Registry(topic=...), or make this one anew and import an export"
+            )
+        policy = found.configs.get("cleanup.policy")
+        if policy is not None and policy.value != "compact":
+            raise RegistryRefused(
+                f"topic {name!r} has cleanup.policy={policy.value}: schemas would be deleted with time, and their ids "
+                f"given again. Set it right: eventbus configs alter --entity-type topics --entity-name {name} "
+                "--add-config cleanup.policy=compact"
+            )
+
+    async def aclose(self) -> None:
+        self._scope.cancel()
+        await self._ended.wait()
+
+    # reading ---------------------------------------------------------------------------------------------------------
+
+    async def _run(self, consumer: Consumer) -> None:
+        try:
+            with self._scope:
+                while self.refusal is None:
+                    await self._follow(consumer)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await consumer.aclose()
+            self._ended.set()
+            self._tell()
+
+    async def _follow(self, consumer: Consumer) -> None:
+        try:
+            while True:
+                await self._step(consumer)
+        except OffsetOutOfRange as error:
+            self._refuse(f"it no longer holds the offset that comes next ({error})")
+        except EventBusError as error:
+            logger.warning("following topic %r: %s; trying again", self._where.topic, error)
+            await anyio.sleep(_AGAIN_SECONDS)
+
+    async def _step(self, consumer: Consumer) -> None:
+        polled = await consumer.poll(_POLL_MS, _AT_ONCE)
+        async with self.lock:
+            if polled:
+                self._ledger.take(Stored(one.offset, one.key, one.value) for one in polled)
+                self.fetched.update((one.offset, None) for one in polled)
+                for offset in list(self.fetched)[: -10 * _AT_ONCE]:
+                    del self.fetched[offset]
+            else:  # past the markers of transactions, and what was aborted
+                self._ledger.next = max(self._ledger.next, await consumer.position(self._where))
+        self._tell()
+
+    def _tell(self) -> None:
+        self._moved.set()
+        self._moved = anyio.Event()
+
+    def _refuse(self, what: str) -> None:
+        self.refusal = RegistryRefused(
+            f"topic {self._where.topic!r} was deleted or cut while this registry ran: {what}. Ids could be given a "
+            "second time, so nothing is written any more. Import an export into a new topic, then start again"
+        )
+        logger.error("%s", self.refusal)
+        self._tell()
+
+    async def catch_up(self) -> bool:
+        """Read to the end; whether there was anything. Whoever asks at the same time gets the same answer."""
+        before = self._ledger.generation
+        while self._reading is not None:  # one that began before us may have missed what we look for
+            await self._reading.wait()
+            if self._ledger.generation != before:
+                return True
+        self._reading = anyio.Event()
+        try:
+            await self._reach(await self._end())
+        finally:
+            self._reading.set()
+            self._reading = None
+        return self._ledger.generation != before
+
+    async def _end(self) -> int:
+        """Of what is decided: an open transaction is not waited for."""
+        return (await self._bus.admin.list_offsets({self._where: LATEST}))[self._where].offset
+
+    async def _reach(self, end: int) -> None:
+        if end < self._ledger.next:
+            self._refuse(f"it ends at offset {end}, and {self._ledger.next - 1} was read before")
+        while self._ledger.next < end and self.refusal is None:
+            if self._ended.is_set():
+                raise RegistryRefused("the registry is closed")
+            await self._moved.wait()
+        if self.refusal is not None:
+            raise self.refusal

@@ -1,0 +1,112 @@
+"""What a registry knows of its topic: the state that is stored, and one a step ahead for what is being stored. Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from eventbus.coordinator.shard import CoordinatorRecord
+from schema_registry import records
+from schema_registry.errors import RegistryRefused
+from schema_registry.records import Key, UnreadableRecord, Value
+from schema_registry.schemas import Schemas
+from schema_registry.state import Conflict, State
+
+logger = logging.getLogger("schema_registry")
+
+
+class Stored(NamedTuple):
+    """A record as it was read."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Ledger:
+    """Two states that fold the same records. Requests are decided on ``ahead``, reads answered from ``settled``."""
+
+    def __init__(self, topic: str, schemas: Schemas) -> None:
+        self.topic = topic
+        self.settled = State()
+        self.ahead = State()
+        self.next = 0
+        """The offset of the record to come: everything before it is in ``settled``."""
+        self.generation = 0
+        """Records folded: as long as it stays, so does every answer."""
+        self._schemas = schemas
+        self._is_loading = True
+
+    def take(self, stored: Iterable[Stored]) -> None:
+        """Fold what was read; what is known already, because it was written here, is passed over."""
+        for offset, key, value in stored:
+            if offset < self.next:
+                continue
+            self.next = offset + 1
+            read = self._read(key, value, offset)
+            if read is not None:
+                self._fold(self.settled, *read, offset)
+                if not self._is_loading:
+                    self.ahead.apply(*read, offset)
+
+    def loaded(self) -> None:
+        """All that was there has been read. Raises RegistryRefused for ids with two meanings."""
+        self._is_loading = False
+        self.ahead = self.settled.copy()
+        self.check()
+
+    def propose(self, decided: Sequence[CoordinatorRecord]) -> None:
+        """Fold records that are not stored yet, for the requests that are decided after them."""
+        for key, value in decided:
+            self.ahead.replay(key, value)
+
+    def settle(self, decided: Sequence[CoordinatorRecord], first: int, next: int) -> None:
+        """They are stored, from offset ``first`` on. Some may have been read back already."""
+        for offset, (key, value) in enumerate(decided, first):
+            if offset < self.next:
+                continue
+            read = self._read(key, value, offset)
+            if read is not None:
+                self._fold(self.settled, *read, offset)
+        self.next = max(self.next, next)
+
+    def undo(self) -> None:
+        """What was proposed is not stored."""
+        self.ahead = self.settled.copy()
+
+    def check(self) -> None:
+        """Raises RegistryRefused when an id has two meanings: whoever reads by it would read something else."""
+        if self.settled.conflicts:
+            raise RegistryRefused(_two_meanings(self.topic, list(self.settled.conflicts.values())))
+
+    def _fold(self, state: State, key: Key, form: bytes, value: Value | None, offset: int) -> None:
+        self.generation += 1
+        if key.keytype == records.CLEAR_SUBJECT or (value is None and key.keytype == records.SCHEMA):
+            self._schemas.forget()
+        state.apply(key, form, value, offset)
+
+    def _read(self, key: bytes | None, value: bytes | None, offset: int) -> tuple[Key, bytes, Value | None] | None:
+        """None where there is nothing to fold. What cannot be read is passed over, as Confluent's registry does."""
+        try:
+            if key is None:
+                raise UnreadableRecord("it has no key")
+            name = records.read_key(key)
+            if name == Key(records.NOOP):
+                return None
+            return name, key, None if value is None else records.read_value(name, value)
+        except UnreadableRecord as error:
+            logger.warning("the record at offset %d of topic %r is passed over: %s", offset, self.topic, error)
+            return None
+
+
+def _two_meanings(topic: str, conflicts: list[Conflict]) -> str:
+    first = conflicts[0]
+    more = f" ({len(conflicts) - 1} more like it)" if len(conflicts) > 1 else ""
+    key = records.key_bytes(Key(records.SCHEMA, *first.place)).decode()
+    return (
+        f"topic {topic!r} gives id {first.id} two meanings: {first.other[0]!r} version {first.other[1]} has it, and "
+        f"the record at offset {first.offset} gives it to {first.place[0]!r} version {first.place[1]}{more}. Data "
+        "written under the id can be read with one of them only: find out which, register the other anew, and end its record "
+        f"with a tombstone (key {key}, no value) before this registry is started again"
+    )

@@ -1,0 +1,367 @@
+"""A registration or a lookup, decided on a state: which records to write, and what to answer. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from eventbus.coordinator.shard import CoordinatorRecord, Decision
+from schema_registry import errors, formats, merging, names, records, scope, tags
+from schema_registry.digest import as_text
+from schema_registry.entities import Config, Schema, SchemaRequest, TagRequest
+from schema_registry.formats import ParsedSchema, Verdict
+from schema_registry.records import Key, SchemaValue
+from schema_registry.schemas import Schemas, content_of
+from schema_registry.state import Content, State, Version
+from serdes.registry import SchemaText
+
+_LAST_ID = 2**31 - 1
+
+
+class Desk(NamedTuple):
+    """What requests are decided with."""
+
+    state: State
+    schemas: Schemas
+    default_level: str
+    max_schema_bytes: int
+
+    def config(self, subject: str) -> Config:
+        return scope.config_for(self.state, subject, self.default_level)
+
+    def parse(self, subject: str, request: SchemaRequest, *, is_new: bool = True) -> ParsedSchema:
+        text = request.schema or ""
+        if len(text) > self.max_schema_bytes:
+            raise errors.schema_too_large(len(text), self.max_schema_bytes)
+        wanted = SchemaText(text, request.schema_type or "AVRO", tuple(request.references or ()))
+        return self.schemas.parse(self.state, subject, wanted, is_new=is_new)
+
+    def parse_known(self, subject: str, request: SchemaRequest) -> ParsedSchema:
+        """A schema that may be registered already, maybe by a registry that took more than this one."""
+        try:
+            return self.parse(subject, request)
+        except errors.RegistryError:
+            return self.parse(subject, request, is_new=False)
+
+
+def entity(one: Version) -> Schema:
+    """A version as it is answered."""
+    content = one.content
+    return Schema(
+        subject=one.subject,
+        version=one.version,
+        id=one.id,
+        guid=as_text(content.guid),
+        schema_type=None if content.schema_type == "AVRO" else content.schema_type,
+        references=content.references,
+        metadata=content.metadata,
+        rule_set=content.rule_set,
+        schema=content.text,
+        deleted=one.deleted or None,
+    )
+
+
+# lookup --------------------------------------------------------------------------------------------------------------
+
+
+def find(desk: Desk, subject: str, request: SchemaRequest, *, normalize: bool, deleted: bool) -> Version | None:
+    """The version of a subject that has this schema: as it is, or with what the newest one's metadata would add."""
+    if not (request.schema or "").strip():
+        return None
+    config = desk.config(subject)
+    normalize = normalize or config.normalize is True
+    parsed = desk.parse_known(subject, request)
+    found = _find_as_is(desk, subject, _content(parsed, request, normalize), deleted)
+    if found is not None:
+        return found
+    newest = desk.state.latest(subject)
+    if newest is None:
+        return None
+    populated = _populated(config, request, newest, None)
+    if populated == request:
+        return None
+    return _find_as_is(desk, subject, _content(parsed, populated, normalize), deleted)
+
+
+def _content(parsed: ParsedSchema, request: SchemaRequest, normalize: bool) -> Content:
+    metadata, rule_set = merging.normal_metadata(request.metadata), merging.normal_rules(request.rule_set)
+    return content_of(parsed, metadata, rule_set, normalize=normalize)
+
+
+def _find_as_is(desk: Desk, subject: str, content: Content, deleted: bool) -> Version | None:
+    state = desk.state
+    versions = [one for one in reversed(state.versions(subject)) if deleted or not one.deleted]
+    for one in versions:
+        if one.content.guid == content.guid:
+            return one
+    return next((one for one in versions if _says_the_same(desk, content, one)), None)
+
+
+def _says_the_same(desk: Desk, content: Content, known: Version) -> bool:
+    """The same but for the version in its metadata, or sent with its references written out."""
+    other = known.content
+    if content.schema_type != other.schema_type or content.rule_set != other.rule_set:
+        return False
+    if merging.with_version(content.metadata, None) != merging.with_version(other.metadata, None):
+        return False
+    if content.references == other.references:
+        return content.text == other.text
+    if content.references or content.schema_type != "AVRO":
+        return False
+    written_out = desk.schemas.parse_content(desk.state, known.subject, other).resolved()
+    return content.text == written_out
+
+
+def _populated(config: Config, request: SchemaRequest, newest: Version | None, version: int | None) -> SchemaRequest:
+    """The request with the metadata and rules that the subject's config and newest version add."""
+    before = None if newest is None else newest.content
+    metadata = merging.normal_metadata(request.metadata) or (None if before is None else before.metadata)
+    metadata = merging.merged_metadata(
+        merging.merged_metadata(config.default_metadata, metadata), config.override_metadata
+    )
+    rules = merging.normal_rules(request.rule_set) or (None if before is None else before.rule_set)
+    rules = merging.merged_rules(merging.merged_rules(config.default_rule_set, rules), config.override_rule_set)
+    says_version = metadata is not None and merging.VERSION_PROPERTY in metadata.properties
+    if version is not None and (request.version or says_version):
+        metadata = merging.with_version(metadata, version)
+    if metadata is None and rules is None:
+        return request
+    return msgspec.structs.replace(request, metadata=metadata, rule_set=rules)
+
+
+# registration --------------------------------------------------------------------------------------------------------
+
+
+def already(desk: Desk, subject: str, request: SchemaRequest, *, normalize: bool) -> Version | None:
+    """The version that a registration would answer without writing anything."""
+    config = desk.config(subject)
+    adds = (config.default_metadata, config.override_metadata, config.default_rule_set, config.override_rule_set)
+    if request.schema_tags_to_add or request.schema_tags_to_remove or request.propagate_schema_tags or any(adds):
+        return None
+    if not (request.schema or "").strip():
+        return None
+    parsed = desk.parse_known(subject, request)
+    content = _content(parsed, request, normalize or config.normalize is True)
+    found = _find_as_is(desk, subject, content, deleted=False)
+    if found is None or (request.id is not None and request.id not in (-1, found.id)):
+        return None
+    if not request.version or request.version == found.version:
+        return found
+    if request.version == -1:
+        newest = desk.state.latest(subject)
+        return found if newest is not None and newest.version == found.version else None
+    same = desk.state.version((subject, request.version))
+    return same if same is not None and not same.deleted and same.id == found.id else None
+
+
+def register(
+    desk: Desk, subject: str, request: SchemaRequest, *, normalize: bool = False, force: bool = False
+) -> Decision[Version]:
+    """Raises 42205, 42201, 409, and what else keeps a schema out."""
+    known = already(desk, subject, request, normalize=normalize)
+    if known is not None:
+        return Decision((), known)
+    request = _with_tags(request, desk.state.latest(subject))
+    wanted_id = None if request.id is None or request.id < 0 else request.id
+    mode = _checked_mode(desk.state, subject, wanted_id)
+    is_import = scope.is_import(mode)
+    versions = desk.state.versions(subject)
+    undeleted = [one for one in versions if not one.deleted]
+    newest = undeleted[-1] if undeleted else None
+    next_version = versions[-1].version + 1 if versions else 1
+    config = desk.config(subject)
+    if not is_import:
+        request = _populated(config, _with_text(request, newest), newest, next_version)
+    elif not (request.schema or "").strip():
+        raise errors.invalid_schema("Empty schema")
+    is_checked = config.validate_new_schemas is not False and not is_import
+    parsed = desk.parse(subject, request, is_new=is_checked)
+    content = _content(parsed, request, not is_import and (normalize or config.normalize is True))
+    same = _same_or_none(desk, subject, content, wanted_id) if not request.version else None
+    if same is not None:
+        return Decision((), same)
+    if not is_import and not force:
+        _check_compatible(desk, subject, config, parsed, content, undeleted)
+    id = wanted_id if wanted_id is not None else desk.state.id_of(names.context_of(subject), content.guid)
+    id = _checked_id(desk.state, subject, content, id)
+    version = _checked_version(desk.state, subject, request.version, next_version, id, is_import)
+    new = Version(subject, version, id, False, content)
+    return Decision((*_before(desk.state, new), schema_record(new)), new)
+
+
+def _with_tags(request: SchemaRequest, newest: Version | None) -> SchemaRequest:
+    text, kind = request.schema or "", request.schema_type or "AVRO"
+    add, remove, version = request.schema_tags_to_add, request.schema_tags_to_remove, request.version
+    if add or remove:
+        text = tags.tagged(text, kind, add, remove)
+        version = version or -1  # so that its metadata says which version it became
+    if request.propagate_schema_tags and newest is not None and text:
+        text = tags.carried(newest.content.text, text, kind)
+    return msgspec.structs.replace(request, schema=text, version=version)
+
+
+def modify_tags(desk: Desk, one: Version, request: TagRequest) -> Decision[Version]:
+    """A new version of a schema with other inline tags, metadata or rules."""
+    content = one.content
+    text = tags.tagged(content.text, content.schema_type, request.tags_to_add, request.tags_to_remove)
+    rules = request.rule_set
+    if request.rules_to_merge is not None or request.rules_to_remove is not None:
+        before = desk.state.latest(one.subject)
+        if request.new_version is not None:
+            before = desk.state.version((one.subject, request.new_version - 1))
+        rules = None if before is None else before.content.rule_set
+        rules = merging.merged_rules(rules, merging.normal_rules(request.rules_to_merge))
+        rules = merging.without_rules(rules, request.rules_to_remove or [])
+    metadata = request.metadata if request.metadata is not None else content.metadata
+    wanted = SchemaRequest(
+        version=request.new_version or 0,
+        schema=text,
+        schema_type=content.schema_type,
+        references=list(content.references),
+        metadata=merging.with_version(metadata, request.new_version or 0),
+        rule_set=rules,
+    )
+    return register(desk, one.subject, wanted)
+
+
+def _checked_mode(state: State, subject: str, wanted_id: int | None) -> str:
+    mode = scope.mode_for(state, subject)
+    where = f"Subject {subject} in context {names.prefix_of(subject)}"
+    if scope.is_read_only(state, subject):
+        raise errors.not_permitted(f"{where} is in read-only mode")
+    if wanted_id is not None and not scope.is_import(mode):
+        raise errors.not_permitted(f"{where} is not in import mode")
+    if wanted_id is None and mode != "READWRITE":
+        raise errors.not_permitted(f"{where} is not in read-write mode")
+    return mode
+
+
+def _with_text(request: SchemaRequest, newest: Version | None) -> SchemaRequest:
+    """Without a text of its own it is the newest version's, with other metadata or rules."""
+    if (request.schema or "").strip():
+        return request
+    if newest is None:
+        raise errors.invalid_schema("Empty schema")
+    known = newest.content
+    return msgspec.structs.replace(
+        request, schema=known.text, schema_type=known.schema_type, references=list(known.references)
+    )
+
+
+def _same_or_none(desk: Desk, subject: str, content: Content, wanted_id: int | None) -> Version | None:
+    for one in reversed(desk.state.versions(subject)):
+        if one.deleted or wanted_id not in (None, one.id):
+            continue
+        if one.content.guid == content.guid or _says_the_same(desk, content, one):
+            return one
+    return None
+
+
+def _checked_id(state: State, subject: str, content: Content, id: int | None) -> int:
+    """The id of the new version; a new one is above all that were ever given."""
+    context = names.context_of(subject)
+    if id is None:
+        id = state.max_ids.get(context, 0) + 1
+    if id > _LAST_ID:
+        raise errors.store_failed("no id is left", OverflowError(f"{id} is above 2^31-1"))
+    if any(one.content.guid != content.guid for one in state.with_id(context, id)):
+        where = names.prefix_of(subject)
+        raise errors.not_permitted(f"Overwrite new schema with id {id} in context {where} is not permitted.")
+    return id
+
+
+def _checked_version(
+    state: State, subject: str, wanted: int | None, next_version: int, id: int, is_import: bool
+) -> int:
+    if not wanted or wanted < 0:
+        return next_version
+    if wanted > _LAST_ID:
+        raise errors.invalid_version(wanted)
+    if not is_import:
+        if wanted != next_version:
+            raise errors.invalid_schema(f"Version is not one more than previous version: the next is {next_version}")
+        return wanted
+    there = state.version((subject, wanted))
+    if there is not None and there.id != id:
+        raise errors.not_permitted(f"Version {wanted} of subject {subject} has id {there.id}, not {id}")
+    return wanted
+
+
+def _before(state: State, new: Version) -> list[CoordinatorRecord]:
+    """What is written before the schema: its context, and the end of deleted versions that it brings back."""
+    written: list[CoordinatorRecord] = []
+    context = names.context_of(new.subject)
+    if context != names.DEFAULT_CONTEXT and context not in state.contexts:
+        value = records.ContextValue(records.TENANT, context)
+        written.append(records.put(Key(records.CONTEXT, context), value))
+    for old in state.versions(new.subject):
+        if old.deleted and old.id == new.id and old.version < new.version and not state.referring_to(old.place):
+            written += tombstones(state, Key(records.SCHEMA, *old.place))
+    return written
+
+
+def schema_record(one: Version) -> CoordinatorRecord:
+    content = one.content
+    value = SchemaValue(
+        subject=one.subject,
+        version=one.version,
+        id=one.id,
+        schema_type=None if content.schema_type == "AVRO" else content.schema_type,
+        references=list(content.references) or None,
+        metadata=content.metadata,
+        rule_set=content.rule_set,
+        schema=content.text,
+        deleted=one.deleted,
+    )
+    return records.put(Key(records.SCHEMA, *one.place), value)
+
+
+def tombstones(state: State, key: Key) -> list[CoordinatorRecord]:
+    """The end of a key, in every form it was ever written in."""
+    today = records.key_bytes(key)
+    return [records.tombstone(form) for form in (today, *sorted(state.forms.get(key, frozenset()) - {today}))]
+
+
+# compatibility -------------------------------------------------------------------------------------------------------
+
+
+def compatibility(
+    desk: Desk, subject: str, config: Config, parsed: ParsedSchema, content: Content, existing: list[Version]
+) -> Verdict:
+    """May the schema follow ``existing`` (oldest first)? Of a compatibility group only its own versions count."""
+    group = config.compatibility_group
+    if group is not None:
+        mine = _group(content, group)
+        existing = [one for one in existing if _group(one.content, group) == mine]
+    level = (config.compatibility_level or desk.default_level).upper()
+    if not level.endswith("_TRANSITIVE"):
+        existing = existing[-1:]
+    if level == "NONE":
+        existing = []
+    texts = [(one.version, desk.schemas.parse_content(desk.state, one.subject, one.content)) for one in existing]
+    return formats.check(
+        level,
+        parsed,
+        texts,
+        policy=config.compatibility_policy or "STRICT",
+        validate_fields=config.validate_fields is True,
+    )
+
+
+def _group(content: Content, name: str) -> str | None:
+    return None if content.metadata is None else content.metadata.properties.get(name)
+
+
+def _check_compatible(
+    desk: Desk, subject: str, config: Config, parsed: ParsedSchema, content: Content, existing: list[Version]
+) -> None:
+    verdict = compatibility(desk, subject, config, parsed, content, existing)
+    if not verdict.is_compatible:
+        details = ", ".join(verdict.messages)
+        raise errors.IncompatibleSchema(
+            f'Schema being registered is incompatible with an earlier schema for subject "{subject}", '
+            f"details: [{details}]",
+            verdict.messages,
+            verdict.findings,
+        )

@@ -1,0 +1,108 @@
+"""From texts to parsed schemas, with what they refer to; the last ones are remembered."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from threading import Lock
+
+import msgspec
+
+from schema_registry import errors, formats, names
+from schema_registry.digest import digest
+from schema_registry.entities import Metadata, RuleSet
+from schema_registry.formats import InvalidSchema, ParsedSchema, UnknownSchemaType
+from schema_registry.state import Content, State
+from serdes.registry import Reference, SchemaText
+
+_REMEMBERED = 1_000
+_REMEMBERED_CHARACTERS = 4_000_000
+
+_Key = tuple[str, str, str, tuple[Reference, ...]]
+
+
+class Schemas:
+    """Parses, for one registry. May be asked from several threads."""
+
+    def __init__(self) -> None:
+        self._parsed: OrderedDict[_Key, tuple[ParsedSchema, bool]] = OrderedDict()
+        """And whether it was held to what a new schema must keep."""
+        self._characters = 0
+        self._lock = Lock()
+
+    def parse(self, state: State, subject: str, text: SchemaText, *, is_new: bool = True) -> ParsedSchema:
+        """A schema of ``subject``. Raises 42201 with the reason.
+
+        A new one is held to the specification, and may not refer to what is deleted; older registries took more.
+        """
+        context = names.context_of(subject) if text.references else ""
+        key = (context, text.schema_type, text.schema, text.references)
+        try:
+            if is_new:
+                for reference in text.references:
+                    _resolved(state, subject, reference, is_new=True)
+            with self._lock:
+                found, is_strict = self._parsed.get(key, (None, False))
+                if found is not None and (is_strict or not is_new):
+                    self._parsed.move_to_end(key)
+                    return found
+            parsed = formats.parse(
+                text, lambda reference: _resolved(state, subject, reference, is_new=False), is_new=is_new
+            )
+        except UnknownSchemaType as error:
+            raise errors.invalid_schema(f"Invalid schema type {error.schema_type}: {error}") from error
+        except InvalidSchema as error:
+            raise errors.invalid_schema(f"Invalid schema of type {text.schema_type}, details: {error}") from error
+        self._remember(key, parsed, is_new)
+        return parsed
+
+    def parse_content(self, state: State, subject: str, content: Content) -> ParsedSchema:
+        """A schema that is registered."""
+        return self.parse(state, subject, content.as_text(), is_new=False)
+
+    def _remember(self, key: _Key, parsed: ParsedSchema, is_strict: bool) -> None:
+        with self._lock:
+            if key not in self._parsed:
+                self._characters += len(key[2])
+            self._parsed[key] = parsed, is_strict
+            while len(self._parsed) > _REMEMBERED or self._characters > _REMEMBERED_CHARACTERS:
+                oldest, _ = self._parsed.popitem(last=False)
+                self._characters -= len(oldest[2])
+
+    def forget(self) -> None:
+        """A version is gone for good: what refers to its place may mean another schema from now on."""
+        with self._lock:
+            self._parsed.clear()
+            self._characters = 0
+
+
+def content_of(
+    parsed: ParsedSchema, metadata: Metadata | None, rule_set: RuleSet | None, *, normalize: bool
+) -> Content:
+    """What is stored of a parsed schema."""
+    text, references = parsed.canonical, tuple(parsed.references)
+    if normalize:
+        normal = parsed.normalized()
+        text, references = normal.schema, tuple(normal.references)
+    return Content(
+        text, parsed.schema_type, references, metadata, rule_set, digest(text, references, metadata, rule_set)
+    )
+
+
+def _resolved(state: State, subject: str, reference: Reference, *, is_new: bool) -> SchemaText:
+    where = names.within(subject, reference.subject)
+    found = state.latest(where) if reference.version == -1 else state.version((where, reference.version))
+    if found is None or (is_new and found.deleted):
+        gone = " (it is deleted)" if found is not None else ""
+        raise errors.invalid_schema(
+            f'No schema reference found for subject "{where}" and version {reference.version}{gone}: register what '
+            f"{reference.name!r} refers to first"
+        )
+    return SchemaText(found.content.text, found.content.schema_type, qualified(where, found.content.references))
+
+
+def qualified(parent: str, references: Sequence[Reference]) -> tuple[Reference, ...]:
+    """References as they read outside of their context."""
+    if names.context_of(parent) == names.DEFAULT_CONTEXT:
+        return tuple(references)
+    return tuple(msgspec.structs.replace(one, subject=names.within(parent, one.subject)) for one in references)
