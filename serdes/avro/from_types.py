@@ -59,7 +59,7 @@ _BYTES: tuple[type[Any], ...] = (bytes, bytearray, memoryview)
 def schema_of(annotation: Any, *, namespace: str | None = None) -> Schema:
     """The Avro schema of a Python type.
 
-    ``namespace`` is for the types that have none of their own; without it they take that of the outermost class, so that one line names a whole tree.
+    ``namespace`` is for the types that have none of their own; without it they take that of the outermost class.
     Raises AvroSchemaError naming the class and the field for what Avro cannot say.
     """
     description = _Builder(namespace).describe(annotation, _name_of(annotation), "Root")
