@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Condition
+
 import pytest
 
 from eventbus.errors import ConfigError
@@ -31,10 +35,80 @@ def test_served(served: Node, promise: Promise) -> None:
     promise.check(on(served), patience_seconds=PATIENCE_SECONDS)
 
 
-@pytest.mark.slow  # its broker takes seconds to start again; the quick tier has a sample
+AT_ONCE = 6
+"""Promises on the same broker, each with names of its own: most of their time is waiting, for it and for groups."""
+
+
+class Together:
+    """A server that several promises share: it is stopped, or killed, once all that go on are waiting for that."""
+
+    def __init__(self, node: Node, promises: int) -> None:
+        self._node = node
+        self.bootstrap = node.bootstrap
+        self._going_on = promises
+        self._waiting = self._round = 0
+        self._changed = Condition()
+
+    def start(self) -> None:
+        """It runs again."""
+
+    def stop(self) -> None:
+        self._rendezvous(self._node.stop)
+
+    def kill(self) -> None:
+        self._rendezvous(self._node.kill)
+
+    def _rendezvous(self, end: Callable[[], None]) -> None:
+        with self._changed:
+            this = self._round
+            self._waiting += 1
+            self._when_all_wait(end)
+            self._changed.wait_for(lambda: self._round != this)
+
+    def leave(self, end: Callable[[], None]) -> None:
+        """A promise has nothing more to ask."""
+        with self._changed:
+            self._going_on -= 1
+            self._when_all_wait(end)
+
+    def _when_all_wait(self, end: Callable[[], None]) -> None:
+        if self._waiting and self._waiting == self._going_on:
+            try:
+                end()
+                self._node.start()
+            finally:
+                self._waiting = 0
+                self._round += 1
+                self._changed.notify_all()
+
+    def check(self, promise: Promise) -> None:
+        try:
+            promise.check(on(self), patience_seconds=3 * PATIENCE_SECONDS)
+        finally:
+            self.leave(self._node.kill if "kill" in promise.needs else self._node.stop)
+
+
+@pytest.fixture(scope="module")
+def kept(real: Node, request: pytest.FixtureRequest) -> dict[str, Future[None]]:
+    """What becomes of the promises that were asked for, by name: tried side by side, each in a thread.
+
+    First those that leave the broker alone, then those that have it stopped, then those that have it killed.
+    """
+    asked = {item.name for item in request.session.items if item.path == request.path}
+    wanted = [one for one in POSSIBLE if f"test_kafka[{one!r}]" in asked]
+    kept: dict[str, Future[None]] = {}
+    for needs in ((), ("restart",), ("kill",)):
+        promises = [one for one in wanted if one.needs == frozenset(needs)]
+        shared = Together(real, len(promises))
+        with ThreadPoolExecutor(max(len(promises), 1) if needs else AT_ONCE) as threads:
+            kept |= {one.name: threads.submit(shared.check, one) for one in promises}
+    return kept
+
+
+@pytest.mark.timeout(900)  # the first waits for them all
 @pytest.mark.parametrize("promise", POSSIBLE, ids=repr)
-def test_kafka(real: Node, promise: Promise) -> None:
-    promise.check(on(real), patience_seconds=PATIENCE_SECONDS)
+def test_kafka(kept: dict[str, Future[None]], promise: Promise) -> None:
+    kept[promise.name].result()
 
 
 class OneByOne:
@@ -63,11 +137,6 @@ class OneByOne:
 @pytest.mark.parametrize("promise", [one for one in POSSIBLE if one.name not in OF_ONE_BROKER], ids=repr)
 def test_cluster(cluster: RealKafka, promise: Promise) -> None:
     promise.check(on(OneByOne(cluster)), patience_seconds=3 * PATIENCE_SECONDS)
-
-
-@pytest.mark.parametrize("promise", [one for one in POSSIBLE if not one.needs][::4], ids=repr)
-def test_some_on_kafka(real: Node, promise: Promise) -> None:
-    promise.check(on(real), patience_seconds=PATIENCE_SECONDS)
 
 
 @pytest.mark.slow
