@@ -1,23 +1,15 @@
-"""``eventbus schema export`` and ``import``: a registry as a file of JSON lines, with its ids, GUIDs and configs."""
+"""``eventbus schema export`` and ``import``: a registry as a file of JSON lines, see `schema_registry.backup`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 from schema_registry.cli.doors import Door, add_door, with_door
-
-if TYPE_CHECKING:
-    from schema_registry.entities import Exported
-
-_KIND = "schema-registry"
 
 
 def add(actions: Subcommands) -> None:
@@ -36,76 +28,45 @@ def add(actions: Subcommands) -> None:
 
 def export_registry(args: argparse.Namespace) -> int:
     out = Output.of(args)
-
-    found: list[tuple[Exported, str]] = []
+    found: list[tuple[list[bytes], str]] = []
 
     async def work(door: Door) -> None:
-        found.append((await door.export(prefix=args.prefix, deleted=not args.without_deleted), door.shown))
+        lines = await door.export_lines(prefix=args.prefix, deleted=not args.without_deleted)
+        found.append((lines, door.shown))
 
     with_door(args, work)
-    [(exported, shown)] = found
+    [(lines, shown)] = found
+    text = "".join(f"{line.decode()}\n" for line in lines)
     if args.file == "-":
-        out.stdout.writelines(lines_of(exported))
+        out.stdout.write(text)
     else:
         try:
-            Path(args.file).write_text("".join(lines_of(exported)), "utf-8")
+            Path(args.file).write_text(text, "utf-8")
         except OSError as error:
             raise UsageError(f"{args.program}: {args.file}: {error.strerror}") from None
-    out.note(f"{len(exported.schemas)} schemas of {shown}{'' if args.file == '-' else f' to {args.file}'}")
+    out.note(f"{_schemas_in(lines)} schemas of {shown}{'' if args.file == '-' else f' to {args.file}'}")
     return 0
 
 
 def import_registry(args: argparse.Namespace) -> int:
     out = Output.of(args)
     try:
-        lines = sys.stdin.readlines() if args.file == "-" else Path(args.file).read_text("utf-8").splitlines()
+        text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text("utf-8")
     except OSError as error:
         raise UsageError(f"{args.program}: {args.file}: {error.strerror}") from None
-    exported = read_lines(lines, args.file)
+    lines = text.splitlines()
 
     async def work(door: Door) -> None:
-        count = await door.restore(exported)
-        there = len(exported.schemas) - count
-        text = f"{count} schemas are new in {door.shown}{f', {there} were there' if there else ''}"
-        out.answer({"imported": count, "there": there}, text)
+        new = await door.import_lines(lines)
+        there = _schemas_in(lines) - new
+        text = f"{new} schemas are new in {door.shown}{f', {there} were there' if there else ''}"
+        out.answer({"imported": new, "there": there}, text)
 
     return with_door(args, work, create=True)
 
 
-def lines_of(exported: Exported) -> Iterator[str]:
-    """A line for each schema, config and mode, references before those that refer to them; the last line counts."""
-    head = {"export": _KIND, "format": exported.format, "maxIds": exported.max_ids}
-    lines: list[dict[str, Any]] = [
-        head,
-        *({"schema": record} for record in exported.schemas),
-        *({"subject": subject, "config": config} for subject, config in exported.configs.items()),
-        *({"subject": subject, "mode": mode} for subject, mode in exported.modes.items()),
-    ]
-    for line in (*lines, {"end": len(lines)}):
-        yield f"{msgspec.json.encode(line).decode()}\n"
+def _schemas_in(lines: Iterable[bytes | str]) -> int:
+    from schema_registry.backup import read_lines
+    from schema_registry.records import SchemaValue
 
-
-def read_lines(lines: Iterable[str], name: str) -> Exported:
-    """What `lines_of` wrote. Raises UsageError with the line that is wrong, or missing."""
-    from schema_registry.entities import Exported
-
-    read: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                read.append(msgspec.json.decode(line, type=dict[str, Any]))
-            except msgspec.MsgspecError as error:
-                raise UsageError(f"{name}, line {number}: {error}; is it what eventbus schema export wrote?") from None
-    if not read or read[0].get("export") != _KIND:
-        raise UsageError(f"{name} is not what eventbus schema export writes: its first line does not say so")
-    if read[0].get("format") != 1:
-        raise UsageError(f"{name} is of format {read[0].get('format')}, this program knows 1: update eventbus-log")
-    if read[-1].get("end") != len(read) - 1:
-        raise UsageError(f"{name} is cut off: its last line does not say how many there are; export again")
-    body = read[1:-1]
-    return Exported(
-        schemas=[line["schema"] for line in body if "schema" in line],
-        configs={line["subject"]: line["config"] for line in body if "config" in line},
-        modes={line["subject"]: line["mode"] for line in body if "mode" in line},
-        max_ids=read[0].get("maxIds") or {},
-    )
+    return sum(isinstance(value, SchemaValue) for _, value in read_lines(lines))

@@ -11,7 +11,7 @@ from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.errors import EventBusError
 from schema_registry.cli.doors import Door, add_door, with_door
-from schema_registry.cli.sources import add_type, given_schema
+from schema_registry.cli.sources import Resolved, add_type, given_schema
 from schema_registry.tools.lock import FILE, LEVELS, Lock, read_lock, write_lock
 
 if TYPE_CHECKING:
@@ -103,8 +103,6 @@ def _check(args: argparse.Namespace, out: Output) -> int:
 
 def _declared(args: argparse.Namespace) -> tuple[list[Declared], int]:
     """What the targets declare, and how many uses have no schema to compare."""
-    from schema_registry.cli.known import no_references
-    from schema_registry.formats import parse
     from schema_registry.tools.declared import declared_of
     from schema_registry.tools.judge import Declared
     from schema_registry.tools.problems import Place
@@ -113,7 +111,7 @@ def _declared(args: argparse.Namespace) -> tuple[list[Declared], int]:
         text = given_schema(args, args.targets[0])
         if text.references and args.registry is None:
             raise UsageError(f"{args.program}: --reference needs a --registry that has what is referred to")
-        schema = parse(text, no_references) if not text.references else _resolved(args, text)
+        schema = _resolved(args, text)
         return [Declared(subject=args.subject, schema=schema, place=Place(args.targets[0], 1))], 0
     from eventbus.cli.run import load_bus
 
@@ -128,8 +126,9 @@ def _declared(args: argparse.Namespace) -> tuple[list[Declared], int]:
 
 def _known(args: argparse.Namespace, declared: Sequence[Declared]) -> tuple[dict[str, Known], str]:
     """The history that counts, and where it is from."""
-    from schema_registry.cli.known import known_of, known_of_lock
+    from schema_registry.cli.known import known_of
     from schema_registry.tools.judge import Known
+    from schema_registry.tools.recorded import known_of_lock
 
     if args.registry is not None:
         found: list[tuple[dict[str, Known], str]] = []
@@ -150,14 +149,13 @@ def _known(args: argparse.Namespace, declared: Sequence[Declared]) -> tuple[dict
 
 def _resolved(args: argparse.Namespace, text: SchemaText) -> ParsedSchema:
     """A schema with what it refers to in the registry."""
-    from schema_registry.cli.sources import Resolved
-
     resolved = Resolved()
 
     async def gather(door: Door) -> None:
         await resolved.gather(door, text)
 
-    with_door(args, gather)
+    if text.references:
+        with_door(args, gather)
     return resolved.parse(text)
 
 

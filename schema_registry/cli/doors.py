@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -15,7 +15,7 @@ from eventbus.errors import EventBusError
 from serdes.registry import SchemaRegistryError
 
 if TYPE_CHECKING:
-    from schema_registry.entities import Config, Exported, Schema, SchemaRequest
+    from schema_registry.entities import Config, Schema, SchemaRequest
     from schema_registry.registry import Registry
 
 T = TypeVar("T")
@@ -42,8 +42,8 @@ class Door(Protocol):
     async def delete_subject(self, subject: str, *, permanent: bool) -> list[int]: ...
     async def delete_version(self, subject: str, version: int | str, *, permanent: bool) -> int: ...
     async def config(self, subject: str) -> Config: ...
-    async def export(self, *, prefix: str, deleted: bool) -> Exported: ...
-    async def restore(self, exported: Exported) -> int: ...
+    async def export_lines(self, *, prefix: str, deleted: bool) -> list[bytes]: ...
+    async def import_lines(self, lines: Sequence[str]) -> int: ...
 
 
 def add_door(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +115,7 @@ class _Inside:
         self.register = registry.register
         self.delete_subject = registry.delete_subject
         self.delete_version = registry.delete_version
-        self.restore = registry.restore
+        self.import_lines = registry.import_lines
 
     async def subjects(self, *, prefix: str, deleted: bool) -> list[str]:
         return self._registry.subjects(subject_prefix=prefix, deleted=deleted)
@@ -145,8 +145,8 @@ class _Inside:
     async def config(self, subject: str) -> Config:
         return self._registry.config(subject, default_to_global=True)
 
-    async def export(self, *, prefix: str, deleted: bool) -> Exported:
-        return self._registry.export(subject_prefix=prefix, deleted=deleted)
+    async def export_lines(self, *, prefix: str, deleted: bool) -> list[bytes]:
+        return [*self._registry.export_lines(subject_prefix=prefix, deleted=deleted)]
 
 
 PAGE = 1_000

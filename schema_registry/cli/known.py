@@ -1,15 +1,12 @@
-"""What the code is compared with: the history of its subjects, out of a registry or a lock file."""
+"""What the code is compared with: the history of its subjects in a registry."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from schema_registry.cli.sources import Resolved
-from schema_registry.formats import InvalidSchema, parse
-from schema_registry.tools.judge import Known, Reader
-from schema_registry.tools.lock import Lock, LockedSubject, LockError
+from schema_registry.tools.judge import Known
 from serdes.registry import SchemaRegistryError, SchemaText
 
 if TYPE_CHECKING:
@@ -46,35 +43,3 @@ async def numbers_of(door: Door, subject: str) -> list[int]:
         if error.status == 404:
             return []
         raise
-
-
-def known_of_lock(lock: Lock, name: str) -> dict[str, Known]:
-    """The subjects as a lock file has them. Raises LockError for a schema in it that is none."""
-    return {subject: _known(entry, f"{name}, {subject}") for subject, entry in lock.subjects.items()}
-
-
-def _known(entry: LockedSubject, where: str) -> Known:
-    return Known(
-        level=entry.compatibility,
-        versions=[
-            (number, _parsed(schema, f"{where}, version {number}")) for number, schema in enumerate(entry.versions, 1)
-        ],
-        readers=[
-            Reader(
-                reader.group, reader.handler, _parsed(entry.reads(reader), f"{where}, {reader.handler}")
-            )
-            for reader in entry.readers
-        ],
-    )  # fmt: skip
-
-
-def _parsed(schema: Any, where: str) -> ParsedSchema:
-    try:
-        return parse(SchemaText(json.dumps(schema, ensure_ascii=False)), no_references, is_new=False)
-    except InvalidSchema as error:
-        raise LockError(f"{where}: {error}; restore the file, or write it anew with --update") from None
-
-
-def no_references(reference: Any) -> SchemaText:
-    """A lock file's schemas, and those of types, hold all they need."""
-    raise InvalidSchema(f"reference {reference.name!r}: there are none here")

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio.to_thread
 import msgspec
 
+from schema_registry import backup, records
 from schema_registry.cli.doors import PAGE, all_pages
 from schema_registry.client import RegistryClient, segment
-from schema_registry.entities import Config, Exported, Schema, SchemaRequest
+from schema_registry.entities import Config, Schema, SchemaRequest
+from schema_registry.records import Key
 from serdes.registry import SchemaRegistryError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
 T = TypeVar("T")
 
@@ -75,60 +77,64 @@ class OverHttp:
 
     # backup ----------------------------------------------------------------------------------------------------------
 
-    async def export(self, *, prefix: str, deleted: bool) -> Exported:
-        """Asked for subject by subject; a registry tells its configs and modes no other way."""
+    async def export_lines(self, *, prefix: str, deleted: bool) -> list[bytes]:
+        """Asked for subject by subject: a registry tells its configs and modes no other way."""
         found = await self.schemas(prefix=prefix, deleted=deleted, latest_only=False)
-        alive = {(each.subject, each.version) for each in found}
-        if deleted:
-            left = await self.schemas(prefix=prefix, deleted=False, latest_only=False)
-            alive = {(each.subject, each.version) for each in left}
-        records = [
-            msgspec.to_builtins(msgspec.structs.replace(each, deleted=(each.subject, each.version) not in alive))
+        alive = await self.schemas(prefix=prefix, deleted=False, latest_only=False) if deleted else found
+        places = {(each.subject, each.version) for each in alive}
+        written = [
+            records.put(Key(records.SCHEMA, each.subject, each.version), _value(each, places))
             for each in references_first(found)
         ]
-        configs: dict[str, dict[str, Any]] = {}
-        modes: dict[str, str] = {}
-        for subject in ("", *dict.fromkeys(each.subject for each in found)):
-            tail = f"/{segment(subject)}" if subject else ""
-            config = await self._ask_if_there(f"/config{tail}")
-            if config:
-                level = config.pop("compatibilityLevel", None)
-                configs[subject] = config | ({"compatibility": level} if level else {})
-            mode = await self._ask_if_there(f"/mode{tail}")
-            if mode:
-                modes[subject] = str(mode["mode"])
-        return Exported(schemas=records, configs=configs, modes=modes)
+        for subject in (None, *dict.fromkeys(each.subject for each in found)):
+            tail = "" if subject is None else f"/{segment(subject)}"
+            if config := await self._if_there(records.ConfigValue, f"/config{tail}"):
+                config.subject = subject
+                written.append(records.put(Key(records.CONFIG, subject), config))
+            if mode := await self._if_there(records.ModeValue, f"/mode{tail}"):
+                mode.subject = subject
+                written.append(records.put(Key(records.MODE, subject), mode))
+        return [b'{"key":%b,"value":%b}' % (record.key, record.value or b"null") for record in written]
 
-    async def _ask_if_there(self, path: str) -> dict[str, Any]:
+    async def _if_there(self, kind: type[T], path: str) -> T | None:
         try:
-            return await self._ask(dict[str, Any], "GET", path)
+            return await self._ask(kind, "GET", path)
         except SchemaRegistryError as error:
             if error.status == 404:
-                return {}
+                return None
             raise
 
-    async def restore(self, exported: Exported) -> int:
-        """Each subject is set to IMPORT while it is written, which needs a registry that allows it."""
-        records = [msgspec.convert(record, Schema, strict=False) for record in exported.schemas]
-        there = {(each.subject, each.version): each for each in await self.schemas(
-            prefix=":*:", deleted=True, latest_only=False)}  # fmt: skip
-        new = [each for each in records if not _is_there(each, there.get((each.subject, each.version)))]
-        for subject in dict.fromkeys(each.subject for each in new):
+    async def import_lines(self, lines: Sequence[str]) -> int:
+        """Each subject is set to IMPORT while it is written: the registry has to allow that."""
+        read = backup.read_lines(lines)
+        wanted = [value for _, value in read if isinstance(value, records.SchemaValue)]
+        found = await self.schemas(prefix=":*:", deleted=True, latest_only=False)
+        there = {(each.subject, each.version): each for each in found}
+        new = [value for value in wanted if not _is_there(value, there.get((value.subject or "", value.version)))]
+        subjects = dict.fromkeys(value.subject or "" for value in new)
+        for subject in subjects:
             await self._ask(dict[str, Any], "PUT", f"/mode/{segment(subject)}", {"mode": "IMPORT"}, force=True)
         try:
-            for each in new:
-                await self._ask(dict[str, Any], "POST", f"{_of(each.subject)}/versions", _request(each))
-            for each in new:
-                if each.deleted:
-                    await self.delete_version(each.subject, each.version, permanent=False)
+            for value in new:
+                path = f"{_of(value.subject or '')}/versions"
+                await self._ask(
+                    dict[str, Any], "POST", path, msgspec.convert(value, SchemaRequest, from_attributes=True)
+                )
+            for value in new:
+                if value.deleted is True:
+                    await self.delete_version(value.subject or "", value.version, permanent=False)
         finally:
-            for subject in dict.fromkeys(each.subject for each in new):
+            for subject in subjects:
                 await self._ask(dict[str, Any], "DELETE", f"/mode/{segment(subject)}")
-        for subject, config in exported.configs.items():
-            await self._ask(dict[str, Any], "PUT", f"/config{f'/{segment(subject)}' if subject else ''}", config)
-        for subject, mode in exported.modes.items():
-            if subject and mode:
-                await self._ask(dict[str, Any], "PUT", f"/mode/{segment(subject)}", {"mode": mode}, force=True)
+        for key, value in read:
+            tail = f"/{segment(key.subject)}" if key.subject else ""
+            if isinstance(value, records.ConfigValue):
+                body = msgspec.to_builtins(value)
+                body.pop("subject", None)
+                body["compatibility"] = body.pop("compatibilityLevel", None)
+                await self._ask(dict[str, Any], "PUT", f"/config{tail}", body)
+            elif isinstance(value, records.ModeValue) and tail:
+                await self._ask(dict[str, Any], "PUT", f"/mode{tail}", {"mode": value.mode}, force=True)
         return len(new)
 
 
@@ -136,19 +142,21 @@ def _of(subject: str) -> str:
     return f"/subjects/{segment(subject)}"
 
 
-def _request(schema: Schema) -> SchemaRequest:
-    return SchemaRequest(
-        id=schema.id,
+def _value(schema: Schema, alive: Container[tuple[str, int]]) -> records.SchemaValue:
+    return records.SchemaValue(
+        subject=schema.subject,
         version=schema.version,
-        schema_type=schema.schema_type,
+        id=schema.id,
+        schema_type=None if schema.schema_type == "AVRO" else schema.schema_type,
         references=list(schema.references) or None,
         metadata=schema.metadata,
         rule_set=schema.rule_set,
         schema=schema.schema,
+        deleted=(schema.subject, schema.version) not in alive,
     )
 
 
-def _is_there(wanted: Schema, found: Schema | None) -> bool:
+def _is_there(wanted: records.SchemaValue, found: Schema | None) -> bool:
     """Raises SchemaRegistryError when something else is in its place."""
     if found is None:
         return False

@@ -64,7 +64,6 @@ def _reference(args: argparse.Namespace, text: str) -> Reference:
 
 def _of_type(args: argparse.Namespace, source: str) -> str:
     from serdes.avro.from_types import schema_of
-
     from serdes.avro.schema import AvroSchemaError
     from serdes.avro.text import to_text
 

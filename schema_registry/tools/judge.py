@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from schema_registry.formats import Finding, ParsedSchema, check
-from schema_registry.tools.places import place_of_class, place_of_field
+from schema_registry.tools.places import place_in_file, place_of_class, place_of_field
 from schema_registry.tools.problems import ERROR, NOTE, UNREADABLE, Checked, Place, Problem
 
 WAREHOUSE = "warehouse"
@@ -34,7 +34,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     type: Any = None
     """The Python type; None for a schema that is a file."""
     place: Place | None = None
-    """Where it stands, if no type tells."""
+    """Where it stands, if no type tells: a function, the first line of a schema's file."""
     group: str = ""
     handler: str = ""
     """Of a reader; empty: it is written."""
@@ -126,7 +126,7 @@ class _Subject:
                     explanation=finding.explanation,
                     fix=finding.fix,
                     breaks=tuple(f"tables of {target}" for target in finding.breaks),
-                    place=place_of_field(use.type, finding.where) or use.place,
+                    place=_place(use, finding.where),
                 )
             )
 
@@ -169,7 +169,7 @@ class _Subject:
                         explanation=f"{reader}, as it is deployed, cannot read the new version: {what}",
                         fix="deploy this consumer before the producers" if level == NOTE else findings[0].fix,
                         breaks=(str(reader),),
-                        place=place_of_field(use.type, findings[0].where) or use.place,
+                        place=_place(use, findings[0].where),
                     )
                 )
 
@@ -193,7 +193,7 @@ class _Subject:
                 explanation=finding.explanation,
                 fix=finding.fix,
                 breaks=tuple(breaks),
-                place=place_of_field(use.type, finding.where) or use.place,
+                place=_place(use, finding.where),
             )
         )
 
@@ -211,6 +211,12 @@ def _unreadable(reader: ParsedSchema, writer: ParsedSchema, *, reader_is: str = 
     if reader.schema_type != writer.schema_type:
         return []
     return reader.unreadable(writer, reader=reader_is)
+
+
+def _place(use: Declared, where: str) -> Place | None:
+    if use.type is None and use.place is not None:
+        return place_in_file(use.place.file, where) or use.place
+    return place_of_field(use.type, where) or use.place
 
 
 def _distinct(uses: Iterable[Declared]) -> list[Declared]:

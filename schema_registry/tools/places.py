@@ -24,7 +24,7 @@ def place_of_class(kind: Any) -> Place | None:
         _, line = inspect.getsourcelines(kind)
     except (TypeError, OSError):
         return None
-    return None if file is None else Place(_relative(file), line)
+    return None if file is None else Place(relative(file), line)
 
 
 def place_of_field(kind: Any, where: str) -> Place | None:
@@ -33,13 +33,24 @@ def place_of_field(kind: Any, where: str) -> Place | None:
         return None
     names = [name for name in (_STEP.sub("", part) for part in where.split(".")) if name]
     current, place = kind, place_of_class(kind)
-    for name in names[1:] if names and names[0] == getattr(kind, "__name__", None) else names:
+    for name in names[1:]:
         owner = next((each for each in classes_in(current) if name in _own_fields(each)), None)
         if owner is None:
             break
         place = _line_of(owner, name) or place_of_class(owner) or place
         current = _own_fields(owner)[name]
     return place
+
+
+def place_in_file(file: str, where: str) -> Place | None:
+    """The line of a schema's file that names a field."""
+    name = _STEP.sub("", where.rpartition(".")[2])
+    named = re.compile(rf"""["']?name["']?\s*:\s*["']{re.escape(name)}["']""")
+    try:
+        lines = Path(file).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return next((Place(file, number) for number, line in enumerate(lines, 1) if named.search(line)), None)
 
 
 def classes_in(annotation: Any) -> Iterator[type]:
@@ -70,11 +81,11 @@ def _line_of(kind: type, field: str) -> Place | None:
     body = tree.body[0].body if tree.body and isinstance(tree.body[0], ast.ClassDef) else []
     for node in body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == field:
-            return None if file is None else Place(_relative(file), first + node.lineno - 1)
+            return None if file is None else Place(relative(file), first + node.lineno - 1)
     return None
 
 
-def _relative(file: str) -> str:
+def relative(file: str) -> str:
     """As a reader at the project's top would write it."""
     path = Path(file)
     try:

@@ -1,4 +1,4 @@
-"""What a lock file is to say after a check: the history it had, and what the code declares now."""
+"""What a lock file tells a check, and what it is to say after it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,47 @@ from typing import Any
 
 import msgspec
 
-from schema_registry.formats import ParsedSchema
-from schema_registry.tools.judge import Declared, Known
-from schema_registry.tools.lock import Lock, LockedReader, LockedSubject, entries
+from schema_registry.formats import InvalidSchema, ParsedSchema, parse
+from schema_registry.tools.judge import Declared, Known, Reader
+from schema_registry.tools.lock import Lock, LockedReader, LockedSubject, LockError, entries
 from schema_registry.tools.problems import ERROR, OUTDATED, WARNING, Checked, Problem
+from serdes.registry import Reference, SchemaText
+
+
+def parse_alone(text: str, *, is_new: bool = True) -> ParsedSchema:
+    """An Avro schema that holds all it needs, as those of lock files and of types do. Raises InvalidSchema."""
+    return parse(SchemaText(text), _no_references, is_new=is_new)
+
+
+def _no_references(reference: Reference) -> SchemaText:
+    raise InvalidSchema(f"reference {reference.name!r}: there are none here")
+
+
+def known_of_lock(lock: Lock, name: str) -> dict[str, Known]:
+    """The subjects as a lock file has them. Raises LockError for a schema in it that is none."""
+    return {subject: _known(entry, f"{name}, {subject}") for subject, entry in lock.subjects.items()}
+
+
+def _known(entry: LockedSubject, where: str) -> Known:
+    return Known(
+        level=entry.compatibility,
+        versions=[
+            (number, _parsed(schema, f"{where}, version {number}")) for number, schema in enumerate(entry.versions, 1)
+        ],
+        readers=[
+            Reader(
+                reader.group, reader.handler, _parsed(entry.reads(reader), f"{where}, {reader.handler}")
+            )
+            for reader in entry.readers
+        ],
+    )  # fmt: skip
+
+
+def _parsed(schema: Any, where: str) -> ParsedSchema:
+    try:
+        return parse_alone(json.dumps(schema, ensure_ascii=False), is_new=False)
+    except InvalidSchema as error:
+        raise LockError(f"{where}: {error}; restore the file, or write it anew with --update") from None
 
 
 def recorded(known: Mapping[str, Known], declared: Iterable[Declared], level: str = "BACKWARD") -> Lock:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from schema_registry.cli.known import no_references
-from schema_registry.formats import ParsedSchema, parse
+from schema_registry.formats import ParsedSchema
 from schema_registry.tools.judge import Declared, Reader
-from serdes.registry import SchemaText
+from schema_registry.tools.recorded import parse_alone
 
 CARRIER = {"name": "carrier", "type": "string"}
 TAIL = {"name": "tailnum", "type": ["null", "string"], "default": None}
@@ -18,7 +17,7 @@ NULLABLE_GATE = {"name": "gate", "type": ["null", "string"], "default": None}
 
 def flight(*fields: dict[str, Any], name: str = "Flight") -> ParsedSchema:
     """A record of those fields."""
-    return parse(SchemaText(json.dumps({"type": "record", "name": name, "fields": list(fields)})), no_references)
+    return parse_alone(json.dumps({"type": "record", "name": name, "fields": list(fields)}))
 
 
 def written(schema: ParsedSchema, subject: str = "flights-value", kind: Any = None) -> Declared:

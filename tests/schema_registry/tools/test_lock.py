@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from schema_registry.cli.known import known_of_lock
 from schema_registry.tools.judge import Declared, Known, judge
 from schema_registry.tools.lock import Lock, LockedReader, LockedSubject, LockError, lock_text, read_lock, write_lock
-from schema_registry.tools.recorded import recorded, with_outdated
+from schema_registry.tools.recorded import known_of_lock, recorded, with_outdated
 from tests.schema_registry.tools.schemas import CARRIER, NULLABLE_GATE, TAIL, flight, read, written
 
 V1, V2 = flight(CARRIER, TAIL), flight(CARRIER, TAIL, NULLABLE_GATE)
