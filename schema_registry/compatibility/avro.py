@@ -27,8 +27,13 @@ PROMOTIONS: Final[dict[str, frozenset[str]]] = {
 """Reader's type -> the writer's types that are promoted to it."""
 
 MAX_DEPTH: Final = 120
-MAX_PAIRS: Final = 250_000
+MAX_STEPS: Final = 500_000
+"""About a second. A new pair of types counts as ten, a pair seen before as one."""
 MAX_FINDINGS: Final = 1_000
+
+
+Steps = tuple["Steps", str] | None
+"""A way, its last step first: making one longer copies nothing."""
 
 
 class Incompatibility(NamedTuple):
@@ -39,17 +44,30 @@ class Incompatibility(NamedTuple):
     writer: Schema
     detail: str
     """Java's message: the field's name, the missing symbols, ..."""
-    location: tuple[str, ...]
-    """The steps of Java's location, beginning behind the root."""
-    trail: tuple[str, ...]
-    """The fields that lead here from the top, for people: ``("Flight", ".legs", "[]", ".origin")``."""
+    location: Steps
+    """Java's location; the first step is the root's."""
+    trail: Steps
+    """The fields that lead here from the top, for people."""
     because: tuple[Incompatibility, ...] = ()
     """What is wrong inside a union branch; Java drops it."""
 
     @property
     def path(self) -> str:
         """A JSON pointer, written as Java writes it: the root is ``/``."""
-        return "/" + "/".join(step.replace("~", "~0").replace("/", "~1") for step in self.location)
+        return "/" + "/".join(step.replace("~", "~0").replace("/", "~1") for step in _walked(self.location)[1:])
+
+    @property
+    def where(self) -> str:
+        """The place for people, from the top: ``Flight.legs[].origin``."""
+        return "".join(_walked(self.trail))
+
+
+def _walked(steps: Steps) -> list[str]:
+    walked: list[str] = []
+    while steps is not None:
+        steps, step = steps
+        walked.append(step)
+    return walked[::-1]
 
 
 class Unanswerable(Exception):
@@ -73,30 +91,33 @@ class _Comparison:
 
     def __init__(self, reader: Schema) -> None:
         self.judged: dict[tuple[int, int], Findings] = {}
-        self.location: list[str] = []
-        self.trail: list[str] = [reader.name if isinstance(reader, Named) else reader.type]
+        self.location: Steps = None
+        self.trail: Steps = (None, reader.name if isinstance(reader, Named) else reader.type)
         self.depth = 0
+        self.steps = 0
 
     def compare(self, step: str, reader: Schema, writer: Schema, trail: str = "") -> Findings:
         kind = reader.type
         if kind == writer.type and isinstance(reader, Primitive):
             return _NONE
+        self.steps += 1
         pair = (id(reader), id(writer))
         known = self.judged.get(pair)
         if known is not None:
             return known
         self.judged[pair] = _NONE  # a pair inside itself fits, unless the outside does not
-        if self.depth >= MAX_DEPTH or len(self.judged) > MAX_PAIRS:
-            raise Unanswerable(
-                f"the schemas are too {'deep' if self.depth >= MAX_DEPTH else 'large'} to be compared "
-                f"(at most {MAX_DEPTH} levels and {MAX_PAIRS:,} pairs of types)"
-            )
+        self.steps += 9
+        if self.depth >= MAX_DEPTH:
+            raise Unanswerable(f"the schemas are too deep to be compared (at most {MAX_DEPTH} levels)")
+        if self.steps > MAX_STEPS:
+            raise Unanswerable(f"the schemas have too many pairs of types to be compared ({len(self.judged):,} so far)")
         self.depth += 1
-        self.location.append(step)
-        self.trail.append(trail)
+        location, before = self.location, self.trail
+        self.location = (location, step)
+        if trail:
+            self.trail = (before, trail)
         found = self.judged[pair] = self._judge(_java_type(kind), reader, writer)[:MAX_FINDINGS]
-        self.trail.pop()
-        self.location.pop()
+        self.location, self.trail = location, before
         self.depth -= 1
         return found
 
@@ -157,7 +178,7 @@ class _Comparison:
 
     def _afresh(self, reader: Schema, writer: Schema) -> Findings:
         """Compare with an empty location, as Java does for the branches of a reader's union."""
-        outside, self.location = self.location, []
+        outside, self.location = self.location, None
         found = self.compare("", reader, writer)
         self.location = outside
         return found
@@ -182,7 +203,8 @@ class _Comparison:
 
     def _fields(self, reader: Record, writer: Record) -> Findings:
         found: list[Incompatibility] = []
-        self.location.append("fields")
+        outside = self.location
+        inside: Steps = (outside, "fields")
         for field in reader.fields:
             source = _writer_field(field, writer)
             if source is not None:
@@ -194,22 +216,20 @@ class _Comparison:
             elif isinstance(field.schema, Enum) and field.schema.default is not None:
                 inner = writer
             else:
-                found += self._finding(
-                    "READER_FIELD_MISSING_DEFAULT_VALUE", reader, writer, field.name, str(field.position)
-                )
-                continue
-            self.location.append(str(field.position))
-            found += self.compare("type", field.schema, inner, "." + field.name)
-            self.location.pop()
-        self.location.pop()
+                inner = None
+            self.location = (inside, str(field.position))
+            if inner is None:
+                found += self._finding("READER_FIELD_MISSING_DEFAULT_VALUE", reader, writer, field.name)
+            else:
+                found += self.compare("type", field.schema, inner, "." + field.name)
+        self.location = outside
         return tuple(found)
 
     def _finding(
-        self, rule: str, reader: Schema, writer: Schema, detail: str, *steps: str, because: Findings = _NONE
+        self, rule: str, reader: Schema, writer: Schema, detail: str, step: str = "", because: Findings = _NONE
     ) -> Findings:
-        location = (*self.location[1:], *steps)  # the first step is the root's
-        trail = tuple(step for step in self.trail if step)
-        return (Incompatibility(rule, reader, writer, detail, location, trail, because[:10]),)
+        location = (self.location, step) if step else self.location
+        return (Incompatibility(rule, reader, writer, detail, location, self.trail, because[:10]),)
 
 
 def _java_type(kind: str) -> str:

@@ -82,8 +82,8 @@ def brief(schema: Schema) -> str:
 
 
 def _where(found: Incompatibility) -> str:
-    way = "".join(found.trail)
-    return f"{way}.{found.detail}" if found.rule == "READER_FIELD_MISSING_DEFAULT_VALUE" else way
+    missing = f".{found.detail}" if found.rule == "READER_FIELD_MISSING_DEFAULT_VALUE" else ""
+    return found.where + missing
 
 
 def _fragments(found: Incompatibility) -> tuple[str, str]:
@@ -139,8 +139,8 @@ def _said(found: Incompatibility, reader: str, writer: str) -> tuple[str, str]:
 
 def _union_said(found: Incompatibility, where: str, reader: str, writer: str) -> tuple[str, str]:
     branch = found.writer
-    if isinstance(branch, Union) and found.location:
-        branch = branch.branches[int(found.location[-1])]
+    if isinstance(branch, Union) and found.location is not None:
+        branch = branch.branches[int(found.location[1])]
     explanation = (
         f"{where}: the {writer} schema may write {brief(branch)}, which fits no branch of {brief(found.reader)}"
     )
@@ -156,7 +156,7 @@ def _union_said(found: Incompatibility, where: str, reader: str, writer: str) ->
 
 def _type_fix(found: Incompatibility, backward: bool) -> str:
     old = found.writer if backward else found.reader
-    if isinstance(found.writer, Record) and isinstance(found.reader, Enum) and found.trail:
+    if isinstance(found.writer, Record) and isinstance(found.reader, Enum):
         return "give the field itself a default; the enum's own default does not stand in for a field that is missing"
     if backward:
         wider = [reader for reader, writers in PROMOTIONS.items() if old.type in writers]

@@ -33,8 +33,9 @@ from schema_registry.formats.references import Resolve, closure, in_order
 from serdes.avro.text import json_text
 from serdes.registry import Reference, SchemaText
 
-MAX_DEPTH: Final = 64
-MAX_NODES: Final = 20_000
+MAX_DEPTH: Final = 128
+"""Of objects and lists in each other; a schema in a schema takes two."""
+MAX_NODES: Final = 10_000
 """Objects and lists of a schema together."""
 DEFAULT_DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 """Of a schema without ``$schema``, as registries have it."""
@@ -151,43 +152,42 @@ class _Targets:
 
     def __init__(self, schema: Json, referred: list[tuple[str, Json]]) -> None:
         self.targets: dict[int, Json] = {}
-        self.visited: set[int] = set()
         root = Resource.from_contents(schema, default_specification=DRAFT7)
         base = root.id() or ""
         registry: Registry[Json] = REGISTRY
         for name, contents in referred:
             resource = Resource.from_contents(contents, default_specification=DRAFT7)
             registry = registry.with_resources([(name, resource), (urljoin(base, name), resource)])
-        self.visit(schema, registry.resolver_with_root(root), "#", 0)
+        self.waiting: list[tuple[Json, Any, str]] = [(schema, registry.resolver_with_root(root), "#")]
+        visited: set[int] = set()
+        while self.waiting:
+            found, resolver, path = self.waiting.pop()
+            if isinstance(found, dict) and id(cast(object, found)) not in visited:
+                visited.add(id(cast(object, found)))
+                self.visit(cast("dict[str, Json]", found), resolver, path)
 
-    def visit(self, schema: Json, resolver: Any, path: str, depth: int) -> None:
-        if not isinstance(schema, dict) or id(cast(object, schema)) in self.visited:
-            return
-        if depth > 4 * MAX_DEPTH:
-            raise InvalidSchema("its references lead too deep", path, "JSON")
-        self.visited.add(id(cast(object, schema)))
-        members = cast("dict[str, Json]", schema)
+    def visit(self, members: dict[str, Json], resolver: Any, path: str) -> None:
         for keyword in ("$ref", "$recursiveRef", "$dynamicRef"):
             if isinstance(members.get(keyword), str):
-                self.follow(members, members[keyword], resolver, f"{path}/{keyword}", depth)
+                self.follow(members, members[keyword], resolver, f"{path}/{keyword}")
         for step, inner in _inner_schemas(members):
             if isinstance(inner, dict):
                 resource = Resource.from_contents(inner, default_specification=DRAFT7)
-                self.visit(inner, resolver.in_subresource(resource), f"{path}/{step}", depth + 1)
+                self.waiting.append((inner, resolver.in_subresource(resource), f"{path}/{step}"))
 
-    def follow(self, members: dict[str, Json], ref: str, resolver: Any, path: str, depth: int) -> None:
+    def follow(self, members: dict[str, Json], ref: str, resolver: Any, path: str) -> None:
         try:
             found = resolver.lookup(ref)
         except (Unresolvable, ValueError) as error:
             raise InvalidSchema(
                 f"$ref {ref!r} leads nowhere: it is neither in the schema nor the name of one of its references "
-                f"(nothing is fetched)",
+                "(nothing is fetched)",
                 path,
                 "JSON",
             ) from error
         self.targets[id(members)] = found.contents
         self.refuse_circle(members, ref, path)
-        self.visit(found.contents, found.resolver, path, depth + 1)
+        self.waiting.append((found.contents, found.resolver, ref))
 
     def refuse_circle(self, members: dict[str, Json], ref: str, path: str) -> None:
         seen = {id(members)}
