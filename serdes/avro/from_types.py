@@ -90,6 +90,8 @@ class _Builder:
         bare, mark = found.bare, functools.reduce(_merged, found.types, AvroType())
         if typing.get_origin(bare) in (typing.Union, types.UnionType):
             return self._union(typing.get_args(bare), where, hint)
+        if bare is Duration:  # not a record, though it has fields
+            return self._scalar(Duration, mark, where, hint)
         try:
             shape = shape_of(bare)
         except TypeError as error:
@@ -176,12 +178,14 @@ class _Builder:
         found = marked(attribute.annotation)
         mark = found.field or AvroField()
         kind = self.describe(attribute.annotation, where, record + _camel(attribute.data_name))
-        if found.optional and not mark.exact:
+        if mark.branches:
+            kind = self._ordered(kind, mark.branches, where)
+        elif found.optional:
             kind = ["null", *(kind if isinstance(kind, list) else [kind])]
             default = None
         value = mark.default
         if value is MISSING:
-            kind, value = self._default(kind, default, mark.exact, where)
+            kind, value = self._default(kind, default, bool(mark.branches), where)
         field: Json = {"name": attribute.data_name, "type": kind}
         description = mark.doc if mark.doc is not None else found.description or doc
         if description is not None:
@@ -193,6 +197,12 @@ class _Builder:
         if mark.aliases:
             field["aliases"] = list(mark.aliases)
         return field | mark.props
+
+    def _ordered(self, kind: Description, names: tuple[str, ...], where: str) -> Description:
+        branches = {self._branch(branch): branch for branch in kind} if isinstance(kind, list) else {}
+        if sorted(branches) != sorted(names):
+            raise AvroSchemaError(where, f"the branches are {', '.join(branches) or 'none'}, not {', '.join(names)}")
+        return [branches[name] for name in names]
 
     def _default(self, kind: Description, value: Any, exact: bool, where: str) -> tuple[Description, Any]:
         """The type with the default's branch in front, and the default as JSON."""

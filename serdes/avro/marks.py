@@ -17,10 +17,33 @@ import msgspec
 
 from serdes.avro.schema import MISSING
 
+__all__ = [
+    "AvroField",
+    "AvroType",
+    "Float32",
+    "Int32",
+    "LocalTimestampMicros",
+    "LocalTimestampMillis",
+    "TimeMicros",
+    "TimeMillis",
+    "TimestampMicros",
+    "TimestampMillis",
+]
+
 _INT32 = msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)
 
 
-class AvroType(msgspec.Struct, frozen=True):
+class _Mark(msgspec.Struct, frozen=True):
+    """Python keeps annotations that are equal once: marks are equal when they say the same in the same order."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
+class AvroType(_Mark, frozen=True):
     """Says more of an annotation, ``Annotated[int, AvroType("int")]``, or of a class, ``__avro__ = AvroType(...)``."""
 
     type: Literal["int", "long", "float", "double", "error", "union"] | None = None
@@ -41,11 +64,8 @@ class AvroType(msgspec.Struct, frozen=True):
     props: dict[str, Any] = {}
     """Members of your own. With ``logicalType`` among them nothing is added to them."""
 
-    def __hash__(self) -> int:  # an annotation is hashed with its marks, and JSON is not hashable
-        return hash((self.type, self.logical, self.name, self.size))
 
-
-class AvroField(msgspec.Struct, frozen=True):
+class AvroField(_Mark, frozen=True):
     """What a field has beside its type: ``Annotated[str, AvroField(aliases=("old_name",))]``."""
 
     aliases: tuple[str, ...] = ()
@@ -53,12 +73,13 @@ class AvroField(msgspec.Struct, frozen=True):
     order: Literal["ascending", "descending", "ignore"] = "ascending"
     default: Any = MISSING
     """A default in JSON's form, instead of Python's."""
-    exact: bool = False
-    """A union's branches stay as they are written, and an optional field gets no default by itself."""
-    props: dict[str, Any] = {}
+    branches: tuple[str, ...] = ()
+    """The order of a union's branches, by name (``null``, ``long``, ``shop.Order``). Then nothing is added: no default.
 
-    def __hash__(self) -> int:
-        return hash((self.aliases, self.doc, self.order))
+    Without it a default's branch comes first, and the others as they are written; Python itself does not keep an order
+    for sure (``Annotated[A | B, ...]`` and ``Annotated[B | A, ...]`` are the same to it).
+    """
+    props: dict[str, Any] = {}
 
 
 Int32 = Annotated[int, _INT32, AvroType("int")]
