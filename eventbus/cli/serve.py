@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
@@ -88,8 +88,10 @@ class Beside(Protocol):
         """Raises UsageError for flags that would do nothing."""
         ...
 
-    def open(self, args: argparse.Namespace, url: str) -> AbstractAsyncContextManager[dict[str, str]]:
-        """Serve beside the log of ``url``, which is open in this process. Gives what it is and where: for the user."""
+    def open(
+        self, args: argparse.Namespace, url: str, settings: Mapping[str, Any]
+    ) -> AbstractAsyncContextManager[dict[str, str]]:
+        """Serve beside the log of ``url``, open in this process with these settings. Gives what is served where."""
         ...
 
 
@@ -103,8 +105,9 @@ def serve(args: argparse.Namespace) -> int:
     from eventbus.server.server import Server
 
     out = Output.of(args)
-    server = Server(*_what(args, out))
-    wanted = [beside.open(args, server.url) for beside in args.besides if beside.is_wanted(args)]
+    url, config, log = _what(args, out)
+    server = Server(url, config, log)
+    wanted = [beside.open(args, url, log) for beside in args.besides if beside.is_wanted(args)]
     _allow_many_connections()
     with _connections_as_notes(out, args.verbose), asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_run(server, wanted, out))

@@ -319,7 +319,7 @@ class _ByMethod:
         request: Request = scope["request"]
         method = "GET" if request.method == "HEAD" else request.method
         parts = {name: value.encode("latin-1") for name, value in scope["path_params"].items()}
-        request.result = await app.run(self._operations[method], request, request.access, parts)
+        request.result = await app.run(self._operations[method], request, parts)
 
 
 def _routes(operations: Mapping[tuple[str, str], Operation]) -> list[BaseRoute]:

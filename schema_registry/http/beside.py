@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from eventbus.cli.parser import UsageError, natural
 from schema_registry.http.serve import add_security, serving
@@ -33,8 +34,10 @@ class RegistryBeside:
         return False
 
     @asynccontextmanager
-    async def open(self, args: argparse.Namespace, url: str) -> AsyncGenerator[dict[str, str]]:
+    async def open(
+        self, args: argparse.Namespace, url: str, settings: Mapping[str, Any]
+    ) -> AsyncGenerator[dict[str, str]]:
         from eventbus import EventBus
 
-        async with EventBus(url, client_id="schema-registry") as bus, serving(args, bus) as server:
+        async with EventBus(url, client_id="schema-registry", **settings) as bus, serving(args, bus) as server:
             yield {"registry": server.url}

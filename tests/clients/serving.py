@@ -21,6 +21,8 @@ class Served:
         self.logs = folder
         """Where the segments are (``<topic>-<partition>/``)."""
         self.bootstrap = ""
+        self.answer: dict[str, str] = {}
+        """What it said when it was ready."""
         self._options = options
         self._process: subprocess.Popen[str] | None = None
 
@@ -47,7 +49,8 @@ class Served:
         if not line:
             self._process.kill()
             raise RuntimeError(f"eventbus serve did not start: {self.said()}")
-        self.bootstrap = json.loads(line)["bootstrap"]
+        self.answer = json.loads(line)
+        self.bootstrap = self.answer["bootstrap"]
 
     def said(self) -> str:
         """Its standard error so far."""
