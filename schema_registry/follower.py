@@ -44,6 +44,7 @@ class Follower:
         self._ended = anyio.Event()
         self._reading: anyio.Event | None = None
         """While the end is being looked up: others wait for the same answer."""
+        self._has_read = False
         self.lock = anyio.Lock()
         """Held while records of our own are stored: what is read meanwhile waits for them."""
         self.refusal: RegistryRefused | None = None
@@ -126,7 +127,9 @@ class Follower:
             await anyio.sleep(_AGAIN_SECONDS)
 
     async def _step(self, consumer: Consumer) -> None:
-        polled = await consumer.poll(_POLL_MS, _AT_ONCE)
+        # After records one look without waiting: only an empty one says that the position has been read up to.
+        polled = await consumer.poll(0 if self._has_read else _POLL_MS, _AT_ONCE)
+        self._has_read = bool(polled)
         async with self.lock:
             if polled:
                 self._ledger.take(Stored(one.offset, one.key, one.value) for one in polled)

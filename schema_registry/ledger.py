@@ -107,6 +107,6 @@ def _two_meanings(topic: str, conflicts: list[Conflict]) -> str:
     return (
         f"topic {topic!r} gives id {first.id} two meanings: {first.other[0]!r} version {first.other[1]} has it, and "
         f"the record at offset {first.offset} gives it to {first.place[0]!r} version {first.place[1]}{more}. Data "
-        "written under the id can be read with one of them only: find out which, register the other anew, and end its record "
-        f"with a tombstone (key {key}, no value) before this registry is started again"
+        "written under the id can be read with one of them only: find out which, register the other anew, and end its "
+        f"record with a tombstone (key {key}, no value) before this registry is started again"
     )
