@@ -173,7 +173,7 @@ class _Targets:
         for step, inner in _inner_schemas(members):
             if isinstance(inner, dict):
                 resource = Resource.from_contents(inner, default_specification=DRAFT7)
-                self.waiting.append((inner, resolver.in_subresource(resource), f"{path}/{step}"))
+                self.waiting.append((cast(Json, inner), resolver.in_subresource(resource), f"{path}/{step}"))
 
     def follow(self, members: dict[str, Json], ref: str, resolver: Any, path: str) -> None:
         try:
