@@ -88,27 +88,31 @@ class Together:
             self.leave(self._node.kill if "kill" in promise.needs else self._node.stop)
 
 
-@pytest.fixture(scope="module")
-def kept(real: Node, request: pytest.FixtureRequest) -> dict[str, Future[None]]:
-    """What becomes of the promises that were asked for, by name: tried side by side, each in a thread.
+def side_by_side(node: Node, test: str, request: pytest.FixtureRequest) -> dict[str, Future[None]]:
+    """What becomes of the promises that ``test`` was asked for, by name: each is tried in a thread.
 
-    First those that leave the broker alone, then those that have it stopped, then those that have it killed.
+    First those that leave the server alone, then those that have it stopped, then those that have it killed.
     """
     asked = {item.name for item in request.session.items if item.path == request.path}
-    wanted = [one for one in POSSIBLE if f"test_kafka[{one!r}]" in asked]
+    wanted = [one for one in POSSIBLE if f"{test}[{one!r}]" in asked]
     kept: dict[str, Future[None]] = {}
     for needs in ((), ("restart",), ("kill",)):
         promises = [one for one in wanted if one.needs == frozenset(needs)]
-        shared = Together(real, len(promises))
+        shared = Together(node, len(promises))
         with ThreadPoolExecutor(max(len(promises), 1) if needs else AT_ONCE) as threads:
             kept |= {one.name: threads.submit(shared.check, one) for one in promises}
     return kept
 
 
+@pytest.fixture(scope="module")
+def kept_by_one(real: Node, request: pytest.FixtureRequest) -> dict[str, Future[None]]:
+    return side_by_side(real, "test_kafka", request)
+
+
 @pytest.mark.timeout(900)  # the first waits for them all
 @pytest.mark.parametrize("promise", POSSIBLE, ids=repr)
-def test_kafka(kept: dict[str, Future[None]], promise: Promise) -> None:
-    kept[promise.name].result()
+def test_kafka(kept_by_one: dict[str, Future[None]], promise: Promise) -> None:
+    kept_by_one[promise.name].result()
 
 
 class OneByOne:
@@ -132,11 +136,16 @@ class OneByOne:
             node.start()
 
 
-@pytest.mark.slow  # the same on three brokers, with three replicas of everything
-@pytest.mark.timeout(900)  # some start all three again, several times
+@pytest.fixture(scope="module")
+def kept_by_three(cluster: RealKafka, request: pytest.FixtureRequest) -> dict[str, Future[None]]:
+    return side_by_side(OneByOne(cluster), "test_cluster", request)
+
+
+@pytest.mark.slow  # the same on three brokers, with three replicas of everything: they keep both cores busy
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("promise", [one for one in POSSIBLE if one.name not in OF_ONE_BROKER], ids=repr)
-def test_cluster(cluster: RealKafka, promise: Promise) -> None:
-    promise.check(on(OneByOne(cluster)), patience_seconds=3 * PATIENCE_SECONDS)
+def test_cluster(kept_by_three: dict[str, Future[None]], promise: Promise) -> None:
+    kept_by_three[promise.name].result()
 
 
 @pytest.mark.slow
