@@ -50,6 +50,7 @@ _logger = logging.getLogger("schema_registry.http")
 
 KEPT_BODIES = 4096
 _READS = ("GET", "HEAD")
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 _OPEN = frozenset({b"/health/live", b"/health/ready"})
 """Asked by what has no password."""
 _CHALLENGES = ((b"www-authenticate", b'Basic realm="schema registry"'), (b"www-authenticate", b"Bearer"))
@@ -139,16 +140,18 @@ class RegistryApp:
         except Exception:
             _logger.exception("%s %s", request.method, scope["path"])
             status, body = 500, error_body(500, "Internal Server Error: the server's log says more")
-        self.answered[request.method, request.endpoint, status] += 1
+        method = request.method if request.method in _METHODS else "other"
+        self.answered[method, request.endpoint, status] += 1
         await answer(send, status, body, request.type, request.headers, is_head=request.method == "HEAD")
 
     async def _answer(self, request: Request) -> tuple[int, bytes]:
         if self._auth is not None:
             request.access = await self._access(request)
         registry = self.registry
-        if registry.generation != self._kept_of:
+        generation = registry.generation if registry.is_ready else -1
+        if generation != self._kept_of:
             self._kept.clear()
-            self._kept_of = registry.generation
+            self._kept_of = generation
         kept = self._kept.get((request.path, request.query))
         if kept is not None and request.method in _READS:
             request.endpoint = self._by_id.endpoint.path
@@ -158,7 +161,7 @@ class RegistryApp:
         if operation is None:
             return await self._route(request)
         status, body = await self.run(operation, request, parts)
-        if operation is self._by_id and self._kept_of == registry.generation and len(self._kept) < KEPT_BODIES:
+        if operation is self._by_id and registry.generation == self._kept_of and len(self._kept) < KEPT_BODIES:
             self._kept[request.path, request.query] = body
         return status, body
 
@@ -182,7 +185,7 @@ class RegistryApp:
         try:
             await self._router(scope, request.receive, _no_send)
         except HTTPException as error:
-            allowed = (error.headers or {}).get("Allow", "")
+            allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
             headers = ((b"allow", allowed.encode()),) if allowed else ()
             if request.method == "OPTIONS" and allowed:
                 request.headers = headers

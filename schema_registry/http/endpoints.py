@@ -71,6 +71,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     content_type: bytes = b""
     """Empty: one of Confluent's, as the request likes."""
     writes: bool = False
+    parses: bool = False
+    """Parses the schema of its body while its caller waits: subject first, request last among the arguments."""
 
 
 def _(name: str, kind: Kind = "flag") -> Query:
@@ -134,7 +136,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     _endpoint(
         "POST /subjects/{subject}", "lookup", "which version is this schema?", "subject", "body",
-        body=SchemaRequest, answers=Schema, query=(_("normalize"), _("format", "text"), _("deleted")),
+        body=SchemaRequest, answers=Schema, query=(_("normalize"), _("format", "text"), _("deleted")), parses=True,
     ),
     _endpoint(
         "DELETE /subjects/{subject}", "delete_subject", "take a subject away; its versions", "subject",
@@ -176,11 +178,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _endpoint(
         f"POST {_CHECK}/{{version}}", "check", "may this schema be registered, as for one version?",
         "subject", "version", "body", body=SchemaRequest, answers=CompatibilityAnswer,
-        query=(_("normalize"), _("verbose")),
+        query=(_("normalize"), _("verbose")), parses=True,
     ),
     _endpoint(
         f"POST {_CHECK}", "check", "may this schema be registered?", "subject", None, "body",
-        body=SchemaRequest, answers=CompatibilityAnswer, query=(_("normalize"), _("verbose")),
+        body=SchemaRequest, answers=CompatibilityAnswer, query=(_("normalize"), _("verbose")), parses=True,
     ),
     # config and mode
     _endpoint("GET /config", "config", "the configuration of all subjects", answers=Config),

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from eventbus import EventBus
 from eventbus.errors import ConfigError
-from schema_registry import Registry
 from schema_registry.entities import SchemaRequest
 from schema_registry.http import Access, Credentials, RegistryApp, Users, create_app
 from schema_registry.http.auth import credentials_of
 from tests.schema_registry.http.asgi import ask
+from tests.schema_registry.http.opening import opened
 
 SCHEMA = {"schema": '"int"'}
 DIGEST = "sha256:" + "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"  # of "secret"
@@ -22,12 +20,6 @@ DIGEST = "sha256:" + "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf5
 
 def basic(user: str, password: str) -> dict[str, str]:
     return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
-
-
-@pytest.fixture
-async def registry() -> AsyncIterator[Registry]:
-    async with EventBus("memory://") as bus, Registry(bus) as registry:
-        yield registry
 
 
 USERS = Users({"alice": "secret", "bob": DIGEST, "": "empty"}, tokens=["t0ken", "reads"], readers={"bob", "reads"})
@@ -111,36 +103,39 @@ def test_a_reader_nobody_knows() -> None:
         ("GET", "/associations/resources/-/t"), ("PATCH", "/subjects"), ("GET", "/health/live/more"),
     ],
 )  # fmt: skip
-async def test_a_stranger_learns_nothing(registry: Registry, method: str, target: str) -> None:
-    app = create_app(registry, auth=USERS)
-    await registry.register("s", _request())
-    await ask(app, "GET", "/schemas/ids/1", headers=basic("alice", "secret"))  # its body is kept from now on
-    for headers in ({}, basic("alice", "wrong"), basic("mallory", "secret"), {"Authorization": "Bearer wrong"}):
-        answer = await ask(app, method, target, SCHEMA, headers)
-        assert answer.status == 401 and answer.headers["www-authenticate"]
-        if method != "HEAD":
-            assert answer.json == {"error_code": 401, "message": "Unauthorized"}
-    assert registry.subjects() == ["s"]
+async def test_a_stranger_learns_nothing(method: str, target: str) -> None:
+    async with opened() as registry:
+        app = create_app(registry, auth=USERS)
+        await registry.register("s", _request())
+        await ask(app, "GET", "/schemas/ids/1", headers=basic("alice", "secret"))  # its body is kept from now on
+        for headers in ({}, basic("alice", "wrong"), basic("mallory", "secret"), {"Authorization": "Bearer wrong"}):
+            answer = await ask(app, method, target, SCHEMA, headers)
+            assert answer.status == 401 and answer.headers["www-authenticate"]
+            if method != "HEAD":
+                assert answer.json == {"error_code": 401, "message": "Unauthorized"}
+        assert registry.subjects() == ["s"]
 
 
 @pytest.mark.parametrize("target", ["/health/live", "/health/ready"])
-async def test_health_is_for_everybody(registry: Registry, target: str) -> None:
-    assert (await ask(create_app(registry, auth=USERS), "GET", target)).status == 200
+async def test_health_is_for_everybody(target: str) -> None:
+    async with opened() as registry:
+        assert (await ask(create_app(registry, auth=USERS), "GET", target)).status == 200
 
 
-async def test_a_reader_reads_and_asks_and_writes_nothing(registry: Registry) -> None:
-    app = create_app(registry, auth={"alice": "secret"})
-    reads = create_app(registry, auth=USERS)
-    writer, reader = basic("alice", "secret"), basic("bob", "secret")
-    assert (await ask(app, "POST", "/subjects/s/versions", SCHEMA, writer)).status == 200
-    assert (await ask(reads, "POST", "/subjects/s", SCHEMA, reader)).status == 200
-    assert (await ask(reads, "GET", "/schemas/ids/1", headers=reader)).status == 200
-    check = await ask(reads, "POST", "/compatibility/subjects/s/versions/latest", SCHEMA, reader)
-    assert check.status == 200
-    for method, target, body in WRITES:
-        answer = await ask(reads, method, target, body, reader)
-        assert answer.error == (403, 40301), target
-    assert registry.subjects(deleted=True) == ["s"]
+async def test_a_reader_reads_and_asks_and_writes_nothing() -> None:
+    async with opened() as registry:
+        app = create_app(registry, auth={"alice": "secret"})
+        reads = create_app(registry, auth=USERS)
+        writer, reader = basic("alice", "secret"), basic("bob", "secret")
+        assert (await ask(app, "POST", "/subjects/s/versions", SCHEMA, writer)).status == 200
+        assert (await ask(reads, "POST", "/subjects/s", SCHEMA, reader)).status == 200
+        assert (await ask(reads, "GET", "/schemas/ids/1", headers=reader)).status == 200
+        check = await ask(reads, "POST", "/compatibility/subjects/s/versions/latest", SCHEMA, reader)
+        assert check.status == 200
+        for method, target, body in WRITES:
+            answer = await ask(reads, method, target, body, reader)
+            assert answer.error == (403, 40301), target
+        assert registry.subjects(deleted=True) == ["s"]
 
 
 WRITES = [
@@ -162,27 +157,29 @@ WRITES = [
 ]
 
 
-async def test_a_registry_that_is_read_only(registry: Registry) -> None:
-    app = create_app(registry, read_only=True)
-    await registry.register("s", _request())
-    for method, target, body in WRITES:
-        assert (await ask(app, method, target, body)).error == (422, 42205), target
-    assert (await ask(app, "POST", "/subjects/s", SCHEMA)).status == 200
-    assert (await ask(app, "GET", "/subjects")).json == ["s"]
+async def test_a_registry_that_is_read_only() -> None:
+    async with opened() as registry:
+        app = create_app(registry, read_only=True)
+        await registry.register("s", _request())
+        for method, target, body in WRITES:
+            assert (await ask(app, method, target, body)).error == (422, 42205), target
+        assert (await ask(app, "POST", "/subjects/s", SCHEMA)).status == 200
+        assert (await ask(app, "GET", "/subjects")).json == ["s"]
 
 
-async def test_a_function_decides(registry: Registry) -> None:
-    asked: list[Credentials] = []
+async def test_a_function_decides() -> None:
+    async with opened() as registry:
+        asked: list[Credentials] = []
 
-    async def decide(credentials: Credentials) -> Access:
-        asked.append(credentials)
-        return Access.READ if credentials.secret == "good" else Access.NONE
+        async def decide(credentials: Credentials) -> Access:
+            asked.append(credentials)
+            return Access.READ if credentials.secret == "good" else Access.NONE
 
-    app: RegistryApp = create_app(registry, auth=decide)
-    assert (await ask(app, "GET", "/subjects", headers={"Authorization": "Bearer good"})).status == 200
-    assert (await ask(app, "GET", "/subjects", headers={"Authorization": "Bearer bad"})).status == 401
-    assert (await ask(app, "GET", "/subjects")).status == 401
-    assert [credentials.secret for credentials in asked] == ["good", "bad"]
+        app: RegistryApp = create_app(registry, auth=decide)
+        assert (await ask(app, "GET", "/subjects", headers={"Authorization": "Bearer good"})).status == 200
+        assert (await ask(app, "GET", "/subjects", headers={"Authorization": "Bearer bad"})).status == 401
+        assert (await ask(app, "GET", "/subjects")).status == 401
+        assert [credentials.secret for credentials in asked] == ["good", "bad"]
 
 
 def _request() -> SchemaRequest:

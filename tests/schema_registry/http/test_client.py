@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +25,7 @@ class Clock:
         self.slept = 0.0
 
     def monotonic(self) -> float:
-        return time.monotonic() + self.slept
+        return 1000 + self.slept
 
     def sleep(self, seconds: float) -> None:
         self.slept += seconds

@@ -17,6 +17,7 @@ from tests.schema_registry.http.asgi import Answer
 FOLDER = Path(__file__).with_name("stories")
 
 _CHOICE = re.compile(r"<([^<>]*\|[^<>]*)>")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HEADER = re.compile(r"(?: \|(?: |$))")
 
 
@@ -68,13 +69,12 @@ def shown(answer: Answer) -> str:
         and isinstance(answer.json, dict)
         and set(answer.json) == {"error_code", "message"}
     ):
-        text = f"{answer.json['error_code']} {answer.json['message']}".replace("\n", "\\n")
-    elif text and "\n" in text:
-        text = json.dumps(text)
+        text = f"{answer.json['error_code']} {answer.json['message']}"
     special = [f"{name}: {answer.headers[name]}" for name in ("allow",) if name in answer.headers]
     kind = answer.headers.get("content-type", "")
     if kind and kind != "application/vnd.schemaregistry.v1+json":
         special.append(kind)
+    text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
     return " ".join(filter(None, [str(answer.status), text, *(f"[{each}]" for each in special)]))
 
 
