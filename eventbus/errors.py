@@ -6,6 +6,7 @@ this side has something to say. Messages say what happened, where, and how to fi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import ClassVar
 
@@ -354,6 +355,20 @@ class ConfigError(EventBusError):
 
 class SerializationError(EventBusError):
     """A value cannot be turned into bytes, or bytes into the declared type; the message says where."""
+
+
+class SchemaNotReady(SerializationError):
+    """`send_nowait` cannot wait for a schema to be registered. ``fetch`` does, where waiting does no harm."""
+
+    def __init__(self, message: str, fetch: Callable[[], None]) -> None:
+        super().__init__(message)
+        self.fetch = fetch
+
+
+class SchemaUnavailable(EventBusError):
+    """The schema registry did not answer, and what is asked of it is not here yet: try again later."""
+
+    retriable = True
 
 
 class BufferExhausted(EventBusError):

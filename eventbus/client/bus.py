@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from types import TracebackType
@@ -21,7 +21,7 @@ from eventbus.client.admin import Admin
 from eventbus.client.blocked_loop import watch_loop
 from eventbus.client.config import bus_settings, consumer_settings
 from eventbus.client.consumer import Consumer
-from eventbus.client.declarations import Declarations
+from eventbus.client.declarations import Declarations, Part
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.runner import Runner, inside_handler
@@ -32,6 +32,7 @@ from eventbus.client.metrics import BusMetrics, bus_metrics
 from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
 from eventbus.client.rebalance import Listener, RebalanceListener
+from eventbus.client.schema_uses import SchemaUse, prepare, uses_of, uses_of_types
 from eventbus.client.sending import Sending
 from eventbus.client.signals import hear_signals
 from eventbus.client.single_error import SingleError, passing_on
@@ -40,7 +41,7 @@ from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transaction, Transactions
 from eventbus.errors import ConfigError, HandlerError, StoppedBySignal
 from eventbus.types import TopicPartition
-from serdes import Serde
+from serdes import Others, SchemaSerde, Serde
 
 if TYPE_CHECKING:
     from eventbus.client.blocking import BlockingBus
@@ -55,7 +56,8 @@ class EventBus(Declarations, Sending):
     Keywords: the log's settings (``fsync``, ``auto_create_topics``, ``num_partitions``, ...), the defaults of this
     bus's producers and consumers (``acks``, ``linger_ms``, ``compression_type``, ``session_timeout_ms``, ...), and what
     a Kafka's clients are told (``security_protocol``, ``client_rack``, ...), which other logs pass over, as ``kafka://``
-    does with ``fsync`` and the like: one program runs on all of them. ``serdes`` maps types to serdes of your own,
+    does with ``fsync`` and the like: one program runs on all of them. ``serde`` is what types without a byte format of
+    their own are written in: JSON by default, ``Avro("log")`` for one. ``serdes`` maps types to serdes of your own,
     ``clock`` gives milliseconds since the epoch, ``backend`` is a log opened by other means than a URL.
     ``middleware`` runs around every handler, outside of the handler's own, ``interceptors`` see what its producers
     send. ``drain_timeout_ms``: how long records at work may take to finish when the bus closes; then they are
@@ -73,6 +75,7 @@ class EventBus(Declarations, Sending):
         url: str = "file://./data",
         *,
         client_id: str = "eventbus",
+        serde: Serde | None = None,
         serdes: Mapping[type, Serde] | None = None,
         clock: Callable[[], int] = system_clock,
         backend: Backend | None = None,
@@ -92,7 +95,7 @@ class EventBus(Declarations, Sending):
         settings = bus_settings(config, client_id)
         self.url = url
         self._clock = clock
-        self._serdes: dict[type, Serde] = dict(serdes or {})
+        self._serdes: dict[type, Serde] = {**({} if serde is None else {Others: serde}), **(serdes or {})}
         self._producer_config = settings.producers
         self._consumer_config = {"client_id": client_id, **settings.consumers}
         self._backend = open_backend(url, settings.log, clock) if backend is None else backend
@@ -106,6 +109,8 @@ class EventBus(Declarations, Sending):
         """While it runs."""
         self._transactions = Transactions(self.new_producer, self._backend.timers)
         self._runners: list[Runner] = []
+        self._started: list[Part] = []
+        """Parts that are to be closed."""
         self._tasks: anyio.abc.TaskGroup | None = None
         self._is_starting = False
         self._stack: AsyncExitStack | None = None
@@ -218,6 +223,7 @@ class EventBus(Declarations, Sending):
             )  # fmt: skip
             stack.push_async_exit(passing_on(self._drain_tasks))
             self._tasks.start_soon(self._backend.run)
+            await self._start_parts(members)
             for handler, group in members:
                 await self._start_handler(handler, group, producers)
             self._health = HealthWatch(
@@ -229,6 +235,21 @@ class EventBus(Declarations, Sending):
             if members:
                 self._tasks.start_soon(self._health.run)
             self._stack = stack.pop_all()
+
+    async def _start_parts(self, members: Sequence[tuple[Handler[Any, Any], str]]) -> None:
+        """What lives with the bus, then the schemas of all that is declared."""
+        uses = uses_of(members, self._functions, self._serdes)
+        serdes = [*self._serdes.values(), *(use.serde for use in uses)]
+        sources = (serde.source for serde in serdes if isinstance(serde, SchemaSerde))
+        for part in (*self._parts, *sources):
+            if isinstance(part, Part) and all(one is not part for one in self._started):
+                self._started.append(part)
+                await part.start(self)
+        await prepare(uses)
+
+    async def _close_parts(self) -> None:
+        while self._started:
+            await self._started.pop().aclose()
 
     async def close(self) -> None:
         """Finish the records at work, within ``drain_timeout_ms``, store what was sent, commit, and close the log.
@@ -287,8 +308,11 @@ class EventBus(Declarations, Sending):
                     # Cancelled. A plain function may be at work in its thread: what it returns needs its producer.
                     self._tasks.cancel_scope.cancel()
                     await self._until_all_have_left()
-                if self._producers is not None:
-                    await self._producers.aclose()
+                try:
+                    await self._close_parts()
+                finally:
+                    if self._producers is not None:
+                        await self._producers.aclose()
             if self._tasks is not None:
                 self._tasks.cancel_scope.cancel()
 
@@ -425,6 +449,18 @@ class EventBus(Declarations, Sending):
             one = self._open_producers(function.__name__).of(function)
             await one.send(spec.topic, value, key=spec.key(value) if spec.key else None)
 
+    async def prepare(self, topic: str, *types: Any, key: Any = None) -> None:
+        """Have the schemas of these types registered, or looked up, for ``topic``: then `send_nowait` takes them.
+
+        What is declared is prepared at start. Raises ConfigError for what the registry refuses, SchemaUnavailable.
+        """
+        self._running("prepare")
+        await prepare(uses_of_types(topic, types, key, self._serdes))
+
+    def schema_uses(self) -> list[SchemaUse]:
+        """The types that are declared to be read and written, with their serdes; asks nobody."""
+        return uses_of([(one, self.group_of(one)) for one in self._handlers], self._functions, self._serdes)
+
     # clients ---------------------------------------------------------------------------------------------------------
 
     def new_producer(self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Any) -> Producer:
@@ -481,6 +517,10 @@ class EventBus(Declarations, Sending):
             serdes=self._serdes,
             interceptors=tuple(interceptors),
         )
+
+    def start_soon(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run a task of a `Part`, until the bus closes. What it raises ends the bus."""
+        self._running("start_soon").start_soon(function)
 
     def _running(self, what: str) -> anyio.abc.TaskGroup:
         if self._tasks is None:

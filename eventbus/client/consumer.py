@@ -25,6 +25,7 @@ from eventbus.client.commits import BackgroundCommits, OnCommit, Spawn
 from eventbus.client.interceptors import ConsumerInterceptor, passed_through, tell_all
 from eventbus.client.reading import ConsumerRecords, Decoding, Prefetched, partition_of
 from eventbus.client.rebalance import Listener, RebalanceListener, tell
+from eventbus.client.schemas import all_fetched
 from eventbus.client.threads import Home
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import (
@@ -288,7 +289,8 @@ class Consumer:
 
         Raises CorruptRecord, OffsetOutOfRange and NoCommittedOffset (``start="none"``), FencedInstanceId, and
         SerializationError. The last one comes alone: readable records before it are returned first, the next `poll`
-        raises it and the position is past the record.
+        raises it and the position is past the record. SchemaUnavailable when a schema registry has to be asked and
+        does not answer: nothing is passed over, poll again.
         """
         if max_records < 1:
             raise ConfigError(f"max_records={max_records}: at least 1, or nothing is ever read")
@@ -299,6 +301,9 @@ class Consumer:
                 await self._fetch(timeout_ms)
             elif self._consumer.polled():
                 await self._fetch(0)  # the group waits; of what is here some may go
+            if self._ahead.unchecked:
+                await all_fetched(self._ahead.needed)
+                self._ahead.unchecked = False
         records = self._ahead.take(max_records)
         if self._on_consume and records:
             records = passed_through(records, self._on_consume)
@@ -308,11 +313,18 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        if not self._ahead or self._config.enable_auto_commit or self._on_consume or self._consumer.polled():
+        ahead = self._ahead
+        if (
+            not ahead
+            or ahead.unchecked
+            or self._config.enable_auto_commit
+            or self._on_consume
+            or self._consumer.polled()
+        ):
             while not (records := await self.poll(1_000, 1)):
                 pass
             return records[0]
-        return self._ahead.take(1)[0]
+        return ahead.take(1)[0]
 
     async def until_end(self) -> AsyncGenerator[ConsumerRecord]:
         """What is there now, from the positions on: ``async for record in consumer.until_end():`` fills a table.

@@ -7,18 +7,34 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
 from eventbus.broker import TopicSpec
 from eventbus.client.admin import as_text
-from eventbus.client.handling.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, producer
+from eventbus.client.handling.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, marking
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.errors import ConfigError
 
+if TYPE_CHECKING:
+    from eventbus.client.bus import EventBus
+
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+@runtime_checkable
+class Part(Protocol):
+    """Something that lives as long as a bus runs: a schema registry in its log, say."""
+
+    async def start(self, bus: EventBus) -> None:
+        """The bus sends and reads by now; its handlers do not run yet. What this raises ends the start."""
+        ...
+
+    async def aclose(self) -> None:
+        """No handler runs any more; the bus still sends and reads."""
+        ...
 
 
 class Declarations(ABC):
@@ -30,6 +46,7 @@ class Declarations(ABC):
         self._functions: list[ProducerFunction[Any, Any]] = []
         self._topics: dict[str, TopicSpec] = {}
         self._temporary: set[str] = set()
+        self._parts: list[Part] = []
 
     @property
     @abstractmethod
@@ -86,7 +103,7 @@ class Declarations(ABC):
         **config: Any,
     ) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
         """Decorate a function whose result is published to ``topic``; see `eventbus.producer`."""
-        mark = producer(topic, key=key, partitioner=partitioner, **config)
+        mark = marking(topic, key, partitioner, config, calling_frame())
 
         def register(function: Callable[P, R]) -> ProducerFunction[P, R]:
             marked = mark(function)
@@ -96,7 +113,7 @@ class Declarations(ABC):
         return register
 
     def include(self, *items: Any) -> None:
-        """Add functions marked with the free ``@consumer`` / ``@producer``, or all of a module's."""
+        """Add functions marked with the free ``@consumer`` / ``@producer``, or all of a module's; or a `Part`."""
         for item in items:
             if isinstance(item, ModuleType):
                 values: list[Any] = list(vars(item).values())
@@ -113,8 +130,16 @@ class Declarations(ABC):
             self._add_handler(cast("Handler[..., Any]", item))
         elif isinstance(item, ProducerFunction):
             self._add_function(cast("ProducerFunction[..., Any]", item))
+        elif isinstance(item, Part):
+            self._add_part(item)
         else:
             raise ConfigError(f"{item!r} is not marked: decorate it with @consumer or @producer from eventbus")
+
+    def _add_part(self, part: Part) -> None:
+        if self.is_running:
+            raise ConfigError(f"{part!r}: include parts before the bus starts")
+        if all(one is not part for one in self._parts):
+            self._parts.append(part)
 
     def _add_handler(self, handler: Handler[Any, Any]) -> None:
         if self.is_running:

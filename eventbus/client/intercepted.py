@@ -10,9 +10,11 @@ from eventbus.backends.delivery import Delivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord, passed_through, tell_all
 from eventbus.client.last_words import LastWords
-from eventbus.client.producer import Producer, pack_headers
+from eventbus.client.packing import pack_headers
+from eventbus.client.producer import Producer
+from eventbus.client.schemas import fetched
 from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions
-from eventbus.errors import BufferExhausted, EventBusError
+from eventbus.errors import BufferExhausted, EventBusError, SchemaNotReady
 from eventbus.types import RecordMetadata
 from serdes import Serde
 
@@ -68,7 +70,7 @@ class InterceptedProducer(Producer):
                 partition_key=record.partition_key,
                 timestamp_ms=record.timestamp_ms,
             )
-        except BufferExhausted:
+        except (BufferExhausted, SchemaNotReady):
             raise
         except EventBusError as error:
             self._tell(None, error)
@@ -76,9 +78,20 @@ class InterceptedProducer(Producer):
         delivery.add_callback(self._tell)
         return delivery
 
+    async def _accept_with_schema(self, record: ProducerRecord) -> Delivery:
+        while True:
+            try:
+                return self._accept(record)
+            except SchemaNotReady as error:
+                try:
+                    await fetched(error)
+                except EventBusError as problem:
+                    self._tell(None, problem)
+                    raise
+
     async def _accept_with_room(self, record: ProducerRecord) -> Delivery:
         try:
-            return self._accept(record)
+            return await self._accept_with_schema(record)
         except BufferExhausted:
             pass
         try:
@@ -92,7 +105,7 @@ class InterceptedProducer(Producer):
         on_delivery = options.pop("on_delivery", None)
         try:
             delivery = self._accept(self._shown(topic, value, **options))
-        except BufferExhausted as error:
+        except (BufferExhausted, SchemaNotReady) as error:
             self._tell(None, error)
             raise
         if on_delivery is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Protocol, cast
@@ -16,7 +17,9 @@ from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.last_words import LastWords
 from eventbus.client.look_ups import LookUps, Unplaced
+from eventbus.client.packing import pack_headers, packer_of, unnamed
 from eventbus.client.partitioner import Partitioner, make_partitioner
+from eventbus.client.schemas import fetched
 from eventbus.client.sending import HeadersLike
 from eventbus.client.threads import Home
 from eventbus.client.transaction import OwnProducer, Transaction
@@ -24,11 +27,12 @@ from eventbus.errors import (
     BufferExhausted,
     ConfigError,
     RequestTimedOut,
+    SchemaNotReady,
     SerializationError,
     UnknownTopicOrPartition,
 )
-from eventbus.types import GroupMetadata, Header, Headers, OffsetAndMetadata, RecordMetadata, TopicPartition
-from serdes import Encode, Serde, encoder_for
+from eventbus.types import GroupMetadata, OffsetAndMetadata, RecordMetadata, TopicPartition
+from serdes import Encode, SchemaNeeded, Serde
 
 logger = logging.getLogger("eventbus.producer")
 
@@ -53,7 +57,10 @@ _SLICE = 1_000
 class _Topic:
     """What a producer remembers of a topic: so that a send looks things up once."""
 
-    __slots__ = ("adders", "appenders", "count", "encoders", "name", "partitioner", "partitions", "senders")
+    __slots__ = (
+        "adders", "appenders", "count", "encoders", "has_named", "key_encoders", "name", "partitioner", "partitions",
+        "senders",
+    )  # fmt: skip
 
     def __init__(self, name: str, count: int, partitioner: Partitioner, backend: BackendProducer) -> None:
         self.name = name
@@ -65,6 +72,9 @@ class _Topic:
         self.senders: list[Send] = [backend.sender(name, partition) for partition in range(count)]
         self.adders: list[Add] = [backend.adder(name, partition) for partition in range(count)]
         self.encoders: dict[type, Encode] = {}
+        self.key_encoders: dict[type, Encode] = {}
+        self.has_named = False
+        """Some encode to `Named` bytes: the schema's name goes into a header."""
 
     def choose(self, key: bytes | None, value: Any, data: bytes | None) -> int:
         """The partition of a record, remembered by its key."""
@@ -135,12 +145,20 @@ class Producer:
         elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS:
             raise _no_time(timestamp_ms)
         entry = self._topics.get(topic) or self._topic(topic)
-        if entry is None:
-            record = self._unplaced(topic, value, key, headers, partition, partition_key, timestamp_ms)
-            return self._send_when_known(topic, record)
-        data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
-        if key is not None and type(key) is not bytes:
-            key = self._bytes_of(entry, key, "key")
+        try:
+            if entry is None:
+                record = self._unplaced(topic, value, key, headers, partition, partition_key, timestamp_ms)
+                return self._send_when_known(topic, record)
+            data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
+            if key is not None and type(key) is not bytes:
+                key = self._bytes_of(entry, key, "key")
+        except SchemaNotReady as error:
+            send = partial(self.send, topic, value, key=key, headers=headers, partition=partition,
+                           partition_key=partition_key, timestamp_ms=timestamp_ms)  # fmt: skip
+            return self._send_when_ready(error, send)
+        packed = pack_headers(headers) if headers else ()
+        if entry.has_named:
+            key, data, packed = unnamed(key, data, packed)
         if partition is None:
             chosen_by = key if partition_key is None else self._bytes_of(entry, partition_key, "partition_key")
             partition = entry.partitions.get(chosen_by)
@@ -148,7 +166,6 @@ class Producer:
                 partition = entry.choose(chosen_by, value, data)
         elif not 0 <= partition < entry.count:
             raise self._no_such_partition(entry, partition)
-        packed = pack_headers(headers) if headers else ()
         # The coroutine itself, not one more around it: an awaited publish costs 5 us, a coroutine a quarter of one.
         return entry.senders[partition](key, data, packed, timestamp_ms)
 
@@ -186,6 +203,9 @@ class Producer:
         data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
         if key is not None and type(key) is not bytes:
             key = self._bytes_of(entry, key, "key")
+        packed = pack_headers(headers) if headers else ()
+        if entry.has_named:
+            key, data, packed = unnamed(key, data, packed)
         if partition is None:
             chosen_by = key if partition_key is None else self._bytes_of(entry, partition_key, "partition_key")
             partition = entry.partitions.get(chosen_by)
@@ -193,7 +213,6 @@ class Producer:
                 partition = entry.choose(chosen_by, value, data)
         elif not 0 <= partition < entry.count:
             raise self._no_such_partition(entry, partition)
-        packed = pack_headers(headers) if headers else ()
         delivery = entry.appenders[partition](key, data, packed, timestamp_ms)
         if on_delivery is not None:
             delivery.add_callback(on_delivery)
@@ -216,7 +235,7 @@ class Producer:
         """
         self._home.check("send_many")
         entry = self._topics.get(topic) or self._topic(topic) or await self._topic_when_known(topic)
-        packed = pack_headers(headers) if headers else ()
+        given = packed = pack_headers(headers) if headers else ()
         if timestamp_ms is not None and (type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS):
             raise _no_time(timestamp_ms)
         now_ms = self._clock() if timestamp_ms is None else timestamp_ms
@@ -224,11 +243,16 @@ class Producer:
         latest: dict[int, BatchDelivery] = {}
         key_bytes = None
         for number, value in enumerate(values, 1):
-            data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
-            if key is not None:
-                key_bytes = key(value)
-                if type(key_bytes) is not bytes:
-                    key_bytes = self._bytes_of(entry, key_bytes, "key")
+            try:
+                data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
+                if key is not None:
+                    key_bytes = key(value)
+                    if type(key_bytes) is not bytes:
+                        key_bytes = self._bytes_of(entry, key_bytes, "key")
+            except SchemaNotReady as error:
+                data, key_bytes = await self._bytes_when_ready(error, entry, value, key)
+            if entry.has_named:
+                key_bytes, data, packed = unnamed(key_bytes, data, given)
             partition = entry.partitions.get(key_bytes)
             if partition is None:
                 partition = entry.choose(key_bytes, value, data)
@@ -266,17 +290,10 @@ class Producer:
         entry = self._nowhere
         if entry is None or entry.name != topic:
             entry = self._nowhere = _Topic(topic, 0, make_partitioner("murmur2", topic, 1), self._backend)
-        key_bytes = self._bytes_of(entry, key, "key")
+        key_bytes, data = self._bytes_of(entry, key, "key"), self._bytes_of(entry, value, "value")
+        key_bytes, data, packed = unnamed(key_bytes, data, pack_headers(headers) if headers else ())
         chosen_by = key_bytes if partition_key is None else self._bytes_of(entry, partition_key, "partition_key")
-        return Unplaced(
-            value,
-            self._bytes_of(entry, value, "value"),
-            key_bytes,
-            pack_headers(headers) if headers else (),
-            partition,
-            chosen_by,
-            timestamp_ms,
-        )
+        return Unplaced(value, data, key_bytes, packed, partition, chosen_by, timestamp_ms)
 
     def _place(self, entry: _Topic, record: Unplaced) -> int:
         """Its partition, now that the topic is known."""
@@ -385,16 +402,42 @@ class Producer:
         if value is None:
             return None
         kind = cast("type[Any]", type(value))
-        encode = entry.encoders.get(kind)
-        if encode is None:
-            encode = entry.encoders[kind] = encoder_for(kind, entry.name, self._serdes)
+        encoders = entry.encoders if what == "value" else entry.key_encoders
+        encode = encoders.get(kind)
         try:
+            if encode is None:
+                encode, is_named = packer_of(kind, entry.name, self._serdes, is_key=what != "value")
+                encoders[kind] = encode
+                entry.has_named = entry.has_named or is_named
             return encode(value)
+        except SchemaNeeded as needed:
+            raise SchemaNotReady(
+                f"the {what} of a record for topic {entry.name!r} cannot be written yet: {needed}. Declare it (the "
+                "return type of a @producer), `await bus.prepare(topic, Type)`, or send it with `await bus.send(...)`",
+                needed.fetch,
+            ) from None
         except Exception as error:
             raise SerializationError(
                 f"the {what} of a record for topic {entry.name!r} cannot be written: {error} "
                 f"({what} is {type(value).__name__}: {value!r:.120})"
             ) from error
+
+    async def _send_when_ready(
+        self, error: SchemaNotReady, send: Callable[[], Awaitable[RecordMetadata]]
+    ) -> RecordMetadata:
+        """A schema is registered at its first record, in a worker thread: the loop does not wait for a registry."""
+        await fetched(error)
+        return await send()
+
+    async def _bytes_when_ready(
+        self, error: SchemaNotReady, entry: _Topic, value: Any, key: Callable[[Any], Any] | None
+    ) -> tuple[bytes | None, bytes | None]:
+        while True:
+            await fetched(error)
+            try:
+                return self._bytes_of(entry, value, "value"), key and self._bytes_of(entry, key(value), "key")
+            except SchemaNotReady as another:
+                error = another
 
     def _topic(self, topic: str) -> _Topic | None:
         """None: the log has to be asked first."""
@@ -476,21 +519,3 @@ def _no_time(timestamp_ms: Any) -> ConfigError:
         f"timestamp_ms={timestamp_ms!r}: whole milliseconds since the epoch, as int(time.time() * 1000); leave it out "
         "for now"
     )
-
-
-def pack_headers(headers: HeadersLike) -> Headers:
-    """Headers as stored: pairs in order; text becomes UTF-8. Raises ConfigError for anything else."""
-    pairs = cast("Iterable[Any]", headers.items() if isinstance(headers, Mapping) else headers)
-    packed: list[Header] = []
-    for pair in pairs:
-        if not isinstance(pair, (tuple, list)) or len(cast("tuple[Any, ...]", pair)) != 2:
-            raise ConfigError(f"headers: {pair!r} is no pair: {{'trace': b'1'}}, or [('trace', b'1'), ...]")
-        name, value = cast("tuple[Any, Any]", pair)
-        if not isinstance(name, str):
-            raise ConfigError(f"header names are text: {name!r} is {type(name).__name__}")
-        if isinstance(value, str):
-            value = value.encode()
-        elif value is not None and not isinstance(value, bytes):
-            raise ConfigError(f"header {name!r}: bytes, text or None, not {type(value).__name__}")
-        packed.append((name, value))
-    return tuple(packed)

@@ -16,8 +16,9 @@ from eventbus.client.intercepted import open_producer
 from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.last_words import LastWords
 from eventbus.client.producer import Producer
+from eventbus.client.schemas import fetched
 from eventbus.client.threads import Home
-from eventbus.errors import BufferExhausted
+from eventbus.errors import BufferExhausted, SchemaNotReady
 from serdes import Serde
 
 
@@ -46,18 +47,26 @@ class Producers:
         self._own: dict[int | None, Producer] = {}
         """By the identity of their partitioner; None: the bus's."""
         self._of_functions: dict[ProducerFunction[Any, Any], Producer] = {}
-        """Of those with settings of their own."""
+        """Of those with settings, or serdes, of their own."""
         self._open: list[Producer] = []
 
-    def open(self, config: Mapping[str, Any], interceptors: Sequence[ProducerInterceptor] = ()) -> Producer:
-        """One more producer. Raises ConfigError, also in another thread than the bus's, where a first send ends up."""
+    def open(
+        self,
+        config: Mapping[str, Any],
+        interceptors: Sequence[ProducerInterceptor] = (),
+        serdes: Mapping[type, Serde] | None = None,
+    ) -> Producer:
+        """One more producer. Raises ConfigError, also in another thread than the bus's, where a first send ends up.
+
+        ``serdes``: those that go before the bus's.
+        """
         self._home.check("sending")
         settings = producer_settings({**self._config, **config})
         one = open_producer(
             self._backend.producer(settings.config),
             settings,
             self._clock,
-            self._serdes,
+            {**self._serdes, **serdes} if serdes else self._serdes,
             self._open.remove,
             self.last_words,
             (*self._interceptors, *interceptors),
@@ -72,8 +81,8 @@ class Producers:
         return self._own.get(None) or self._with_partitioner(None)
 
     def of(self, function: ProducerFunction[Any, Any]) -> Producer:
-        """Whom a producer function sends with: one for all that have the same partitioner, and no other settings."""
-        if function.spec.config:
+        """Whom a producer function sends with: one for all of a partitioner with nothing else of their own."""
+        if function.spec.config or function.serdes:
             return self._of_functions.get(function) or self._of_its_own(function)
         partitioner = function.spec.partitioner
         return self._own.get(None if partitioner is None else id(partitioner)) or self._with_partitioner(partitioner)
@@ -84,7 +93,7 @@ class Producers:
         return one
 
     def _of_its_own(self, function: ProducerFunction[Any, Any]) -> Producer:
-        one = self._of_functions[function] = self.open(_config_of(function))
+        one = self._of_functions[function] = self.open(_config_of(function), serdes=function.serdes)
         return one
 
     def __len__(self) -> int:
@@ -100,7 +109,8 @@ class Producers:
                 "transaction_timeout_ms": handler.spec.transaction_timeout_ms,
                 "acks": "all",
                 "enable_idempotence": True,
-            }
+            },
+            serdes=None if handler.producer is None else handler.producer.serdes,
         )
 
     async def enqueue(self, function: ProducerFunction[Any, Any], value: Any) -> Delivery | None:
@@ -110,11 +120,14 @@ class Producers:
         spec = function.spec
         one = self.of(function)
         key = spec.key(value) if spec.key else None
-        try:
-            return one.send_nowait(spec.topic, value, key=key)
-        except BufferExhausted:
-            await one.wait_for_room()
-            return one.send_nowait(spec.topic, value, key=key)
+        while True:
+            try:
+                return one.send_nowait(spec.topic, value, key=key)
+            except BufferExhausted:
+                await one.wait_for_room()
+                return one.send_nowait(spec.topic, value, key=key)
+            except SchemaNotReady as error:
+                await fetched(error)
 
     async def flush(self) -> None:
         """Return when everything that was sent so far is stored or has failed."""

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from eventbus.errors import ConfigError, SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords, OffsetAndMetadata, TopicPartition
-from serdes import Decode, Serde, bind_decoder, serde_for
+from serdes import Decode, SchemaNeeded, SchemaSerde, Serde, bind_decoder, for_keys, serde_for
+from serdes.framing import with_prefix
 
 
 def partition_of(given: Any) -> TopicPartition:
@@ -47,17 +48,47 @@ class Decoding:
     """Keys and values as the types a consumer was asked to read."""
 
     def __init__(self, key: Any, value: Any, serdes: Mapping[type, Serde] | None) -> None:
-        self._key_serde = None if key is bytes else serde_for(key, serdes)
+        self._key_serde = None if key is bytes else for_keys(serde_for(key, serdes))
         self._value_serde = None if value is bytes else serde_for(value, serdes)
+        self._key_schemas = self._key_serde if isinstance(self._key_serde, SchemaSerde) else None
+        self._value_schemas = self._value_serde if isinstance(self._value_serde, SchemaSerde) else None
+        self.waits = self._key_schemas is not None or self._value_schemas is not None
+        """Schemas may have to be fetched first."""
         self._decoders: dict[tuple[str, bool], Decode] = {}
 
     def decode(self, record: ConsumerRecord) -> ConsumerRecord:
         """The record, with key and value read. Raises SerializationError."""
+        if self.waits:
+            self._take_names(record)
         if self._key_serde is not None and record.key is not None:
             record.key = self._decode(record, record.key, self._key_serde, True)
         if self._value_serde is not None and record.value is not None:
             record.value = self._decode(record, record.value, self._value_serde, False)
         return record
+
+    def _take_names(self, record: ConsumerRecord) -> None:
+        """Put what headers say of the schemas before key and value."""
+        key, value = self._key_schemas, self._value_schemas
+        if key is not None and key.header is not None and record.key is not None:
+            record.key = with_prefix(record.key, record.headers, key.header)
+        if value is not None and value.header is not None and record.value is not None:
+            record.value = with_prefix(record.value, record.headers, value.header)
+
+    def needed(self, chunk: FetchedRecords, start: int) -> SchemaNeeded | None:
+        """What has to be fetched before the records from ``start`` on can be decoded."""
+        found: SchemaNeeded | None = None
+        for serde, column in ((self._key_schemas, chunk.keys), (self._value_schemas, chunk.values)):
+            if serde is None or found is not None:
+                continue
+            values = column[start:]
+            if serde.header is not None and chunk.headers is not None:
+                headers = chunk.headers[start:]
+                values = [
+                    None if value is None else with_prefix(value, of_it, serde.header)
+                    for value, of_it in zip(values, headers, strict=True)
+                ]
+            found = serde.needed(chunk.topic, values)
+        return found
 
     def _decode(self, record: ConsumerRecord, data: bytes, serde: Serde, is_key: bool) -> Any:
         decode = self._decoders.get((record.topic, is_key))
@@ -99,6 +130,8 @@ class Prefetched:
         self._decoding = decoding
         self._chunks: deque[_Chunk] = deque()
         """Never holds one that is used up, so that the first one has a record to return."""
+        self.unchecked = False
+        """Some of it may need schemas that are not here: see `needed`."""
         self.returned: dict[TopicPartition, int] = {}
         """Next offset per partition after what `poll` has returned: what a commit stores, and nothing else."""
 
@@ -113,6 +146,15 @@ class Prefetched:
                 del self.returned[chunk.topic_partition]
             if chunk.records.offsets:
                 self._chunks.append(chunk)
+                self.unchecked = self._decoding.waits
+
+    def needed(self) -> SchemaNeeded | None:
+        """What has to be fetched before what is here can be decoded."""
+        for chunk in self._chunks:
+            found = self._decoding.needed(chunk.records, chunk.index)
+            if found is not None:
+                return found
+        return None
 
     def take(self, max_records: int) -> ConsumerRecords:
         """Up to ``max_records`` of what is here; the positions move with each record taken, never before.

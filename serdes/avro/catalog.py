@@ -59,6 +59,12 @@ class Catalog:
         self._refused.pop(name, None)
         return found
 
+    def note(self, registered: RegisteredSchema, schema: Schema) -> None:
+        """A schema of our own that was registered: it need not be asked for."""
+        self._parsed.setdefault(registered.id, schema)
+        if registered.guid is not None:
+            self._parsed.setdefault(registered.guid, schema)
+
     def parsed(self, registered: RegisteredSchema) -> Schema:
         """Waits, for the schemas that it refers to."""
         return self._parsed.get(registered.id) or self._parse(registered.id, registered)

@@ -188,6 +188,7 @@ class MessageWriter:
                 "class that describes them"
             )
         text = options.catalog.text_of(serde.schema)
-        if options.auto_register:
-            return client.register(subject, text, normalize=options.normalize), serde.schema
-        return client.lookup(subject, text, normalize=options.normalize), serde.schema
+        ask = client.register if options.auto_register else client.lookup
+        registered = ask(subject, text, normalize=options.normalize)
+        options.catalog.note(registered, serde.schema)
+        return registered, serde.schema

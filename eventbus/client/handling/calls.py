@@ -22,7 +22,8 @@ from eventbus.client.handling.middleware import CallNext, Middleware, composed
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError, SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords
-from serdes import Decode, Serde, bind_decoder, serde_for, split_optional
+from serdes import Decode, SchemaSerde, Serde, bind_decoder, serde_for, split_optional
+from serdes.framing import with_prefix
 
 T = TypeVar("T")
 
@@ -138,6 +139,10 @@ class Calls:
                     f"handler {handler.__name__!r}: payload type {annotation!r} cannot be read from JSON: {error}; "
                     "register a serde for it: EventBus(url, serdes={Type: MySerde()})"
                 ) from None
+        self.schemas = self._serde if isinstance(self._serde, SchemaSerde) else None
+        """Where the payload's serde takes schemas from elsewhere: the serde."""
+        self._header = None if self.schemas is None else self.schemas.header
+        """The header that may name a value's schema."""
         self._decoders: dict[str, Decode] = {}
         self._chains: dict[str, CallNext] = {}
         self.needs_record = bool(self._middleware) or self._keep is not None or self._is_manual
@@ -172,7 +177,12 @@ class Calls:
 
     def _of_values(self, chunk: FetchedRecords) -> Callable[[int], Any]:
         """Nobody wants the record: none is built."""
-        function, values, decode, signature = self._function, chunk.values, self.reader(chunk.topic), self._signature
+        function, values, decode, signature = (
+            self._function,
+            self.values(chunk),
+            self.reader(chunk.topic),
+            self._signature,
+        )
         if signature.leading == (signature.payload_name,) and signature.transaction_name is None:
             return lambda index: function(decode(values[index]))
         return lambda index: function(**self._arguments(decode(values[index]), None))
@@ -202,6 +212,8 @@ class Calls:
         if payload_name is None:
             return lambda record: function(**self._arguments(None, record))
         decode = self.reader(topic)
+        if self._header is not None:
+            return lambda record: function(**self._arguments(decode(self._data(record)), record))
         if signature.transaction_name is None and signature.leading == (payload_name, record_name):
             return lambda record: function(decode(record.value), record)
         return lambda record: function(**self._arguments(decode(record.value), record))
@@ -210,7 +222,9 @@ class Calls:
         chain = self._chains.get(topic)
         if chain is None:
             signature = self._signature
-            is_simple = signature.takes_payload_alone and signature.is_direct and self._keep is None
+            is_simple = (
+                signature.takes_payload_alone and signature.is_direct and self._keep is None and not self._header
+            )
             innermost = self._payload_to_handler(topic) if is_simple else self._record_to_handler(topic)
             chain = self._chains[topic] = composed(self._middleware, innermost)
         return chain
@@ -298,10 +312,28 @@ class Calls:
 
     def payload(self, record: ConsumerRecord) -> Any:
         """A record's payload as a batch handler has it. Raises SerializationError."""
-        return record if self._batch_of_records else self._decode(record.topic, record.value)
+        return record if self._batch_of_records else self._decode(record.topic, self._data(record))
 
     def payload_at(self, chunk: FetchedRecords, index: int) -> Any:
-        return chunk.record(index) if self._batch_of_records else self._decode(chunk.topic, chunk.values[index])
+        return (
+            chunk.record(index) if self._batch_of_records else self._decode(chunk.topic, self.values(chunk, index)[0])
+        )
+
+    def values(self, chunk: FetchedRecords, index: int | None = None) -> Sequence[bytes | None]:
+        """The values to decode, or the one at ``index``: with what their headers say of their schemas before them."""
+        values = chunk.values if index is None else chunk.values[index : index + 1]
+        if self._header is None or chunk.headers is None:
+            return values
+        headers = chunk.headers if index is None else chunk.headers[index : index + 1]
+        return [
+            None if value is None else with_prefix(value, of_it, self._header)
+            for value, of_it in zip(values, headers, strict=True)
+        ]
+
+    def _data(self, record: ConsumerRecord) -> bytes | None:
+        """The same of a record."""
+        value = record.value
+        return value if self._header is None or value is None else with_prefix(value, record.headers, self._header)
 
     def decoder(self, topic: str) -> Decode:
         """Bytes to payload, and whatever error that may raise."""
@@ -315,7 +347,7 @@ class Calls:
         """What keeps a record's value from being the payload; None: nothing."""
         try:
             if self._serde is not None:
-                self._decode(chunk.topic, chunk.values[index])
+                self._decode(chunk.topic, self.values(chunk, index)[0])
         except SerializationError as error:
             return error
         return None

@@ -87,6 +87,11 @@ class Dispatch:
         self._calls.threads.leave_behind()
 
     @property
+    def calls(self) -> Calls:
+        """How the handler is called, and what its payloads are made with."""
+        return self._calls
+
+    @property
     def transaction(self) -> Transaction | None:
         """What a handler gets that asks for one."""
         return self._calls.transaction
@@ -112,7 +117,7 @@ class Dispatch:
     async def _payloads(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
         """An async handler that wants the payload alone and publishes nothing: the fast path."""
         function, calls, counts = self._handler.function, self._calls, self.counts
-        values: Sequence[Any] = chunk.values
+        values: Sequence[Any] = calls.values(chunk)
         offsets = chunk.offsets
         decode: Callable[[Any], Any] | None = calls.decoder(chunk.topic)
         if decode is bytes and (calls.takes_null or None not in values):

@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import sys
+import types
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import FrameType
@@ -15,10 +16,12 @@ import msgspec
 
 from eventbus.client.handling.functions import is_async, name_of, own_function
 from eventbus.client.handling.options import ConsumerSpec, ProducerSpec, consumer_spec, producer_spec
+from eventbus.client.handling.published import published_type, serdes_named
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord
+from serdes import serde_named
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,9 +56,13 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 class ProducerFunction(Generic[P, R]):
     """A function whose result is published. The caller still gets the result; called before the bus runs, it raises."""
 
-    def __init__(self, function: Callable[P, R], spec: ProducerSpec) -> None:
+    def __init__(self, function: Callable[P, R], spec: ProducerSpec, frame: FrameType | None = None) -> None:
         self.function = function
         self.spec = spec
+        self.published = published_type(function, frame)
+        """The annotation of what it returns; None: it does not tell."""
+        self.serdes = serdes_named(self.published)
+        """Those that the annotation names, by type."""
         self.bus: Sends | None = None
         functools.update_wrapper(self, function, updated=())
         self.__name__ = name_of(function)
@@ -201,6 +208,17 @@ def producer(
     ``compression_type``, ``delivery_timeout_ms``, ...): the function has a producer of its own then. Give the function
     to ``bus.include``, or use ``@bus.producer``.
     """
+    return marking(topic, key, partitioner, config, calling_frame())
+
+
+def marking(
+    topic: str,
+    key: Callable[[Any], Any] | None,
+    partitioner: str | PartitionFunction | None,
+    config: dict[str, Any],
+    frame: FrameType | None,
+) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
+    """What ``@producer`` does; ``frame``: where it stands."""
     if not isinstance(cast(Any, topic), str):
         raise ConfigError('@producer takes the topic first: @producer("orders", key=lambda order: order.id)')
 
@@ -212,7 +230,7 @@ def producer(
                 f"{function.__name__}: put @producer below @consumer (nearest to the function): "
                 "the handler consumes what the producer publishes"
             )
-        return ProducerFunction(function, spec)
+        return ProducerFunction(function, spec, frame)
 
     return mark
 
@@ -319,13 +337,23 @@ def _hints(function: Callable[..., Any], frame: FrameType | None, where: str) ->
     try:
         # Names of the function the decorator stands in too: types are often local to a test.
         local = {**frame.f_globals, **frame.f_locals} if frame is not None else None
-        hints = typing.get_type_hints(function, localns=local)
+        hints = typing.get_type_hints(function, localns=local, include_extras=True)
     except NameError as error:
         raise ConfigError(f"{where}: annotation {error.name!r} is not known where the handler is defined") from error
     except TypeError:
         hints = {}
     hints.pop("return", None)
-    return hints
+    return {name: hint if _names_serde(hint) else _bare(hint) for name, hint in hints.items()}
+
+
+def _names_serde(hint: Any) -> bool:
+    """It, or what a batch is a list of, says which serde to read it with."""
+    inner = typing.get_args(hint) if typing.get_origin(hint) in (list, typing.Union, types.UnionType) else (hint,)
+    return any(serde_named(one) is not None for one in inner)
+
+
+def _bare(hint: Any) -> Any:
+    return hint.__origin__ if typing.get_origin(hint) is typing.Annotated else hint
 
 
 def _is_generator(function: Any) -> bool:

@@ -30,6 +30,7 @@ from eventbus.client.handling.handovers import Handovers, named, transactional_i
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.middleware import Middleware
+from eventbus.client.handling.schema_wait import SchemaWait
 from eventbus.client.handling.watch import AtWork
 from eventbus.client.handling.ways import Shared, Way
 from eventbus.errors import CorruptRecord, EventBusError, HandlerError, StorageError
@@ -78,6 +79,8 @@ class Runner:
         self.started_at: float | None = None
         self.last_poll_at: float | None = None
         self._dispatch = Dispatch(handler, publish, serdes, middleware)
+        schemas = self._dispatch.calls.schemas
+        self._schemas = None if schemas is None else SchemaWait(handler, schemas, self._dispatch.calls, backend.timers)
         self._backend = backend
         self._timers = timers = backend.timers
         self._consumer = consumer = backend.consumer(config)
@@ -356,6 +359,8 @@ class Runner:
             if not lane.chunks:
                 self._on_progress()
                 await way.rest()
+                continue
+            if self._schemas is not None and not await self._schemas.is_over(lane):
                 continue
             chunk = lane.chunks.popleft()
             if lane.paused and len(lane.chunks) < _CHUNKS_PER_LANE:

@@ -24,8 +24,8 @@ BASES: dict[str, type] = {
 
 def record_names(kind: Any) -> tuple[str, ...]:
     """What a class may be called in a schema."""
-    declared = getattr(kind, "__avro_name__", None)
-    return (kind.__name__,) if declared is None else (str(declared).rpartition(".")[2], kind.__name__)
+    mark = getattr(kind, "__avro__", None)  # `serdes.avro.marks.AvroType`
+    return (kind.__name__, *(name.rpartition(".")[2] for name in (getattr(mark, "name", None) or "",) if name))
 
 
 def arm_for(schema: Schema, arms: Arms) -> Any:
@@ -41,7 +41,7 @@ def arm_for(schema: Schema, arms: Arms) -> Any:
 def _rating(schema: Schema, shape: Shape) -> int:
     """How well it fits; 0: not at all."""
     if schema.type == "null":
-        return 9 * isinstance(shape, Nothing)
+        return 9 * isinstance(shape, Nothing) or 7 * (isinstance(shape, Constants) and None in shape.values)
     if isinstance(shape, Scalar):
         return _scalar_rating(schema, shape.kind)
     if isinstance(shape, Members):

@@ -57,7 +57,7 @@ def _need(value: Any, kind: type, name: str) -> None:
         raise TypeError(f"{value!r:.80} is {type(value).__name__}, not {name}")
 
 
-# days and times --------------------------------------------------------------------------------------------------------
+# days and times -----------------------------------------------------------------------------------------------------
 
 
 def _read_date(days: int) -> date:
@@ -124,7 +124,7 @@ def _write_duration(value: Any) -> bytes:
     return b"".join(one.to_bytes(4, "little") for one in (value.months, value.days, value.milliseconds))
 
 
-# ids and decimals ------------------------------------------------------------------------------------------------------
+# ids and decimals ---------------------------------------------------------------------------------------------------
 
 
 def _write_uuid_text(value: Any) -> str:

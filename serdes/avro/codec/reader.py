@@ -105,7 +105,7 @@ class _Reader:
         if isinstance(writer, Enum) and isinstance(reader, Enum):
             return self._enum(writer, reader, shape)
         if writer.type == "null":
-            if not isinstance(shape, Nothing) and type(shape) is not Shape:
+            if not isinstance(shape, (Nothing, Constants)) and type(shape) is not Shape:
                 raise self._misfit(reader, annotation)
             return "None"
         return self._converted(self._primitive(writer, reader), reader, annotation, shape)

@@ -166,9 +166,8 @@ def _arms(arguments: tuple[Any, ...]) -> Shape:
 
 
 def _items(base: Any, arguments: tuple[Any, ...]) -> Shape:
-    if base is tuple and arguments and not (len(arguments) == 2 and arguments[1] is Ellipsis):
-        if len(set(arguments)) > 1:
-            raise TypeError(f"tuple[{', '.join(map(str, arguments))}]: an Avro array has items of one type")
+    if base is tuple and len({one for one in arguments if one is not Ellipsis}) > 1:
+        raise TypeError(f"tuple[{', '.join(map(str, arguments))}]: an Avro array has items of one type")
     return Items(arguments[0] if arguments else Any, _LISTS[base])
 
 
@@ -189,7 +188,7 @@ def _of_class(kind: type[Any], annotation: Any) -> Shape:
     names: tuple[str, ...] | None = getattr(kind, "_fields", None)
     if names is not None and issubclass(kind, tuple):
         return Object(kind, _call_attributes(cast("type[Any]", kind), annotation, set(names)))
-    return Scalar(cast("type[Any]", kind))
+    return Scalar(kind)
 
 
 def _hints(kind: type[Any], annotation: Any) -> dict[str, Any]:

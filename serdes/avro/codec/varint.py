@@ -1,4 +1,4 @@
-"""Avro's integers: zig-zag, seven bits a byte. Generated code has the one-byte case itself and calls these for the rest."""
+"""Avro's integers: zig-zag, seven bits a byte. Generated code reads single bytes itself and calls these for others."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
         return (n >> 1) ^ -(n & 1), at + 4
     n = a + (b << 7) + (c << 14) + (d << 21) - 0x10204080
     shift = 28
-    for at in range(at + 4, at + 10):
-        e = data[at]
+    for here in range(at + 4, at + 10):
+        e = data[here]
         if e < 128:
             n += e << shift
             if n >> 64:
                 break
-            return (n >> 1) ^ -(n & 1), at + 1
+            return (n >> 1) ^ -(n & 1), here + 1
         n += (e & 127) << shift
         shift += 7
     raise ValueError("the number has more than 64 bits")

@@ -103,7 +103,7 @@ class _Writer:
         elif isinstance(schema, Map):
             self._map(name, schema, annotation, shape, parts)
         elif schema.type == "null":
-            if not isinstance(shape, Nothing) and type(shape) is not Shape:
+            if not isinstance(shape, (Nothing, Constants)) and type(shape) is not Shape:
                 raise self._misfit(schema, annotation)
             self.source.line(f"if {name} is not None: raise TypeError(f'{{{name}!r:.80}} is not null')")
         elif isinstance(schema, Enum):

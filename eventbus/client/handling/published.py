@@ -1,0 +1,61 @@
+"""What a producer function publishes, as far as its return annotation tells."""
+
+from __future__ import annotations
+
+import collections.abc
+import types
+import typing
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from eventbus.client.handling.functions import own_function
+from serdes import Serde, serde_named, split_optional
+from serdes.choose import typed
+
+_STREAMS = (
+    collections.abc.AsyncIterator,
+    collections.abc.AsyncGenerator,
+    collections.abc.AsyncIterable,
+    collections.abc.Iterator,
+    collections.abc.Generator,
+    collections.abc.Iterable,
+    collections.abc.Awaitable,
+    collections.abc.Coroutine,
+)
+
+
+def published_type(function: Callable[..., Any], frame: FrameType | None) -> Any:
+    """The annotation of one output; None: it is not known."""
+    own = own_function(function)
+    local = {**frame.f_globals, **frame.f_locals} if frame is not None else None
+    try:
+        annotation = typing.get_type_hints(own, localns=local, include_extras=True).get("return")
+    except (NameError, TypeError):
+        return None
+    while typing.get_origin(annotation) in _STREAMS:
+        arguments = typing.get_args(annotation)
+        annotation = arguments[-1 if typing.get_origin(annotation) is collections.abc.Coroutine else 0]
+    annotation = split_optional(annotation)[0]
+    return None if annotation in (type(None), Any, object) else annotation
+
+
+def serdes_named(annotation: Any) -> dict[type, Serde]:
+    """The serdes that a return annotation itself names, by the types of its values."""
+    serde = serde_named(annotation)
+    if serde is None:
+        return {}
+    inner = typing.get_args(annotation)[0]
+    kinds = arms_of(inner)
+    return {kind: serde if len(kinds) > 1 else typed(serde, inner) for kind in kinds}
+
+
+def arms_of(annotation: Any) -> list[type]:
+    """The classes that values of an annotation have."""
+    annotation = split_optional(annotation)[0]
+    if typing.get_origin(annotation) is typing.Annotated:
+        return arms_of(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [kind for one in typing.get_args(annotation) for kind in arms_of(one)]
+    kind = typing.get_origin(annotation) or annotation
+    return [dict] if typing.is_typeddict(kind) else [kind] if isinstance(kind, type) and kind is not type(None) else []

@@ -1,0 +1,70 @@
+"""A lane waits until the schemas of its next fetch are here: decoding itself never waits for a registry."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import anyio
+import anyio.to_thread
+
+from eventbus.backends.clock import Timers
+from eventbus.client.handling.calls import Calls
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.lane import Lane
+from serdes import SchemaNeeded, SchemaRegistryError, SchemaSerde
+
+logger = logging.getLogger("eventbus.runner")
+
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+
+
+class SchemaWait:
+    """Of one handler. A registry that cannot be reached is asked again; nothing is skipped meanwhile."""
+
+    def __init__(self, handler: Handler[..., object], serde: SchemaSerde, calls: Calls, timers: Timers) -> None:
+        self._handler = handler
+        self._serde = serde
+        self._calls = calls
+        self._timers = timers
+        self._unreachable = False
+        """It has been said."""
+
+    async def is_over(self, lane: Lane) -> bool:
+        """Everything is here for the lane's next fetch, as far as it exists. False: look at the lane first."""
+        chunk = lane.chunks[0]
+        values: Sequence[bytes | None] = self._calls.values(chunk)
+        given_up: set[str] = set()
+        pause = _FIRST_PAUSE_SECONDS
+        while (needed := self._serde.needed(chunk.topic, values)) is not None and str(needed) not in given_up:
+            try:
+                await _fetch(needed)
+            except SchemaRegistryError as error:
+                if error.is_retriable:
+                    self._say(lane, error)
+                    lane.wake = anyio.Event()
+                    with self._timers.move_on_after(pause):
+                        await lane.wake.wait()
+                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                else:
+                    given_up.add(str(needed))  # decoding tells what is wrong with it, record by record
+            except Exception:  # what a client of the user's raises: the same
+                given_up.add(str(needed))
+            else:
+                self._unreachable = False
+            if lane.closing or lane.error is not None or not lane.chunks or lane.chunks[0] is not chunk:
+                return False
+        return True
+
+    def _say(self, lane: Lane, error: SchemaRegistryError) -> None:
+        if not self._unreachable:  # once for each outage
+            logger.warning(
+                "handler %r: %s waits for a schema, and the registry is asked again: %s",
+                self._handler.__name__, lane.topic_partition, error,
+            )  # fmt: skip
+        self._unreachable = True
+
+
+async def _fetch(needed: SchemaNeeded) -> None:
+    await anyio.to_thread.run_sync(needed.fetch, abandon_on_cancel=True)

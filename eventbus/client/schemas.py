@@ -1,0 +1,48 @@
+"""Schemas that a registry has to be asked for: in worker threads, because the event loop waits for no registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import anyio.to_thread
+
+from eventbus.errors import SchemaNotReady, SchemaUnavailable, SerializationError
+from serdes import SchemaNeeded, SchemaRegistryError
+
+_LONGEST_SECONDS = 5.0
+"""How long a record may wait for a registry that does not answer."""
+
+
+async def fetched(needed: SchemaNeeded | SchemaNotReady) -> None:
+    """On return it is here. Raises SchemaUnavailable within five seconds, SerializationError for what was refused."""
+    problem: Exception | None = None
+    with anyio.move_on_after(_LONGEST_SECONDS) as scope:
+        problem = await anyio.to_thread.run_sync(_problem_of, needed.fetch, abandon_on_cancel=True)
+    if scope.cancelled_caught:
+        raise SchemaUnavailable(f"{needed}: the registry did not answer within {_LONGEST_SECONDS:g} s")
+    if isinstance(problem, SchemaRegistryError) and problem.is_retriable:
+        raise SchemaUnavailable(f"{needed}: {problem}") from problem
+    if problem is not None:
+        raise SerializationError(f"{needed}: {problem}") from problem
+
+
+def _problem_of(fetch: Callable[[], None]) -> Exception | None:
+    try:
+        fetch()
+    except Exception as error:  # a client of the user's may raise anything
+        return error
+    return None
+
+
+async def all_fetched(needed: Callable[[], SchemaNeeded | None]) -> None:
+    """Fetch what ``needed`` returns until that is nothing. What is refused is left to decoding, which tells of it.
+
+    Raises SchemaUnavailable.
+    """
+    refused: set[str] = set()
+    while (one := needed()) is not None and str(one) not in refused:
+        try:
+            await fetched(one)
+        except SerializationError:
+            refused.add(str(one))
