@@ -74,7 +74,9 @@ def numeric_limit(shape: Shape, keyword: str) -> Json:
     """Draft 4 says ``"maximum": 3, "exclusiveMaximum": true`` for what later drafts call ``"exclusiveMaximum": 3``."""
     value = shape.get(keyword)
     if keyword.startswith("exclusive"):
-        return shape.get(keyword.removeprefix("exclusive").lower()) if value is True else value or None
+        if isinstance(value, bool):
+            return shape.get(keyword.removeprefix("exclusive").lower()) if value else None
+        return value
     exclusive = shape.get("exclusive" + keyword.capitalize())
     return None if exclusive is True else value
 

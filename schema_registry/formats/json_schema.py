@@ -63,8 +63,9 @@ NAMED_SCHEMAS: Final = frozenset(
 
 
 def parse_json_schema(text: SchemaText, resolve: Resolve, *, is_new: bool = True) -> JsonSchema:
+    needed = closure(text, resolve)
     schema = _load(text.schema, "")
-    referred = [(reference.name, _load(found.schema, reference.name)) for reference, found in closure(text, resolve)]
+    referred = [(reference.name, _load(found.schema, reference.name)) for reference, found in needed]
     if is_new:
         _validate(schema)
     return JsonSchema(schema, text, _Targets(schema, referred).targets)

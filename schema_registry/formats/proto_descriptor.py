@@ -1,4 +1,8 @@
-"""A ``FileDescriptorProto`` in base64, as some clients register their Protobuf schemas, to `proto_model`."""
+"""A ``FileDescriptorProto`` in base64, as some clients register their Protobuf schemas, to `proto_model`.
+
+Of the options the common ones are kept (`FILE_OPTIONS`, default, packed, deprecated, allow_alias), not those of
+extensions.
+"""
 
 from __future__ import annotations
 
@@ -86,6 +90,11 @@ def _number(members: Members, number: int, default: int = 0) -> int:
     return cast(int, values[-1]) if values else default
 
 
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
@@ -106,7 +115,9 @@ def _file(members: Members) -> File:
     for index, path in enumerate(_texts(members, 3)):
         file.imports.append(("public" if index in public else "weak" if index in weak else "", path))
     for options in _all(members, 8):
-        file.options += [Option(name, f'"{_text(options, at)}"') for at, name in FILE_OPTIONS.items() if at in options]
+        file.options += [
+            Option(name, _quoted(_text(options, at))) for at, name in FILE_OPTIONS.items() if at in options
+        ]
     file.messages = [_message(one, file, file.package, 1) for one in _all(members, 4)]
     file.enums = [_enum(one, file.package) for one in _all(members, 5)]
     file.services = [
@@ -163,7 +174,11 @@ def _field(members: Members, file: File, oneofs: list[str], entries: dict[str, M
         field.type = field.type.rpartition(".")[2]
     if 7 in members:
         default = _text(members, 7)
-        field.options.append(Option("default", f'"{default}"' if field.type in ("string", "bytes") else default))
+        if kind == "string":
+            default = _quoted(default)
+        elif kind == "bytes":
+            default = f'"{default}"'  # escaped already
+        field.options.append(Option("default", default))
     for options in _all(members, 8):
         if 2 in options:
             field.options.append(Option("packed", "true" if _number(options, 2) else "false"))
