@@ -19,7 +19,7 @@ from schema_registry.state import Place, State, Version, referred
 
 class Line(msgspec.Struct):
     key: msgspec.Raw
-    value: msgspec.Raw | None = None
+    value: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _decode = msgspec.json.Decoder(Line).decode
@@ -77,7 +77,7 @@ def read_lines(given: Iterable[bytes | str]) -> list[Read]:
             continue
         try:
             one = _decode(line)
-            if one.value is None or bytes(one.value) == b"null":
+            if bytes(one.value) == b"null":
                 continue
             key = records.read_key(bytes(one.key))
             if key != Key(records.NOOP):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -26,12 +26,6 @@ _POLL_MS = 500
 _AGAIN_SECONDS = 1.0
 
 
-def start_soon(bus: EventBus, function: Any) -> None:
-    """In the bus's task group. Until the bus has a door for it."""
-    tasks: Any = bus
-    (tasks.start_soon if hasattr(bus, "start_soon") else tasks._running("a registry").start_soon)(function)
-
-
 class Follower:
     """Reads the topic into a ledger. One task of its own does all the reading."""
 
@@ -51,6 +45,7 @@ class Follower:
         """Why nothing may be written any more."""
         self.fetched: dict[int, None] = {}
         """Offsets that were read lately: whether records whose outcome was unknown are there."""
+        self._topic_id = ""
 
     async def start(self, replication_factor: int, *, accept_truncated: bool) -> None:
         """Raises RegistryRefused for a topic that ids cannot be trusted to."""
@@ -66,7 +61,7 @@ class Follower:
         began = time.monotonic()
         consumer = self._bus.new_consumer(partitions=[self._where], start="earliest")
         await consumer.__aenter__()
-        start_soon(self._bus, lambda: self._run(consumer))
+        self._bus.start_soon(lambda: self._run(consumer))
         try:
             await self._reach(await self._end())
             self._ledger.loaded()
@@ -86,6 +81,7 @@ class Follower:
                 found = await self._bus.admin.create_topic(name, 1, replication_factor, {"cleanup.policy": "compact"})
             except TopicAlreadyExists:  # another registry made it this moment
                 found = (await self._bus.admin.describe_topics([name]))[0]
+        self._topic_id = found.topic_id
         if len(found.partitions) != 1:
             raise RegistryRefused(
                 f"topic {name!r} has {len(found.partitions)} partitions: the order of schemas needs exactly one. Name "
@@ -118,7 +114,7 @@ class Follower:
 
     async def _follow(self, consumer: Consumer) -> None:
         try:
-            while True:
+            while self.refusal is None:
                 await self._step(consumer)
         except OffsetOutOfRange as error:
             self._refuse(f"it no longer holds the offset that comes next ({error})")
@@ -130,13 +126,15 @@ class Follower:
         # After records one look without waiting: only an empty one says that the position has been read up to.
         polled = await consumer.poll(0 if self._has_read else _POLL_MS, _AT_ONCE)
         self._has_read = bool(polled)
+        if not consumer.assignment():
+            self._refuse("its partition is gone")
         async with self.lock:
             if polled:
                 self._ledger.take(Stored(one.offset, one.key, one.value) for one in polled)
                 self.fetched.update((one.offset, None) for one in polled)
                 for offset in list(self.fetched)[: -10 * _AT_ONCE]:
                     del self.fetched[offset]
-            else:  # past the markers of transactions, and what was aborted
+            elif self.refusal is None:  # past the markers of transactions, and what was aborted
                 self._ledger.next = max(self._ledger.next, await consumer.position(self._where))
         self._tell()
 
@@ -145,6 +143,8 @@ class Follower:
         self._moved = anyio.Event()
 
     def _refuse(self, what: str) -> None:
+        if self.refusal is not None:
+            return
         self.refusal = RegistryRefused(
             f"topic {self._where.topic!r} was deleted or cut while this registry ran: {what}. Ids could be given a "
             "second time, so nothing is written any more. Import an export into a new topic, then start again"
@@ -170,6 +170,19 @@ class Follower:
     async def _end(self) -> int:
         """Of what is decided: an open transaction is not waited for."""
         return (await self._bus.admin.list_offsets({self._where: LATEST}))[self._where].offset
+
+    async def check_identity(self) -> None:
+        """Raises RegistryRefused when the topic is another one of the same name."""
+        found = (await self._bus.admin.describe_topics([self._where.topic]))[0]
+        if found.topic_id != self._topic_id:
+            self._refuse("it is another one of the same name")
+        self.check()
+
+    def check(self) -> None:
+        """Raises RegistryRefused when nothing may be written."""
+        if self.refusal is not None:
+            raise self.refusal
+        self._ledger.check()
 
     async def _reach(self, end: int) -> None:
         if end < self._ledger.next:

@@ -28,7 +28,7 @@ from eventbus.errors import (
 )
 from schema_registry import errors
 from schema_registry.errors import RegistryError, RegistryRefused
-from schema_registry.follower import Follower, start_soon
+from schema_registry.follower import Follower
 from schema_registry.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Writer:
 
     def start(self) -> None:
         self._ended = anyio.Event()
-        start_soon(self._bus, self._run)
+        self._bus.start_soon(self._run)
 
     async def aclose(self) -> None:
         self._scope.cancel()
@@ -166,6 +166,7 @@ class Writer:
         if producer is None:
             producer = await self._take_pen()
         async with self._follower.lock:  # nothing is read between the decision and its place in the log
+            self._follower.check()
             written, replies = self._decide(batch)
             if written:
                 first = await self._store(producer, written)
@@ -210,8 +211,8 @@ class Writer:
             batch_size=1_000_000,
         )
         await producer.init()
+        await self._follower.check_identity()
         await self._follower.catch_up()
-        self._ledger.check()
         return producer
 
     async def _drop_pen(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -45,6 +45,10 @@ class Lab(Reads):
     @property
     def state(self) -> State:
         return self._ledger.settled
+
+    @property
+    def ahead(self) -> State:
+        return self._ledger.ahead
 
     def decide(self, decide: Callable[[Desk], Decision[T]]) -> T:
         decision = decide(self._desk()._replace(state=self._ledger.ahead))
@@ -105,7 +109,7 @@ class Lab(Reads):
 
 
 @contextmanager
-def refused(status: int, error_code: int, says: str = "") -> Iterator[None]:
+def refused(status: int, error_code: int, says: str = "") -> Generator[None]:
     """The block ends with this error of Confluent's."""
     with pytest.raises(RegistryError) as caught:
         yield

@@ -49,7 +49,7 @@ def lives(draw: st.DrawFn) -> Lab:
 def test_the_state_is_that_of_its_records(lab: Lab) -> None:
     """After a life, after reading the topic again, after compaction: the same; and one step ahead as well."""
     hard = repr(lab.state)
-    assert repr(lab._ledger.ahead) == hard
+    assert repr(lab.ahead) == hard
     assert repr(lab.replayed().state) == hard
     compacted = Lab(lab.compacted()).state
     assert compacted.subjects == lab.state.subjects

@@ -1,0 +1,141 @@
+"""Kill a process in which eight writers register schemas, again and again, and account for every id.
+
+Run as a program: ``python kill_registrations.py DIRECTORY TRIALS SEED``. Each trial forks a child (so that imports are
+paid once) and kills it after a random time with SIGKILL; then the registry is opened here, and: what was answered is
+there under its id, an id means one schema for ever, the same schema has the same id, and no id is given again, not even
+one whose schema was deleted for good.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import struct
+import sys
+import time
+
+import anyio
+
+from eventbus import EventBus
+from schema_registry import Registry, SchemaRequest
+from schema_registry.entities import Schema
+
+WRITERS = 8
+TEXTS = 5_000
+ANSWER = struct.Struct("<II")  # number of the schema, id
+
+
+def text(number: int) -> str:
+    return f'{{"type":"record","name":"R{number}","fields":[]}}'
+
+
+async def write(url: str, seed: int, pipe: int) -> None:
+    """The child: register until killed; some schemas are deleted for good at once."""
+    chance = random.Random(seed)
+    async with EventBus(url) as bus, Registry(bus) as registry:
+
+        async def writer(which: int) -> None:
+            while True:
+                number = chance.randrange(TEXTS)
+                subject = f"s{number}"
+                schema = await registry.register(subject, SchemaRequest(schema=text(number)))
+                os.write(pipe, ANSWER.pack(number, schema.id))
+                if which == 0:
+                    gone = await registry.register("gone", SchemaRequest(schema=text(TEXTS + number)), force=True)
+                    os.write(pipe, ANSWER.pack(TEXTS + number, gone.id))
+                    await registry.delete_subject("gone")
+                    await registry.delete_subject("gone", permanent=True)
+
+        async with anyio.create_task_group() as tasks:
+            for which in range(WRITERS):
+                tasks.start_soon(writer, which)
+
+
+def run_child(url: str, seed: int, lifetime_seconds: float) -> list[tuple[int, int]]:
+    """Fork, let it write, kill it; what was answered."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(readable)
+        anyio.run(write, url, seed, writable)
+        os._exit(1)
+    os.close(writable)
+    received = bytearray()
+    os.set_blocking(readable, False)
+    deadline = time.monotonic() + lifetime_seconds
+    while time.monotonic() < deadline:
+        received += _available(readable)
+        time.sleep(0.002)  # the child's lifetime is real time: this is a process under test, not a test's wait
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    received += _available(readable)
+    os.close(readable)
+    whole = len(received) // ANSWER.size * ANSWER.size
+    return list(ANSWER.iter_unpack(bytes(received[:whole])))
+
+
+def _available(readable: int) -> bytes:
+    received = b""
+    while True:
+        try:
+            piece = os.read(readable, 1 << 20)
+        except BlockingIOError:
+            return received
+        if not piece:
+            return received
+        received += piece
+
+
+class Checker:
+    """What every id has meant since the first trial."""
+
+    def __init__(self) -> None:
+        self.meanings: dict[int, str] = {}
+        self.answers = 0
+
+    async def check(self, url: str, answered: list[tuple[int, int]]) -> list[str]:
+        self.answers += len(answered)
+        wrong = [found for number, id in answered if (found := self._means(id, text(number)))]
+        async with EventBus(url) as bus, Registry(bus) as registry:
+            ids: dict[str, int] = {}
+            for version in (one for subject in registry.subjects(deleted=True) for one in _versions(registry, subject)):
+                found = self._means(version.id, version.schema)
+                if found:
+                    wrong.append(found)
+                if ids.setdefault(version.schema, version.id) != version.id:
+                    wrong.append(f"{version.schema} has ids {ids[version.schema]} and {version.id}")
+            for number, id in answered:
+                if number < TEXTS and ids.get(text(number)) != id:
+                    wrong.append(f"schema {number} was answered id {id}, and has {ids.get(text(number))}")
+            new = await registry.register("check", SchemaRequest(schema=text(10**6 + len(self.meanings))), force=True)
+            if new.id in self.meanings:
+                wrong.append(f"id {new.id} is given again; it was {self.meanings[new.id]}")
+            self.meanings[new.id] = new.schema
+        return wrong
+
+    def _means(self, id: int, schema: str) -> str:
+        known = self.meanings.setdefault(id, schema)
+        return "" if known == schema else f"id {id} was {known}, and is {schema}"
+
+
+def _versions(registry: Registry, subject: str) -> list[Schema]:
+    return [registry.version(subject, one, deleted=True) for one in registry.versions(subject, deleted=True)]
+
+
+def main(directory: str, trials: int, seed: int) -> int:
+    url = f"file://{directory}"
+    chance = random.Random(seed)
+    checker = Checker()
+    failures = 0
+    for trial in range(trials):
+        answered = run_child(url, chance.randrange(1 << 30), chance.uniform(0.02, 0.25))
+        for wrong in anyio.run(checker.check, url, answered):
+            failures += 1
+            print(f"trial {trial}: {wrong}")
+    print(f"{trials} kills, {checker.answers} answers, {len(checker.meanings)} ids, {failures} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -1,0 +1,372 @@
+"""The registry on a bus: its life, what it refuses to start on, many writers at once, a second registry beside it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from eventbus import EventBus, TopicPartition
+from eventbus.errors import ConfigError
+from schema_registry import IncompatibleSchema, Registry, RegistryError, RegistryRefused, SchemaRequest
+from schema_registry.entities import ConfigUpdate
+from serdes.registry import SchemaClient, SchemaText
+from tests.schema_registry.core.lab import INT, LONG, STRING, record, refused
+
+_numbers = count()
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://registry-{next(_numbers)}"
+
+
+@asynccontextmanager
+async def open_registry(url: str, **options: Any) -> AsyncGenerator[Registry]:
+    async with EventBus(url) as bus, Registry(bus, **options) as registry:
+        yield registry
+
+
+def request(text: str, **members: Any) -> SchemaRequest:
+    return SchemaRequest(schema=text, **members)
+
+
+# life ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_was_registered_is_there_after_a_restart(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}"
+    async with open_registry(url) as registry:
+        first = await registry.register("a", request(INT))
+        await registry.register("b", request(LONG))
+        await registry.delete_subject("b")
+        await registry.delete_subject("b", permanent=True)
+        await registry.update_config("a", ConfigUpdate(compatibility="FULL"))
+        assert registry.is_ready
+    async with open_registry(url) as registry:
+        assert registry.version("a", "latest") == first
+        assert registry.config("a").compatibility_level == "FULL"
+        assert (await registry.register("c", request(STRING))).id == 3
+
+
+async def test_a_registry_that_does_not_run_says_so() -> None:
+    registry = Registry()
+    assert not registry.is_ready
+    with refused(500, 50001, "not running"):
+        registry.schema_by_id(1)
+    with refused(500, 50001, "not running"):
+        await registry.register("a", request(INT))
+    with pytest.raises(ConfigError):
+        await registry.start()
+    with pytest.raises(ConfigError, match="SIDEWAYS"):
+        Registry(compatibility="SIDEWAYS")
+
+
+async def test_it_runs_again_after_it_was_closed() -> None:
+    async with EventBus("memory://") as bus:
+        registry = Registry(bus)
+        for expected in (1, 2):
+            async with registry:
+                assert (await registry.register("a", request(record(f"R{expected}")))).id == expected
+                await registry.update_config("a", ConfigUpdate(compatibility="NONE"))
+                with pytest.raises(ConfigError):
+                    await registry.start()
+
+
+async def test_any_task_may_close_it(url: str) -> None:
+    async with EventBus(url) as bus:
+        registry = Registry(bus)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(registry.start)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(registry.aclose)
+        assert not registry.is_ready
+
+
+async def test_a_read_only_registry() -> None:
+    async with open_registry("memory://", read_only=True) as registry:
+        with refused(422, 42205, "read-only"):
+            await registry.register("a", request(INT))
+        assert registry.subjects() == []
+
+
+async def test_names_that_are_none_are_refused_before_anything_is_written() -> None:
+    async with open_registry("memory://") as registry:
+        for subject in ("", "a\n", "__GLOBAL", ":.c:"):
+            with refused(422, 42208):
+                await registry.register(subject, request(INT))
+        with refused(422, 42205):
+            await registry.change_associations("create", {})
+        assert registry.generation == 0
+
+
+# what it refuses to start on -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("partitions", "policy", "says"),
+    [(1, "delete", "cleanup.policy=delete"), (1, "compact,delete", "compact,delete"), (3, "compact", "3 partitions")],
+)
+async def test_topics_that_would_lose_ids(partitions: int, policy: str, says: str) -> None:
+    async with EventBus("memory://") as bus:
+        await bus.admin.create_topic("_schemas", partitions, configs={"cleanup.policy": policy})
+        with pytest.raises(RegistryRefused, match=says):
+            await Registry(bus).start()
+
+
+async def test_a_topic_without_its_beginning(url: str) -> None:
+    async with EventBus(url) as bus:
+        async with Registry(bus) as registry:
+            await registry.register("a", request(INT))
+            await registry.register("b", request(LONG))
+        await bus.admin.alter_configs("_schemas", {"cleanup.policy": "compact,delete"})
+        await bus.admin.delete_records({TopicPartition("_schemas", 0): 2})
+        await bus.admin.alter_configs("_schemas", {"cleanup.policy": "compact"})
+        with pytest.raises(RegistryRefused, match="begins at offset 2"):
+            await Registry(bus).start()
+        async with Registry(bus, accept_truncated=True) as registry:
+            assert registry.subjects() == ["b"]
+            assert (await registry.register("c", request(STRING))).id == 3
+
+
+async def test_a_topic_with_an_id_of_two_meanings() -> None:
+    async with EventBus("memory://") as bus:
+        async with Registry(bus) as registry:
+            await registry.register("a", request(INT))
+            key = b'{"keytype":"SCHEMA","subject":"b","version":1,"magic":1}'
+            value = b'{"subject":"b","version":1,"id":1,"schema":"\\"long\\"","deleted":false}'
+            await bus.send("_schemas", value, key=key, partition=0)
+            await registry.catch_up()
+            assert not registry.is_ready
+            assert registry.schema_by_id(1).schema == INT
+            with refused(500, 50001, "two meanings"):
+                await registry.register("c", request(STRING))
+        with pytest.raises(RegistryRefused, match=r"offset 2 gives it to 'b' version 1"):
+            await Registry(bus).start()
+
+
+async def test_a_topic_that_goes_while_it_runs(caplog: pytest.LogCaptureFixture) -> None:
+    async with EventBus("memory://") as bus, Registry(bus) as registry:
+        await registry.register("a", request(INT))
+        await bus.admin.delete_topics("_schemas")
+        await bus.admin.create_topic("_schemas", configs={"cleanup.policy": "compact"})
+        with caplog.at_level(logging.CRITICAL, "schema_registry"), refused(500, 50001, "deleted or cut"):
+            await registry.register("b", request(LONG))
+        assert not registry.is_ready
+        assert registry.schema_by_id(1).schema == INT, "readers go on"
+
+
+# many writers --------------------------------------------------------------------------------------------------------
+
+
+async def test_many_at_once_share_transactions(url: str) -> None:
+    async with open_registry(url) as registry:
+        ids: dict[str, int] = {}
+
+        async def register(number: int) -> None:
+            text = record(f"R{number % 50}")
+            schema = await registry.register(f"s{number}", request(text))
+            assert ids.setdefault(text, schema.id) == schema.id
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(200):
+                tasks.start_soon(register, number)
+        assert sorted(ids.values()) == list(range(1, 51))
+        assert len(registry.subjects()) == 200
+
+
+async def test_each_of_a_batch_gets_its_own_answer(url: str) -> None:
+    async with open_registry(url) as registry:
+        outcomes: dict[str, object] = {}
+
+        async def attempt(name: str, subject: str, text: str) -> None:
+            try:
+                outcomes[name] = (await registry.register(subject, request(text))).version
+            except RegistryError as error:
+                outcomes[name] = error.error_code
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(attempt, "first", "a", record("R", "a"))
+            tasks.start_soon(attempt, "same", "a", record("R", "a"))
+            tasks.start_soon(attempt, "incompatible", "a", record("R", "b"))
+            tasks.start_soon(attempt, "none", "a", "{")
+            tasks.start_soon(attempt, "other", "b", INT)
+        assert outcomes == {"first": 1, "same": 1, "incompatible": 40901, "none": 42201, "other": 1}
+        with pytest.raises(IncompatibleSchema) as caught:
+            await registry.register("a", request(record("R", "b")))
+        assert caught.value.findings
+
+
+async def test_a_schema_larger_than_the_topic_takes() -> None:
+    async with EventBus("memory://") as bus:
+        configs = {"cleanup.policy": "compact", "max.message.bytes": 2_000}
+        await bus.admin.create_topic("_schemas", configs=configs)
+        async with Registry(bus) as registry:
+            with refused(422, 42209):
+                await registry.register("a", request(record("R", doc="x" * 5_000)))
+            assert (await registry.register("a", request(INT))).id == 1
+
+
+async def test_who_gave_up_waiting_finds_it_stored(url: str) -> None:
+    """A client's timeout after the commit: the same request again is answered with the same id."""
+    async with open_registry(url) as registry:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+
+                async def register() -> None:
+                    await registry.register("a", request(INT))
+
+                tasks.start_soon(register)
+                await anyio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
+                scope.cancel()
+        first = await registry.register("a", request(INT))
+        assert (first.id, first.version) == (1, 1)
+        assert registry.versions("a") == [1]
+
+
+async def test_a_write_that_takes_too_long_is_told_so(url: str) -> None:
+    async with open_registry(url, timeout_ms=0) as registry:
+        with refused(500, 50002, "the same request again tells"):
+            await registry.register("a", request(INT))
+
+
+# several registries on one topic -------------------------------------------------------------------------------------
+
+
+async def test_two_registries_race(url: str) -> None:
+    """Both write: each takes the pen from the other, and no id is given twice."""
+    async with open_registry(url) as one, open_registry(url) as two:
+        ids: dict[str, set[int]] = {}
+
+        async def register(registry: Registry, number: int) -> None:
+            text = record(f"R{number}")
+            schema = await registry.register(f"s{number}", request(text))
+            ids.setdefault(text, set()).add(schema.id)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(40):
+                tasks.start_soon(register, one, number)
+                tasks.start_soon(register, two, number if number % 2 else 100 + number)
+        await one.catch_up()
+        await two.catch_up()
+        assert all(len(found) == 1 for found in ids.values()), "the same schema has the same id"
+        assert sorted(id for found in ids.values() for id in found) == list(range(1, 61))
+        assert list(one.export_lines()) == list(two.export_lines())
+
+
+async def test_a_follower_finds_what_it_did_not_know(url: str) -> None:
+    async with open_registry(url) as one, open_registry(url) as two:
+        schema = await one.register("a", request(INT))
+        if await two.catch_up():
+            assert two.schema_by_id(schema.id).schema == INT
+        assert two.version("a", 1).id == schema.id
+        assert not await two.catch_up()
+        await two.delete_subject("a")
+        await one.catch_up()
+        assert one.subjects() == []
+
+
+async def test_many_that_catch_up_read_once(url: str) -> None:
+    async with open_registry(url) as one, open_registry(url) as two:
+        await one.register("a", request(INT))
+        found: list[bool] = []
+
+        async def catch_up() -> None:
+            await two.catch_up()
+            found.append("a" in two.subjects())
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(50):
+                tasks.start_soon(catch_up)
+        assert found == [True] * 50
+
+
+async def test_foreign_records_are_read_before_anything_is_written() -> None:
+    """Another registry may write without asking for the pen, as Confluent's does."""
+    async with EventBus("memory://") as bus, Registry(bus) as registry:
+        await registry.register("a", request(INT))
+        key = b'{"keytype":"SCHEMA","subject":"b","version":1,"magic":1}'
+        value = b'{"subject":"b","version":1,"id":2,"schemaType":"AVRO","schema":"\\"long\\"","deleted":false}'
+        await bus.send("_schemas", value, key=key, partition=0)
+        assert (await registry.register("c", request(STRING))).id == 3
+        assert (await registry.register("d", request(LONG))).id == 2
+
+
+# backup --------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_export_is_the_registry() -> None:
+    async with open_registry("memory://") as source, open_registry("memory://") as copy:
+        await source.update_config(None, ConfigUpdate(compatibility="NONE"))
+        await source.register("z", request(record("Inner", "a")))
+        await source.register("a", request(INT))
+        await source.register("a", request(LONG))
+        await source.register(":.c:b", request(STRING))
+        await source.delete_version("a", 1)
+        await source.update_mode("a", "READONLY")
+        lines = list(source.export_lines())
+        assert await copy.import_lines(lines) == 4
+        assert await copy.import_lines(lines) == 0, "twice is as once"
+        assert sorted(copy.export_lines()) == sorted(lines)
+        assert copy.schema_by_id(1).guid == source.schema_by_id(1).guid
+        assert copy.mode("a").mode == "READONLY" and copy.versions("a", deleted=True) == [1, 2]
+        assert (await copy.register("new", request('"bytes"'))).id == 4
+        only = list(source.export_lines(subject_prefix="a", deleted=False))
+        assert len(only) == 2
+
+
+async def test_an_import_that_would_give_an_id_twice_takes_nothing() -> None:
+    async with open_registry("memory://") as source, open_registry("memory://") as copy:
+        await source.register("a", request(INT))
+        await source.register("b", request(LONG))
+        await copy.register("c", request(LONG))
+        with refused(422, 42205, "id 1 is 'c' version 1 here"):
+            await copy.import_lines(source.export_lines())
+        assert copy.subjects() == ["c"]
+        with refused(422, 42201, "line 2"):
+            await copy.import_lines([b"", b"no json"])
+
+
+# as serdes ask -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_client_for_threads(url: str) -> None:
+    async with open_registry(url) as registry, open_registry(url) as other:
+        client: SchemaClient = registry.client()
+        assert isinstance(client, SchemaClient)
+        there = await other.register("elsewhere", request(STRING))
+
+        def work() -> None:
+            assert client.by_id(there.id).text == SchemaText(STRING), "written by another registry a moment ago"
+            first = client.register("a", SchemaText(INT))
+            assert client.known(first.id) == client.by_id(first.id)
+            assert client.by_guid(first.guid or "").text == first.text == client.latest("a").text
+            assert client.lookup("a", SchemaText(INT)).version == client.version("a", 1).version == 1
+            assert client.by_id(first.id, "a").subject == "a"
+            assert not client.is_compatible("a", SchemaText(STRING)).is_compatible
+            with refused(404, 40403):
+                client.by_id(99)
+            client.close()
+
+        assert client.known(99) is None
+        await anyio.to_thread.run_sync(work)
+
+
+async def test_reading_costs_no_garbage() -> None:
+    """An id that is known is one look-up: the same object, until something changes."""
+    async with open_registry("memory://") as registry:
+        await registry.register("a", request(INT))
+        known = registry.schema_by_id(1)
+        gc.collect()
+        assert registry.schema_by_id(1) is known
+        await registry.register("b", request(LONG))
+        assert registry.schema_by_id(1) == known
