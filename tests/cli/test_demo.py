@@ -9,20 +9,33 @@ import resource
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import anyio
 import pytest
 
+from eventbus import ConsumerRecord, EventBus
 from eventbus.broker import Broker
 from eventbus.cli.demo import bank as bank_module
 from eventbus.cli.demo import command, flights
 from eventbus.cli.demo.bank import COUNT, KILLED_AT, Bank, Entry, differences
-from eventbus.cli.demo.command import check, remove_earlier_run
-from eventbus.cli.demo.flights import QUICK_FLIGHTS, Delay, Departures, Flight, Group, csv_path, read_rows
+from eventbus.cli.demo.command import check, releases_problems, remove_earlier_run
+from eventbus.cli.demo.flights import (
+    EVOLVED_AT,
+    QUICK_FLIGHTS,
+    Delay,
+    Departures,
+    Flight,
+    Group,
+    as_read,
+    csv_path,
+    read_rows,
+)
 from eventbus.cli.demo.names import Places
+from eventbus.cli.demo.releases import Releases
 from eventbus.cli.demo.report import Run, Step, next_commands, print_report
 from eventbus.cli.demo.service import CarrierTable, Outcome
 from eventbus.cli.demo.warehouse import Landed
@@ -30,12 +43,13 @@ from eventbus.cli.output import Output
 from eventbus.errors import ConfigError, LogLocked, StorageFull
 from eventbus.log.storage import FileStorage
 from eventbus.types import TopicPartition
+from serdes import Avro
 
 Cli = Callable[..., Any]
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 
 BOTH = ("checking", "savings")
-LOG_BYTES = 6_000_000
+LOG_BYTES = 1_800_000
 """About what the quick demo writes to ``flights``."""
 
 
@@ -105,7 +119,7 @@ def test_what_it_tells_to_try_next_works(cli: Cli, tmp_path: Path) -> None:
     quick(cli, "--dir", directory)
     environ = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     commands = next_commands(Places(Path(directory)), landed=False)
-    assert len(commands) == 8
+    assert len(commands) == 9
     for text in commands:
         done = subprocess.run(text, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=30)
         assert done.returncode == 0, f"{text}: {done.stderr}"
@@ -113,23 +127,64 @@ def test_what_it_tells_to_try_next_works(cli: Cli, tmp_path: Path) -> None:
         assert "rror" not in done.stderr
 
 
+async def read_flights() -> list[ConsumerRecord]:
+    async with (
+        EventBus("file://./demo-data/log", serdes={Flight: Avro("log")}) as bus,
+        bus.new_consumer("flights", key=str, value=Flight) as consumer,
+    ):
+        return [record async for record in consumer.until_end()]
+
+
 def test_the_log_holds_every_field_of_the_file(cli: Cli) -> None:
     quick(cli)
-    url = ("--url", "file://./demo-data/log")
-    lines = cli("consume", "flights", "--from-beginning", "--timeout-ms", "50", "--json", *url).lines
-    records = [json.loads(line) for line in lines]
-    expected = {row.number: row for row in read_rows(csv_path(), QUICK_FLIGHTS)}
-    assert len(records) == len(expected)
-    found = sorted(json.dumps([r["key"], r["timestamp_ms"], json.loads(r["value"])]) for r in records)
-    assert found == sorted(
-        json.dumps([row.key and row.key.decode(), row.timestamp_ms, row.event]) for row in expected.values()
-    )
-    assert len({record["partition"] for record in records}) == 6
-    homes: dict[str, set[int]] = {}
+    records = anyio.run(read_flights)
+    expected = list(read_rows(csv_path(), QUICK_FLIGHTS))
+    found = sorted((repr(record.value), record.key or "", record.timestamp_ms) for record in records)
+    assert found == sorted((repr(as_read(row.flight)), (row.key or b"").decode(), row.timestamp_ms) for row in expected)
+    assert len({record.partition for record in records}) == 6
+    homes: dict[str | None, set[int]] = {}
     for record in records:
-        homes.setdefault(record["key"], set()).add(record["partition"])
+        homes.setdefault(record.key, set()).add(record.partition)
     assert len(homes.pop(None)) > 1  # no tail number: spread out
     assert all(len(home) == 1 for home in homes.values())
+
+
+async def read_bytes() -> list[bytes]:
+    async with (
+        EventBus("file://./demo-data/log") as bus,
+        bus.new_consumer("flights", value=bytes) as consumer,
+    ):
+        return [record.value async for record in consumer.until_end()]
+
+
+def test_the_schema_evolves_in_the_middle_and_a_third_version_is_refused(cli: Cli) -> None:
+    first = cli("demo", "--quick")
+    assert (
+        "EVOLVED    5,000 flights were written with version 1 of their Avro schema, 15,000 with version 2" in first.out
+    )
+    assert "REFUSED    version 3, at its start. Flight.gate: records written with the old schema have no" in first.out
+    prefixes = Counter(value[:5] for value in anyio.run(read_bytes))
+    assert prefixes == {b"\0\0\0\0\1": EVOLVED_AT, b"\0\0\0\0\2": QUICK_FLIGHTS - EVOLVED_AT}
+    url = ("--url", "file://./demo-data/log")
+    assert cli("schema", "diff", "flights-value", *url).lines == [
+        "FIELD           VERSION 1  VERSION 2             CHANGE",
+        "Flight.airline             null | string = null  added",
+        "",
+        "version 2 reads records of version 1",
+        "version 1 reads records of version 2",
+    ]
+    again = quick(cli)["schemas"]
+    assert again["versions"] == 2 and "gate" in again["refused"]
+
+
+def test_a_third_version_that_were_taken_fails_the_demo(a_run: Run) -> None:
+    [problem] = releases_problems(csv_path(), 100, Outcome(), None)
+    assert problem == "schemas: a release that demands a gate of every flight was let through"
+    outcome, landed = Outcome(releases=Releases({}, "no")), a_run.landed
+    assert landed is not None
+    assert releases_problems(csv_path(), EVOLVED_AT, outcome, landed) == []
+    [problem] = releases_problems(csv_path(), EVOLVED_AT + 7, outcome, landed)
+    assert problem == "warehouse: 0 flights name their airline, expected 7"
 
 
 def test_fresh_starts_over_and_leaves_other_files_alone(cli: Cli) -> None:
@@ -215,7 +270,7 @@ def test_kill_9_doubles_no_flight_and_the_table_counts_doubled_delays_once(cli: 
 
 def test_a_full_disk_leaves_a_prefix_to_go_on_from(cli: Cli, spawn: Spawn) -> None:
     def small_files() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
     process = spawn("demo", "--quick", preexec_fn=small_files)
     _, err = process.communicate(timeout=30)
@@ -305,7 +360,7 @@ def test_without_the_data_package_the_install_command_is_shown(cli: Cli, monkeyp
 
 def test_cancelled_flights_are_flights() -> None:
     rows = list(read_rows(csv_path(), QUICK_FLIGHTS))
-    events = [msgspec.convert(row.event, Flight) for row in rows]
+    events = [row.flight for row in rows]
     assert sum(event.dep_time is None for event in events) == 178
     assert sum(row.key is None for row in rows) == sum(event.tailnum is None for event in events) > 0
     assert all(row.timestamp_ms == event.time_hour.timestamp() * 1000 for row, event in zip(rows, events, strict=True))
@@ -337,7 +392,7 @@ def _bank() -> Bank:
 @pytest.fixture
 def a_run() -> Iterator[Run]:
     table = {Group("AA", 1): Departures(3, 2, 9), Group("UA", 2): Departures(1, 0, 0)}
-    landed = Landed(4, 1, 10, 1.0, 1.0, table, {Group("AA", 1): 4.5, Group("UA", 2): None})
+    landed = Landed(4, 1, 10, 1.0, 1.0, table, {Group("AA", 1): 4.5, Group("UA", 2): None}, 0)
     yield Run(Places(Path("d")), table, Outcome(table=table, held=4), _bank(), landed, [Step("nothing", 0, 0.0)], [])
 
 

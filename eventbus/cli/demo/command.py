@@ -9,11 +9,21 @@ import shutil
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from eventbus import EventBus
 from eventbus.cli.demo.bank import remove_log, run_bank
 from eventbus.cli.demo.display import Display, open_display
-from eventbus.cli.demo.flights import FLIGHTS, QUICK_FLIGHTS, Table, csv_path, differences, table_from_csv
+from eventbus.cli.demo.flights import (
+    EVOLVED_AT,
+    FLIGHTS,
+    QUICK_FLIGHTS,
+    Table,
+    csv_path,
+    differences,
+    read_airlines,
+    table_from_csv,
+)
 from eventbus.cli.demo.names import Places, places_of, shown_url
 from eventbus.cli.demo.report import Run, Step, print_report
 from eventbus.cli.demo.service import Outcome, Story
@@ -56,22 +66,22 @@ def demo(args: argparse.Namespace) -> int:
         if not args.quick and places.is_in_memory:
             display.say("  no warehouse: Spark is another process, and sees nothing of a log in memory")
         elif not args.quick:
-            landed = _land(places, outcome.held, display)
+            landed = _land(places, outcome, display)
             if landed is None:
                 return _interrupted(out, _LANDING_STOPPED)
             steps.append(Step("Spark: start, land as Parquet", landed.rows, landed.land_seconds))
             steps.append(Step("Spark: query", outcome.held, landed.query_seconds))
-    problems = check(expected, outcome, landed) + bank.problems
+    problems = check(expected, outcome, landed) + releases_problems(csv, story.limit, outcome, landed) + bank.problems
     run = Run(places, expected, outcome, bank, landed, steps, problems)
     print_report(out, run)
     return 1 if run.problems else 0
 
 
-def _land(places: Places, held: int, display: Display) -> Landed | None:
+def _land(places: Places, outcome: Outcome, display: Display) -> Landed | None:
     """What landing brought; None after Ctrl-C."""
     try:
         with _without_interrupts_in_the_log():
-            return land_flights(places, held, display)
+            return land_flights(places, outcome.held, outcome.releases.texts, display)
     except KeyboardInterrupt:
         return None
     except Exception as error:
@@ -114,6 +124,17 @@ def check(expected: Table, outcome: Outcome, landed: Landed | None) -> list[str]
             for group, entry in sorted(expected.items())
             if landed.means.get(group) != entry.mean_delay
         ]
+    return problems
+
+
+def releases_problems(path: Path, limit: int, outcome: Outcome, landed: Landed | None) -> list[str]:
+    """What is not as it should be with the two versions of a flight, and with the third that must not be."""
+    problems: list[str] = []
+    if not outcome.releases.refusal:
+        problems.append("schemas: a release that demands a gate of every flight was let through")
+    expected = max(0, limit - EVOLVED_AT) if read_airlines(path) else 0
+    if landed is not None and landed.named != expected:
+        problems.append(f"warehouse: {landed.named:,} flights name their airline, expected {expected:,}")
     return problems
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from eventbus.errors import ConfigError
+from serdes.avro.marks import AvroType
 
 FLIGHTS = 336_776
 """Rows of the file."""
@@ -24,12 +25,23 @@ FLIGHTS = 336_776
 QUICK_FLIGHTS = 20_000
 """Rows of ``--quick``."""
 
-_TEXTS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
+_TEXTS = frozenset({"carrier", "tailnum", "origin", "dest"})
 _MISSING = ("NA", "")
 
 
-class Flight(msgspec.Struct, frozen=True, gc=False):
-    """One row, as the consumer demands it. A cancelled flight has no times: it is real, not an error."""
+_AS_FLIGHT = AvroType(name="Flight", doc="A departure from New York City in 2013; without times it was cancelled.")
+
+EVOLVED_AT = 5_000
+"""How many rows are written by the exporter's first release. It follows from the row alone, as its partition does."""
+
+
+class FirstFlight(msgspec.Struct, frozen=True, gc=False):
+    """One row, as the exporter's first release writes it: version 1 of the schema.
+
+    A cancelled flight has no times: it is real, not an error.
+    """
+
+    __avro__ = _AS_FLIGHT
 
     year: int
     month: int
@@ -53,6 +65,28 @@ class Flight(msgspec.Struct, frozen=True, gc=False):
     minute: int
     time_hour: datetime
     """The scheduled hour of departure, in UTC."""
+
+
+class Flight(FirstFlight, frozen=True, gc=False):
+    """One row, as the second release writes it: a field more, which records of the first read as None."""
+
+    __avro__ = _AS_FLIGHT
+
+    airline: str | None = None
+    """The carrier's name."""
+
+
+def as_read(flight: FirstFlight) -> Flight:
+    """What a reader of the second release makes of it."""
+    return flight if isinstance(flight, Flight) else Flight(**msgspec.structs.asdict(flight))
+
+
+class GateFlight(Flight, frozen=True, gc=False, kw_only=True):
+    """A third release that will not be: the flights that are there have no gate."""
+
+    __avro__ = _AS_FLIGHT
+
+    gate: str
 
 
 class Delay(msgspec.Struct, frozen=True, gc=False):
@@ -105,7 +139,7 @@ class Row(NamedTuple):
 
     number: int
     key: bytes | None
-    event: dict[str, Any]
+    flight: FirstFlight
     timestamp_ms: int
 
 
@@ -133,16 +167,18 @@ def read_lines(path: Path) -> Iterator[list[str]]:
 
 
 def read_rows(path: Path, limit: int) -> Iterator[Row]:
-    """The first ``limit`` rows as loosely typed JSON objects: what a system that exports CSV would send."""
+    """The first ``limit`` rows, as the exporter's two releases write them."""
     lines = read_lines(path)
     names = next(lines)
-    tail = names.index("tailnum")
-    hour = names.index("time_hour")
-    parsers = [_text if name in _TEXTS else _number for name in names]
+    parsers = [_PARSERS[name] for name in FirstFlight.__struct_fields__]
+    places = [names.index(name) for name in FirstFlight.__struct_fields__]
+    tail, hour, carrier = names.index("tailnum"), names.index("time_hour"), names.index("carrier")
+    airlines = read_airlines(path)
     for number, cells in zip(range(limit), lines, strict=False):
-        event = {name: parse(cell) for name, parse, cell in zip(names, parsers, cells, strict=True)}
+        values = [parse(cells[place]) for parse, place in zip(parsers, places, strict=True)]
+        flight = FirstFlight(*values) if number < EVOLVED_AT else Flight(*values, airline=airlines.get(cells[carrier]))
         key = cells[tail]
-        yield Row(number, None if key in _MISSING else key.encode(), event, _milliseconds(cells[hour]))
+        yield Row(number, None if key in _MISSING else key.encode(), flight, _milliseconds(cells[hour]))
 
 
 def _text(cell: str) -> str | None:
@@ -154,8 +190,19 @@ def _number(cell: str) -> int | None:
 
 
 @lru_cache(maxsize=64)
-def _milliseconds(time_hour: str) -> int:
-    return round(datetime.fromisoformat(time_hour).timestamp() * 1000)
+def _time(cell: str) -> datetime:
+    return datetime.fromisoformat(cell)
+
+
+@lru_cache(maxsize=64)
+def _milliseconds(cell: str) -> int:
+    return round(_time(cell).timestamp() * 1000)
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    name: _text if name in _TEXTS else _time if name == "time_hour" else _number
+    for name in FirstFlight.__struct_fields__
+}
 
 
 def table_from_csv(path: Path, limit: int) -> Table:

@@ -24,6 +24,11 @@ class Names(msgspec.Struct, frozen=True):
         return f"{self.prefix}delays"
 
     @property
+    def schemas(self) -> str:
+        """The subject of the flights' schemas."""
+        return f"{self.flights}-value"
+
+    @property
     def delay_maker(self) -> str:
         """The group of the handler between the two."""
         return f"{self.prefix}delay-maker"

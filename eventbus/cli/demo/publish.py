@@ -9,15 +9,14 @@ nothing can disagree with it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
-import msgspec
 
 from eventbus.cli.demo.display import Bar
-from eventbus.cli.demo.flights import FLIGHTS, Row, read_rows
+from eventbus.cli.demo.flights import FLIGHTS, Flight, Row, as_read, read_rows
 from eventbus.client.partitioner import make_partitioner
-from eventbus.errors import BufferExhausted, ConfigError
+from eventbus.errors import BufferExhausted, ConfigError, SerializationError
 from eventbus.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -36,11 +35,11 @@ async def publish(bus: EventBus, topic: str, path: Path, limit: int, held: dict[
         ConfigError: the log holds something else than the rows of this file.
         StorageError: the disk refused; what is in the log is a prefix still.
     """
-    plan = _Plan(topic, held, await _last_values(bus, topic, held))
+    plan = _Plan(topic, held, await _last_flights(bus, topic, held))
     done = sum(held.values())
     published = 0
     async with bus.new_producer() as producer:
-        sending = _Sending(producer, topic)
+        sending = _Sending(bus, producer, topic)
         for row in read_rows(path, limit):
             partition = plan.place(row)
             if partition is not None:
@@ -63,12 +62,18 @@ class _Sending:
     A later batch that succeeded would leave a hole, and the end offset would no longer tell what the log holds.
     """
 
-    def __init__(self, producer: Producer, topic: str) -> None:
+    def __init__(self, bus: EventBus, producer: Producer, topic: str) -> None:
+        self._bus = bus
         self._producer = producer
         self._topic = topic
         self._last: dict[int, Delivery] = {}
+        self._releases: set[type] = set()
+        """Those whose schema is registered."""
 
     async def send(self, row: Row, partition: int) -> None:
+        if type(row.flight) not in self._releases:
+            await self._bus.prepare(self._topic, type(row.flight))
+            self._releases.add(type(row.flight))
         try:
             delivery = self._put(row, partition)
         except BufferExhausted:
@@ -81,7 +86,7 @@ class _Sending:
 
     def _put(self, row: Row, partition: int) -> Delivery:
         return self._producer.send_nowait(
-            self._topic, row.event, key=row.key, partition=partition, timestamp_ms=row.timestamp_ms
+            self._topic, row.flight, key=row.key, partition=partition, timestamp_ms=row.timestamp_ms
         )
 
     def check(self) -> None:
@@ -108,19 +113,26 @@ def is_prefix(path: Path, limit: int, held: dict[int, int]) -> bool:
     return all(held[partition] <= expected[partition] for partition in held)
 
 
-async def _last_values(bus: EventBus, topic: str, held: dict[int, int]) -> dict[int, Any]:
-    """The last event of every partition that holds one: the proof that the log is what this program wrote."""
-    ends = {TopicPartition(topic, partition): count for partition, count in held.items() if count}
-    found: dict[int, Any] = {}
-    if not ends:
-        return found
-    async with bus.new_consumer() as consumer:
-        await consumer.assign(ends)
-        for topic_partition, count in ends.items():
-            consumer.seek(topic_partition, count - 1)
-        while len(found) < len(ends):
-            for record in await consumer.poll(timeout_ms=1_000):
-                found[record.partition] = msgspec.json.decode(record.value)
+async def _last_flights(bus: EventBus, topic: str, held: dict[int, int]) -> dict[int, Flight]:
+    """The last record of every partition that holds one: the proof that the log is what this program wrote.
+
+    Raises:
+        ConfigError: it is no flight.
+    """
+    found: dict[int, Flight] = {}
+    async with bus.new_consumer(value=Flight) as consumer:
+        for partition, count in held.items():
+            if not count:
+                continue
+            place = TopicPartition(topic, partition)
+            await consumer.assign([place])
+            consumer.seek(place, count - 1)
+            try:
+                while partition not in found:
+                    for record in await consumer.poll(timeout_ms=1_000):
+                        found[partition] = record.value
+            except SerializationError:
+                raise _foreign(topic, partition) from None
     return found
 
 
@@ -140,7 +152,7 @@ class _Dealer:
 class _Plan:
     """Passes over the rows that the log holds already."""
 
-    def __init__(self, topic: str, held: dict[int, int], last: dict[int, Any]) -> None:
+    def __init__(self, topic: str, held: dict[int, int], last: dict[int, Flight]) -> None:
         self._topic = topic
         self._deal = _Dealer(len(held))
         self._left = dict(held)
@@ -153,17 +165,18 @@ class _Plan:
         if not left:
             return partition
         self._left[partition] = left - 1
-        if left == 1 and self._last[partition] != row.event:
-            raise self._foreign(partition)
+        if left == 1 and self._last[partition] != as_read(row.flight):
+            raise _foreign(self._topic, partition)
         return None
 
     def check_all_met(self) -> None:
         for partition, left in self._left.items():
             if left:
-                raise self._foreign(partition)
+                raise _foreign(self._topic, partition)
 
-    def _foreign(self, partition: int) -> ConfigError:
-        return ConfigError(
-            f"{self._topic}-{partition} does not hold the rows of this file: something else was published there; "
-            "start over with --fresh, or choose another --dir or --url"
-        )
+
+def _foreign(topic: str, partition: int) -> ConfigError:
+    return ConfigError(
+        f"{topic}-{partition} does not hold the rows of this file: something else was published there; "
+        "start over with --fresh, or choose another --dir or --url"
+    )

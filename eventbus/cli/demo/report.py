@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from eventbus.cli.demo.bank import Bank
-from eventbus.cli.demo.flights import Table, by_carrier, csv_path, read_airlines
+from eventbus.cli.demo.flights import EVOLVED_AT, Table, by_carrier, csv_path, read_airlines
 from eventbus.cli.demo.names import Places, shown_url
 from eventbus.cli.demo.service import Outcome
 from eventbus.cli.demo.warehouse import Landed
@@ -69,6 +69,8 @@ def print_report(out: Output, run: Run) -> None:
             out.note(f"NOT EQUAL  {line}")
         out.note(f"error: {len(run.problems)} differences to what plain Python finds: start over with --fresh")
         return
+    for line in _told_of_releases(run):
+        out.line(line)
     sides = "running table" if run.landed is None else "running table = Spark's query"
     out.line(f"CONSERVED  {run.bank}")
     out.line(f"EQUAL      {sides} = plain Python over the CSV, all {len(run.expected)} groups of carrier and month")
@@ -82,6 +84,18 @@ def print_report(out: Output, run: Run) -> None:
     out.line("try next:" if on_path else f"try next (first: export PATH={shlex.quote(str(home.absolute()))}:$PATH):")
     for line in commands:
         out.line(f"  {line}")
+
+
+def _told_of_releases(run: Run) -> list[str]:
+    """The schema's story; a --quick demo of a few flights ends before the second release."""
+    first = min(EVOLVED_AT, run.outcome.held)
+    second = run.outcome.held - first
+    landed = "" if run.landed is None else f", Spark with version 2: {run.landed.named:,} name their airline"
+    return [
+        f"EVOLVED    {first:,} flights were written with version 1 of their Avro schema, {second:,} with version 2,",
+        f"           which adds the airline. The handler read all of them with version 1{landed}",
+        f"REFUSED    version 3, at its start. {run.outcome.releases.refusal}",
+    ]
 
 
 def _print_tables(out: Output, run: Run) -> None:
@@ -136,7 +150,8 @@ def next_commands(places: Places, *, landed: bool) -> list[str]:
     commands = [
         f"eventbus topics describe {names.flights} --url {url}",
         f"eventbus consume {names.delays} --from-beginning --max-messages 5 --property print.key=true --url {url}",
-        f"eventbus consume {names.flights} --partition 0 --offset 1000 --max-messages 1 --json --url {url}",
+        f"eventbus schema diff {names.schemas} --url {url}",
+        f"eventbus schema show {names.schemas} --url {url}",
         f"eventbus offsets {names.flights} --group {names.delay_maker} --url {url}",
         f"eventbus offsets {names.flights} --time 2013-01-02 --url {url}",
         f"eventbus groups describe {names.bank} --url {bank_url}",
@@ -180,6 +195,11 @@ def _as_json(run: Run) -> dict[str, Any]:
             "balance": run.bank.balance,
             "cut_off": run.bank.cut_off,
             "conserved": not run.bank.problems,
+        },
+        "schemas": {
+            "versions": len(outcome.releases.texts),
+            "refused": outcome.releases.refusal,
+            "named_airlines": None if landed is None else landed.named,
         },
         "equal": not run.problems,
         "groups": len(run.expected),

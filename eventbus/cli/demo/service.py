@@ -15,11 +15,13 @@ import msgspec
 
 from eventbus import ConsumerRecord, EventBus
 from eventbus.cli.demo.display import Bar, Display
-from eventbus.cli.demo.flights import FLIGHTS, Delay, Flight, Table, add_delay
+from eventbus.cli.demo.flights import FLIGHTS, Delay, FirstFlight, Flight, Table, add_delay
 from eventbus.cli.demo.names import Names, Places
 from eventbus.cli.demo.publish import PARTITIONS, held_records, is_prefix, publish
+from eventbus.cli.demo.releases import Releases, look_at
 from eventbus.cli.shell import until_signal
 from eventbus.types import TopicPartition
+from serdes import Avro
 
 _KEEP = {"retention.ms": "-1", "segment.ms": str(10 * 365 * 86_400_000)}
 """The records carry the time of their flight, in 2013: Kafka's default retention of a week would delete them, and its
@@ -46,17 +48,21 @@ class Outcome(msgspec.Struct):
     count_seconds: float = 0.0
     """Until all was published, handled and counted; the three run at the same time."""
     table: Table = {}
+    releases: Releases = Releases()
 
 
-def build_bus(url: str, names: Names, on_delay: Callable[[], None]) -> EventBus:
-    """The topics and the handler."""
-    bus = EventBus(url, client_id="demo")
+def build_bus(url: str, names: Names, avro: Avro, on_delay: Callable[[], None]) -> EventBus:
+    """The topics and the handler: flights are Avro, delays JSON.
+
+    The handler knows the exporter's first release, and so it reads what the second one writes.
+    """
+    bus = EventBus(url, client_id="demo", serdes={FirstFlight: avro, Flight: avro})
     bus.topic(names.flights, partitions=PARTITIONS, configs=_KEEP)
     bus.topic(names.delays, partitions=PARTITIONS, configs=_KEEP)
 
     @bus.consumer(names.flights, group=names.delay_maker)
     @bus.producer(names.delays, key=lambda delay: delay.tailnum, partitioner=as_the_flight)
-    def make_delay(flight: Flight, record: ConsumerRecord) -> Delay:
+    def make_delay(flight: FirstFlight, record: ConsumerRecord) -> Delay:
         on_delay()
         return Delay(flight.carrier, flight.month, flight.tailnum, flight.dep_delay, record.partition, record.offset)
 
@@ -123,7 +129,9 @@ class Story:
         self._csv = csv
         self._display = display
         self._table = CarrierTable()
-        self._bus = build_bus(places.url, places.names, self._one_delay)
+        self._url = places.url
+        self._avro = Avro("log")
+        self._bus = build_bus(places.url, places.names, self._avro, self._one_delay)
         self._delays_bar: Bar | None = None
         self._already_made = 0
 
@@ -160,6 +168,7 @@ class Story:
             making.update(self._already_made + outcome.delays_made)
             self._table.until = await _ends(bus, self._names.delays)
         outcome.count_seconds = time.monotonic() - started
+        outcome.releases = await look_at(self._avro.source, self._url, self._names)
 
     def _one_delay(self) -> None:
         self.outcome.delays_made += 1
