@@ -33,6 +33,18 @@ def undefined(forward: Forward) -> AvroSchemaError:
     )
 
 
+class _Visit:
+    """A schema on the way through its children."""
+
+    __slots__ = ("child", "children", "schema", "visited")
+
+    def __init__(self, schema: Schema, children: tuple[Schema, ...], visited: set[int]) -> None:
+        self.schema = schema
+        self.children = children
+        self.visited = visited
+        self.child: int | None = None
+
+
 class Finishing:
     """Checks defaults once all names are known.
 
@@ -43,26 +55,41 @@ class Finishing:
     def __init__(self) -> None:
         self._begun: set[int] = set()
         self._finished: set[int] = set()
+        self._at: dict[int, int] = {}
+        """Which child of each schema is being visited."""
+        self._stack: list[_Visit] = []  # of our own: types may name each other in chains longer than Python's stack
 
     def run(self, schemas: Iterable[Schema]) -> None:
         for schema in schemas:
-            self._visit(schema, set(), 0)
+            self._enter(schema, set())
+            while self._stack:
+                self._step(self._stack[-1])
 
-    def _visit(self, schema: Schema, visited: set[int], depth: int) -> None:
-        if depth > limits.MAX_JSON_DEPTH:
-            raise limits.too_deep("$")
+    def _enter(self, schema: Schema, visited: set[int]) -> None:
+        """A name that leads to a new type begins a walk of its own: that one visits again what is not finished yet."""
         if isinstance(schema, Forward):
-            target = cast("Named", schema.target)
-            if id(target) not in self._begun:
-                self._visit(target, set(), depth + 1)
-            return
+            schema, visited = cast("Named", schema.target), set()
+            if id(schema) in self._begun:
+                return
         if id(schema) in visited or id(schema) in self._finished:
             return
         visited.add(id(schema))
         self._begun.add(id(schema))
+        self._at.setdefault(id(schema), 0)
         children = limits.inner(schema)
-        for child in reversed(children) if isinstance(schema, Union) else children:
-            self._visit(child, visited, depth + 1)
+        self._stack.append(_Visit(schema, children[::-1] if isinstance(schema, Union) else children, visited))
+
+    def _step(self, visit: _Visit) -> None:
+        schema = visit.schema
+        at = self._at[id(schema)]
+        if visit.child is not None:  # it has been visited
+            at = self._at[id(schema)] = max(at, visit.child + 1)
+            visit.child = None
+        if at < len(visit.children):
+            visit.child = at
+            self._enter(visit.children[at], visit.visited)
+            return
+        self._stack.pop()
         if isinstance(schema, Record) and id(schema) not in self._finished:
             self._finish(schema)
 

@@ -30,15 +30,16 @@ def shown(value: Any) -> str:
 
 
 def bad_name(path: Path, kind: str, name: Any) -> AvroSchemaError:
-    return error(path, f"{shown(name)} is no name for a {kind}: letters, digits and _ only, no digit in front")
+    article = "an" if kind[0] in "ae" else "a"
+    return error(path, f"{shown(name)} is no name for {article} {kind}: letters, digits and _ only, no digit in front")
 
 
 def bad_default(path: Path, record: Record, name: str, schema: Schema, default: Any) -> AvroSchemaError:
-    wanted = schema.fullname
+    wanted = f"no {schema.fullname}"
     if isinstance(schema, Union):
-        wanted = "any of " + ", ".join(branch.fullname for branch in schema.branches)
+        wanted = "none of " + ", ".join(branch.fullname for branch in schema.branches)
     return error(
         (path, "default") if path is not None else None,
-        f"the default {shown(default)} of field {name} of {record.fullname} is no {wanted};"
+        f"the default {shown(default)} of field {name} of {record.fullname} is {wanted};"
         " change the default or the type",
     )
