@@ -6,6 +6,7 @@ message: how deep recursive records nest, how many items it has, and how much la
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 from serdes.avro.codec.errors import AvroDataError
@@ -74,14 +75,22 @@ def item_cost(least: int) -> int:
     return 1 if least else _ZERO_WIDTH_COST
 
 
-def excess(schema: Schema, known: dict[int, int] | None = None) -> int:
-    """By how much a decoded value may outgrow sixteen times its bytes, without what its arrays and maps hold."""
-    known = {} if known is None else known
+def excess(schema: Schema, apart: Container[int]) -> int:
+    """By how much a decoded value may outgrow sixteen times its bytes.
+
+    Without what is charged where it is met: items of arrays and maps, records that a union may hold, and those
+    ``apart`` (their ids), which have functions of their own.
+    """
     if isinstance(schema, Union):
-        return max((excess(one, known) for one in schema.branches), default=0) - _RATIO
+        return (
+            max((_CELL if isinstance(one, Record) else excess(one, apart) for one in schema.branches), default=0)
+            - _RATIO
+        )
     if isinstance(schema, Record):
-        if id(schema) not in known:
-            known[id(schema)] = 0
-            known[id(schema)] = _CELL + sum(excess(field.schema, known) for field in schema.fields)
-        return known[id(schema)]
+        return _CELL if id(schema) in apart else _CELL + excess_inside(schema, apart)
     return _CELL - _RATIO * least_bytes(schema)
+
+
+def excess_inside(record: Record, apart: Container[int]) -> int:
+    """The same of a record's fields together."""
+    return sum(excess(field.schema, apart) for field in record.fields)

@@ -15,9 +15,21 @@ from serdes.avro.codec.arms import BASES, arm_for
 from serdes.avro.codec.conversions import conversion_of
 from serdes.avro.codec.defaults import default_bytes
 from serdes.avro.codec.errors import AvroDataError, AvroTypeError
-from serdes.avro.codec.guards import MAX_NESTING, Budget, excess, item_cost, least_bytes, too_deep
+from serdes.avro.codec.guards import MAX_NESTING, Budget, excess, excess_inside, item_cost, least_bytes, too_deep
 from serdes.avro.codec.resolve import branch_for, mismatch, sources
-from serdes.avro.codec.shapes import Arms, Constants, Entries, Items, Members, Nothing, Object, Scalar, Shape, shape_of
+from serdes.avro.codec.shapes import (
+    Arms,
+    Constants,
+    Entries,
+    Items,
+    Members,
+    Nothing,
+    Object,
+    Scalar,
+    Shape,
+    shape_of,
+    unwrapped,
+)
 from serdes.avro.codec.source import Source
 from serdes.avro.codec.values import Symbols, bad_branch, constants, is_constant, kept_apart, member_of, wrong_end
 from serdes.avro.codec.varint import DOUBLE, FLOAT, ZIGZAG, read_count, read_int, read_length, read_long
@@ -48,6 +60,8 @@ class Decoder:
             reason = f"the text is not UTF-8: {error.reason} at its byte {error.start}"
         elif isinstance(error, RecursionError):
             reason = "records nest too deep"
+        elif isinstance(error, OverflowError):
+            reason = f"Python's type does not reach so far: {error}"
         else:
             reason = str(error)
         return AvroDataError(reason, path)
@@ -60,11 +74,12 @@ class _Reader:
         self.source = source = Source(reader.fullname)
         self._functions: dict[Any, str] = {}
         self._apart = kept_apart(writer)
+        self._has_budget = _needs_budget(writer)
         for name, value in _TOOLS.items():
             source.bind(value, name)
         with source.function("def decode(data, p):"):
             source.line("size = len(data)")
-            source.line("budget = Budget()" if _needs_budget(writer) else "budget = None")
+            source.line("budget = Budget()" if self._has_budget else "budget = None")
             source.line("depth = 0")
             source.line(f"result = {self.value(writer, reader, annotation)}")
             source.line("if p != size: wrong_end(p, size)")
@@ -119,8 +134,7 @@ class _Reader:
             with source.function(f"def {name}({_PARAMETERS}):"):
                 if isinstance(writer, Record):
                     source.line(f"if depth > {MAX_NESTING}: too_deep()")
-                    if (more := excess(writer)) > 0 and _needs_budget(writer):
-                        source.line(f"budget.charge(1, 0, {more}, 1)")
+                    self._charge(writer)
                     result = self._one(writer, reader, annotation, shape_of(annotation))
                 else:
                     result = self.value(writer, reader, annotation)
@@ -129,6 +143,11 @@ class _Reader:
         deeper = " + 1" if isinstance(writer, Record) else ""
         source.line(f"{value}, p = {name}(data, p, size, budget, depth{deeper})")
         return value
+
+    def _charge(self, record: Record) -> None:
+        """For a record that may be there or not: nobody has counted it before."""
+        if self._has_budget and (more := excess_inside(record, self._apart)) > 0:
+            self.source.line(f"budget.charge(1, 0, {more}, 1)")
 
     @contextmanager
     def _placed(self) -> Generator[None]:
@@ -237,15 +256,17 @@ class _Reader:
         word = "if"
         for index, branch in enumerate(writer.branches):
             with source.block(f"{word} {which} == {index * 2}:"):
+                if isinstance(branch, Record) and id(branch) not in self._apart:
+                    self._charge(branch)
                 source.line(f"{name} = {self.value(branch, reader, annotation)}")
             word = "elif"
         source.line(f"else: bad_branch({which}, {len(writer.branches)})")
         return name
 
-    def _block_loop(self, item: Schema) -> Generator[None]:
-        """Around one item of an array or a map."""
+    def _block_loop(self, item: Schema, key_bytes: int = 0) -> Generator[None]:
+        """Around one item of an array, or one entry of a map, whose key takes a byte at least."""
         source, count = self.source, self.source.fresh("n")
-        least, most = least_bytes(item), excess(item)
+        least, most = least_bytes(item) + key_bytes, excess(item, self._apart) - 16 * key_bytes
         left = "(size - p)" if least == 1 else f"(size - p) // {least}" if least else count
         charge = f"budget.charge({count}, {item_cost(least)}, {max(most, 0)}, {left})"
         with source.block("while True:"):
@@ -271,7 +292,7 @@ class _Reader:
             raise self._misfit(reader, getattr(shape, "kind", shape))
         source, entries = self.source, self.source.fresh("entries")
         source.line(f"{entries} = {{}}")
-        for _ in self._block_loop(_ENTRY if least_bytes(writer.values) == 0 else writer.values):
+        for _ in self._block_loop(writer.values, key_bytes=1):
             key = self._primitive(_TEXT, _TEXT)
             with source.at(("key", key)):
                 value = self.value(writer.values, reader.values, shape.value if isinstance(shape, Entries) else Any)
@@ -317,19 +338,23 @@ class _Reader:
                 f"{shape.kind.__name__} needs {', '.join(missing)}, which {reader.fullname} does not have",
                 self.source.where,
             )
-        return {name: one.annotation for name, one in found.items() if one is not None}
+        return {
+            name: one.annotation if one.required or shape.how != "dict" else unwrapped(one.annotation) | None
+            for name, one in found.items()
+            if one is not None
+        }
 
     def _made(self, reader: Record, shape: Shape, given: dict[str, str]) -> str:
         """The expression of a record made of its fields' variables."""
         if not isinstance(shape, Object):
             return "{" + ", ".join(f"{field.name!r}: {given[field.name]}" for field in reader.fields) + "}"
         of = {one.name: value for name, value in given.items() if (one := self._attribute(reader, shape, name))}
-        if shape.how != "call":
-            names = {one.name: one.name if shape.how == "dict" else one.data_name for one in shape.attributes}
-            literal = "{" + ", ".join(f"{names[name]!r}: {value}" for name, value in of.items()) + "}"
-            return (
-                literal if shape.how == "dict" else f"{self.source.bind(shape.kind.model_validate, 'make')}({literal})"
-            )
+        if shape.how == "dict":
+            return self._typed_dict(shape, of)
+        if shape.how == "validate":
+            names = {one.name: one.data_name for one in shape.attributes}
+            literal = ", ".join(f"{names[name]!r}: {value}" for name, value in of.items())
+            return f"{self.source.bind(shape.kind.model_validate, 'make')}({{{literal}}})"
         arguments: list[str] = []
         by_name = False
         for one in shape.attributes:
@@ -337,6 +362,25 @@ class _Reader:
             if one.name in of:
                 arguments.append(f"{one.name}={of[one.name]}" if by_name else of[one.name])
         return f"{self.source.bind(shape.kind, 'make')}({', '.join(arguments)})"
+
+    def _with_optional(self, literal: str, of: dict[str, str]) -> str:
+        """A TypedDict with keys that need not be there: those that are null are not."""
+        name = self.source.fresh("x")
+        self.source.line(f"{name} = {literal}")
+        for key, value in of.items():
+            self.source.line(f"if {value} is not None: {name}[{key!r}] = {value}")
+        return name
+
+    def _typed_dict(self, shape: Object, of: dict[str, str]) -> str:
+        """Of keys that need not be there those that are null are left out."""
+        required = {one.name for one in shape.attributes if one.required}
+        name = self.source.fresh("x")
+        literal = ", ".join(f"{key!r}: {value}" for key, value in of.items() if key in required)
+        self.source.line(f"{name} = {{{literal}}}")
+        for key, value in of.items():
+            if key not in required:
+                self.source.line(f"if {value} is not None: {name}[{key!r}] = {value}")
+        return name
 
     @staticmethod
     def _attribute(reader: Record, shape: Object, name: str) -> Any:
@@ -433,8 +477,6 @@ def _needs_budget(schema: Schema, seen: set[int] | None = None) -> bool:
 
 
 _TEXT = Primitive("string")
-_ENTRY = Primitive("boolean")
-"""What an entry costs whose value takes no bytes: its key has one."""
 _WIDTHS = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 

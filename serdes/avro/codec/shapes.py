@@ -13,6 +13,8 @@ from typing import Any, cast
 
 import msgspec
 
+from serdes.avro.codec.conversions import Duration
+
 PLAIN = (Any, object, typing.Hashable)
 _LISTS: dict[Any, Callable[..., Any] | None] = {
     list: None,
@@ -174,7 +176,7 @@ def _items(base: Any, arguments: tuple[Any, ...]) -> Shape:
 def _of_class(kind: type[Any], annotation: Any) -> Shape:
     if issubclass(kind, enum.Enum):
         return Members(kind)
-    if issubclass(kind, msgspec.Struct):
+    if issubclass(kind, msgspec.Struct) and kind is not Duration:
         return Object(kind, _struct_attributes(kind, annotation))
     if dataclasses.is_dataclass(kind):
         fields = {one.name for one in dataclasses.fields(kind) if one.init}
@@ -183,12 +185,21 @@ def _of_class(kind: type[Any], annotation: Any) -> Shape:
         return Object(kind, _pydantic_attributes(kind), "validate")
     if typing.is_typeddict(kind):
         hints = typing.get_type_hints(kind, include_extras=True)
-        required = kind.__required_keys__
-        return Object(kind, tuple(Attribute(n, n, hint, n in required) for n, hint in hints.items()), "dict")
+        return Object(
+            kind, tuple(Attribute(n, n, hint, _is_required(kind, n, hint)) for n, hint in hints.items()), "dict"
+        )
     names: tuple[str, ...] | None = getattr(kind, "_fields", None)
     if names is not None and issubclass(kind, tuple):
         return Object(kind, _call_attributes(cast("type[Any]", kind), annotation, set(names)))
     return Scalar(kind)
+
+
+def _is_required(kind: Any, name: str, hint: Any) -> bool:
+    """The class itself does not know where annotations are text."""
+    while typing.get_origin(hint) is typing.Annotated:
+        hint = hint.__origin__
+    origin = typing.get_origin(hint)
+    return origin is typing.Required or (origin is not typing.NotRequired and name in kind.__required_keys__)
 
 
 def _hints(kind: type[Any], annotation: Any) -> dict[str, Any]:

@@ -47,6 +47,8 @@ class Encoder:
             return AvroDataError(f"not a number: {error}", path)
         if isinstance(error, RecursionError):
             return AvroDataError("records nest too deep", path)
+        if isinstance(error, AttributeError) and error.name in _NEEDED:
+            return AvroDataError(f"{error.obj!r:.80} is {type(error.obj).__name__}, not {_NEEDED[error.name]}", path)
         return AvroDataError(str(error), path)
 
 
@@ -349,12 +351,21 @@ class _Writer:
         self.value(expression, field.schema, annotation, parts)
 
 
+_NEEDED = {"encode": "str", "items": "a dict", "value": "a member of an enum", "get": "a dict"}
+"""What a value is that has no such attribute."""
+
+
+class _Booleans(dict[Any, bytes]):
+    def __missing__(self, value: Any) -> bytes:
+        raise TypeError(f"{value!r:.80} is {type(value).__name__}, not bool")
+
+
 def wrong_kind(value: Any, kind: type) -> str:
     return f"{value!r:.80} is {type(value).__name__}, not {kind.__name__}"
 
 
 _TOOLS: dict[str, Any] = {
-    "BOOLEANS": {True: b"\1", False: b"\0"},
+    "BOOLEANS": _Booleans({True: b"\1", False: b"\0"}),
     "JOIN": b"".join,
     "MISSING": object(),
     "NO_LISTS": (str, bytes, bytearray, memoryview, dict),
