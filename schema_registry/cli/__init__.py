@@ -6,7 +6,7 @@ from importlib import import_module
 
 from eventbus.cli.parser import Subcommands
 
-COMMANDS = ("list_subjects", "show", "register", "check", "diff", "delete", "backup", "codegen", "serve")
+COMMANDS = ("list_subjects", "show", "register_schema", "check", "diff", "delete", "backup", "codegen", "serve")
 """Modules of this package; what is heavy they import when they run."""
 
 EPILOG = """\

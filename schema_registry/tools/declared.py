@@ -26,17 +26,17 @@ def declared_of(bus: EventBus) -> tuple[list[Declared], int]:
         serde = use.serde
         found = list(_subjects(serde, use.topic)) if isinstance(serde, Avro) else []
         passed_over += not found
-        for subject, schema in found:
-            declared.append(
-                Declared(
-                    subject=subject,
-                    schema=parse_alone(to_text(schema)),
-                    type=serde.type,
-                    place=place_of_function(use.function),
-                    group=use.group or "",
-                    handler="" if use.writes else use.name,
-                )
+        declared += [
+            Declared(
+                subject=subject,
+                schema=parse_alone(to_text(schema)),
+                type=use.type,
+                place=place_of_function(use.function),
+                group=use.group or "",
+                handler=use.name if use.direction == "reads" else "",
             )
+            for subject, schema in found
+        ]
     return declared, passed_over
 
 
