@@ -21,7 +21,7 @@ import msgspec
 from serdes.avro.codec.conversions import Duration
 from serdes.avro.codec.shapes import Attribute, Constants, Entries, Items, Members, Nothing, Object, Scalar, shape_of
 from serdes.avro.literals import NoDefault, to_json
-from serdes.avro.logical import ON_TYPE
+from serdes.avro.logical import ON_TYPE, valid_logical_type
 from serdes.avro.marks import AvroField, AvroType
 from serdes.avro.parse import Parser
 from serdes.avro.python_types import (
@@ -34,7 +34,7 @@ from serdes.avro.python_types import (
     is_symbol,
     marked,
 )
-from serdes.avro.schema import MISSING, AvroSchemaError, Schema
+from serdes.avro.schema import MISSING, AvroSchemaError, Fixed, Primitive, Schema
 
 Json = dict[str, Any]
 Description = str | Json | list[Any]
@@ -98,7 +98,7 @@ class _Builder:
             raise AvroSchemaError(where, str(error)) from None
         match shape:
             case Nothing():
-                return _with_props("null", mark)
+                return _with_props("null", mark, where)
             case Scalar():
                 return self._scalar(shape.kind, mark, where, hint)
             case Members():
@@ -274,13 +274,13 @@ class _Builder:
 
     def _scalar(self, kind: type[Any], mark: AvroType, where: str, hint: str) -> Description:
         if issubclass(kind, bool):
-            return _with_props("boolean", mark)
+            return _with_props("boolean", mark, where)
         if issubclass(kind, int):
             return self._number(("long", "int"), mark, where)
         if issubclass(kind, float):
             return self._number(("double", "float"), mark, where)
         if issubclass(kind, str):
-            return _with_props("string", mark)
+            return _with_props("string", mark, where)
         if issubclass(kind, _BYTES):
             return self._bytes(kind, mark, where, hint)
         if issubclass(kind, decimal.Decimal):
@@ -290,7 +290,7 @@ class _Builder:
             return self._bytes(kind, mark, where, hint, logical=mark.logical or "decimal")
         if issubclass(kind, uuid.UUID):
             if mark.size is None:
-                return _with_props("string", mark, "uuid")
+                return _with_props("string", mark, where, "uuid")
             return self._bytes(kind, mark, where, hint, logical="uuid")
         if issubclass(kind, Duration):
             mark = _merged(AvroType(size=12, name="Duration"), mark)
@@ -309,26 +309,28 @@ class _Builder:
             base = ON_TYPE.get(logical, base)
         if base not in widths:
             raise AvroSchemaError(where, f"{base} does not fit here; {widths[0]} or {widths[1]} do")
-        return _with_props(base, mark)
+        return _with_props(base, mark, where)
 
     def _time(self, kind: type[Any], base: str, mark: AvroType, logical: str, where: str) -> Description:
         logical = mark.logical or mark.props.get("logicalType") or logical
         if logical not in ON_TYPE or not logical.startswith(_LOGICAL_OF[kind]):
             raise AvroSchemaError(where, f"{logical} is no logical type for a {kind.__name__}")
-        return _with_props(ON_TYPE[logical], mark, logical)
+        return _with_props(ON_TYPE[logical], mark, where, logical)
 
     def _bytes(
         self, kind: type[Any], mark: AvroType, where: str, hint: str, *, logical: str | None = None
     ) -> Description:
         if mark.size is None:
-            return _with_props("bytes", mark, logical)
+            return _with_props("bytes", mark, where, logical)
         full, description = self._full_name((kind, mark.size, mark.precision, mark.scale), hint, mark, where)
         if description is None:
             return full
         description |= {"type": "fixed", "size": mark.size}
         if mark.doc is not None:
             description["doc"] = mark.doc
-        description.update(_props(mark, logical))
+        props = _props(mark, logical)
+        _check_logical(Fixed(full, mark.size, props=props), mark, where)
+        description.update(props)
         return description
 
 
@@ -346,9 +348,19 @@ def _props(mark: AvroType, logical: str | None = None) -> Json:
     return found | mark.props
 
 
-def _with_props(base: str, mark: AvroType, logical: str | None = None) -> Description:
+def _with_props(base: str, mark: AvroType, where: str, logical: str | None = None) -> Description:
     props = _props(mark, logical)
+    _check_logical(Primitive(base, props), mark, where)
     return {"type": base} | props if props else base
+
+
+def _check_logical(schema: Schema, mark: AvroType, where: str) -> None:
+    """One that does not fit would be ignored by every reader."""
+    name = schema.props.get("logicalType")
+    if name is None or "logicalType" in mark.props or valid_logical_type(schema) is not None:
+        return
+    said = ", ".join(f"{member} {value}" for member, value in schema.props.items() if member in ("precision", "scale"))
+    raise AvroSchemaError(where, f"{name}{f' with {said}' if said else ''} does not fit {schema.fullname}")
 
 
 def _merged(inner: AvroType, outer: AvroType) -> AvroType:
