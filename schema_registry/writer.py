@@ -68,6 +68,9 @@ class _Overtaken(Exception):
     """Somebody else has written: decide anew."""
 
 
+_AGAIN = (_Overtaken, ProducerFenced, ProducerClosed, TransactionAborted)
+
+
 class Writer:
     """Takes requests one after the other, and the pen when it needs it."""
 
@@ -99,9 +102,12 @@ class Writer:
         request = _Request(decide)
         self._waiting.append(request)
         self._wanted.set()
-        with anyio.move_on_after(self._timeout_ms / 1000):
-            await request.done.wait()
-        if not request.done.is_set():
+        try:
+            with anyio.move_on_after(self._timeout_ms / 1000) as scope:
+                await request.done.wait()
+        finally:
+            request.done.set()  # who has gone is not decided for any more
+        if scope.cancelled_caught:
             raise errors.timed_out(what, self._timeout_ms)
         if request.error is None:
             return cast(T, request.reply)
@@ -132,30 +138,33 @@ class Writer:
                 await self._drop_pen()
 
     async def _write(self, batch: list[_Request[Any]]) -> None:
-        """Until every request of the batch has its answer."""
+        """Until every request of the batch has its answer, or nobody waits any more."""
         patience = _PATIENCE_SECONDS
-        while True:
+        while any(not request.done.is_set() for request in batch):
             try:
                 await self._write_once(batch)
                 return
-            except (_Overtaken, ProducerFenced, ProducerClosed, TransactionAborted) as error:
-                logger.info("topic %r: %s; deciding anew", self._ledger.topic, error)
             except RecordTooLarge as error:
                 await self._give_up_pen()
-                if len(batch) == 1:
-                    batch[0].refuse(RegistryError(422, 42209, f"the schema is larger than the topic takes: {error}"))
-                    return
-                for request in batch:
-                    await self._write([request])
+                await self._write_apart(batch, error)
                 return
-            except EventBusError as error:
+            except (_Overtaken, EventBusError) as error:
                 await self._give_up_pen()
-                for request in batch:
-                    request.refuse(error)
-                return
-            await self._give_up_pen()
+                if not isinstance(error, _AGAIN) and not error.retriable:
+                    for request in batch:
+                        request.refuse(error)
+                    return
+                logger.info("topic %r: %s; deciding anew", self._ledger.topic, error)
             await anyio.sleep(patience * random.uniform(0.5, 1))
             patience = min(2 * patience, _LONGEST_SECONDS)
+
+    async def _write_apart(self, batch: list[_Request[Any]], error: RecordTooLarge) -> None:
+        """One of them is too large, and the others shall not suffer for it."""
+        if len(batch) == 1:
+            batch[0].refuse(RegistryError(422, 42209, f"the schema is larger than the topic takes: {error}"))
+            return
+        for request in batch:
+            await self._write([request])
 
     async def _give_up_pen(self) -> None:
         self._ledger.undo()
