@@ -8,20 +8,43 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
+from typing import Any, Protocol
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from schema_registry.http.limits import Limits
+from schema_registry.http.wire import Receive, Scope, Send
 
 IDLE, HEADER, BODY, ANSWER = range(4)
+
+
+class App(Protocol):
+    """What the server asks of the app that it serves."""
+
+    limits: Limits
+    gate: Gate | None
+    """Set by the server, for the app's metrics."""
+
+    @property
+    def asks_who(self) -> bool: ...
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """May put a function into ``scope["state"]["repeat"]``: it is told the request's bytes when it is answered."""
+        ...
+
+    def repeated(self, request: bytes) -> bytes | None:
+        """The answer, without its `Gate.head`, to a request that is byte by byte one that came before."""
+        ...
 
 
 class Gate:
     """All connections of one server: who may come in, and who has had his time."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.limits = app.limits
+        self.head = b""
+        """What every answer begins with: its status line, the date."""
         self.connections: set[GuardedConnection] = set()
         self._by_address: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
@@ -65,6 +88,9 @@ class GuardedConnection(HttpToolsProtocol):
         self._unsent = 0
         self._unsent_since = 0.0
         self._address = ""
+        self._messages = 0
+        self._request: bytes | None = None
+        """The one request that is being answered, if it came in one piece."""
 
     # -- uvicorn's and the parser's calls ------------------------------------------------------------------------------
 
@@ -83,11 +109,20 @@ class GuardedConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self._phase is IDLE:
+        begins = self._phase is IDLE or (self._phase is HEADER and not self._bytes)
+        if begins:
+            # Clients ask the same again and again: what was parsed and answered once need not be parsed again.
+            answer = self.gate.app.repeated(data)
+            if answer is not None and not self.flow.write_paused:
+                self._enter(IDLE)
+                self.transport.write(self.gate.head + answer)
+                return
             self._enter(HEADER)
         if self._phase is HEADER:
             self._bytes += len(data)
+        before = self._messages
         super().data_received(data)
+        self._request = data if begins and self._messages == before + 1 and self._phase is ANSWER else None
         if self._phase is HEADER and self._bytes > self.gate.limits.header_bytes:
             self._refuse_header()
 
@@ -113,6 +148,7 @@ class GuardedConnection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._messages += 1
         if not self.transport.is_closing():
             self._enter(IDLE if self.cycle.response_complete else ANSWER)
             super().on_message_complete()
@@ -120,6 +156,9 @@ class GuardedConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         if self._phase is ANSWER:
             self._enter(IDLE)
+            repeat = self.scope.get("state", {}).get("repeat")
+            if repeat is not None and self._request is not None and self.cycle.keep_alive:
+                repeat(self._request)
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:

@@ -9,17 +9,14 @@ import ssl
 import time
 from email.utils import formatdate
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from uvicorn import Config
 from uvicorn.server import ServerState
 
 from eventbus.errors import ConfigError
-from schema_registry.http.guard import Gate, guarded
+from schema_registry.http.guard import App, Gate, guarded
 from schema_registry.http.limits import Limits
-
-if TYPE_CHECKING:
-    from schema_registry.http.app import RegistryApp
 
 DEFAULT_PORT = 8081
 _CLOSING_S = 5.0
@@ -34,7 +31,7 @@ class HttpServer:
 
     def __init__(
         self,
-        app: RegistryApp,
+        app: App,
         *,
         host: str = "127.0.0.1",
         port: int = DEFAULT_PORT,
@@ -43,7 +40,7 @@ class HttpServer:
     ) -> None:
         self.host = host
         self.port = port
-        self.gate = Gate(app.limits)
+        self.gate = Gate(app)
         app.gate = self.gate
         self._tls = tls
         self._app = app
@@ -72,7 +69,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         limits: Limits = self._app.limits
         config = Config(
-            self._app, lifespan="off", ws="none", access_log=False, log_config=None,
+            cast("Any", self._app), lifespan="off", ws="none", access_log=False, log_config=None,
             http=guarded(self.gate), timeout_keep_alive=int(limits.idle_s) + 1,
         )  # fmt: skip
         config.load()
@@ -99,7 +96,9 @@ class HttpServer:
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            self._state.default_headers = [(b"date", formatdate(time.time(), usegmt=True).encode())]
+            date = formatdate(time.time(), usegmt=True).encode()
+            self._state.default_headers = [(b"date", date)]
+            self.gate.head = b"HTTP/1.1 200 OK\r\ndate: %b\r\n" % date
             self.gate.look(loop.time())
             await asyncio.sleep(_LOOK_S)
 

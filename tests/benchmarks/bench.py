@@ -1,6 +1,6 @@
 """Measure the figures of docs/benchmarks.md beside their peers and print one table.
 
-python tests/benchmarks/bench.py [--wire | --kafka] [--quick] [--only E1,G4] [--rounds 5] [--dir FOLDER]
+python tests/benchmarks/bench.py [--wire | --kafka | --registry] [--quick] [--only E1,G4] [--rounds 5] [--dir FOLDER]
                                   [--markdown PAGE]
 """
 
@@ -14,6 +14,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+import bench_registry
 import bus
 import core
 import groups
@@ -49,6 +50,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small sizes and one round: does it all run?")
     parser.add_argument("--only", default="", help="figures to measure, by id: E1,G4")
     parser.add_argument("--wire", action="store_true", help="the figures of `eventbus serve`, beside Apache Kafka")
+    parser.add_argument("--registry", action="store_true", help="the figures of the schema registry")
     parser.add_argument("--kafka", action="store_true", help="the figures of kafka://, beside confluent-kafka itself")
     parser.add_argument("--rounds", type=int, help="rounds of every case (default: 5; 1 with --quick)")
     parser.add_argument(
@@ -78,6 +80,7 @@ def main() -> None:
         return
     wanted = {name.strip().lower() for name in chosen.only.split(",") if name.strip()}
     known = KAFKA_FIGURES if chosen.kafka else WIRE_FIGURES if chosen.wire else FIGURES
+    known = bench_registry.REGISTRY_FIGURES if chosen.registry else known
     figures = [figure for figure in known if not wanted or figure.id.lower() in wanted]
     if not figures:
         sys.exit(f"no figure {chosen.only!r}; there are {', '.join(figure.id for figure in known)}")

@@ -37,6 +37,9 @@ class Echo:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(size))]})
         await send({"type": "http.response.body", "body": size})
 
+    def repeated(self, request: bytes) -> bytes | None:
+        return None
+
 
 class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
