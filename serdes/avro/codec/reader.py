@@ -89,10 +89,9 @@ class _Reader:
 
     def value(self, writer: Schema, reader: Schema, annotation: Any) -> str:
         """Code that reads a value; the expression that is it."""
-        if isinstance(writer, (Union, Array, Map, Record)) and self.source.indent > _MOST_INDENT:
-            return self._called(("deep", id(writer), id(reader), repr(annotation)), writer, reader, annotation)
+        key, is_deep = (id(writer), id(reader), repr(annotation)), self.source.indent > _MOST_INDENT
         if isinstance(writer, Union):
-            return self._union(writer, reader, annotation)
+            return self._called(key, writer, reader, annotation) if is_deep else self._union(writer, reader, annotation)
         if isinstance(reader, Union):
             index = branch_for(writer, reader)
             if index is not None:
@@ -106,7 +105,7 @@ class _Reader:
             with self._placed():
                 annotation = arm_for(reader, shape)
             shape = shape_of(annotation)
-        if isinstance(writer, Record) and id(writer) in self._apart:
+        if id(writer) in self._apart or (is_deep and isinstance(writer, (Array, Map, Record))):
             return self._called((id(writer), id(reader), repr(annotation)), writer, reader, annotation)
         return self._one(writer, reader, annotation, shape)
 
@@ -132,21 +131,23 @@ class _Reader:
         if name is None:
             name = self._functions[key] = source.fresh("read_")
             with source.function(f"def {name}({_PARAMETERS}):"):
-                if isinstance(writer, Record):
-                    source.line(f"if depth > {MAX_NESTING}: too_deep()")
-                    self._charge(writer)
-                    result = self._one(writer, reader, annotation, shape_of(annotation))
-                else:
+                if isinstance(writer, Union):
                     result = self.value(writer, reader, annotation)
+                else:
+                    if isinstance(writer, Record):
+                        source.line(f"if depth > {MAX_NESTING}: too_deep()")
+                    if id(writer) in self._apart:
+                        self._charge(writer)
+                    result = self._one(writer, reader, annotation, shape_of(annotation))
                 source.line(f"return {result}, p")
         value = source.fresh("x")
         deeper = " + 1" if isinstance(writer, Record) else ""
         source.line(f"{value}, p = {name}(data, p, size, budget, depth{deeper})")
         return value
 
-    def _charge(self, record: Record) -> None:
+    def _charge(self, record: Schema) -> None:
         """For a record that may be there or not: nobody has counted it before."""
-        if self._has_budget and (more := excess_inside(record, self._apart)) > 0:
+        if isinstance(record, Record) and self._has_budget and (more := excess_inside(record, self._apart)) > 0:
             self.source.line(f"budget.charge(1, 0, {more}, 1)")
 
     @contextmanager
@@ -401,6 +402,12 @@ class _Reader:
     # what nobody reads -----------------------------------------------------------------------------------------------
 
     def _skip(self, writer: Schema) -> None:
+        if isinstance(writer, (Union, Array, Map, Record)):
+            if id(writer) in self._apart or self.source.indent > _MOST_INDENT:
+                self._skip_called(writer)
+            else:
+                self._skip_inside(writer)
+            return
         line, kind = self.source.line, writer.type
         if isinstance(writer, Fixed):
             line(f"p += {writer.size}")
@@ -409,32 +416,31 @@ class _Reader:
         elif kind in ("int", "long", "enum"):
             line("while data[p] > 127: p += 1")
             line("p += 1")
-        elif kind in ("string", "bytes"):
+        else:
             self._length("n")
             line("p += n")
-        elif isinstance(writer, Record):
-            self._skip_record(writer)
-        elif isinstance(writer, Union):
-            self._skip_union(writer)
-        elif isinstance(writer, (Array, Map)):
-            self._skip_blocks(writer)
 
-    def _skip_record(self, writer: Record) -> None:
-        source = self.source
-        if id(writer) not in self._apart and source.indent <= _MOST_INDENT:
+    def _skip_inside(self, writer: Union | Array | Map | Record) -> None:
+        if isinstance(writer, Record):
             for field in writer.fields:
                 self._skip(field.schema)
-            return
-        key = ("skip", id(writer))
+        elif isinstance(writer, Union):
+            self._skip_union(writer)
+        else:
+            self._skip_blocks(writer)
+
+    def _skip_called(self, writer: Union | Array | Map | Record) -> None:
+        source, key = self.source, ("skip", id(writer))
         name = self._functions.get(key)
         if name is None:
             name = self._functions[key] = source.fresh("skip_")
             with source.function(f"def {name}({_PARAMETERS}):"):
-                source.line(f"if depth > {MAX_NESTING}: too_deep()")
-                for field in writer.fields:
-                    self._skip(field.schema)
+                if isinstance(writer, Record):
+                    source.line(f"if depth > {MAX_NESTING}: too_deep()")
+                self._skip_inside(writer)
                 source.line("return p")
-        source.line(f"p = {name}(data, p, size, budget, depth + 1)")
+        deeper = " + 1" if isinstance(writer, Record) else ""
+        source.line(f"p = {name}(data, p, size, budget, depth{deeper})")
 
     def _skip_union(self, writer: Union) -> None:
         source, which = self.source, self.source.fresh("u")

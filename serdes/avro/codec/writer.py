@@ -82,17 +82,17 @@ class _Writer:
 
     def value(self, name: str, schema: Schema, annotation: Any, parts: list[tuple[str, Any]]) -> None:
         """Code for the value that the expression ``name`` is."""
-        if isinstance(schema, (Union, Array, Map, Record)) and self.source.indent > _MOST_INDENT:
-            self._called(("deep", id(schema), repr(annotation)), name, schema, annotation, parts)
-            return
-        shape = shape_of(annotation)
+        shape, is_deep = shape_of(annotation), self.source.indent > _MOST_INDENT
         if isinstance(schema, Union):
-            self._union(name, schema, annotation, shape, parts)
+            if is_deep:
+                self._called((id(schema), repr(annotation)), name, schema, annotation, parts)
+            else:
+                self._union(name, schema, annotation, shape, parts)
             return
         if isinstance(shape, Arms):
             annotation = self._arm(schema, shape)
             shape = shape_of(annotation)
-        if isinstance(schema, Record) and id(schema) in self._apart:
+        if id(schema) in self._apart or (is_deep and isinstance(schema, (Array, Map, Record))):
             self._called((id(schema), repr(annotation)), name, schema, annotation, parts)
         else:
             self._one(name, schema, annotation, shape, parts)
@@ -120,11 +120,12 @@ class _Writer:
             function = self._functions[key] = source.fresh("write_")
             inner: list[tuple[str, Any]] = []
             with source.function(f"def {function}(value, depth):"):
-                if isinstance(schema, Record):
-                    source.line(f"if depth > {MAX_NESTING}: too_deep()")
-                    self._one("value", schema, annotation, shape_of(annotation), inner)
-                else:
+                if isinstance(schema, Union):
                     self.value("value", schema, annotation, inner)
+                else:
+                    if isinstance(schema, Record):
+                        source.line(f"if depth > {MAX_NESTING}: too_deep()")
+                    self._one("value", schema, annotation, shape_of(annotation), inner)
                 self._return("return JOIN((", inner, "))")
         result = source.fresh("b")
         source.line(f"{result} = {function}({name}, depth{' + 1' if isinstance(schema, Record) else ''})")
