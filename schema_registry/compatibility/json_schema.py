@@ -234,7 +234,8 @@ class _Comparison:
         cover = rest_for(old, name)
         step = f"/properties/{name}"
         place = new.place.inner(schema)
-        if cover is True and self.shape(place).kind == "any":
+        required = name in (new.get("required") or ())
+        if cover is True and self.shape(place).kind == "any" and not required:
             yield at(old, new, "PROPERTY_WITH_EMPTY_SCHEMA_ADDED_TO_OPEN_CONTENT_MODEL", step)
             return
         if not isinstance(cover, bool):
@@ -242,7 +243,6 @@ class _Comparison:
             yield from found
             covered = "IS" if self.fits(found) else "NOT"
             yield at(old, new, f"PROPERTY_ADDED_{covered}_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", step)
-        required = name in (new.get("required") or ())
         defaulted = "_WITH_DEFAULT" if has_default(schema) else ""
         kind = f"REQUIRED_PROPERTY{defaulted}" if required else "OPTIONAL_PROPERTY"
         yield at(old, new, f"{kind}_ADDED_TO_{'OPEN' if cover is True else 'UNOPEN'}_CONTENT_MODEL", step)
