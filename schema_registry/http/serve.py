@@ -51,12 +51,10 @@ async def serving(args: argparse.Namespace, bus: EventBus) -> AsyncGenerator[Htt
     from schema_registry.http.auth import Users
     from schema_registry.http.server import HttpServer
 
-    users: Users | None = None
-    if args.registry_users:
-        users = Users.from_file(args.registry_users)
+    if args.registry_users and args.registry_user:
+        raise UsageError(f"{args.program}: users stand in a file or on the command line: leave one out")
+    users = Users.from_file(args.registry_users) if args.registry_users else None
     if args.registry_user:
-        if users is not None:
-            raise UsageError(f"{args.program}: users stand in a file or on the command line: leave one out")
         users = Users(_users(args))
     app = create_app(bus, auth=users, read_only=args.registry_read_only)
     server = HttpServer(
