@@ -20,42 +20,58 @@ def _itself(schema: Schema) -> Schema:
 
 def fits(schema: Schema, value: Any, look: Look = _itself) -> bool:
     """May ``value`` be a default of this type? Of a union any branch will do, of an enum or bytes any string."""
-    kind = cast("type[Any]", type(value))
-    match schema.type:
-        case "null":
-            return value is None
-        case "boolean":
-            return kind is bool
-        case "int":
-            return kind is int and _INT[0] <= value <= _INT[1]
-        case "long":
-            return kind is int and _LONG[0] <= value <= _LONG[1]
-        case "float" | "double":
-            return kind is int or kind is float
-        case "string" | "bytes" | "enum" | "fixed":
-            return kind is str
-        case _:
-            return _fits_container(schema, value, look)
+    return _Check(look).fits(schema, value)
 
 
-def _fits_container(schema: Schema, value: Any, look: Look) -> bool:
-    if isinstance(schema, Union):
-        return any(fits(branch, value, look) for branch in schema.branches)
-    if isinstance(schema, Array):
-        return isinstance(value, list) and all(fits(schema.items, item, look) for item in cast("list[Any]", value))
-    if not isinstance(value, dict):
-        return False
-    members = cast("dict[str, Any]", value)
-    if isinstance(schema, Map):
-        return all(fits(schema.values, item, look) for item in members.values())
-    record = look(schema)
-    if not isinstance(record, Record):  # a name: not known yet, or of an enum or a fixed
-        return record is schema
-    for field in record.fields:
-        item = members.get(field.name, field.default)
-        if item is MISSING or not fits(field.schema, item, look):
+class _Check:
+    """One value against one type."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._known: dict[tuple[int, int], bool] = {}
+        """Answers for parts: unions of records that hold each other would ask for the same ones again and again."""
+
+    def fits(self, schema: Schema, value: Any) -> bool:
+        kind = cast("type[Any]", type(value))
+        match schema.type:
+            case "null":
+                return value is None
+            case "boolean":
+                return kind is bool
+            case "int":
+                return kind is int and _INT[0] <= value <= _INT[1]
+            case "long":
+                return kind is int and _LONG[0] <= value <= _LONG[1]
+            case "float" | "double":
+                return kind is int or kind is float
+            case "string" | "bytes" | "enum" | "fixed":
+                return kind is str
+            case "union":
+                return any(self.fits(branch, value) for branch in cast("Union", schema).branches)
+            case _:
+                key = (id(schema), id(value))
+                if key not in self._known:
+                    self._known[key] = self._fits_container(schema, value)
+                return self._known[key]
+
+    def _fits_container(self, schema: Schema, value: Any) -> bool:
+        if isinstance(schema, Array):
+            return isinstance(value, list) and all(self.fits(schema.items, item) for item in cast("list[Any]", value))
+        if not isinstance(value, dict):
             return False
-    return True
+        members = cast("dict[str, Any]", value)
+        if isinstance(schema, Map):
+            return all(self.fits(schema.values, item) for item in members.values())
+        record = self._look(schema)
+        if not isinstance(record, Record):  # a name: not known yet, or of an enum or a fixed
+            return record is schema
+        for field in record.fields:
+            if field.name in members:
+                if not self.fits(field.schema, members[field.name]):
+                    return False
+            elif field.default is MISSING:  # a default has been checked where it stands
+                return False
+        return True
 
 
 def same_json(one: Any, other: Any) -> bool:

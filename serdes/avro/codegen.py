@@ -249,7 +249,7 @@ class _Module:
         if schema.default is not None:
             arguments.append(f"default={_literal(schema.default)}")
         body = self._body(docstring, [*arguments, *_props_argument(schema.props)])
-        members = [f'    {_member(symbol)} = "{symbol}"' for symbol in schema.symbols]
+        members = [f'    {member} = "{symbol}"' for symbol, member in _members(schema.symbols).items()]
         lines = [*body, *([""] if body and members else []), *members]
         return [f"class {name}({self._use('enum')}.StrEnum):", *(lines or ["    pass"])]
 
@@ -325,8 +325,8 @@ class _Module:
                 is_whole = not isinstance(schema, Fixed) or len(default) == schema.size
                 return _bytes_literal(default) if is_whole and max(default, default="") <= "\xff" else None
             case "enum":
-                known = default in cast("Enum", schema).symbols
-                return f"{self._types[id(schema)][1]}.{_member(default)}" if known else None
+                member = _members(cast("Enum", schema).symbols).get(default)
+                return None if member is None else f"{self._types[id(schema)][1]}.{member}"
             case "array" | "map" if not default:
                 return _literal(default)
             case _:
@@ -359,9 +359,17 @@ def _identifier(name: str) -> str:
     return f"_{name.strip('_')}" if name.startswith("__") else name
 
 
-def _member(symbol: str) -> str:
-    name = unicodedata.normalize("NFKC", symbol)
-    return f"{name}_" if name in _ENUM_TAKEN else f"M{name}" if name.startswith("_") else name
+def _members(symbols: Sequence[str]) -> dict[str, str]:
+    """The name of each symbol's member: its own, where an enum allows it."""
+    found: dict[str, str] = {}
+    for symbol in symbols:
+        name = unicodedata.normalize("NFKC", symbol)
+        if name.startswith("_"):
+            name = f"M{name}"
+        while name in _ENUM_TAKEN or name in found.values():
+            name += "_"
+        found[symbol] = name
+    return found
 
 
 def _docstring(doc: str | None) -> list[str]:

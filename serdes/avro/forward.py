@@ -26,6 +26,9 @@ class Forward(Schema):
     def fullname(self) -> str:
         return f"?{id(self)}"  # no other branch of a union is called so
 
+    def resolved(self) -> Named:
+        return cast("Named", self.target)
+
 
 def undefined(forward: Forward) -> AvroSchemaError:
     return error(
@@ -68,7 +71,7 @@ class Finishing:
     def _enter(self, schema: Schema, visited: set[int]) -> None:
         """A name that leads to a new type begins a walk of its own: that one visits again what is not finished yet."""
         if isinstance(schema, Forward):
-            schema, visited = cast("Named", schema.target), set()
+            schema, visited = schema.resolved(), set()
             if id(schema) in self._begun:
                 return
         if id(schema) in visited or id(schema) in self._finished:
@@ -106,7 +109,7 @@ class Finishing:
 
     def _look(self, schema: Schema) -> Schema:
         if isinstance(schema, Forward):
-            schema = cast("Named", schema.target)
+            schema = schema.resolved()
         if isinstance(schema, Record) and id(schema) not in self._finished:
             raise _Unfinished
         return schema

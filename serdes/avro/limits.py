@@ -19,8 +19,9 @@ MAX_JSON_DEPTH: Final = 256
 MAX_NUMBER: Final = 1_000
 """Digits of a number, as in Jackson."""
 
-_TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
-_COMMENTS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
+_STRING: Final = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'  # one without an end goes on to the end: no text is read twice
+_TOKENS: Final = re.compile(rf"{_STRING}|[\[{{]|[\]}}]", re.DOTALL)
+_COMMENTS: Final = re.compile(rf"{_STRING}|//[^\r\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _BLANK: Final = "".join(map(chr, range(0x21)))
 """What Java's String.trim takes away."""
 

@@ -87,7 +87,7 @@ class Parser:
             schema = self._schema(limits.load(text), None, None, 1)
             if isinstance(schema, Forward):
                 raise undefined(schema)
-            if self._waiting:
+            if self._waiting or self._unions:
                 self._resolve(schema)
             elif self.named:
                 limits.check_depth(schema)
@@ -235,10 +235,8 @@ class Parser:
         )
         union = Union(branches)
         _check_union(union, path)
-        for position, branch in enumerate(branches):
-            if isinstance(branch, Forward):
-                self._hold(branch, _branch_setter(union, position))
-                self._unions.append((union, path))
+        if any(isinstance(branch, Forward) for branch in branches):
+            self._unions.append((union, path))
         return union
 
     # Names
@@ -306,15 +304,19 @@ class Parser:
             self._waiting.append((schema, put))
 
     def _resolve(self, root: Schema) -> None:
-        for forward, _ in self._waiting:
+        in_unions = [branch for union, _ in self._unions for branch in union.branches if isinstance(branch, Forward)]
+        for forward in (*(forward for forward, _ in self._waiting), *in_unions):
             forward.target = self._new.get(forward.name) or self.named.get(forward.name)
             if forward.target is None:
                 raise undefined(forward)
         if self._validate_defaults:
             Finishing().run(self._new.values())
         for forward, put in self._waiting:
-            put(cast("Named", forward.target))
+            put(forward.resolved())
         for union, path in self._unions:
+            union.branches = tuple(
+                branch.resolved() if isinstance(branch, Forward) else branch for branch in union.branches
+            )
             _check_union(union, path)
         limits.check_depth(root)
 
@@ -328,15 +330,6 @@ def _check_union(union: Union, path: Path) -> None:
         if name in names:
             raise error((path, position), f"the union has {name} twice; a union knows its branches by type and name")
         names.add(name)
-
-
-def _branch_setter(union: Union, position: int) -> Callable[[Schema], None]:
-    def put(resolved: Schema) -> None:
-        branches = list(union.branches)
-        branches[position] = resolved
-        union.branches = tuple(branches)
-
-    return put
 
 
 # Members

@@ -204,6 +204,41 @@ class TestLimits:
         assert isinstance(schema, Union)
         assert len(schema.branches) == 901
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "[" * 300 + '"' + '\\"' * 400_000,
+            "/*a" * 300_000,
+            '{"type":"int","x":"' + "//" * 400_000,
+            '{"type":"int", /' + "/" * 900_000,
+            json.dumps(["R"] * 150_000 + [record()]),
+            json.dumps([*(f"R{number}" for number in range(80_000))]),
+            json.dumps(enum(*(f"s{number}" for number in range(70_000)), "s0")),
+        ],
+    )
+    def test_texts_that_would_take_long_if_read_again_and_again(self, text: str) -> None:
+        assert len(text) <= limits.MAX_TEXT
+        refused(text)
+
+    def test_defaults_that_would_be_checked_again_and_again(self) -> None:
+        """Each type holds the one before it twice, with a default."""
+        types = [record(field("int", 0), name="T0")]
+        for number in range(1, 200):
+            below = f"T{number - 1}"
+            types.append(record(field(below, {}, name="x"), field(below, {}, name="y"), name=f"T{number}"))
+        parse(json.dumps(types))
+
+    def test_a_default_with_many_ways_to_fail(self) -> None:
+        """Two records that hold either of them: at each level of the value both have to be tried."""
+
+        def either(name: str) -> dict[str, object]:
+            return record(field(["null", "A", "B"], name="x"), name=name)
+
+        value: object = 5
+        for _ in range(60):
+            value = {"x": value}
+        assert "is no A" in refused([either("A"), either("B"), record(field("A", value))]).reason
+
     @pytest.mark.parametrize("digits", ["1" * 1001, "1" * 5000, "1." + "0" * 1000])
     def test_long_numbers(self, digits: str) -> None:
         assert "more than 1000 digits" in refused(f'{{"type":"int","x":{digits}}}').reason
