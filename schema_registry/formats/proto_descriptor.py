@@ -1,6 +1,6 @@
 """A ``FileDescriptorProto`` in base64, as some clients register their Protobuf schemas, to `proto_model`.
 
-Of the options the common ones are kept (`FILE_OPTIONS`, default, packed, deprecated, allow_alias), not those of
+Of the options the common ones are kept (those of files, default, packed, deprecated, allow_alias), not those of
 extensions.
 """
 
@@ -21,12 +21,16 @@ TYPES: Final = (
 LABELS: Final = ("", "optional", "required", "repeated")
 BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 FILE_OPTIONS: Final = {
-    1: "java_package",
-    8: "java_outer_classname",
-    11: "go_package",
-    36: "objc_class_prefix",
-    37: "csharp_namespace",
+    **{1: "java_package", 8: "java_outer_classname", 11: "go_package", 36: "objc_class_prefix"},
+    **{37: "csharp_namespace", 39: "swift_prefix", 40: "php_class_prefix", 41: "php_namespace"},
+    **{44: "php_metadata_namespace", 45: "ruby_package"},
 }
+FILE_SWITCHES: Final = {
+    **{10: "java_multiple_files", 20: "java_generate_equals_and_hash", 27: "java_string_check_utf8"},
+    **{16: "cc_generic_services", 17: "java_generic_services", 18: "py_generic_services"},
+    **{23: "deprecated", 31: "cc_enable_arenas"},
+}
+OPTIMIZE: Final = ("", "SPEED", "CODE_SIZE", "LITE_RUNTIME")
 MAX_DEPTH: Final = 32
 
 Members = dict[int, list[int | bytes]]
@@ -115,9 +119,7 @@ def _file(members: Members) -> File:
     for index, path in enumerate(_texts(members, 3)):
         file.imports.append(("public" if index in public else "weak" if index in weak else "", path))
     for options in _all(members, 8):
-        file.options += [
-            Option(name, _quoted(_text(options, at))) for at, name in FILE_OPTIONS.items() if at in options
-        ]
+        file.options += _file_options(options)
     file.messages = [_message(one, file, file.package, 1) for one in _all(members, 4)]
     file.enums = [_enum(one, file.package) for one in _all(members, 5)]
     file.services = [
@@ -127,6 +129,16 @@ def _file(members: Members) -> File:
     if not file.messages and not file.enums:
         raise ValueError("it defines nothing")
     return file
+
+
+def _file_options(options: Members) -> list[Option]:
+    found = [Option(name, _quoted(_text(options, at))) for at, name in FILE_OPTIONS.items() if at in options]
+    for at, name in FILE_SWITCHES.items():
+        if at in options:
+            found.append(Option(name, "true" if _number(options, at) else "false"))
+    if 9 in options:
+        found.append(Option("optimize_for", OPTIMIZE[_number(options, 9)]))
+    return found
 
 
 def _rpc_type(rpc: Members, number: int, streams: int) -> str:
