@@ -7,6 +7,7 @@ time, is served for as long as it likes. One look at all connections a second co
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from typing import Any, Protocol
 
@@ -14,6 +15,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from schema_registry.http.limits import Limits
 from schema_registry.http.wire import Receive, Scope, Send
+
+_logger = logging.getLogger("schema_registry.http.connections")
+_logger.setLevel(logging.ERROR)  # uvicorn warns of everything that is no HTTP: whoever sends it would fill the log
 
 IDLE, HEADER, BODY, ANSWER = range(4)
 
@@ -82,6 +86,7 @@ class GuardedConnection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.logger = _logger
         self._phase = HEADER
         self._since = 0.0
         self._bytes = 0

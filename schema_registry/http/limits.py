@@ -8,7 +8,7 @@ from eventbus.errors import ConfigError
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Every request has an end. ``create_app`` keeps ``body_bytes`` and ``list_limit``; our server keeps the rest."""
+    """Every request has an end. An app keeps ``body_bytes``; our server keeps the rest."""
 
     header_s: float = 10.0
     """From a request's first byte (or the connection's beginning) until its headers are complete."""
@@ -26,8 +26,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = 10_000
     connections_per_address: int = 200
     """The address of a peer; everybody behind one proxy has the same."""
-    list_limit: int = 1000
-    """Entries of one answer of ``GET /schemas``, unless it says another ``limit``."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -229,3 +229,39 @@ async def test_the_asynchronous_client(both: Both, topic: str) -> None:
         assert await client.get_versions(f"{topic}-value") == [1]
         assert not await client.test_compatibility(f"{topic}-value", avro({**USER, "name": "Other"}))
         assert await client.delete_subject(f"{topic}-value") == [1]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a registry that asks who one is."""
+    folder = tmp_path_factory.mktemp("secured")
+    (folder / "users").write_text("alice: a-secret\nbearer: a-token\n", "utf-8")
+    options = ("--registry-port", "0", "--registry-users", str(folder / "users"))
+    with Both(folder / "log", *options) as server:
+        yield server.registry
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"basic.auth.user.info": "alice:a-secret"},
+        {"url": "http://alice:a-secret@"},
+        {
+            "bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": "a-token",
+            "bearer.auth.logical.cluster": "lsrc-1", "bearer.auth.identity.pool.id": "pool-1",
+        },
+    ],
+    ids=["user info", "in the url", "token"],
+)  # fmt: skip
+def test_they_say_who_they_are(secured: str, topic: str, settings: dict[str, str]) -> None:
+    url = settings.get("url", "http://") + secured.removeprefix("http://")
+    with SchemaRegistryClient({**settings, "url": url}) as client:
+        assert client.register_schema(topic, avro(USER)) == 1
+
+
+@pytest.mark.parametrize("user_info", [None, "alice:wrong"])
+def test_strangers_are_told_so(secured: str, user_info: str | None) -> None:
+    settings = {"basic.auth.user.info": user_info} if user_info else {}
+    with SchemaRegistryClient({"url": secured, **settings}) as client, pytest.raises(SchemaRegistryError) as refused:
+        client.get_subjects()
+    assert refused.value.http_status_code == 401
