@@ -71,7 +71,7 @@ def test_in_a_directory_that_others_use(demo: Demo, on_its_own_log: list[str]) -
     assert story(demo(url)) == on_its_own_log
     assert run(["topics", "list", "--exclude-internal", "--url", url]) == 0
     ours = [f"demo-{name}" for name in ("checking", "delays", "flights", "savings", "transfers")]
-    assert demo.capsys.readouterr().out.split() == [*ours, "flights", "transfers"]
+    assert demo.capsys.readouterr().out.split() == ["_schemas", *ours, "flights", "transfers"]
 
 
 def test_again_and_anew(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
