@@ -42,7 +42,7 @@ class SchemaWait:
                 await _fetch(needed)
             except SchemaRegistryError as error:
                 if error.is_retriable:
-                    self._say(lane, error)
+                    self._say(lane, needed, error)
                     lane.wake = anyio.Event()
                     with self._timers.move_on_after(pause):
                         await lane.wake.wait()
@@ -57,11 +57,11 @@ class SchemaWait:
                 return False
         return True
 
-    def _say(self, lane: Lane, error: SchemaRegistryError) -> None:
+    def _say(self, lane: Lane, needed: SchemaNeeded, error: SchemaRegistryError) -> None:
         if not self._unreachable:  # once for each outage
             logger.warning(
-                "handler %r: %s waits for a schema, and the registry is asked again: %s",
-                self._handler.__name__, lane.topic_partition, error,
+                "handler %r: %s waits for a schema, and the registry is asked again: %s: %s",
+                self._handler.__name__, lane.topic_partition, needed, error,
             )  # fmt: skip
         self._unreachable = True
 

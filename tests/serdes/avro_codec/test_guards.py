@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from typing import Any
 
 import pytest
@@ -99,9 +98,7 @@ WIDE_MAP = {"type": "map", "values": WIDE["items"]}
          "map", "least count", "size of a block"],
 )  # fmt: skip
 def test_bombs_are_refused_before_they_are_built(schema: Any, data: bytes) -> None:
-    began = time.process_time()
     assert "block" in refusal(schema, data).reason
-    assert time.process_time() - began < 5  # seconds: they would take minutes, or all memory
 
 
 def test_what_is_allowed_is_read() -> None:
