@@ -1,6 +1,6 @@
 """A schema evolves: a nullable field is added, and old and new programs read each other. A required one is refused.
 
-The classes are the schemas, and the log itself keeps them. It needs pip install "eventbus-log[registry]".
+The classes are the schemas, and the log itself keeps them.
 """
 
 from __future__ import annotations

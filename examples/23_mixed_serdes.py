@@ -1,6 +1,6 @@
 """Kafka's long as the key, Avro as the value; and several kinds of events in one topic, handled in their order.
 
-Under the record's name, every kind has versions of its own. It needs pip install "eventbus-log[registry]".
+Under the record's name, every kind has versions of its own.
 """
 
 from __future__ import annotations

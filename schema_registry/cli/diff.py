@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 from schema_registry.cli.doors import Door, add_door, with_door
-from schema_registry.cli.known import numbers_of
 from schema_registry.cli.sources import Resolved, add_type, given_schema
 from serdes.registry import SchemaText
 
@@ -60,6 +59,8 @@ async def _both(args: argparse.Namespace, door: Door) -> tuple[Named, Named]:
         if new is None or _is_version(new):
             return await version(old), await version(new or "latest")
         return await version(old), (new, given_schema(args, new))
+    from schema_registry.cli.known import numbers_of
+
     numbers = await numbers_of(door, args.subject)
     if len(numbers) < 2:
         have = f"has one version, {numbers[0]}" if numbers else "is not there, or has no versions"

@@ -92,8 +92,13 @@ async def open_door(args: argparse.Namespace, *, create: bool = False) -> AsyncG
         return
     if "://" not in url:
         raise UsageError(f"--registry {url!r} is no URL of a registry, as in: --registry http://localhost:8081")
-    from schema_registry.cli.over_http import OverHttp
-    from schema_registry.client import RegistryClient
+    try:
+        from schema_registry.cli.over_http import OverHttp
+        from schema_registry.client import RegistryClient
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f'--registry needs a library that is not installed ({error.name}): pip install "eventbus-log[avro]"'
+        ) from error
 
     token = args.token or os.environ.get("EVENTBUS_REGISTRY_TOKEN") or None
     try:

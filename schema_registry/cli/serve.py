@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from eventbus.cli.parser import Subcommands
+from eventbus.cli.parser import Subcommands, UsageError
 
 
 def add(actions: Subcommands) -> None:
@@ -18,4 +18,9 @@ def add(actions: Subcommands) -> None:
 def serve(args: argparse.Namespace) -> int:
     from schema_registry.http.serve import run
 
-    return run(args)
+    try:
+        return run(args)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f'{args.program} needs a library that is not installed ({error.name}): pip install "eventbus-log[registry]"'
+        ) from error

@@ -12,9 +12,9 @@ import pytest
 from eventbus import EventBus
 from schema_registry.http.app import create_app
 from schema_registry.http.server import HttpServer
-from tests.cli.conftest import Cli, Result, cli
+from tests.cli.conftest import Cli, Result, cli, spawn
 
-__all__ = ["cli"]
+__all__ = ["cli", "spawn"]
 
 ORDER = '{"type":"record","name":"Order","fields":[{"name":"id","type":"string"}]}'
 ORDER_2 = """{"type": "record", "name": "Order", "fields": [

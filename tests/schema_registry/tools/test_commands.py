@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from schema_registry.client import RegistryClient
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Spawn
 from tests.schema_registry.tools.conftest import ORDER, Schema
 
 GUID = "8b8bd78e-4456-4c99-8d72-64cbe6177dae"
@@ -263,3 +265,43 @@ def test_the_environment_names_the_registry(cli: Cli, served: str, monkeypatch: 
     log = ("--registry", "log", "--url", "file://./data")
     assert cli("schema", "register", "orders-value", "order.avsc", *log).code == 0
     assert Path("data").exists()
+
+
+class Without:
+    """An installation without some libraries."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.partition(".")[0] in self._names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@pytest.mark.parametrize(
+    ("args", "library", "extra"),
+    [(("list", "--registry", "http://h:1"), "urllib3", "avro"), (("serve", "--port", "0"), "starlette", "registry")],
+)
+def test_a_library_that_is_missing_is_named(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], library: str, extra: str
+) -> None:
+    for name in [*sys.modules]:
+        if name.partition(".")[0] == library or name.startswith(("schema_registry.http", "schema_registry.client")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "schema_registry.cli.over_http", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Without(library), *sys.meta_path])
+    result = cli("schema", *args)
+    assert result.code == 2
+    assert f"({library})" in result.err and f'pip install "eventbus-log[{extra}]"' in result.err
+
+
+def test_serve_answers_confluents_http(spawn: Spawn) -> None:
+    process = spawn("schema", "serve", "--port", "0", "--json")
+    assert process.stdout is not None
+    url: str = json.loads(process.stdout.readline())["registry"]
+    client = RegistryClient(url)
+    assert client.request("GET", "/subjects") == []
+    client.close()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0 and b"stopped" in err
