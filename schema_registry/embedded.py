@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -28,16 +29,18 @@ class EmbeddedClient:
     def __init__(self, registry: Registry | None = None) -> None:
         self._registry = registry
         self._token: anyio.lowlevel.EventLoopToken | None = None
+        self._thread = 0
+        """That of the event loop: the registry's memory is looked into from there alone."""
         self._known: dict[tuple[int, str | None], RegisteredSchema] = {}
         if registry is not None:
-            self._token = anyio.lowlevel.current_token()
+            self._belong()
 
     # asking ----------------------------------------------------------------------------------------------------------
 
     def known(self, schema_id: int, subject: str | None = None) -> RegisteredSchema | None:
         """What `by_id` would return, if it is here already. Never waits."""
         found = self._known.get((schema_id, subject))
-        if found is None and self._registry is not None:
+        if found is None and self._registry is not None and get_ident() == self._thread:
             try:
                 found = self._by_id(self._registry, schema_id, subject)
             except RegistryError:
@@ -96,8 +99,12 @@ class EmbeddedClient:
 
     async def start(self, bus: EventBus) -> None:
         """With the bus: all clients of a bus share its registry."""
-        self._token = anyio.lowlevel.current_token()
+        self._belong()
         self._registry = await _open(bus)
+
+    def _belong(self) -> None:
+        self._token = anyio.lowlevel.current_token()
+        self._thread = get_ident()
 
     async def aclose(self) -> None:
         registry, self._registry = self._registry, None

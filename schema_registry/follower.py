@@ -10,7 +10,7 @@ import anyio
 
 from eventbus.backends.base import EARLIEST, LATEST
 from eventbus.errors import EventBusError, OffsetOutOfRange, TopicAlreadyExists, UnknownTopicOrPartition
-from eventbus.types import TopicPartition
+from eventbus.types import IsolationLevel, TopicPartition
 from schema_registry.errors import RegistryRefused
 from schema_registry.ledger import Ledger, Stored
 
@@ -37,7 +37,8 @@ class Follower:
         self._scope = anyio.CancelScope()
         self._ended = anyio.Event()
         self._reading: anyio.Event | None = None
-        """While the end is being looked up: others wait for the same answer."""
+        """While one reads to the end."""
+        self._begun = self._ended_readings = 0
         self._has_read = False
         self.lock = anyio.Lock()
         """Held while records of our own are stored: what is read meanwhile waits for them."""
@@ -46,6 +47,8 @@ class Follower:
         self.fetched: dict[int, None] = {}
         """Offsets that were read lately: whether records whose outcome was unknown are there."""
         self._topic_id = ""
+        self._unseen: int | None = None
+        """From here on there may be records that were aborted."""
 
     async def start(self, replication_factor: int, *, accept_truncated: bool) -> None:
         """Raises RegistryRefused for a topic that ids cannot be trusted to."""
@@ -57,7 +60,7 @@ class Follower:
                 "records were deleted, and with them ids that data may still carry. Import an export into a new topic; "
                 "or, if you know that nothing is missing, start once with Registry(accept_truncated=True)"
             )
-        self._ledger.next = begin
+        self._ledger.next = self._unseen = begin
         began = time.monotonic()
         consumer = self._bus.new_consumer(partitions=[self._where], start="earliest")
         await consumer.__aenter__()
@@ -130,13 +133,37 @@ class Follower:
             self._refuse("its partition is gone")
         async with self.lock:
             if polled:
+                self._note_gap(polled[0].offset)
                 self._ledger.take(Stored(one.offset, one.key, one.value) for one in polled)
                 self.fetched.update((one.offset, None) for one in polled)
                 for offset in list(self.fetched)[: -10 * _AT_ONCE]:
                     del self.fetched[offset]
             elif self.refusal is None:  # past the markers of transactions, and what was aborted
-                self._ledger.next = max(self._ledger.next, await consumer.position(self._where))
+                position = await consumer.position(self._where)
+                self._note_gap(position)
+                self._ledger.next = max(self._ledger.next, position)
         self._tell()
+
+    def _note_gap(self, offset: int) -> None:
+        """A transaction's marker takes one offset; where more are missing, something was aborted."""
+        if self._unseen is None and offset > self._ledger.next + 1:
+            self._unseen = self._ledger.next
+
+    async def burn(self) -> None:
+        """Ids in records that were aborted are not given to others: a reader of uncommitted records has seen them.
+
+        Confluent's registry is one. Asked for by who writes, once the id of the transactions is its own.
+        """
+        begin, self._unseen = self._unseen, None
+        if begin is None:
+            return
+        end = (await self._bus.admin.list_offsets({self._where: LATEST}, IsolationLevel.READ_UNCOMMITTED))[self._where]
+        all_of_it = self._bus.new_consumer(partitions=[self._where], start="earliest", isolation="read_uncommitted")
+        async with all_of_it as consumer:
+            consumer.seek(self._where, begin)
+            while await consumer.position(self._where) < end.offset:
+                for one in await consumer.poll(_POLL_MS, _AT_ONCE):
+                    self._ledger.burn(one.key, one.value)
 
     def _tell(self) -> None:
         self._moved.set()
@@ -153,18 +180,21 @@ class Follower:
         self._tell()
 
     async def catch_up(self) -> bool:
-        """Read to the end; whether there was anything. Whoever asks at the same time gets the same answer."""
+        """Read to the end; whether there was anything. Who asks while one is under way shares the next one."""
         before = self._ledger.generation
-        while self._reading is not None:  # one that began before us may have missed what we look for
-            await self._reading.wait()
-            if self._ledger.generation != before:
-                return True
-        self._reading = anyio.Event()
-        try:
-            await self._reach(await self._end())
-        finally:
-            self._reading.set()
-            self._reading = None
+        wanted = self._begun + 1  # one that has begun may have missed what we look for
+        while self._ended_readings < wanted:
+            if self._reading is not None:
+                await self._reading.wait()
+                continue
+            self._reading = anyio.Event()
+            self._begun += 1
+            try:
+                await self._reach(await self._end())
+                self._ended_readings = self._begun
+            finally:
+                self._reading.set()
+                self._reading = None
         return self._ledger.generation != before
 
     async def _end(self) -> int:

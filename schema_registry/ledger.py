@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from eventbus.coordinator.shard import CoordinatorRecord
-from schema_registry import records
+from schema_registry import names, records
 from schema_registry.errors import RegistryRefused
-from schema_registry.records import Key, UnreadableRecord, Value
+from schema_registry.records import Key, SchemaValue, UnreadableRecord, Value
 from schema_registry.schemas import Schemas
 from schema_registry.state import Conflict, State
 
@@ -35,6 +35,8 @@ class Ledger:
         """The offset of the record to come: everything before it is in ``settled``."""
         self.generation = 0
         """Records folded: as long as it stays, so does every answer."""
+        self.burnt: dict[str, int] = {}
+        """By context: the highest id in a record that was aborted."""
         self._schemas = schemas
         self._is_loading = True
 
@@ -74,6 +76,19 @@ class Ledger:
     def undo(self) -> None:
         """What was proposed is not stored."""
         self.ahead = self.settled.copy()
+
+    def burn(self, key: bytes | None, value: bytes | None) -> None:
+        """Its id is not given any more, whatever became of the record."""
+        try:
+            name = records.read_key(key or b"")
+            if value is None or name.keytype != records.SCHEMA:
+                return
+            read = records.read_value(name, value)
+        except UnreadableRecord:
+            return
+        if isinstance(read, SchemaValue):
+            context = names.context_of(name.subject)
+            self.burnt[context] = max(self.burnt.get(context, 0), read.id)
 
     def check(self) -> None:
         """Raises RegistryRefused when an id has two meanings: whoever reads by it would read something else."""

@@ -58,7 +58,8 @@ class Reads:
         return self._ledger.settled
 
     def _desk(self) -> Desk:
-        return Desk(self._ledger.settled, self._schemas, self._compatibility, self._max_schema_bytes)
+        ledger = self._ledger
+        return Desk(ledger.settled, self._schemas, self._compatibility, self._max_schema_bytes, ledger.burnt)
 
     # by id and GUID --------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -26,6 +27,8 @@ class Desk(NamedTuple):
     schemas: Schemas
     default_level: str
     max_schema_bytes: int
+    burnt: Mapping[str, int] = {}
+    """By context: ids up to here are not given, though no record that counts has them."""
 
     def config(self, subject: str) -> Config:
         return scope.config_for(self.state, subject, self.default_level)
@@ -184,7 +187,7 @@ def register(
     if not is_import and not force:
         _check_compatible(desk, subject, config, parsed, content, undeleted)
     id = wanted_id if wanted_id is not None else desk.state.id_of(names.context_of(subject), content.guid)
-    id = _checked_id(desk.state, subject, content, id)
+    id = _checked_id(desk, subject, content, id)
     version = _checked_version(desk.state, subject, request.version, next_version, id, is_import)
     new = Version(subject, version, id, False, content)
     return Decision((*_before(desk.state, new), schema_record(new)), new)
@@ -258,14 +261,14 @@ def _same_or_none(desk: Desk, subject: str, content: Content, wanted_id: int | N
     return None
 
 
-def _checked_id(state: State, subject: str, content: Content, id: int | None) -> int:
+def _checked_id(desk: Desk, subject: str, content: Content, id: int | None) -> int:
     """The id of the new version; a new one is above all that were ever given."""
     context = names.context_of(subject)
     if id is None:
-        id = state.max_ids.get(context, 0) + 1
+        id = max(desk.state.max_ids.get(context, 0), desk.burnt.get(context, 0)) + 1
     if id > _LAST_ID:
         raise errors.store_failed("no id is left", OverflowError(f"{id} is above 2^31-1"))
-    if any(one.content.guid != content.guid for one in state.with_id(context, id)):
+    if any(one.content.guid != content.guid for one in desk.state.with_id(context, id)):
         where = names.prefix_of(subject)
         raise errors.not_permitted(f"Overwrite new schema with id {id} in context {where} is not permitted.")
     return id

@@ -23,6 +23,8 @@ from eventbus.errors import (
     ProducerClosed,
     ProducerFenced,
     RecordTooLarge,
+    RequestTimedOut,
+    StorageError,
     TransactionAborted,
     TransactionOutcomeUnknown,
 )
@@ -150,7 +152,7 @@ class Writer:
                 return
             except (_Overtaken, EventBusError) as error:
                 await self._give_up_pen()
-                if not isinstance(error, _AGAIN) and not error.retriable:
+                if not isinstance(error, _AGAIN) and (not error.retriable or isinstance(error, StorageError)):
                     for request in batch:
                         request.refuse(error)
                     return
@@ -222,6 +224,7 @@ class Writer:
         await producer.init()
         await self._follower.check_identity()
         await self._follower.catch_up()
+        await self._follower.burn()
         return producer
 
     async def _drop_pen(self) -> None:
@@ -251,7 +254,7 @@ class Writer:
             raise _Overtaken(f"another writer was at offset {expected}")
         try:
             await producer.commit()
-        except TransactionOutcomeUnknown:
+        except (TransactionOutcomeUnknown, RequestTimedOut):
             if not await self._is_there(offsets[0]):
                 raise _Overtaken("what became of the transaction was unknown, and it is not there") from None
         return offsets[0]

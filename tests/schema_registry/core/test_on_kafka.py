@@ -28,6 +28,7 @@ async def two(url: str, topic: str) -> AsyncGenerator[tuple[Registry, Registry]]
 
 
 async def race(url: str, topic: str) -> None:
+    """Ids may be left out, those of batches that were overtaken; none is given twice."""
     async with two(url, topic) as (one, other):
         ids: dict[str, set[int]] = {}
 
@@ -41,7 +42,8 @@ async def race(url: str, topic: str) -> None:
                 for number in range(begin, begin + 10):
                     tasks.start_soon(register, one, number)
                     tasks.start_soon(register, other, number)
-        assert sorted(id for found in ids.values() for id in found) == list(range(1, 21)), ids
+        given = [id for found in ids.values() for id in found]
+        assert len(given) == len(set(given)) == len(ids) == 20, ids
         await one.update_config("s1", ConfigUpdate(compatibility="NONE"))
         await other.delete_subject("s1")
         assert await one.catch_up() or "s1" not in one.subjects()
@@ -49,7 +51,7 @@ async def race(url: str, topic: str) -> None:
         assert list(one.export_lines()) == list(other.export_lines())
     async with EventBus(url) as bus, Registry(bus, topic=topic) as registry:
         assert len(registry.subjects()) == 19
-        assert (await registry.register("new", SchemaRequest(schema=INT))).id == 21
+        assert (await registry.register("new", SchemaRequest(schema=INT))).id > max(given)
 
 
 async def test_over_our_own_server() -> None:

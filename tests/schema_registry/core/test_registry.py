@@ -91,6 +91,25 @@ async def test_any_task_may_close_it(url: str) -> None:
         assert not registry.is_ready
 
 
+async def test_it_starts_and_stops_with_its_bus() -> None:
+    registry = Registry()
+    bus = EventBus("memory://")
+    bus.include(registry)
+    async with bus:
+        assert registry.is_ready
+        assert (await registry.register("a", request(INT))).id == 1
+    assert not registry.is_ready
+
+
+def test_it_runs_on_trio() -> None:
+    async def run() -> None:
+        async with open_registry("memory://") as registry:
+            assert (await registry.register("a", request(INT))).id == 1
+            assert (await anyio.to_thread.run_sync(registry.client().latest, "a")).id == 1
+
+    anyio.run(run, backend="trio")
+
+
 async def test_a_read_only_registry() -> None:
     async with open_registry("memory://", read_only=True) as registry:
         with refused(422, 42205, "read-only"):
@@ -259,7 +278,10 @@ async def test_two_registries_race(url: str) -> None:
         await one.catch_up()
         await two.catch_up()
         assert all(len(found) == 1 for found in ids.values()), "the same schema has the same id"
-        assert sorted(id for found in ids.values() for id in found) == list(range(1, 61))
+        given = [id for found in ids.values() for id in found]
+        assert len(given) == len(set(given)) == 60, (
+            "an id may be left out, if a batch was overtaken; none is given twice"
+        )
         assert list(one.export_lines()) == list(two.export_lines())
 
 
@@ -348,7 +370,7 @@ async def test_the_client_for_threads(url: str) -> None:
         def work() -> None:
             assert client.by_id(there.id).text == SchemaText(STRING), "written by another registry a moment ago"
             first = client.register("a", SchemaText(INT))
-            assert client.known(first.id) == client.by_id(first.id)
+            assert client.by_id(first.id) is client.known(first.id)
             assert client.by_guid(first.guid or "").text == first.text == client.latest("a").text
             assert client.lookup("a", SchemaText(INT)).version == client.version("a", 1).version == 1
             assert client.by_id(first.id, "a").subject == "a"
