@@ -29,6 +29,10 @@ HEAVY = [
     "confluent_kafka",
     "pydantic",
     "trio",
+    "starlette",
+    "uvicorn",
+    "urllib3",
+    "jsonschema",
 ]
 
 
@@ -111,6 +115,9 @@ def test_what_is_imported_is_a_dependency_by_itself() -> None:
         "eventbus/records/columnar.py": {"numpy"},
         "eventbus/testing": {"pytest", "_pytest"},
         "outbox": {"sqlalchemy"},
+        "schema_registry/client.py": {"urllib3"},
+        "schema_registry/formats/json_schema.py": {"jsonschema", "jsonschema_specifications", "referencing"},
+        "schema_registry/http": {"httptools", "starlette", "uvicorn"},
         "spark_sinks": {"pyspark", "pyarrow", "numpy"},
     }
     foreign: dict[str, set[str]] = {}
@@ -125,8 +132,10 @@ def test_what_is_imported_is_a_dependency_by_itself() -> None:
 
 def test_extras_are_the_promised_ones_and_all_holds_those_for_users() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
-    assert set(extras) == {"kafka", "avro", "sql", "spark", "console", "uvloop", "demo", "dev", "bench", "fuzz", "all"}
-    assert extras["all"] == ["eventbus-log[kafka,avro,sql,spark,console]"]
+    assert set(extras) == {
+        "kafka", "avro", "registry", "sql", "spark", "console", "uvloop", "demo", "dev", "bench", "fuzz", "all"
+    }  # fmt: skip
+    assert extras["all"] == ["eventbus-log[kafka,avro,registry,sql,spark,console]"]
 
 
 def test_base_dependencies_stay_few() -> None:
