@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import Final, cast
+from typing import Final
 
 from schema_registry.formats.errors import InvalidSchema
 from schema_registry.formats.proto_model import Enum, Field, File, Message, Option, Reserved, Rpc, Service
@@ -19,6 +19,8 @@ TYPES: Final = (
     *("bytes", "uint32", "enum", "sfixed32", "sfixed64", "sint32", "sint64"),
 )
 LABELS: Final = ("", "optional", "required", "repeated")
+NAME: Final = re.compile(r"\.?[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+PATH: Final = re.compile(r"[^\"\\\x00-\x1f]+")
 BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 FILE_OPTIONS: Final = {
     **{1: "java_package", 8: "java_outer_classname", 11: "go_package", 36: "objc_class_prefix"},
@@ -84,14 +86,34 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             raise ValueError("a number is too long")
 
 
+def _bytes(value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise ValueError("a number where a text belongs")
+    return value
+
+
 def _text(members: Members, number: int) -> str:
     values = members.get(number)
-    return cast(bytes, values[-1]).decode() if values else ""
+    return _bytes(values[-1]).decode() if values else ""
+
+
+def _name(members: Members, number: int) -> str:
+    """A name, or the dotted name of a type."""
+    name = _text(members, number)
+    if NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is no name")
+    return name
+
+
+def _names(members: Members, number: int) -> list[str]:
+    return [_name({number: [value]}, number) for value in members.get(number, ())]
 
 
 def _number(members: Members, number: int, default: int = 0) -> int:
-    values = members.get(number)
-    return cast(int, values[-1]) if values else default
+    value = members[number][-1] if number in members else default
+    if not isinstance(value, int):
+        raise ValueError("a text where a number belongs")
+    return value
 
 
 def _quoted(text: str) -> str:
@@ -104,26 +126,28 @@ def _signed(value: int) -> int:
 
 
 def _all(members: Members, number: int) -> list[Members]:
-    return [_members(cast(bytes, value)) for value in members.get(number, ())]
+    return [_members(_bytes(value)) for value in members.get(number, ())]
 
 
 def _texts(members: Members, number: int) -> list[str]:
-    return [cast(bytes, value).decode() for value in members.get(number, ())]
+    return [_bytes(value).decode() for value in members.get(number, ())]
 
 
 def _file(members: Members) -> File:
-    file = File(syntax=_text(members, 12) or "proto2", package=_text(members, 2))
+    file = File(syntax=_text(members, 12) or "proto2", package=_name(members, 2) if 2 in members else "")
     if file.syntax not in ("proto2", "proto3"):
         raise ValueError(f"the syntax {file.syntax!r}")
     public, weak = set(members.get(10, ())), set(members.get(11, ()))
     for index, path in enumerate(_texts(members, 3)):
+        if PATH.fullmatch(path) is None:
+            raise ValueError(f"{path!r} is no path")
         file.imports.append(("public" if index in public else "weak" if index in weak else "", path))
     for options in _all(members, 8):
         file.options += _file_options(options)
     file.messages = [_message(one, file, file.package, 1) for one in _all(members, 4)]
     file.enums = [_enum(one, file.package) for one in _all(members, 5)]
     file.services = [
-        Service(_text(one, 1), [Rpc(_text(rpc, 1), _rpc_type(rpc, 2, 5), _rpc_type(rpc, 3, 6)) for rpc in _all(one, 2)])
+        Service(_name(one, 1), [Rpc(_name(rpc, 1), _rpc_type(rpc, 2, 5), _rpc_type(rpc, 3, 6)) for rpc in _all(one, 2)])
         for one in _all(members, 6)
     ]
     if not file.messages and not file.enums:
@@ -142,17 +166,17 @@ def _file_options(options: Members) -> list[Option]:
 
 
 def _rpc_type(rpc: Members, number: int, streams: int) -> str:
-    return ("stream " if _number(rpc, streams) else "") + _text(rpc, number)
+    return ("stream " if _number(rpc, streams) else "") + _name(rpc, number)
 
 
 def _message(members: Members, file: File, scope: str, depth: int) -> Message:
     if depth > MAX_DEPTH:
         raise ValueError(f"more than {MAX_DEPTH} levels of messages")
-    name = _text(members, 1)
+    name = _name(members, 1)
     message = Message(name, f"{scope}.{name}" if scope else name)
     inner = _all(members, 3)
     entries = {f".{message.fullname}.{_text(one, 1)}": one for one in inner if any(_number(o, 7) for o in _all(one, 7))}
-    oneofs = [_text(one, 1) for one in _all(members, 8)]
+    oneofs = [_name(one, 1) for one in _all(members, 8)]
     message.fields = [_field(one, file, oneofs, entries) for one in _all(members, 2)]
     message.oneofs = {oneof: [] for oneof in oneofs if any(field.oneof == oneof for field in message.fields)}
     message.messages = [
@@ -160,17 +184,19 @@ def _message(members: Members, file: File, scope: str, depth: int) -> Message:
         for one in inner
         if f".{message.fullname}.{_text(one, 1)}" not in entries
     ]
+    if lost := {one.type for one in message.fields if one.is_group} - {one.name for one in message.messages}:
+        raise ValueError(f"the group {', '.join(lost)} has no message")
     message.enums = [_enum(one, message.fullname) for one in _all(members, 4)]
     message.extensions = [(_number(one, 1), _number(one, 2) - 1) for one in _all(members, 5)]
     ranges = [(_number(one, 1), _number(one, 2) - 1) for one in _all(members, 9)]
-    message.reserved = Reserved(ranges, _texts(members, 10))
+    message.reserved = Reserved(ranges, _names(members, 10))
     return message
 
 
 def _field(members: Members, file: File, oneofs: list[str], entries: dict[str, Members]) -> Field:
     kind = TYPES[_number(members, 5)]
-    type = _text(members, 6) if kind in ("group", "message", "enum") else kind
-    field = Field(_text(members, 1), _number(members, 3), type, is_group=kind == "group")
+    type = _name(members, 6) if kind in ("group", "message", "enum") else kind
+    field = Field(_name(members, 1), _number(members, 3), type, is_group=kind == "group")
     label = LABELS[_number(members, 4, 1)]
     optional = bool(_number(members, 17))
     if 9 in members and not optional:
@@ -181,7 +207,7 @@ def _field(members: Members, file: File, oneofs: list[str], entries: dict[str, M
         key, value = sorted(_all(entries[type], 2), key=lambda one: _number(one, 3))
         field.label, field.key = "", TYPES[_number(key, 5)]
         kind = TYPES[_number(value, 5)]
-        field.type = _text(value, 6) if kind in ("message", "enum") else kind
+        field.type = _name(value, 6) if kind in ("message", "enum") else kind
     if field.is_group:
         field.type = field.type.rpartition(".")[2]
     if 7 in members:
@@ -200,11 +226,11 @@ def _field(members: Members, file: File, oneofs: list[str], entries: dict[str, M
 
 
 def _enum(members: Members, scope: str) -> Enum:
-    name = _text(members, 1)
+    name = _name(members, 1)
     enum = Enum(name, f"{scope}.{name}" if scope else name)
-    enum.values = [(_text(one, 1), _signed(_number(one, 2)), []) for one in _all(members, 2)]
+    enum.values = [(_name(one, 1), _signed(_number(one, 2)), []) for one in _all(members, 2)]
     if any(_number(options, 2) for options in _all(members, 3)):
         enum.options.append(Option("allow_alias", "true"))
     ranges = [(_signed(_number(one, 1)), _signed(_number(one, 2))) for one in _all(members, 4)]
-    enum.reserved = Reserved(ranges, _texts(members, 5))
+    enum.reserved = Reserved(ranges, _names(members, 5))
     return enum

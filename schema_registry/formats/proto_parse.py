@@ -14,7 +14,7 @@ TOKEN: Final = re.compile(
     | (?P<number>0[xX][0-9a-fA-F]+ | (?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
     | (?P<string>"(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*')
     | (?P<sign>[;={}\[\]()<>,.:+\-/])""",
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE | re.DOTALL | re.ASCII,
 )
 MAX_DEPTH: Final = 32
 MAX_TYPES: Final = 1_000

@@ -36,7 +36,8 @@ def parse_protobuf(text: SchemaText, resolve: Resolve) -> ProtobufSchema:
 
 
 def _parsed(text: str) -> File:
-    return parse_descriptor(text) if is_descriptor(text) else parse_proto(text)
+    # A descriptor goes through the language: what is stored is text, and must be read again.
+    return parse_proto(proto_text(parse_descriptor(text)) if is_descriptor(text) else text)
 
 
 class ProtobufSchema:
