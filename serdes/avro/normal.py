@@ -2,77 +2,97 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any, cast
 
-from serdes.avro.java_numbers import as_float32, float_text
+from serdes.avro.java_numbers import as_float32, double_text, float_text
+from serdes.avro.limits import inner
 from serdes.avro.logical import decimal_of
-from serdes.avro.schema import MISSING, Array, Enum, Field, Fixed, Map, Named, Primitive, Props, Record, Schema, Union
+from serdes.avro.parse import Parser
+from serdes.avro.schema import MISSING, Array, Enum, Field, Fixed, Map, Named, Props, Record, Schema, Union
 from serdes.avro.text import java_sorted, to_text
+
+Json = dict[str, Any]
 
 
 def normalized(schema: Schema, references: Iterable[Schema] = ()) -> str:
     """The text of the schema with its properties and aliases in order, empty docs gone, defaults in their type's form.
 
-    Two peculiarities are kept, because identities hang on them: an error becomes a record, and a union's default that
-    is none of its first branch is lost.
+    The registry writes the schema with full names only and parses that again. Three peculiarities come of it, and are
+    kept, because identities hang on them: an error becomes a record, a type without a namespace gets that of the type
+    around it, and a union's default that is none of its first branch is lost.
     """
-    return to_text(_Copy().of(schema), references)
+    references = tuple(references)
+    parser = Parser(validate_defaults=False, names="any")
+    for reference in references:
+        _collect(reference, parser.named)
+    written = json.dumps(_Writer(reference.fullname for reference in references).write(schema))
+    return to_text(parser.parse(written), references)
 
 
-class _Copy:
-    def __init__(self) -> None:
-        self._done: dict[int, Schema] = {}
+def _collect(schema: Schema, named: dict[str, Named]) -> None:
+    if isinstance(schema, Named):
+        if schema.fullname in named:
+            return
+        named[schema.fullname] = schema
+    for child in inner(schema):
+        _collect(child, named)
 
-    def of(self, schema: Schema) -> Schema:
-        found = self._done.get(id(schema))
-        if found is not None:
-            return found
+
+class _Writer:
+    """A schema as JSON, full names only."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self._known = set(known)
+
+    def write(self, schema: Schema) -> Any:
         match schema:
             case Union():
-                return Union(tuple(map(self.of, schema.branches)))
+                return [self.write(branch) for branch in schema.branches]
             case Array():
-                return Array(self.of(schema.items), _props(schema))
+                return {"type": "array", "items": self.write(schema.items)} | _props(schema)
             case Map():
-                return Map(self.of(schema.values), _props(schema))
+                return {"type": "map", "values": self.write(schema.values)} | _props(schema)
             case Named():
                 return self._named(schema)
             case _:
-                return Primitive(schema.type, _props(schema))
+                return {"type": schema.type} | _props(schema)
 
-    def _named(self, schema: Named) -> Named:
-        doc, aliases = schema.doc or None, _sorted_aliases(schema)
-        name, space, props = schema.name, schema.namespace, _props(schema)
-        copy: Named
+    def _named(self, schema: Named) -> Any:
+        if schema.fullname in self._known:
+            return schema.fullname
+        self._known.add(schema.fullname)
+        members: Json = {"type": schema.type.replace("error", "record"), "name": schema.fullname}
+        if schema.doc:
+            members["doc"] = schema.doc
+        if schema.aliases:
+            members["aliases"] = _sorted_aliases(schema)
         match schema:
+            case Record():
+                members["fields"] = list(map(self._field, schema.fields))
             case Enum():
-                copy = Enum(name, schema.symbols, space, doc, aliases, props, default=schema.default)
-            case Fixed():
-                copy = Fixed(name, schema.size, space, doc, aliases, props)
+                members["symbols"] = schema.symbols
+                members |= {} if schema.default is None else {"default": schema.default}
             case _:
-                record = copy = Record(name, space, doc, aliases, props)
-                self._done[id(schema)] = record
-                record.set_fields(tuple(map(self._field, cast("Record", schema).fields)))
-        self._done[id(schema)] = copy
-        return copy
+                members["size"] = cast("Fixed", schema).size
+        return members | _props(schema)
 
-    def _field(self, field: Field) -> Field:
+    def _field(self, field: Field) -> Json:
+        members: Json = {"name": field.name, "type": self.write(field.schema), "order": field.order}
+        if field.doc is not None:
+            members["doc"] = field.doc
+        if field.aliases:
+            members["aliases"] = java_sorted(field.aliases)
         default = MISSING if field.default is MISSING else _in_form(field.default, field.schema)
-        return Field(
-            field.name,
-            self.of(field.schema),
-            default,
-            doc=field.doc,
-            order=field.order,
-            aliases=tuple(java_sorted(field.aliases)),
-            props=_sorted(field.props),
-        )
+        if default is not MISSING:
+            members["default"] = default
+        return members | _sorted(field.props)
 
 
-def _sorted_aliases(schema: Named) -> tuple[str, ...]:
-    """By full name; one without a namespace, on a type that has one, is sorted as if it began with a dot."""
-    dotted = {f".{alias}" if schema.namespace and "." not in alias else alias: alias for alias in schema.aliases}
-    return tuple(dotted[key] for key in java_sorted(dotted))
+def _sorted_aliases(schema: Named) -> list[str]:
+    """Full names; one without a namespace, on a type that has one, begins with a dot."""
+    return java_sorted(f".{alias}" if schema.namespace and "." not in alias else alias for alias in schema.aliases)
 
 
 def _props(schema: Schema) -> Props:
@@ -90,16 +110,20 @@ def _props(schema: Schema) -> Props:
 
 
 def _sorted(value: Any) -> Any:
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        return {name: _sorted(members[name]) for name in java_sorted(members)}
-    if isinstance(value, list):
-        return [_sorted(item) for item in cast("list[Any]", value)]
-    return value
+    match value:
+        case dict():
+            members = cast("Json", value)
+            return {name: _sorted(members[name]) for name in java_sorted(members)}
+        case list():
+            return [_sorted(item) for item in cast("list[Any]", value)]
+        case float():
+            return _double(value)
+        case _:
+            return value
 
 
 def _in_form(value: Any, schema: Schema | None) -> Any:
-    """A default read as its type and written again; MISSING when Java loses it on that way."""
+    """A default read as its type and written again; MISSING when it is lost on that way."""
     if isinstance(schema, Union):
         schema = schema.branches[0] if schema.branches else None
     kind = schema.type if schema is not None else None
@@ -109,20 +133,26 @@ def _in_form(value: Any, schema: Schema | None) -> Any:
         case int():
             return _number(value, kind)
         case float():
-            return value if kind in ("double", None) else _single(value) if kind == "float" else MISSING
+            return _double(value) if kind in ("double", None) else _single(value) if kind == "float" else MISSING
         case str():
-            return value if kind in ("string", "enum", "bytes", "fixed", None) else MISSING
+            if kind in ("bytes", "fixed"):
+                return value.encode("latin-1", "replace").decode("latin-1")
+            return value if kind in ("string", "enum", None) else MISSING
         case list():
             items = schema.items if isinstance(schema, Array) else None
-            return [_in_form(item, items) for item in cast("list[Any]", value)]
-        case dict():
-            members = cast("dict[str, Any]", value)
-            return {name: _in_form(members[name], _inside(schema, name)) for name in java_sorted(members)}
+            return [_inside(item, items) for item in cast("list[Any]", value)]
         case _:
-            return MISSING
+            members = cast("Json", value)
+            return {name: _inside(members[name], _member(schema, name)) for name in java_sorted(members)}
 
 
-def _inside(schema: Schema | None, name: str) -> Schema | None:
+def _inside(value: Any, schema: Schema | None) -> Any:
+    """Part of a default. The registry fails where one is lost; it stays as it is here."""
+    found = _in_form(value, schema)
+    return _sorted(value) if found is MISSING else found
+
+
+def _member(schema: Schema | None, name: str) -> Schema | None:
     if isinstance(schema, Map):
         return schema.values
     field = schema.field(name) if isinstance(schema, Record) else None
@@ -137,8 +167,11 @@ def _number(value: int, kind: str | None) -> Any:
     return _single(float(value)) if kind == "float" else value
 
 
-def _single(value: float) -> float:
+def _double(value: float) -> Any:
+    """JSON has no infinity: as a string it is one again when it is read as a double."""
+    return json.loads(double_text(value))
+
+
+def _single(value: float) -> Any:
     """A 32-bit float as the double that prints alike."""
-    single = as_float32(value)
-    text = float_text(single)
-    return float(text) if not text.startswith('"') else single
+    return json.loads(float_text(as_float32(value)))

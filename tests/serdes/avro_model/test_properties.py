@@ -27,6 +27,12 @@ def test_a_printed_schema_parses_as_itself(text: str) -> None:
     assert to_text(again) == printed
     assert canonical_form(again) == canonical_form(schema)
     assert json.loads(printed) is not None
+
+
+@given(texts_in_namespaces)
+@settings(max_examples=100, deadline=None)
+def test_the_normalized_form_reads_the_same_data(text: str) -> None:
+    schema = parse(text)
     simple = normalized(schema)
     assert normalized(parse(simple)) == simple
     assert fingerprint64(parse(simple)) == fingerprint64(schema)

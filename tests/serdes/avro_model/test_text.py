@@ -130,11 +130,27 @@ class TestNormalized:
             (record(field(["string"], "x", doc="")), of_field(type=["string"], doc="", default="x")),
             (record(field("int", order="ascending", aliases=["b", "a"])), of_field(type="int", aliases=["a", "b"])),
             (record(field(POINT, {"y": 2, "x": 1})), of_field(type=POINT, default={"x": 1, "y": 2})),
+            (record(field("double", "NaN")), of_field(type="double", default="NaN")),
+            (record(field("float", -1e300)), of_field(type="float", default="-Infinity")),
+            (record(field("bytes", "aĀ")), of_field(type="bytes", default="a?")),
+            (record(field({"type": "array", "items": ["null", "string"]}, ["x", None])),
+             of_field(type={"type": "array", "items": ["null", "string"]}, default=["x", None])),
+            (record(field(enum("a", namespace="")), field("E", name="g"), namespace="n", aliases=[".O", "m.O", "P"]),
+             '{"type":"record","name":"R","namespace":"n","fields":[{"name":"f","type":{"type":"enum","name":"E",'
+             '"symbols":["a"]}},{"name":"g","type":"E"}],"aliases":["O","m.O","P"]}'),
             (enum("a", default="a", z=1, b=2), '{"type":"enum","name":"E","symbols":["a"],"default":"a","b":2,"z":1}'),
         ],
     )  # fmt: skip
     def test_forms(self, schema: object, text: str) -> None:
         assert normalized(parse(json.dumps(schema))) == text
+
+    def test_with_references(self) -> None:
+        """The types inside a reference are written out, the reference itself is not: as in the plain text."""
+        line = parse(json.dumps(record(field(POINT), name="Line", namespace="n")))
+        schema = parse(json.dumps(record(field("n.Line"), field("n.P", name="p"))), references=[to_text(line)])
+        point = json.dumps(POINT | {"namespace": "n"}, separators=(",", ":"))
+        assert json.loads(normalized(schema, [line]))["fields"][1]["type"] == json.loads(point)
+        assert normalized(schema, [line]) == to_text(schema, [line])
 
     def test_a_recursive_record(self) -> None:
         text = '{"type":"record","name":"R","namespace":"n","fields":[{"name":"f","type":["null","R"],"default":null}]}'
