@@ -305,3 +305,21 @@ def test_serve_answers_confluents_http(spawn: Spawn) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0 and b"stopped" in err
+
+
+CHECKOUT = """{"type": "record", "name": "Checkout", "namespace": "library", "doc": "A book is taken home.", "fields": [
+  {"name": "checkout_id", "type": "string"},
+  {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["BOOK", "MAP"]}, "default": "BOOK"},
+  {"name": "due", "type": {"type": "int", "logicalType": "date"}},
+  {"name": "days", "type": "int", "default": DAYS}
+]}"""
+
+
+@pytest.mark.parametrize("where", ["log"], indirect=True)
+def test_a_default_of_the_wrong_type_is_refused_with_its_place(schema: Schema) -> None:
+    """A schema as it stands in a book: with a string for the default of a number."""
+    refused = schema("register", "checkouts-value", "-", stdin=CHECKOUT.replace("DAYS", '"28"').encode())
+    assert refused.code == 1
+    assert "days" in refused.err and "default" in refused.err and "int" in refused.err
+    assert schema("register", "checkouts-value", "-", stdin=CHECKOUT.replace("DAYS", "28").encode()).code == 0
+    assert schema("list").lines[1].split()[-1] == "library.Checkout"
