@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from eventbus.coordinator.shard import CoordinatorRecord
 from schema_registry import names, records
 from schema_registry.errors import RegistryRefused
-from schema_registry.records import Key, SchemaValue, UnreadableRecord, Value
+from schema_registry.records import LAST_ID, Key, SchemaValue, UnreadableRecord, Value
 from schema_registry.schemas import Schemas
 from schema_registry.state import Conflict, State
 
 logger = logging.getLogger("schema_registry")
+
+_ID = re.compile(rb'"id"\s*:\s*(\d{1,10})')
+_SUBJECT = re.compile(rb'"subject"\s*:\s*"([^"]*)"')
 
 
 class Stored(NamedTuple):
@@ -36,7 +40,7 @@ class Ledger:
         self.generation = 0
         """Records folded: as long as it stays, so does every answer."""
         self.burnt: dict[str, int] = {}
-        """By context: the highest id in a record that was aborted."""
+        """By context: the highest id in a record that was aborted, or cannot be read."""
         self._schemas = schemas
         self._is_loading = True
 
@@ -112,7 +116,19 @@ class Ledger:
             return name, key, None if value is None else records.read_value(name, value)
         except UnreadableRecord as error:
             logger.warning("the record at offset %d of topic %r is passed over: %s", offset, self.topic, error)
+            self._spare(key, value)
             return None
+
+    def _spare(self, key: bytes | None, value: bytes | None) -> None:
+        """A schema's record that cannot be read may still say which id it has: that one is not given to others."""
+        found = _ID.search(value or b"")
+        if found is None or key is None or b'"SCHEMA"' not in key:
+            return
+        named = _SUBJECT.search(key)
+        context = names.context_of(named[1].decode(errors="replace") if named else "")
+        id = int(found[1])
+        if id <= LAST_ID:
+            self.burnt[context] = max(self.burnt.get(context, 0), id)
 
 
 def _two_meanings(topic: str, conflicts: list[Conflict]) -> str:

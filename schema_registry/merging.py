@@ -9,6 +9,7 @@ import msgspec
 from schema_registry import errors
 from schema_registry.entities import ConfigUpdate, Metadata, Rule, RuleSet
 from schema_registry.records import ConfigValue
+from serdes.avro.text import java_sorted
 
 VERSION_PROPERTY = "confluent:version"
 """The version a schema was registered as, in its metadata: where it was asked for by number."""
@@ -23,9 +24,9 @@ def normal_metadata(metadata: Metadata | None) -> Metadata | None:
     if metadata is None:
         return None
     return Metadata(
-        {tag: sorted(set(metadata.tags[tag])) for tag in sorted(metadata.tags)},
-        {name: metadata.properties[name] for name in sorted(metadata.properties)},
-        sorted(set(metadata.sensitive)),
+        {tag: java_sorted(set(metadata.tags[tag])) for tag in java_sorted(metadata.tags)},
+        {name: metadata.properties[name] for name in java_sorted(metadata.properties)},
+        java_sorted(set(metadata.sensitive)),
     )
 
 
@@ -37,8 +38,10 @@ def normal_rules(rule_set: RuleSet | None) -> RuleSet | None:
         return [
             msgspec.structs.replace(
                 rule,
-                tags=sorted(set(rule.tags)),
-                params={name: rule.params[name] for name in sorted(rule.params)},
+                kind=rule.kind or "TRANSFORM",
+                mode=rule.mode or "WRITEREAD",
+                tags=java_sorted(set(rule.tags)),
+                params={name: rule.params[name] for name in java_sorted(rule.params)},
                 disabled=bool(rule.disabled),
             )
             for rule in rules

@@ -32,7 +32,6 @@ VersionLike = int | str
 T = TypeVar("T")
 
 _MOST_SCHEMAS = 1_000
-_LAST_VERSION = 2**31 - 1
 
 
 class Reads:
@@ -465,7 +464,7 @@ def version_number(version: VersionLike) -> int:
         if not text.removeprefix("-").removeprefix("+").isdecimal() or len(text) > 11:
             raise errors.invalid_version(version)
         version = int(text)
-    if version == -1 or 1 <= version <= _LAST_VERSION:
+    if version == -1 or 1 <= version <= records.LAST_ID:
         return version
     raise errors.invalid_version(version)
 

@@ -19,6 +19,8 @@ SCHEMA, CONFIG, MODE, NOOP = "SCHEMA", "CONFIG", "MODE", "NOOP"
 DELETE_SUBJECT, CLEAR_SUBJECT, CONTEXT, ASSOCIATION = "DELETE_SUBJECT", "CLEAR_SUBJECT", "CONTEXT", "ASSOC"
 _MAGIC = {SCHEMA: 1}
 TENANT = "default"
+LAST_ID = 2**31 - 1
+"""Of ids and versions: Java's int."""
 
 
 class Key(NamedTuple):

@@ -8,16 +8,14 @@ from typing import NamedTuple
 import msgspec
 
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
-from schema_registry import errors, formats, merging, names, records, scope, tags
+from schema_registry import errors, formats, merging, names, records, reserved, scope, tags
 from schema_registry.digest import as_text
 from schema_registry.entities import Config, Schema, SchemaRequest, TagRequest
 from schema_registry.formats import ParsedSchema, Verdict
-from schema_registry.records import Key, SchemaValue
+from schema_registry.records import LAST_ID, Key, SchemaValue
 from schema_registry.schemas import Schemas, content_of
 from schema_registry.state import Content, State, Version
 from serdes.registry import SchemaText
-
-_LAST_ID = 2**31 - 1
 
 
 class Desk(NamedTuple):
@@ -104,12 +102,14 @@ def _find_as_is(desk: Desk, subject: str, content: Content, deleted: bool) -> Ve
 def _says_the_same(desk: Desk, content: Content, known: Version) -> bool:
     """The same but for the version in its metadata, or sent with its references written out."""
     other = known.content
+    if content.references == other.references and content.text != other.text:
+        return False  # the usual end of it, before anything is compared that takes time
     if content.schema_type != other.schema_type or content.rule_set != other.rule_set:
         return False
     if merging.with_version(content.metadata, None) != merging.with_version(other.metadata, None):
         return False
     if content.references == other.references:
-        return content.text == other.text
+        return True
     if content.references or content.schema_type != "AVRO":
         return False
     written_out = desk.schemas.parse_content(desk.state, known.subject, other).resolved()
@@ -266,7 +266,7 @@ def _checked_id(desk: Desk, subject: str, content: Content, id: int | None) -> i
     context = names.context_of(subject)
     if id is None:
         id = max(desk.state.max_ids.get(context, 0), desk.burnt.get(context, 0)) + 1
-    if id > _LAST_ID:
+    if id > LAST_ID:
         raise errors.store_failed("no id is left", OverflowError(f"{id} is above 2^31-1"))
     if any(one.content.guid != content.guid for one in desk.state.with_id(context, id)):
         where = names.prefix_of(subject)
@@ -279,7 +279,7 @@ def _checked_version(
 ) -> int:
     if not wanted or wanted < 0:
         return next_version
-    if wanted > _LAST_ID:
+    if wanted > LAST_ID:
         raise errors.invalid_version(wanted)
     if not is_import:
         if wanted != next_version:
@@ -333,23 +333,30 @@ def compatibility(
     desk: Desk, subject: str, config: Config, parsed: ParsedSchema, content: Content, existing: list[Version]
 ) -> Verdict:
     """May the schema follow ``existing`` (oldest first)? Of a compatibility group only its own versions count."""
+    level = (config.compatibility_level or desk.default_level).upper()
+    problems: list[str] = []
+    if config.validate_fields:
+        problems = reserved.violations(content, existing[-1].content if existing else None)
     group = config.compatibility_group
     if group is not None:
         mine = _group(content, group)
         existing = [one for one in existing if _group(one.content, group) == mine]
-    level = (config.compatibility_level or desk.default_level).upper()
     if not level.endswith("_TRANSITIVE"):
         existing = existing[-1:]
     if level == "NONE":
         existing = []
     texts = [(one.version, desk.schemas.parse_content(desk.state, one.subject, one.content)) for one in existing]
-    return formats.check(
+    verdict = formats.check(
         level,
         parsed,
         texts,
         policy=config.compatibility_policy or "STRICT",
         validate_fields=config.validate_fields is True,
     )
+    if not problems:
+        return verdict
+    last = () if verdict.messages else (f"{{validateFields: 'true', compatibility: '{level}'}}",)
+    return Verdict(False, (*problems, *verdict.messages, *last), verdict.findings)
 
 
 def _group(content: Content, name: str) -> str | None:

@@ -319,6 +319,20 @@ def test_the_version_in_the_metadata(lab: Lab) -> None:
         lab.register("a", record("R", "a", {"name": "c", "type": "int", "default": 0}), version=7)
 
 
+def test_reserved_fields(lab: Lab) -> None:
+    def reserved(names: str) -> Metadata:
+        return Metadata(properties={"confluent:reserved": names})
+
+    lab.configure("a", validate_fields=True)
+    lab.register("a", record("R", "a"), metadata=reserved("x, y"))
+    with pytest.raises(IncompatibleSchema, match="reserved field y removed from its metadata"):
+        lab.register("a", TWO, metadata=reserved("x"))
+    with pytest.raises(IncompatibleSchema, match="conflicts with the reserved field b") as caught:
+        lab.register("a", TWO, metadata=reserved("x, y, b"))
+    assert caught.value.messages[-1] == "{validateFields: 'true', compatibility: 'BACKWARD'}"
+    assert lab.register("a", TWO, metadata=reserved("x, y, z")).version == 2
+
+
 def test_inline_tags(lab: Lab) -> None:
     tag = SchemaTags(SchemaEntity("R.a", "sr_field"), ["PII"])
     lab.register("a", record("R", "a"))

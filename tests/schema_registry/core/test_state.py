@@ -95,6 +95,17 @@ def test_what_cannot_be_read_is_passed_over(key: str, value: str | None, caplog:
     assert lab.register("b", LONG).id == 2
 
 
+@pytest.mark.parametrize(
+    "value", ['{"subject":"s","version":1,"id": 7,"schema":"x', '{"id":7,"version":"?","schema":1}']
+)
+def test_the_id_of_a_broken_record_is_not_given(value: str) -> None:
+    """Data may carry it, though nobody can read the schema any more."""
+    lab = Lab()
+    lab.put('{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}', value)
+    assert lab.subjects() == []
+    assert lab.register("a", INT).id == lab.replayed().register("a", INT).id == 8
+
+
 def test_keys_of_old_versions_are_the_same_schema() -> None:
     lab = Lab()
     lab.put('{"keytype":"SCHEMA","subject":"s","version":1,"magic":0}', {"version": 1, "id": 4, "schema": INT})
