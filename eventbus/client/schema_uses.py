@@ -100,6 +100,12 @@ async def prepare(uses: Sequence[SchemaUse]) -> None:
         await anyio.to_thread.run_sync(_prepare, wanted, abandon_on_cancel=True)
 
 
+def _in_words(error: SchemaRegistryError) -> str:
+    """What is wrong where, and how to mend it, where the registry tells; else its text."""
+    findings: Sequence[Any] = getattr(error, "findings", ())
+    return "; ".join(f"{one.where}: {one.explanation}; {one.fix}" for one in findings) or str(error)
+
+
 def _prepare(wanted: Sequence[tuple[SchemaUse, SchemaSerde]]) -> None:
     for use, serde in wanted:
         try:
@@ -107,6 +113,6 @@ def _prepare(wanted: Sequence[tuple[SchemaUse, SchemaSerde]]) -> None:
         except SchemaRegistryError as error:
             if error.is_retriable:
                 raise SchemaUnavailable(f"{use}: {error}") from error
-            raise ConfigError(f"{use}: the schema registry refuses it: {error}") from error
+            raise ConfigError(f"{use}: the schema registry refuses it: {_in_words(error)}") from error
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{use}: {error}") from error

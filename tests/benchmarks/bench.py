@@ -14,6 +14,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+import bench_avro
 import bench_registry
 import bus
 import core
@@ -80,7 +81,7 @@ def main() -> None:
         return
     wanted = {name.strip().lower() for name in chosen.only.split(",") if name.strip()}
     known = KAFKA_FIGURES if chosen.kafka else WIRE_FIGURES if chosen.wire else FIGURES
-    known = bench_registry.REGISTRY_FIGURES if chosen.registry else known
+    known = bench_avro.AVRO_FIGURES + bench_registry.REGISTRY_FIGURES if chosen.registry else known
     figures = [figure for figure in known if not wanted or figure.id.lower() in wanted]
     if not figures:
         sys.exit(f"no figure {chosen.only!r}; there are {', '.join(figure.id for figure in known)}")
