@@ -55,7 +55,10 @@ class ParsedSchema(Protocol):
         ...
 
     def normalized(self) -> SchemaText:
-        """What is stored with ``normalize=true``: the text and the references, each once and in order."""
+        """What is stored with ``normalize=true``: the text and the references, each once and in order.
+
+        Raises `InvalidSchema` for the rare text that cannot be read again.
+        """
         ...
 
     def unreadable(self, writer: ParsedSchema, *, reader: str = "new", policy: str = "STRICT") -> list[Finding]:

@@ -60,7 +60,11 @@ class AvroSchema:
         return to_text(self.schema)
 
     def normalized(self) -> SchemaText:
-        return in_order(self.text, normalized(self.schema, self._referred))
+        try:
+            return in_order(self.text, normalized(self.schema, self._referred))
+        except AvroSchemaError as error:
+            # Java's text of a type without a namespace can mean another type, inside one: normalizing reads it again.
+            raise InvalidSchema(f"it cannot be normalized: {error.reason}", error.path) from None
 
     def unreadable(self, writer: object, *, reader: str = "new", policy: str = "STRICT") -> list[Finding]:
         written = cast(AvroSchema, writer)

@@ -65,6 +65,9 @@ class _Parser:
     def next(self) -> Token:
         return self.tokens[self.at]
 
+    def ahead(self, by: int = 1) -> Token:
+        return self.tokens[min(self.at + by, len(self.tokens) - 1)]
+
     def take(self, kind: str, what: str) -> str:
         token = self.next
         if token.kind != kind:
@@ -171,7 +174,7 @@ class _Parser:
             raise _invalid(f"more than {limit}", self.next.line)
 
     def member(self, message: Message, depth: int) -> None:
-        token, following = self.next, self.tokens[min(self.at + 1, len(self.tokens) - 1)]
+        token, following = self.next, self.ahead()
         # A type may be called like a word of the language: "message message = 1;".
         starts = following.kind in ("name", "string", "number") or following.text in ("(", "-")
         match token.text if token.kind == "name" and starts else "":
@@ -204,14 +207,14 @@ class _Parser:
                     message.fields.append(self.field(message, depth))
 
     def is_block(self, ahead: int) -> bool:
-        return self.at + ahead < len(self.tokens) and self.tokens[self.at + ahead].text == "{"
+        return self.ahead(ahead).text == "{"
 
     def field(self, message: Message, depth: int, oneof: str = "") -> Field:
         line = self.next.line
         label = next((label for label in LABELS if self.next.text == label), "")
         if label:
             self.at += 1
-        if self.next.text == "map" and self.tokens[self.at + 1].text == "<":
+        if self.next.text == "map" and self.ahead().text == "<":
             return self.map(label or oneof, line)
         type = self.take("name", "the type of a field")
         is_group = type == "group" and self.next.kind == "name"
@@ -265,7 +268,7 @@ class _Parser:
         before = len(message.fields)
         self.sign("{")
         while not self.has("}"):
-            if self.next.text == "option" and self.tokens[self.at + 1].kind in ("name", "sign"):
+            if self.next.text == "option" and self.ahead().kind in ("name", "sign"):
                 self.at += 1
                 options.append(self.option())
                 self.sign(";")
@@ -313,7 +316,7 @@ class _Parser:
         line = self.next.line
         self.sign("{")
         while not self.has("}"):
-            following = self.tokens[self.at + 1]
+            following = self.ahead()
             if self.next.text == "option" and following.text != "=":
                 self.at += 1
                 enum.options.append(self.option())
