@@ -61,9 +61,9 @@ class Place:
         return Place(schema, self.targets)
 
     def followed(self) -> Place:
-        """The place that a bare ``$ref`` leads to, else this one."""
+        """The place that a ``$ref`` leads to, else this one."""
         schema = self.schema
-        while isinstance(schema, dict) and "$ref" in schema and id(cast(object, schema)) in self.targets:
+        while isinstance(schema, dict) and id(cast(object, schema)) in self.targets:
             schema = self.targets[id(cast(object, schema))]
         return self if schema is self.schema else self.inner(schema)
 

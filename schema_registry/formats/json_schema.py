@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
 from schema_registry.compatibility import json_explained as explained
 from schema_registry.compatibility.findings import Finding
 from schema_registry.compatibility.json_schema import TooMuch, differences
-from schema_registry.compatibility.json_shapes import Json, Place, Shape
+from schema_registry.compatibility.json_shapes import CONSTRAINING, Json, Place, Shape
 from schema_registry.compatibility.warehouse import TARGETS, TableFinding
 from schema_registry.formats.errors import InvalidSchema
 from schema_registry.formats.references import Resolve, closure, in_order
@@ -39,6 +39,11 @@ MAX_NODES: Final = 10_000
 """Objects and lists of a schema together."""
 DEFAULT_DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 """Of a schema without ``$schema``, as registries have it."""
+
+REF_WITH_SIBLINGS: Final = frozenset(
+    {"https://json-schema.org/draft/2019-09/schema", "https://json-schema.org/draft/2020-12/schema"}
+)
+"""Drafts in which what stands beside a ``$ref`` counts too."""
 
 ONE_SCHEMA: Final = frozenset(
     [
@@ -153,6 +158,7 @@ class _Targets:
 
     def __init__(self, schema: Json, referred: list[tuple[str, Json]]) -> None:
         self.targets: dict[int, Json] = {}
+        self.siblings_count = _draft(schema) in REF_WITH_SIBLINGS
         root = Resource.from_contents(schema, default_specification=DRAFT7)
         base = root.id() or ""
         registry: Registry[Json] = REGISTRY
@@ -186,8 +192,15 @@ class _Targets:
                 path,
                 "JSON",
             ) from error
-        self.targets[id(members)] = found.contents
-        self.refuse_circle(members, ref, path)
+        beside = {name: value for name, value in members.items() if name in CONSTRAINING}
+        if self.siblings_count and beside:
+            # Since 2019-09 a $ref is one demand among others.
+            alone = {"$ref": ref}
+            self.targets[id(alone)] = found.contents
+            self.targets[id(members)] = {"allOf": [alone, beside]}
+        else:
+            self.targets[id(members)] = found.contents
+            self.refuse_circle(members, ref, path)
         self.waiting.append((found.contents, found.resolver, ref))
 
     def refuse_circle(self, members: dict[str, Json], ref: str, path: str) -> None:
@@ -198,6 +211,11 @@ class _Targets:
                 raise InvalidSchema(f"$ref {ref!r} leads to itself", path, "JSON")
             seen.add(id(cast(object, here)))
             here = self.targets[id(cast(object, here))]
+
+
+def _draft(schema: Json) -> str:
+    draft = Shape("any", Place(schema, {})).get("$schema")
+    return draft.rstrip("#") if isinstance(draft, str) else ""
 
 
 def _inner_schemas(members: dict[str, Json]) -> Iterator[tuple[str, Json]]:

@@ -188,6 +188,28 @@ def test_a_recursive_schema_is_compared_once() -> None:
     assert rules(tree(STRING), tree(NUMBER))
 
 
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_what_stands_beside_a_ref_counts_since_2019(draft: str) -> None:
+    def limited(length: int) -> Any:
+        return {
+            "$schema": draft,
+            "definitions": {"name": STRING},
+            "properties": {"a": {"$ref": "#/definitions/name", "type": "string", "maxLength": length}},
+        }
+
+    counts = "2019" in draft or "2020" in draft
+    found = rules(limited(3), limited(5))
+    assert found == ({"COMBINED_TYPE_SUBSCHEMAS_CHANGED #/properties/a"} if counts else set())
+
+
+def test_a_recursive_ref_leads_to_the_root() -> None:
+    def tree(value: Any) -> Any:
+        return {"$schema": DRAFTS[3], **closed(value=value, next={"$recursiveRef": "#"})}
+
+    assert rules(tree(NUMBER), tree(NUMBER)) == set()
+    assert rules(tree(STRING), tree(NUMBER)) == {"TYPE_CHANGED #/properties/value"}
+
+
 def test_references_are_found_by_their_name() -> None:
     leg = Reference("leg.json", "leg-value", 1)
     flight = {"type": "object", "properties": {"leg": {"$ref": "leg.json#/definitions/leg"}}}
