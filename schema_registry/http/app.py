@@ -21,6 +21,7 @@ from eventbus.errors import EventBusError
 from schema_registry.errors import RegistryError, association_not_found, no_leader, not_permitted
 from schema_registry.http.auth import Access, Authenticate, Users, credentials_of
 from schema_registry.http.endpoints import ENDPOINTS
+from schema_registry.http.kept import KeptAnswers
 from schema_registry.http.limits import Limits
 from schema_registry.http.metrics import render
 from schema_registry.http.operations import Operation
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("schema_registry.http")
 
-KEPT_BODIES = 4096
-_LONGEST_KEPT_REQUEST = 2048
 _READS = ("GET", "HEAD")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 _OPEN = frozenset({b"/health/live", b"/health/ready"})
@@ -115,9 +114,7 @@ class RegistryApp:
         self._register = operations["POST", "/subjects/{subject}/versions"]
         self._lookup = operations["POST", "/subjects/{subject}"]
         self._router = Router(_routes(operations), default=_nowhere, redirect_slashes=False)
-        self._kept: dict[tuple[bytes, bytes], bytes] = {}
-        self._replies: dict[bytes, bytes] = {}
-        self._kept_of = -1
+        self._kept = KeptAnswers(registry)
 
     @property
     def asks_who(self) -> bool:
@@ -152,45 +149,27 @@ class RegistryApp:
     async def _answer(self, request: Request) -> tuple[int, bytes]:
         if self._auth is not None:
             request.access = await self._access(request)
-        registry = self.registry
-        self._forget_what_may_have_changed()
-        kept = self._kept.get((request.path, request.query))
+        generation, kept = self._kept.body(request.path, request.query)
         if kept is not None and request.method in _READS:
             request.endpoint = self._by_id.endpoint.path
             request.type = answer_type(request.accept)
             if request.method == "GET" and request.state is not None and (self._auth is None or self._auth_is_fixed):
-                request.state["repeat"] = partial(self._keep_reply, kept, request.type, self._kept_of)
+                request.state["repeat"] = partial(self._kept.keep_reply, kept, request.type, generation)
             return 200, kept
         operation, parts = self._hot(request)
         if operation is None:
             return await self._route(request)
         status, body = await self.run(operation, request, parts)
-        if operation is self._by_id and registry.generation == self._kept_of and len(self._kept) < KEPT_BODIES:
-            self._kept[request.path, request.query] = body
+        if operation is self._by_id:
+            self._kept.keep_body(request.path, request.query, body, generation)
         return status, body
-
-    def _forget_what_may_have_changed(self) -> None:
-        generation = self.registry.generation if self.registry.is_ready else -1
-        if generation != self._kept_of:
-            self._kept.clear()
-            self._replies.clear()
-            self._kept_of = generation
 
     def repeated(self, request: bytes) -> bytes | None:
         """See `schema_registry.http.guard.App`."""
-        self._forget_what_may_have_changed()
-        reply = self._replies.get(request)
+        reply = self._kept.reply(request)
         if reply is not None:
             self.answered["GET", self._by_id.endpoint.path, 200] += 1
         return reply
-
-    def _keep_reply(self, body: bytes, content_type: bytes, generation: int, request: bytes) -> None:
-        if generation != self._kept_of or len(request) > _LONGEST_KEPT_REQUEST:
-            return
-        if len(self._replies) >= KEPT_BODIES:
-            self._replies.clear()
-        head = b"content-type: %b\r\ncontent-length: %d\r\n\r\n" % (content_type, len(body))
-        self._replies[request] = head + body
 
     def _hot(self, request: Request) -> tuple[Operation | None, Mapping[str, bytes]]:
         """What clients ask for most, without the router."""

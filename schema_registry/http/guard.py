@@ -93,6 +93,8 @@ class GuardedConnection(HttpToolsProtocol):
         self._unsent = 0
         self._unsent_since = 0.0
         self._address = ""
+        self._is_new = True
+        """Nothing has come yet."""
         self._messages = 0
         self._request: bytes | None = None
         """The one request that is being answered, if it came in one piece."""
@@ -114,7 +116,8 @@ class GuardedConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        begins = self._phase is IDLE or (self._phase is HEADER and not self._bytes)
+        begins = self._phase is IDLE or self._is_new  # nothing is parsed half, and nothing waits for its answer
+        self._is_new = False
         if begins:
             # Clients ask the same again and again: what was parsed and answered once need not be parsed again.
             answer = self.gate.app.repeated(data)
@@ -159,7 +162,7 @@ class GuardedConnection(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        if self._phase is ANSWER:
+        if self._phase is ANSWER and not self.pipeline:
             self._enter(IDLE)
             repeat = self.scope.get("state", {}).get("repeat")
             if repeat is not None and self._request is not None and self.cycle.keep_alive:

@@ -12,8 +12,8 @@ import pytest
 
 from schema_registry import Registry
 from schema_registry.entities import SchemaRequest
-from schema_registry.http import Access, Credentials, HttpServer, RegistryApp, create_app
-from schema_registry.http import app as module
+from schema_registry.http import Access, Credentials, HttpServer, RegistryApp, create_app, kept
+from schema_registry.http.guard import Gate
 from tests.schema_registry.http.opening import opened
 
 GET = b"GET /schemas/ids/1 HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -31,6 +31,7 @@ def basic(user: str, password: str) -> str:
 class Peer:
     def __init__(self, app: RegistryApp, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.app = app
+        self.gate = app.gate or Gate(app)
         self.reader = reader
         self.writer = writer
 
@@ -124,27 +125,74 @@ async def test_a_function_is_asked_every_time() -> None:
 @pytest.mark.parametrize("number", [2, 5])
 async def test_requests_sent_together(number: int) -> None:
     async with serving() as (_, peer):
-        kept = await peer.warm(GET)
-        assert await peer.answers(GET * number, number) == [kept] * number
+        known = await peer.warm(GET)
+        assert await peer.answers(GET * number, number) == [known] * number
 
 
 async def test_a_request_in_two_pieces_after_one_that_is_kept() -> None:
     async with serving() as (_, peer):
-        kept = await peer.warm(GET)
+        known = await peer.warm(GET)
         peer.writer.write(GET[:20])
         await peer.writer.drain()
-        assert await peer.answers(GET[20:] + GET, 2) == [kept, kept]
+        assert await peer.answers(GET[20:] + GET, 2) == [known, known]
 
 
 async def test_a_kept_request_behind_one_that_is_not_answered_yet() -> None:
     """Answers come in the order of their requests."""
     async with serving() as (_, peer):
-        kept = await peer.warm(GET)
+        known = await peer.warm(GET)
         body = b'{"schema": "\\"long\\""}'
         post = b"POST /subjects/t/versions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
         peer.writer.write(post)
         first, second = await peer.answers(GET, 2)
-        assert b'"id":2' in first[2] and second == kept
+        assert b'"id":2' in first[2] and second == known
+
+
+class Slow:
+    """Registrations wait until they are let."""
+
+    def __init__(self, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.turns: asyncio.Queue[None] = asyncio.Queue()
+        self.waiting = asyncio.Semaphore(0)
+        register = registry.register
+
+        async def later(*arguments: Any, **options: Any) -> Any:
+            self.waiting.release()
+            await self.turns.get()
+            return await register(*arguments, **options)
+
+        monkeypatch.setattr(registry, "register", later)
+
+
+async def test_a_kept_request_behind_two_that_are_not_answered_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the two has been answered when it comes. They register what is there, so that what is kept still holds."""
+    async with serving() as (registry, peer):
+        known = await peer.warm(GET)
+        slow = Slow(registry, monkeypatch)
+        body = b'{"schema": "\\"int\\""}'
+        post = b"POST /subjects/s/versions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        peer.writer.write(post)
+        await slow.waiting.acquire()
+        (connection,) = peer.gate.connections
+        connection.data_received(post)
+        slow.turns.put_nowait(None)
+        first = await peer.answer(b"")
+        await slow.waiting.acquire()  # the second is at work
+        connection.data_received(GET)
+        slow.turns.put_nowait(None)
+        second, third = await peer.answers(b"", 2)
+        assert first == second != known == third
+
+
+async def test_bytes_inside_of_another_request_are_no_request() -> None:
+    """Half a header, then what would be a kept request if it stood alone."""
+    async with serving() as (_, peer):
+        known = await peer.warm(GET)
+        (connection,) = peer.gate.connections
+        connection.data_received(GET + b"GET /schemas/ids/2 HTTP/1.1\r\nHost: x\r\nX-Note: ")
+        connection.data_received(GET)
+        first, second = await peer.answers(b"", 2)
+        assert first == known and second[0] == b"404"
 
 
 async def test_a_connection_that_closes_is_closed() -> None:
@@ -154,13 +202,22 @@ async def test_a_connection_that_closes_is_closed() -> None:
         assert await peer.reader.read() == b""
 
 
+async def test_long_answers_are_not_kept() -> None:
+    async with serving() as (registry, peer):
+        text = '{"type":"record","name":"A","doc":"' + "x" * 70_000 + '","fields":[]}'
+        await registry.register("long", SchemaRequest(schema=text))
+        request = GET.replace(b"ids/1", b"ids/2")
+        assert len((await peer.warm(request))[2]) > 70_000
+        assert peer.app.repeated(request) is None
+
+
 async def test_requests_without_end_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT_BODIES", 3)
+    monkeypatch.setattr(kept, "MOST_BYTES", 10_000)
     async with serving() as (_, peer):
         many = [get(more=f"X-Request: {number}\r\n") for number in range(8)]
         for request in many:
             await peer.warm(request)
-        assert 0 < sum(peer.app.repeated(request) is not None for request in many) <= 3
+        assert 0 < sum(peer.app.repeated(request) is not None for request in many) < len(many)
         long = get(more=f"X-Long: {'y' * 4000}\r\n")
         await peer.warm(long)
         assert peer.app.repeated(long) is None
