@@ -165,7 +165,7 @@ def register(
     known = already(desk, subject, request, normalize=normalize)
     if known is not None:
         return Decision((), known)
-    request = _with_tags(request, desk.state.latest(subject))
+    request = _with_tags(desk, subject, request)
     wanted_id = None if request.id is None or request.id < 0 else request.id
     mode = _checked_mode(desk.state, subject, wanted_id)
     is_import = scope.is_import(mode)
@@ -193,14 +193,17 @@ def register(
     return Decision((*_before(desk.state, new), schema_record(new)), new)
 
 
-def _with_tags(request: SchemaRequest, newest: Version | None) -> SchemaRequest:
-    text, kind = request.schema or "", request.schema_type or "AVRO"
+def _with_tags(desk: Desk, subject: str, request: SchemaRequest) -> SchemaRequest:
     add, remove, version = request.schema_tags_to_add, request.schema_tags_to_remove, request.version
+    if not add and not remove and not request.propagate_schema_tags:
+        return request
+    parsed = desk.parse(subject, _with_text(request, None))
+    text, newest = parsed.canonical, desk.state.latest(subject)
     if add or remove:
-        text = tags.tagged(text, kind, add, remove)
+        text = tags.tagged(text, parsed.schema_type, add, remove)
         version = version or -1  # so that its metadata says which version it became
-    if request.propagate_schema_tags and newest is not None and text:
-        text = tags.carried(newest.content.text, text, kind)
+    if request.propagate_schema_tags and newest is not None and newest.content.schema_type == parsed.schema_type:
+        text = tags.carried(newest.content.text, text, parsed.schema_type)
     return msgspec.structs.replace(request, schema=text, version=version)
 
 

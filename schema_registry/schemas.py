@@ -17,6 +17,7 @@ from serdes.registry import Reference, SchemaText
 
 _REMEMBERED = 1_000
 _REMEMBERED_CHARACTERS = 4_000_000
+_LONGEST_SPELLING = 20_000
 
 _Key = tuple[str, str, str, tuple[Reference, ...]]
 
@@ -26,7 +27,9 @@ class Schemas:
 
     def __init__(self) -> None:
         self._parsed: OrderedDict[_Key, tuple[ParsedSchema, bool]] = OrderedDict()
-        """And whether it was held to what a new schema must keep."""
+        """By the text that is stored; and whether it was held to what a new schema must keep."""
+        self._spellings: OrderedDict[_Key, _Key] = OrderedDict()
+        """Other texts of the same schemas, as clients send them."""
         self._characters = 0
         self._lock = Lock()
 
@@ -41,11 +44,9 @@ class Schemas:
             if is_new:
                 for reference in text.references:
                     _resolved(state, subject, reference, is_new=True)
-            with self._lock:
-                found, is_strict = self._parsed.get(key, (None, False))
-                if found is not None and (is_strict or not is_new):
-                    self._parsed.move_to_end(key)
-                    return found
+            found = self._known(key, is_new)
+            if found is not None:
+                return found
             parsed = formats.parse(
                 text, lambda reference: _resolved(state, subject, reference, is_new=False), is_new=is_new
             )
@@ -60,11 +61,26 @@ class Schemas:
         """A schema that is registered."""
         return self.parse(state, subject, content.as_text(), is_new=False)
 
-    def _remember(self, key: _Key, parsed: ParsedSchema, is_strict: bool) -> None:
+    def _known(self, key: _Key, is_new: bool) -> ParsedSchema | None:
         with self._lock:
-            if key not in self._parsed:
-                self._characters += len(key[2])
-            self._parsed[key] = parsed, is_strict
+            key = self._spellings.get(key, key)
+            found, is_strict = self._parsed.get(key, (None, False))
+            if found is None or (is_new and not is_strict):
+                return None
+            self._parsed.move_to_end(key)
+            return found
+
+    def _remember(self, key: _Key, parsed: ParsedSchema, is_strict: bool) -> None:
+        """By the text that is stored: the next version is compared with it."""
+        stored = (key[0], key[1], parsed.canonical, tuple(parsed.references))
+        with self._lock:
+            if stored != key and len(key[2]) <= _LONGEST_SPELLING:
+                self._spellings[key] = stored
+                while len(self._spellings) > _REMEMBERED:
+                    self._spellings.popitem(last=False)
+            if stored not in self._parsed:
+                self._characters += len(stored[2])
+            self._parsed[stored] = parsed, is_strict
             while len(self._parsed) > _REMEMBERED or self._characters > _REMEMBERED_CHARACTERS:
                 oldest, _ = self._parsed.popitem(last=False)
                 self._characters -= len(oldest[2])
@@ -73,6 +89,7 @@ class Schemas:
         """A version is gone for good: what refers to its place may mean another schema from now on."""
         with self._lock:
             self._parsed.clear()
+            self._spellings.clear()
             self._characters = 0
 
 

@@ -113,7 +113,7 @@ class Writer:
             raise errors.timed_out(what, self._timeout_ms)
         if request.error is None:
             return cast(T, request.reply)
-        if isinstance(request.error, RegistryError):
+        if isinstance(request.error, RegistryError) or not isinstance(request.error, EventBusError):
             raise request.error
         raise errors.store_failed(what, request.error) from request.error
 
