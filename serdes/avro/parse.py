@@ -92,7 +92,7 @@ class Parser:
             elif self.named:
                 limits.check_depth(schema)
             self.named.update(self._new)
-            return schema
+            return self.named[schema.fullname] if isinstance(schema, Named) else schema
         except RecursionError:  # a deep default, on a stack that is deep already
             raise AvroSchemaError("$", "brackets are nested too deeply") from None
         finally:
@@ -257,7 +257,10 @@ class Parser:
         return given, space or None
 
     def _define(self, schema: Named, members: Json, path: Path) -> Named:
-        """Makes a type known by its name. The same definition again gives the first one."""
+        """Makes a type known by its name.
+
+        The same definition again is the first one; one of an earlier text keeps a doc and aliases of its own here.
+        """
         if "aliases" in members:
             schema.aliases = self._full_aliases(schema, members, path)
         full = schema.fullname
@@ -271,7 +274,7 @@ class Parser:
                 raise error(
                     path, f"{full} is defined twice, and differently; rename one, or refer to the first by name"
                 )
-            return known
+            return schema if full in self.named else known
         if len(self.named) + len(self._new) >= limits.MAX_NAMED_TYPES:
             raise error(path, f"more than {limits.MAX_NAMED_TYPES:,} named types")
         self._new[full] = schema
@@ -310,7 +313,7 @@ class Parser:
             if forward.target is None:
                 raise undefined(forward)
         if self._validate_defaults:
-            Finishing().run(self._new.values())
+            Finishing().run((*self._new.values(), root))
         for forward, put in self._waiting:
             put(forward.resolved())
         for union, path in self._unions:

@@ -453,6 +453,14 @@ def with_references() -> Iterator[Question]:
     yield {"text": json.dumps(main), "references": [team, user]}
     yield {"text": json.dumps(main), "references": [user]}
     yield {"text": json.dumps("io.User"), "references": [user]}
+    other = json.loads(user) | {"doc": "mine", "aliases": ["O"]}
+    yield {"text": json.dumps(other), "references": [user]}
+    yield {"text": json.dumps([other, team]), "references": [user]}
+    yield {
+        "text": json.dumps(record(field(other), field("io.User", name="g"), field("O", name="h"))),
+        "references": [user],
+    }
+    yield {"text": json.dumps(record(field("io.User"), field(other, name="g"))), "references": [user]}
     yield {"text": json.dumps("User"), "references": [user]}
     yield {"text": user, "references": [user]}
     yield {"text": user.replace("id", "key"), "references": [user]}

@@ -22,6 +22,18 @@ class Texts:
         self._chance = random.Random(seed)
         self._names: list[str] = []
 
+    def question(self) -> dict[str, Any]:
+        """A text, now and then with referenced texts and a registry's names."""
+        chance = self._chance
+        found: dict[str, Any] = {"text": self.text()}
+        if chance.random() < 0.3:
+            found["references"] = [self.text() for _ in range(chance.choice((1, 2)))]
+        if chance.random() < 0.3:
+            found["names"] = "ascii"
+        if chance.random() < 0.2:
+            found["validate_defaults"] = False
+        return found
+
     def text(self) -> str:
         self._names = []
         schema = self.schema(self._chance.choice((1, 2, 3, 4)))

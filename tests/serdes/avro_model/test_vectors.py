@@ -82,7 +82,7 @@ def test_java_still_says_what_was_recorded() -> None:
 @pytest.mark.parametrize("seed", [20, 21])
 def test_random_schemas(seed: int) -> None:
     texts = Texts(seed)
-    asked: list[Question] = [{"text": texts.text()} for _ in range(10_000)]
+    asked = [texts.question() for _ in range(10_000)]
     answers = oracle.answers(asked)
     assert sum("error" not in answer for answer in answers) > 2_000
     for answer in answers:
