@@ -28,6 +28,8 @@ BREAKING: Final[dict[str, tuple[str, str]]] = {
 """Rule -> what happens, what to change. All other differences do no harm."""
 
 VARINT: Final = "varint"
+MAX_DEPTH: Final = 50
+"""Messages of other files in each other; what lies deeper counts as changed."""
 GROUPS: Final = {
     **dict.fromkeys(("int32", "uint32", "int64", "uint64", "bool"), VARINT),
     **dict.fromkeys(("sint32", "sint64"), "zigzag"),
@@ -68,6 +70,7 @@ class _Comparison:
         self.new_messages = new.messages()
         self.old_messages = old.messages()
         self.done: set[tuple[str, str]] = set()
+        self.depth = 0
 
     def files(self) -> Iterator[Difference]:
         old, new = self.old.file, self.new.file
@@ -147,9 +150,11 @@ class _Comparison:
         if pair in self.done:
             return
         here = "#/" + after[1].local(after[0].fullname).replace(".", "/")
-        inner = list(self.messages(before[0], after[0], here))
+        self.depth += 1
+        inner = list(self.messages(before[0], after[0], here)) if self.depth <= MAX_DEPTH else []
+        self.depth -= 1
         yield from inner
-        if any(one.rule in BREAKING for one in inner):
+        if self.depth >= MAX_DEPTH or any(one.rule in BREAKING for one in inner):
             yield Difference("FIELD_NAMED_TYPE_CHANGED", path, _said(old), _said(new))
 
     def local(self, messages: Mapping[str, tuple[Message, File]], field: Field) -> str:

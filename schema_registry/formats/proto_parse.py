@@ -152,7 +152,7 @@ class _Parser:
             case "service":
                 file.services.append(self.service())
             case "extend":
-                file.extends.append(self.extend(Message("", file.package)))
+                file.extends.append(self.extend(Message("", file.package), 1))
             case _:
                 raise _invalid(f"{token.text!r}: expected message, enum, import, option, ...", token.line)
 
@@ -189,7 +189,7 @@ class _Parser:
                 self.oneof(message, depth)
             case "extend" if self.is_block(2):
                 self.at += 1
-                message.extends.append(self.extend(message))
+                message.extends.append(self.extend(message, depth + 1))
             case "option":
                 self.at += 1
                 message.options.append(self.option())
@@ -277,12 +277,12 @@ class _Parser:
         if len(message.fields) == before:
             raise _invalid(f"the oneof {name!r} has no fields", line)
 
-    def extend(self, message: Message) -> Extension:
+    def extend(self, message: Message, depth: int) -> Extension:
         extension = Extension(self.take("name", "the message that is extended"))
         self.sign("{")
         while not self.has("}"):
             if not self.has(";"):
-                extension.fields.append(self.field(message, 1))
+                extension.fields.append(self.field(message, depth))
         return extension
 
     def reserved(self, reserved: Reserved) -> None:

@@ -284,3 +284,19 @@ def test_imports_are_references_by_their_path() -> None:
         "FIELD_NAMED_TYPE_CHANGED #/Flight/1",
     }
     assert of("string", "sea").unreadable(of("string")) == []
+
+
+def test_depth_is_bounded_wherever_it_comes_from() -> None:
+    groups = "extend M { optional group A = 1 { " * 900 + "} }" * 900
+    with pytest.raises(InvalidSchema, match="more than 32 levels"):
+        parsed(proto(f"message M {{}} {groups}", 'syntax = "proto2";'), "PROTOBUF")
+
+    def chain(last: str) -> ParsedSchema:
+        links = " ".join(f"message M{n} {{ M{n + 1} next = 1; }}" for n in range(900))
+        text = SchemaText(proto(f"package l; {links} message M900 {{ {last} x = 1; }}"), "PROTOBUF")
+        head = proto('import "l.proto"; message F { l.M0 a = 1; }')
+        return parsed(head, "PROTOBUF", (Reference("l.proto", "l", 1),), {"l": text})
+
+    found = chain("int32").unreadable(chain("string"))
+    assert {one.rule for one in found} == {"FIELD_NAMED_TYPE_CHANGED"}
+    assert found[-1].path == "#/F/1"
