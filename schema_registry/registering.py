@@ -13,7 +13,7 @@ from schema_registry.digest import as_text
 from schema_registry.entities import Config, Schema, SchemaRequest, TagRequest
 from schema_registry.formats import ParsedSchema, Verdict
 from schema_registry.records import LAST_ID, Key, SchemaValue
-from schema_registry.schemas import Schemas, content_of
+from schema_registry.schemas import Schemas, content_of, pinned
 from schema_registry.state import Content, State, Version
 from serdes.registry import SchemaText
 
@@ -35,7 +35,8 @@ class Desk(NamedTuple):
         text = request.schema or ""
         if len(text) > self.max_schema_bytes:
             raise errors.schema_too_large(len(text), self.max_schema_bytes)
-        wanted = SchemaText(text, request.schema_type or "AVRO", tuple(request.references or ()))
+        references = tuple(pinned(self.state, subject, one) for one in request.references or ())
+        wanted = SchemaText(text, request.schema_type or "AVRO", references)
         return self.schemas.parse(self.state, subject, wanted, is_new=is_new)
 
     def parse_known(self, subject: str, request: SchemaRequest) -> ParsedSchema:

@@ -108,7 +108,7 @@ def content_of(
 
 def _resolved(state: State, subject: str, reference: Reference, *, is_new: bool) -> SchemaText:
     where = names.within(subject, reference.subject)
-    found = state.latest(where) if reference.version == -1 else state.version((where, reference.version))
+    found = state.version((where, reference.version))
     if found is None or (is_new and found.deleted):
         gone = " (it is deleted)" if found is not None else ""
         raise errors.invalid_schema(
@@ -116,6 +116,12 @@ def _resolved(state: State, subject: str, reference: Reference, *, is_new: bool)
             f"{reference.name!r} refers to first"
         )
     return SchemaText(found.content.text, found.content.schema_type, qualified(where, found.content.references))
+
+
+def pinned(state: State, subject: str, reference: Reference) -> Reference:
+    """A reference to the latest version (-1) is one to the version that is the latest now."""
+    newest = state.latest(names.within(subject, reference.subject)) if reference.version == -1 else None
+    return reference if newest is None else msgspec.structs.replace(reference, version=newest.version)
 
 
 def qualified(parent: str, references: Sequence[Reference]) -> tuple[Reference, ...]:

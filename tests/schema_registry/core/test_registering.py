@@ -263,6 +263,16 @@ def test_references_that_lead_nowhere(lab: Lab, references: list[Reference]) -> 
         lab.register("outer", OUTER, references=references)
 
 
+def test_a_reference_to_the_latest_version_is_pinned(lab: Lab) -> None:
+    lab.register("inner", record("Inner", "a"))
+    outer = lab.register("outer", OUTER, references=[Reference("Inner", "inner", -1)])
+    assert outer.references == (REF,)
+    with refused(422, 42206):
+        lab.delete_version("inner", 1)
+    with refused(422, 42201):
+        lab.register("other", OUTER, references=[Reference("Inner", "nowhere", -1)])
+
+
 def test_what_is_written_out_is_the_same_schema(lab: Lab) -> None:
     lab.register("inner", record("Inner", "a"))
     first = lab.register("outer", OUTER, references=[REF])
