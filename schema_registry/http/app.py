@@ -99,6 +99,7 @@ class RegistryApp:
         self.answered: Counter[tuple[str, str, int]] = Counter()
         """By method, endpoint and status."""
         self._is_own = is_own
+        self._is_started = False
         self._starting = anyio.Lock()
         self._auth: Authenticate | None = auth if auth is None or callable(auth) else Users(auth)
         self._auth_is_fixed = isinstance(self._auth, Users)
@@ -232,12 +233,13 @@ class RegistryApp:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the registry, if it is the app's own. Raises RegistryError where it is not, and not started."""
+        """Start the registry, if it is the app's own. Raises RegistryError 50004 where it does not serve."""
         async with self._starting:
-            if not self.registry.is_ready:
-                if not self._is_own:
-                    raise no_leader("the registry is not started, or has stopped")
+            if self._is_own and not self._is_started:
                 await self.registry.start()
+                self._is_started = True
+        if not self.registry.is_ready:
+            raise no_leader("the registry is not started, has stopped, or refuses to serve: its process's log says why")
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         message: Message = await receive()
@@ -254,7 +256,8 @@ class RegistryApp:
 
     async def aclose(self) -> None:
         """Stop the registry, if it is the app's own."""
-        if self._is_own:
+        if self._is_started:
+            self._is_started = False
             await self.registry.aclose()
 
     # -- answers that need no schema -----------------------------------------------------------------------------------

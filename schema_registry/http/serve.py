@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.parser import UsageError, natural
+from eventbus.errors import ConfigError
 
 if TYPE_CHECKING:
     from eventbus import EventBus
@@ -47,9 +48,15 @@ def add_security(group: Any, prefix: str) -> None:
 @asynccontextmanager
 async def serving(args: argparse.Namespace, bus: EventBus) -> AsyncGenerator[HttpServer]:
     """The registry of a running bus, served as the flags say."""
-    from schema_registry.http.app import create_app
-    from schema_registry.http.auth import Users
-    from schema_registry.http.server import HttpServer
+    try:
+        from schema_registry.http.app import create_app
+        from schema_registry.http.auth import Users
+        from schema_registry.http.server import HttpServer
+    except ImportError as error:
+        raise ConfigError(
+            f"a registry over HTTP needs a library that is not installed ({error.name}): "
+            'pip install "eventbus-log[registry]"'
+        ) from None
 
     if args.registry_users and args.registry_user:
         raise UsageError(f"{args.program}: users stand in a file or on the command line: leave one out")

@@ -192,3 +192,20 @@ async def test_websockets_are_sent_away() -> None:
         app: RegistryApp = create_app(registry)
         await app({"type": "websocket"}, None, send)
         assert said == [{"type": "websocket.close", "code": 1000}]
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_a_registry_that_refuses_to_serve_gives_no_ids(is_own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two schemas under one id were found, say, while it was running."""
+    async with EventBus("memory://") as bus:
+        app = create_app(bus) if is_own else create_app(Registry(bus))
+        if not is_own:
+            await app.registry.start()
+        assert (await ask(app, "POST", "/subjects/s/versions", INT)).status == 200
+        assert (await ask(app, "GET", "/schemas/ids/1")).status == 200
+        with monkeypatch.context() as patch:
+            patch.setattr(Registry, "is_ready", False)
+            for method, target in (("GET", "/schemas/ids/1"), ("GET", "/subjects"), ("POST", "/subjects/s/versions")):
+                assert (await ask(app, method, target, INT)).error == (500, 50004)
+            assert (await ask(app, "GET", "/health/ready")).status == 503
+        await app.registry.aclose()

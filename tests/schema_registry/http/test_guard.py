@@ -122,6 +122,16 @@ async def test_a_header_that_does_not_come(begun: bytes) -> None:
         assert server.gate.refused == {"header": 1}
 
 
+async def test_the_server_looks_by_itself() -> None:
+    app = Echo()
+    app.limits = Limits(header_s=0.001)
+    async with serving(app) as (server, connect):
+        peer = await connect()
+        await peer.say(b"GET / HT")
+        assert await peer.line() == b"408"
+        assert server.gate.refused == {"header": 1}
+
+
 async def test_a_header_that_trickles_has_no_more_time() -> None:
     async with serving() as (server, connect):
         peer = await connect()

@@ -140,3 +140,14 @@ def test_what_is_refused(
     assert run([*options, *port]) == code
     told = capsys.readouterr().err
     assert said in told and "hidden" not in told and "Traceback" not in told
+
+
+def test_a_library_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("app", "server"):
+        monkeypatch.delitem(sys.modules, f"schema_registry.http.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "starlette.routing", None)
+    assert run(["serve", "--port", "0", "--registry-port", "0"]) == 1
+    assert 'pip install "eventbus-log[registry]"' in capsys.readouterr().err
