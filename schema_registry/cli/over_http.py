@@ -129,13 +129,23 @@ class OverHttp:
         for key, value in read:
             tail = f"/{segment(key.subject)}" if key.subject else ""
             if isinstance(value, records.ConfigValue):
-                body = msgspec.to_builtins(value)
-                body.pop("subject", None)
-                body["compatibility"] = body.pop("compatibilityLevel", None)
-                await self._ask(dict[str, Any], "PUT", f"/config{tail}", body)
+                await self._configure(tail, value)
             elif isinstance(value, records.ModeValue) and tail:
-                await self._ask(dict[str, Any], "PUT", f"/mode{tail}", {"mode": value.mode}, force=True)
+                there = await self._if_there(records.ModeValue, f"/mode{tail}")
+                if there is None or there.mode != value.mode:
+                    await self._ask(dict[str, Any], "PUT", f"/mode{tail}", {"mode": value.mode}, force=True)
         return len(new)
+
+    async def _configure(self, tail: str, value: records.ConfigValue) -> None:
+        """Unless it is so already: a subject that is READONLY now takes no config, not even its own."""
+        there = await self._if_there(records.ConfigValue, f"/config{tail}")
+        if there is not None and msgspec.structs.replace(there, subject=value.subject) == value:
+            return
+        body = msgspec.to_builtins(value)
+        body.pop("subject", None)
+        if "compatibilityLevel" in body:
+            body["compatibility"] = body.pop("compatibilityLevel")
+        await self._ask(dict[str, Any], "PUT", f"/config{tail}", body)
 
 
 def _of(subject: str) -> str:

@@ -8,11 +8,15 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 
+from eventbus import EventBus
+from schema_registry import Registry
 from schema_registry.client import RegistryClient
+from schema_registry.entities import ConfigUpdate
 from tests.cli.conftest import Cli, Spawn
-from tests.schema_registry.tools.conftest import ORDER, Schema
+from tests.schema_registry.tools.conftest import ORDER, ORDER_2, Schema
 
 GUID = "8b8bd78e-4456-4c99-8d72-64cbe6177dae"
 """Of `ORDER`: MD5 of its text, wherever it is registered."""
@@ -323,3 +327,50 @@ def test_a_default_of_the_wrong_type_is_refused_with_its_place(schema: Schema) -
     assert "days" in refused.err and "default" in refused.err and "int" in refused.err
     assert schema("register", "checkouts-value", "-", stdin=CHECKOUT.replace("DAYS", "28").encode()).code == 0
     assert schema("list").lines[1].split()[-1] == "library.Checkout"
+
+
+def test_a_registry_behind_http_is_filled_from_an_export(cli: Cli, served: str) -> None:
+    """Ids, versions, deleted flags, levels and modes, by nothing but Confluent's endpoints; references first."""
+    Path("line.avsc").write_text(
+        '{"type": "record", "name": "Line", "fields": [{"name": "order", "type": "Order"}]}', "utf-8"
+    )
+    for name, text in (("order", ORDER), ("order2", ORDER_2)):
+        Path(f"{name}.avsc").write_text(text, "utf-8")
+    log, http = ("--url", "file://./data"), ("--registry", served)
+    for subject, file, *more in (
+        ("orders-value", "order.avsc"),
+        ("a-lines-value", "line.avsc", "--reference", "Order=orders-value:1"),
+        ("orders-value", "order2.avsc"),
+        ("gone-value", "order.avsc"),
+    ):
+        assert cli("schema", "register", subject, file, *more, *log).code == 0
+    assert cli("schema", "delete", "gone-value", *log).code == 0
+    anyio.run(configure)
+    before = cli("schema", "export", *log).out
+    Path("schemas.jsonl").write_text(before, "utf-8")
+
+    told = cli("schema", "import", "schemas.jsonl", *http)
+    assert (told.code, told.out) == (0, f"4 schemas are new in {served}\n"), told.err
+    assert cli("schema", "import", "schemas.jsonl", *http).out == f"0 schemas are new in {served}, 4 were there\n"
+    for subject in ("orders-value", "a-lines-value", "gone-value"):
+        listed = ("schema", "list", subject, "--deleted", "--json")
+        assert cli(*listed, *http).json == cli(*listed, *log).json
+    assert "BACKWARD" not in cli("schema", "show", "orders-value", *http).err
+    assert facts(cli("schema", "export", *http).out) >= facts(before)
+
+    other = ("--url", "file://./other")
+    assert cli("schema", "register", "orders-value", "order2.avsc", *other).code == 0
+    Path("other.jsonl").write_text(cli("schema", "export", *other).out, "utf-8")
+    clash = cli("schema", "import", "other.jsonl", *http)
+    assert clash.code == 1 and "version 1 of 'orders-value' is there already, as another schema" in clash.err
+
+
+async def configure() -> None:
+    async with EventBus("file://./data") as bus, Registry(bus) as registry:
+        await registry.update_config("orders-value", ConfigUpdate(compatibility="FULL"))
+        await registry.update_mode("orders-value", "READONLY")
+
+
+def facts(export: str) -> set[str]:
+    """The lines, but for the record of ids given, which only a registry of ours tells."""
+    return {json.dumps(json.loads(line), sort_keys=True) for line in export.splitlines() if "maxIds" not in line}
