@@ -13,7 +13,7 @@ from typing import Final, cast
 
 import msgspec
 
-from serdes.avro.schema import Array, Enum, Field, Fixed, Map, Record, Schema, Union
+from serdes.avro.schema import Array, Enum, Field, Fixed, Map, Primitive, Record, Schema, Union
 
 TARGETS: Final = ("spark", "delta", "iceberg", "parquet")
 RULES: Final[dict[str, tuple[str, ...]]] = {
@@ -232,7 +232,7 @@ class _Tables:
 
     def compare_arrays(self, where: str, new: Array, old: Array, inside: tuple[Schema, ...]) -> Iterator[TableFinding]:
         keys = _map_key(new), _map_key(old)
-        if keys[0] is not None and keys[1] is not None and any(_Tables(self.targets).compare("", keys[0], keys[1], ())):
+        if keys[0] is not None and keys[1] is not None and any(self.compare_values("", keys[0], keys[1])):
             yield from self.found(
                 "MAP_KEY_CHANGED",
                 where,
@@ -262,7 +262,13 @@ class _Tables:
     def found(self, rule: str, where: str, old: str, new: str, why: str, fix: str) -> Iterator[TableFinding]:
         breaks = tuple(target for target in RULES[rule] if target in self.targets)
         if breaks:
-            change = f"{old} became {new}" if old and new else f"{old or new} was {'dropped' if old else 'added'}"
+            change = (
+                old
+                if old == new
+                else f"{old} became {new}"
+                if old and new
+                else f"{old or new} was {'dropped' if old else 'added'}"
+            )
             yield TableFinding(rule, where, breaks, old, new, f"{where}: {change}: {why}", fix)
 
 
@@ -284,11 +290,15 @@ def _origin(field: Field, old: Record) -> Field | None:
     return None
 
 
-def _map_key(schema: Array) -> Schema | None:
-    """The key of an array that stands for a map: items are records of ``key`` and ``value``, as Iceberg writes them."""
+def _map_key(schema: Array) -> Primitive | None:
+    """The key of an array that stands for a map: items are records of ``key`` and ``value``, as Iceberg writes them.
+
+    Only a key of a simple type; any other is a column like others.
+    """
     items = schema.items
     if isinstance(items, Record) and [field.name for field in items.fields] == ["key", "value"]:
-        return items.fields[0].schema
+        key = items.fields[0].schema
+        return key if isinstance(key, Primitive) else None
     return None
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from typing import Any
 
 import pytest
 
 from tests.schema_registry.compatibility.schemas import column, parsed, record
+from tests.schema_registry.compatibility.test_avro_java import RECORDED
 
 ALL = ("spark", "delta", "iceberg", "parquet")
 
@@ -114,3 +117,16 @@ def test_only_the_tables_asked_for_are_named() -> None:
     assert breaks(record(A), record(A, B), ("delta",)) == [("FIELD_DELETED", "R.b", ("delta",))]
     with pytest.raises(ValueError, match="unknown tables hive: use some of spark, delta, iceberg, parquet"):
         breaks(record(A), record(A), ("hive",))
+
+
+def test_a_key_that_holds_its_own_type_is_a_column_like_others() -> None:
+    entry = record(column("key", ["null", {"type": "array", "items": "Entry"}]), column("value", "int"), name="Entry")
+    table = record(column("m", {"type": "array", "items": entry}))
+    assert breaks(table, table) == [("RECURSIVE_TYPE", "R.m[].key[]", ALL)]
+
+
+def test_any_pair_of_schemas_can_be_judged() -> None:
+    some = map(json.loads, gzip.decompress(RECORDED.read_bytes()).splitlines()[:500])
+    found = [parsed(json.loads(new)).breaks_tables(parsed(json.loads(old))) for new, old, _ in some]
+    assert {one.rule for few in found for one in few} >= {"FIELD_DELETED", "TYPE_CHANGED", "UNION_CHANGED"}
+    assert [] in found
