@@ -142,7 +142,7 @@ class Follower:
             elif self.refusal is None:  # past the markers of transactions, and what was aborted
                 position = await consumer.position(self._where)
                 self._note_gaps([position])
-                self._ledger.next = max(self._ledger.next, position)
+                self._ledger.advance(position)
         self._tell()
 
     def _note_gaps(self, offsets: list[int]) -> None:
@@ -217,8 +217,7 @@ class Follower:
         self._ledger.check()
 
     async def _reach(self, end: int) -> None:
-        if end < self._ledger.next and await self._end(IsolationLevel.READ_UNCOMMITTED) < self._ledger.next - 1:
-            # Less one: a Kafka answers a commit before the marker of it is written.
+        if end < self._ledger.next and await self._end(IsolationLevel.READ_UNCOMMITTED) < self._ledger.next:
             self._refuse(f"it ends at offset {end}, and {self._ledger.next - 1} was read before")
         while self._ledger.next < end and self.refusal is None:
             if self._ended.is_set():

@@ -37,6 +37,8 @@ class Ledger:
         self.ahead = State()
         self.next = 0
         """The offset of the record to come: everything before it is in ``settled``."""
+        self._marker_is_due = False
+        """Our last transaction's marker comes next, unless somebody else was quicker: a Kafka writes it a bit later."""
         self.generation = 0
         """Records folded: as long as it stays, so does every answer."""
         self.burnt: dict[str, int] = {}
@@ -49,7 +51,7 @@ class Ledger:
         for offset, key, value in stored:
             if offset < self.next:
                 continue
-            self.next = offset + 1
+            self.advance(offset + 1)
             read = self._read(key, value, offset)
             if read is not None:
                 self._fold(self.settled, *read, offset)
@@ -67,7 +69,18 @@ class Ledger:
         for key, value in decided:
             self.ahead.replay(key, value)
 
-    def settle(self, decided: Sequence[CoordinatorRecord], first: int, next: int) -> None:
+    @property
+    def expected(self) -> int:
+        """The offset that the next record of ours gets, if nobody else writes."""
+        return self.next + self._marker_is_due
+
+    def advance(self, next: int) -> None:
+        """Nothing before this offset is missing."""
+        if next > self.next:
+            self.next = next
+            self._marker_is_due = False
+
+    def settle(self, decided: Sequence[CoordinatorRecord], first: int) -> None:
         """They are stored, from offset ``first`` on. Some may have been read back already."""
         for offset, (key, value) in enumerate(decided, first):
             if offset < self.next:
@@ -75,7 +88,9 @@ class Ledger:
             read = self._read(key, value, offset)
             if read is not None:
                 self._fold(self.settled, *read, offset)
-        self.next = max(self.next, next)
+        if first + len(decided) > self.next:
+            self.next = first + len(decided)
+            self._marker_is_due = True
 
     def undo(self) -> None:
         """What was proposed is not stored."""

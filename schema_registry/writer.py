@@ -181,7 +181,7 @@ class Writer:
             written, replies = self._decide(batch)
             if written:
                 first = await self._store(producer, written)
-                self._ledger.settle(written, first, first + len(written) + 1)  # behind the transaction's marker
+                self._ledger.settle(written, first)
         for request, reply in replies:
             request.answer(reply)
 
@@ -248,7 +248,7 @@ class Writer:
                     await producer.wait_for_room()
         await producer.flush()
         offsets = [handle.result().offset for handle in handles]
-        expected = self._ledger.next
+        expected = self._ledger.expected
         if offsets[0] != expected or offsets[-1] != expected + len(written) - 1:
             await producer.abort()
             raise _Overtaken(f"another writer was at offset {expected}")

@@ -55,7 +55,7 @@ class Lab(Reads):
         self._ledger.propose(decision.records)
         first = len(self.log)
         self.log += decision.records
-        self._ledger.settle(decision.records, first, len(self.log))
+        self._ledger.settle(decision.records, first)
         return decision.reply
 
     def register(self, subject: str, schema: str | SchemaRequest, **options: Any) -> Schema:

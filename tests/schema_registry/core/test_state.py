@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schema_registry import records
 from schema_registry.errors import RegistryRefused
-from schema_registry.records import Key
+from schema_registry.ledger import Ledger, Stored
+from schema_registry.records import Key, SchemaValue
+from schema_registry.schemas import Schemas
 from tests.schema_registry.core.lab import INT, LONG, STRING, Lab, record, refused
 
 SUBJECTS = ["a", "b", ":.c:a"]
@@ -157,6 +160,22 @@ def test_an_id_is_not_given_again_after_its_schema_is_gone_for_good() -> None:
     assert again.register("b", STRING).id == 3
     with refused(404, 40403):
         again.schema_by_id(2)
+
+
+def test_a_record_that_was_quicker_than_our_marker_is_read() -> None:
+    """A Kafka answers a commit before its marker is written; whoever knows no transactions may come in between."""
+    ledger = Ledger("_schemas", Schemas())
+    ledger.loaded()
+    foreign = Key("SCHEMA", "b", 1), SchemaValue(subject="b", version=1, id=2, schema=LONG, deleted=False)
+    ours = records.put(Key("SCHEMA", "a", 1), SchemaValue(subject="a", version=1, id=1, schema=INT, deleted=False))
+    ledger.propose([ours])
+    ledger.settle([ours], 0)
+    assert (ledger.next, ledger.expected) == (1, 2)
+    ledger.take([Stored(0, *ours), Stored(1, *records.put(*foreign))])
+    assert sorted(ledger.settled.subjects) == sorted(ledger.ahead.subjects) == ["a", "b"]
+    assert (ledger.next, ledger.expected) == (2, 2)
+    ledger.advance(3)
+    assert ledger.expected == 3
 
 
 def test_the_topic_of_an_empty_registry_is_a_registry() -> None:
