@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from eventbus.cli.parser import UsageError
 from eventbus.cli.shell import open_bus, run_async
-from eventbus.errors import EventBusError
+from eventbus.errors import ConfigError, EventBusError
 from serdes.registry import SchemaRegistryError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ async def open_door(args: argparse.Namespace, *, create: bool = False) -> AsyncG
         from schema_registry.cli.over_http import OverHttp
         from schema_registry.client import RegistryClient
     except ModuleNotFoundError as error:
-        raise UsageError(
+        raise ConfigError(
             f'--registry needs a library that is not installed ({error.name}): pip install "eventbus-log[avro]"'
         ) from error
 

@@ -72,7 +72,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What the code was compared with: a file's name, a registry's URL."""
     checked: tuple[Checked, ...] = ()
     passed_over: int = 0
-    """Uses of topics in other formats, which have no schema to compare."""
+    """Declared uses with no schema to compare, or of a topic that is not known: a pattern, `send` of a type."""
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -98,7 +98,9 @@ def lines_of(report: Report) -> list[str]:
     subjects = f"{total} subject{'' if total == 1 else 's'}"
     lines.append(f"{subjects} checked against {report.source}: {f'{bad} not compatible' if bad else 'compatible'}")
     if report.passed_over:
-        lines.append(f"{report.passed_over} declared use(s) of topics in other formats than Avro are not checked")
+        lines.append(
+            f"{report.passed_over} declared use(s) not checked: another format than Avro, or a topic that only the run decides"
+        )
     return lines
 
 

@@ -56,7 +56,7 @@ def test_for_people() -> None:
         "  note: READER_CANNOT_READ",
         "    deploy it first\x00",
         "4 subjects checked against schemas.lock.json: 1 not compatible",
-        "1 declared use(s) of topics in other formats than Avro are not checked",
+        "1 declared use(s) not checked: another format than Avro, or a topic that only the run decides",
     ]
 
 
