@@ -20,6 +20,10 @@ from eventbus.coordinator.shard import CoordinatorRecord, Decision
 from eventbus.errors import (
     BufferExhausted,
     EventBusError,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    OutOfOrderSequence,
     ProducerClosed,
     ProducerFenced,
     RecordTooLarge,
@@ -70,7 +74,17 @@ class _Overtaken(Exception):
     """Somebody else has written: decide anew."""
 
 
-_AGAIN = (_Overtaken, ProducerFenced, ProducerClosed, TransactionAborted)
+_AGAIN = (
+    _Overtaken,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    OutOfOrderSequence,
+    ProducerClosed,
+    ProducerFenced,
+    TransactionAborted,
+)
+"""With a pen taken anew. (A Kafka forgets one that has not written for a week.)"""
 
 
 class Writer:
@@ -266,5 +280,6 @@ class Writer:
         try:
             await self._take_pen()
         finally:
-            await self._follower.lock.acquire()
+            with anyio.CancelScope(shield=True):
+                await self._follower.lock.acquire()
         return offset in self._follower.fetched

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from eventbus import EventBus
-from eventbus.errors import RequestTimedOut, TransactionOutcomeUnknown
+from eventbus.errors import InvalidProducerIdMapping, RequestTimedOut, TransactionOutcomeUnknown
 from eventbus.log.memory import MemoryStorage
 from eventbus.testing import TestBus
 from eventbus.testing.bus import bus_on
@@ -38,6 +38,13 @@ async def test_the_pen_is_taken() -> None:
         for number, text in enumerate((LONG, STRING), 2):
             await bus.log.faults.fence(PEN)
             assert (await registry.register("a" * number, request(text))).id == number
+
+
+async def test_a_pen_that_was_forgotten() -> None:
+    """Kafka's transactional.id.expiration.ms: a week without a registration."""
+    async with running() as (bus, registry):
+        bus.log.faults.fail_next("flush", InvalidProducerIdMapping("forgotten"))
+        assert (await registry.register("second", request(LONG))).version == 1
 
 
 @pytest.mark.parametrize("error", [TransactionOutcomeUnknown("no answer"), RequestTimedOut("no answer")])
