@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import anyio
 import anyio.to_thread
 
+from eventbus.backends.clock import RealTimers
 from eventbus.errors import SchemaNotReady, SchemaUnavailable, SerializationError
 from serdes import SchemaNeeded, SchemaRegistryError
 
@@ -17,7 +17,7 @@ _LONGEST_SECONDS = 5.0
 async def fetched(needed: SchemaNeeded | SchemaNotReady) -> None:
     """On return it is here. Raises SchemaUnavailable within five seconds, SerializationError for what was refused."""
     problem: Exception | None = None
-    with anyio.move_on_after(_LONGEST_SECONDS) as scope:
+    with RealTimers().move_on_after(_LONGEST_SECONDS) as scope:  # it passes for threads, whatever the clock
         problem = await anyio.to_thread.run_sync(_problem_of, needed.fetch, abandon_on_cancel=True)
     if scope.cancelled_caught:
         raise SchemaUnavailable(f"{needed}: the registry did not answer within {_LONGEST_SECONDS:g} s")
