@@ -45,6 +45,9 @@ def lines(state: State, *, subject_prefix: str, deleted: bool) -> Iterator[bytes
     for subject, mode in sorted(state.modes.items(), key=lambda item: item[0] or ""):
         if everything or (subject is not None and wanted(subject)):
             yield _line(records.put(Key(records.MODE, subject), records.ModeValue(subject=subject, mode=mode)))
+    for key, association in sorted(state.associations.items()):
+        if association.subject is not None and wanted(association.subject):
+            yield _line(records.put(Key(records.ASSOCIATION, key), association))
     if everything and state.max_ids:
         yield _line(records.put(records.MAX_IDS, MaxIds(dict(sorted(state.max_ids.items())))))
 

@@ -496,8 +496,4 @@ def _has_rule(content: Content, rule_type: str) -> bool:
 
 
 def _association(one: records.AssociationValue) -> Association:
-    return Association(
-        subject=one.subject, guid=one.guid, resource_name=one.resource_name,
-        resource_namespace=one.resource_namespace, resource_id=one.resource_id, resource_type=one.resource_type,
-        association_type=one.association_type, lifecycle=one.lifecycle, frozen=one.frozen,
-    )  # fmt: skip
+    return Association(**{name: getattr(one, name) for name in Association.__struct_fields__})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from schema_registry import backup
 from schema_registry.entities import Config, ConfigUpdate, Mode, Rule, RuleSet, SchemaRequest
 from tests.schema_registry.core.lab import INT, LONG, STRING, Lab, record, refused
 
@@ -142,3 +143,19 @@ def test_pages(lab: Lab) -> None:
     assert [one.subject for one in lab.schemas(subject_prefix="s3", latest_only=True)] == ["s3"]
     assert lab.schema_types() == ["JSON", "PROTOBUF", "AVRO"]
     assert lab.associations(resource_name="orders", resource_namespace="-") == []
+
+
+def test_associations_of_another_registry(lab: Lab) -> None:
+    """They are read and answered, and stay in an export; none are made here."""
+    value = {"guid": "g", "tenant": "default", "resourceName": "orders", "resourceNamespace": "lkc", "resourceId": "i"}
+    value |= {"resourceType": "topic", "associationType": "value", "subject": "s", "lifecycle": "WEAK"}
+    key = '{"keytype":"ASSOC","tenant":"default","resourceName":"orders","subject":"s","magic":0}'
+    lab.put(key, value)
+    (found,) = lab.associations(resource_name="orders", resource_namespace="-", association_type=["value"])
+    assert (found.subject, found.resource_id) == ("s", "i")
+    assert lab.associations(subject="s") == lab.associations(resource_id="i") == [found]
+    assert lab.associations(association_type=["key"]) == lab.associations(resource_name="other") == []
+    (line,) = backup.lines(lab.state, subject_prefix=":*:", deleted=True)
+    assert line.startswith(b'{"key":' + key.encode())
+    lab.put(key, None)
+    assert lab.associations() == []
