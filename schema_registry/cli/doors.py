@@ -85,10 +85,16 @@ def registry_url(args: argparse.Namespace) -> str | None:
 async def open_door(args: argparse.Namespace, *, create: bool = False) -> AsyncGenerator[Door]:
     url = registry_url(args)
     if url is None:
-        from schema_registry.registry import Registry
+        from schema_registry.registry import TOPIC, Registry
 
-        async with open_bus(args, create=create) as bus, Registry(bus) as registry:
-            yield _Inside(registry, bus.url)
+        async with open_bus(args, create=create) as bus:
+            if not create and TOPIC not in await bus.admin.list_topics():  # who only looks leaves nothing behind
+                raise RegistryFailed(
+                    f"there are no schemas in {bus.url} (it has no topic {TOPIC}): name another log with --url, a "
+                    "registry with --registry, or register one: eventbus schema register orders-value order.avsc"
+                )
+            async with Registry(bus) as registry:
+                yield _Inside(registry, bus.url)
         return
     if "://" not in url:
         raise UsageError(f"--registry {url!r} is no URL of a registry, as in: --registry http://localhost:8081")

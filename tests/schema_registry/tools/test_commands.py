@@ -261,6 +261,13 @@ def test_a_log_that_is_not_there(cli: Cli) -> None:
     assert result.code == 1 and "there is no log at file://./data" in result.err
 
 
+def test_who_only_looks_leaves_nothing_behind(cli: Cli) -> None:
+    assert cli("topics", "create", "orders").code == 0
+    result = cli("schema", "list")
+    assert result.code == 1 and "there are no schemas in file://./data (it has no topic _schemas)" in result.err
+    assert cli("topics", "list").lines == ["orders"]
+
+
 def test_the_environment_names_the_registry(cli: Cli, served: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("order.avsc").write_text(ORDER, "utf-8")
     monkeypatch.setenv("EVENTBUS_REGISTRY", served)
