@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from tests.checklist_basics import CONCEPTS, SETTINGS
 from tests.checklist_rows import MARK, Row, Section
+from tests.checklist_schemas import SCHEMA_TOOLS, SCHEMAS
 from tests.named import said
 
 __all__ = ["CORRECTIONS", "SECTIONS", "Row", "Section", "render"]
 
 C, B, K, L = "tests/client/", "tests/broker/", "eventbus/testing/conformance/", "tests/cli/"
-S, T, X = "tests/server/", "tests/clients/", "tests/kafka/"
+S, T, X, R = "tests/server/", "tests/clients/", "tests/kafka/", "tests/schema_registry/"
 W = L + "test_over_the_wire.py::"
 
 PRODUCERS = Section(
@@ -29,17 +30,25 @@ PRODUCERS = Section(
         Row(50, "client.id", "answered", '`EventBus(client_id="billing")`; members of a group show it in '
             "`eventbus groups describe`",
             (L + "test_groups.py::test_describe_shows_members_and_who_is_idle",)),
-        Row(51, "key.serializer, value.serializer", "partly",
-            "chosen by type: str, int (Kafka's long), bytes, JSON for "
-            "everything else; bytes equal to Kafka's. Avro comes with the schema registry",
+        Row(51, "key.serializer, value.serializer", "answered",
+            "chosen by type: str, int (Kafka's long), bytes, JSON for everything else, `serdes.Avro` where it is asked "
+            "for; bytes equal to Kafka's",
             ("tests/serdes/test_primitives.py::test_known_bytes",
-            "tests/serdes/test_choose.py::test_what_is_written_is_read",
-             C + "test_checklist_producer.py::test_one_topic_takes_values_of_many_types_and_headers_in_order")),
+             "tests/serdes/test_choose.py::test_what_is_written_is_read",
+             C + "test_checklist_producer.py::test_one_topic_takes_values_of_many_types_and_headers_in_order",
+             C + "test_avro.py::test_keys_and_values_by_annotation"),
+            ("23_mixed_serdes.py",), "schemas.md#the-first-avro-event"),
         Row(52, "a serializer class of one's own", "answered", "two methods, given to the bus by type; for keys too",
             ("tests/serdes/test_choose.py::test_a_custom_serde_holds_for_derived_types_both_ways",),
             ("05_custom_serde.py", "11_ebike_factory.py"), "guide.md#formats-of-ones-own"),
-        Row(53, "changing the format of a topic", "later", "not in place: the schema registry checks that old readers "
-            "can read new records"),
+        Row(53, "changing the format of a topic", "answered",
+            "not in place: a schema that old readers, or old records, do not fit is refused when the bus starts; "
+            "`eventbus schema check` tells it before the merge, with the line and the consumers that break",
+            (C + "test_avro.py::test_a_schema_that_the_registry_refuses",
+             R + "tools/test_check.py::test_a_change_that_breaks_names_the_line_and_the_consumers",
+             R + "tools/test_commands.py::test_what_is_refused_is_explained",
+             L + "test_demo.py::test_the_schema_evolves_in_the_middle_and_a_third_version_is_refused"),
+            ("22_avro_evolution.py",), "schemas.md#a-type-changes"),
         Row(54, "acks 0, 1, all", "answered", "0 does not wait, 1 is written, all (default) is on the disk; a count is "
             "refused, there is no quorum to count",
             (C + "test_producer.py::test_acks_zero_does_not_wait", C + "test_config.py::test_acks_two_is_explained",
@@ -488,7 +497,7 @@ DEMOS = Section(
     ),
 )  # fmt: skip
 
-SECTIONS = (CONCEPTS, SETTINGS, PRODUCERS, CONSUMERS, COMMANDS, DEMOS)
+SECTIONS = (CONCEPTS, SETTINGS, PRODUCERS, CONSUMERS, COMMANDS, SCHEMA_TOOLS, SCHEMAS, DEMOS)
 
 CORRECTIONS = (
     ("`acks=2` waits for a quorum", "the values are 0, 1 and all (-1)"),

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 TOGETHER = (
-    "tests/clients/", "tests/cluster_faults/", "tests/failover/", "tests/kafka/", "tests/spark/", "tests/three_urls/",
+    "tests/clients/", "tests/cluster_faults/", "tests/failover/", "tests/kafka/", "tests/schema_registry/clients/",
+    "tests/spark/", "tests/three_urls/",
 )  # fmt: skip
 APART = ("tests/test_readme.py",)
-HEAVY = (*TOGETHER, "tests/mirror/test_kafka.py")
+HEAVY = (*TOGETHER, "tests/mirror/test_kafka.py", "tests/schema_registry/core/test_on_kafka.py")
 LONG = (
     "tests/clients/", "tests/kafka/", "tests/cluster_faults/", "tests/failover/", "tests/three_urls/", "tests/spark/",
     "tests/test_readme.py", "tests/testing/test_crash_points.py", "tests/log/test_crash.py", "tests/cli/test_demo.py",
