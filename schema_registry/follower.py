@@ -95,8 +95,7 @@ class Follower:
         if policy is not None and policy.value != "compact":
             raise RegistryRefused(
                 f"topic {name!r} has cleanup.policy={policy.value}: schemas would be deleted with time, and their ids "
-                f"given again. Set it right: eventbus configs alter --entity-type topics --entity-name {name} "
-                "--add-config cleanup.policy=compact"
+                f"given again. Set it right: eventbus topics alter {name} --config cleanup.policy=compact"
             )
 
     async def aclose(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -81,12 +81,10 @@ def _places(node: Any, namespace: str) -> Iterator[_Place]:
 
 
 def _of_object(node: dict[str, Any], namespace: str) -> Iterator[_Place]:
-    nested: Callable[[str], Iterator[_Place]] = lambda member: _places(node.get(member), namespace)  # noqa: E731  # thrice
     kind = node.get("type")
     if kind not in ("record", "error"):
-        yield from _places(kind, namespace)
-        yield from nested("items")
-        yield from nested("values")
+        for member in ("type", "items", "values"):
+            yield from _places(node.get(member), namespace)
         return
     name, namespace = str(node.get("name", "")), str(node.get("namespace", namespace))
     full = name if "." in name or not namespace else f"{namespace}.{name}"
