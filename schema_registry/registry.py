@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import anyio.to_thread
 
 from eventbus.coordinator.shard import Decision
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, EventBusError
 from schema_registry import backup, deleting, errors, merging, names, registering, settings
 from schema_registry.entities import (
     COMPATIBILITY_LEVELS,
@@ -132,7 +132,12 @@ class Registry(Reads):
 
         What a read does not find may have been written by another process a moment ago: ask once more after this.
         """
-        return await self._follower.catch_up()
+        try:
+            return await self._follower.catch_up()
+        except RegistryError:
+            raise
+        except EventBusError as error:
+            raise errors.store_failed(f"reading topic {self.topic!r} failed", error) from error
 
     @property
     def is_ready(self) -> bool:
