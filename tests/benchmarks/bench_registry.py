@@ -380,7 +380,7 @@ REGISTRY_FIGURES = [
     Figure("R0a", "GET by id, 100 connections, one core", "registry get:rate", None, None, 10_000),
     Figure("R0b", "its 99th percentile", "registry get:p99", None, None, 30, True, "ms"),
     Figure("R1", "GET by id, 8 connections / bare ASGI", "registry get:rate cpu of 8", "bare get:rate cpu", 0.4, 0.7),
-    Figure("R3", "a new schema / GET, none alike", "registry register:rate cpu", "registry get:rate cpu anew", 0.05, 0.1),
+    Figure("R3", "a new schema / GET anew", "registry register:rate cpu", "registry get:rate cpu anew", 0.05, 0.1),
     Figure("R3a", "new schemas, 100 writers, flushed", "registry register:rate", None, None, 1_000),
     Figure("R3b", "the same schemas again, one core", "registry again:rate cpu", None, None, 4_000),
     Figure("R4", "a call in the process", "registry embedded:by id", None, None, 2, True, "us"),
