@@ -103,7 +103,7 @@ async def prepare(uses: Sequence[SchemaUse]) -> None:
 def _in_words(error: SchemaRegistryError) -> str:
     """What is wrong where, and how to mend it, where the registry tells; else its text."""
     findings: Sequence[Any] = getattr(error, "findings", ())
-    return "; ".join(f"{one.where}: {one.explanation}; {one.fix}" for one in findings) or str(error)
+    return "; ".join(f"{one.explanation}; {one.fix}" for one in findings) or str(error)
 
 
 def _prepare(wanted: Sequence[tuple[SchemaUse, SchemaSerde]]) -> None:

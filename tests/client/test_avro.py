@@ -83,7 +83,7 @@ async def _some(consumer: Any, count: int) -> AsyncIterator[ConsumerRecord]:
         {"delivery": "at-most-once"},
         {"filter": lambda record: True},
     ],
-    ids=str,
+    ids=["in order", "batch", "by key", "exactly once", "at most once", "filter"],
 )
 async def test_every_way_of_handling(options: dict[str, Any], id_in: str) -> None:
     bus = EventBus("memory://", serde=Avro(FakeRegistry(), id_in=id_in))

@@ -151,7 +151,6 @@ VALUES = Values(
         (str, "text"),
         (Color, Color.GREEN),
     ],
-    ids=repr,
 )
 def test_values_come_back_as_they_were(annotation: Any, value: Any) -> None:
     schema = schema_of(annotation)
