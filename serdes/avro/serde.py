@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from serdes.avro.catalog import Catalog
+from serdes.avro.codec.shapes import key_of
 from serdes.avro.messages import MessageReader, MessageWriter
 from serdes.avro.parse import parse
 from serdes.avro.schema import Schema
@@ -83,14 +84,14 @@ class Avro:
         self._given = given
         self._readers: dict[str, MessageReader] = {}
         self._writers: dict[str, MessageWriter] = {}
-        options.made.setdefault((_key(self.type), id(given), is_key), self)
+        options.made.setdefault((key_of(self.type), id(given), is_key), self)
 
     # what a bus asks for ---------------------------------------------------------------------------------------------
 
     def of(self, annotation: Any) -> Avro:
         """The same for one type. Raises TypeError when there is no Avro schema of it."""
         annotation = split_optional(annotation)[0]
-        wanted = _key(self.type if annotation is Any else annotation)
+        wanted = key_of(self.type if annotation is Any else annotation)
         found = self._options.made.get((wanted, id(self._given), self.is_key))
         return self._with(annotation, self.is_key) if found is None else found
 
@@ -98,7 +99,7 @@ class Avro:
         """The same for keys."""
         if self.is_key:
             return self
-        found = self._options.made.get((_key(self.type), id(self._given), True))
+        found = self._options.made.get((key_of(self.type), id(self._given), True))
         return self._with(self.type, True) if found is None else found
 
     def _with(self, annotation: Any, is_key: bool) -> Avro:
@@ -197,14 +198,6 @@ class Avro:
 
     def __repr__(self) -> str:
         return f"serdes.Avro({getattr(self.type, '__name__', self.type)})"
-
-
-def _key(annotation: Any) -> Any:
-    try:
-        hash(annotation)
-    except TypeError:
-        return repr(annotation)
-    return annotation
 
 
 def _waiting(do: Callable[[Any], Any], value: Any) -> Any:

@@ -27,6 +27,7 @@ from serdes.avro.codec.shapes import (
     Object,
     Scalar,
     Shape,
+    key_of,
     shape_of,
     unwrapped,
 )
@@ -89,7 +90,7 @@ class _Reader:
 
     def value(self, writer: Schema, reader: Schema, annotation: Any) -> str:
         """Code that reads a value; the expression that is it."""
-        key, is_deep = (id(writer), id(reader), repr(annotation)), self.source.indent > _MOST_INDENT
+        key, is_deep = (id(writer), id(reader), key_of(annotation)), self.source.indent > _MOST_INDENT
         if isinstance(writer, Union):
             return self._called(key, writer, reader, annotation) if is_deep else self._union(writer, reader, annotation)
         if isinstance(reader, Union):
@@ -106,7 +107,7 @@ class _Reader:
                 annotation = arm_for(reader, shape)
             shape = shape_of(annotation)
         if id(writer) in self._apart or (is_deep and isinstance(writer, (Array, Map, Record))):
-            return self._called((id(writer), id(reader), repr(annotation)), writer, reader, annotation)
+            return self._called((id(writer), id(reader), key_of(annotation)), writer, reader, annotation)
         return self._one(writer, reader, annotation, shape)
 
     def _one(self, writer: Schema, reader: Schema, annotation: Any, shape: Shape) -> str:

@@ -123,6 +123,15 @@ def shape_of(annotation: Any) -> Shape:
         return _shape_of(unwrapped(annotation))
 
 
+def key_of(annotation: Any) -> Any:
+    """What to remember things of an annotation by."""
+    try:
+        hash(annotation)
+    except TypeError:  # Annotated with a list, say
+        return repr(annotation)
+    return annotation
+
+
 def unwrapped(annotation: Any) -> Any:
     """Without what says nothing of the values: Annotated, NewType, a ``type`` statement, Required."""
     while True:

@@ -15,7 +15,19 @@ from serdes.avro.codec.conversions import conversion_of
 from serdes.avro.codec.defaults import default_bytes
 from serdes.avro.codec.errors import AvroDataError, AvroTypeError
 from serdes.avro.codec.guards import MAX_NESTING, too_deep
-from serdes.avro.codec.shapes import Arms, Constants, Entries, Items, Members, Nothing, Object, Scalar, Shape, shape_of
+from serdes.avro.codec.shapes import (
+    Arms,
+    Constants,
+    Entries,
+    Items,
+    Members,
+    Nothing,
+    Object,
+    Scalar,
+    Shape,
+    key_of,
+    shape_of,
+)
 from serdes.avro.codec.source import Source
 from serdes.avro.codec.values import as_bytes, as_fixed, kept_apart, symbol_bytes
 from serdes.avro.codec.varint import DOUBLE, FLOAT, SMALL, int_bytes, long_bytes, small
@@ -85,7 +97,7 @@ class _Writer:
         shape, is_deep = shape_of(annotation), self.source.indent > _MOST_INDENT
         if isinstance(schema, Union):
             if is_deep:
-                self._called((id(schema), repr(annotation)), name, schema, annotation, parts)
+                self._called((id(schema), key_of(annotation)), name, schema, annotation, parts)
             else:
                 self._union(name, schema, annotation, shape, parts)
             return
@@ -93,7 +105,7 @@ class _Writer:
             annotation = self._arm(schema, shape)
             shape = shape_of(annotation)
         if id(schema) in self._apart or (is_deep and isinstance(schema, (Array, Map, Record))):
-            self._called((id(schema), repr(annotation)), name, schema, annotation, parts)
+            self._called((id(schema), key_of(annotation)), name, schema, annotation, parts)
         else:
             self._one(name, schema, annotation, shape, parts)
 
