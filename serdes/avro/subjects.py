@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 SubjectStrategy = Callable[[str | None, bool, str], str | None]
-"""Topic (None: not known), is it a key, the record's full name; the subject, None: it cannot be told without a topic."""
+"""Topic (None: not known), is it a key, the record's full name: the subject. None: not to be told without a topic."""
 
 
 def topic_name(topic: str | None, is_key: bool, record: str) -> str | None:
