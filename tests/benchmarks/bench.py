@@ -14,8 +14,6 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-import bench_avro
-import bench_registry
 import bus
 import core
 import groups
@@ -27,6 +25,9 @@ import kafka_produce
 import peers
 import transactions
 import wire
+from bench_avro import AVRO_FIGURES
+from bench_compat import COMPAT_FIGURES
+from bench_registry import REGISTRY_FIGURES
 from figures import FIGURES, KAFKA_FIGURES, WIRE_FIGURES
 from harness import CASES, Row, judge, markdown_table, plain_table, run_cases, run_here
 from kafka_broker import one_broker
@@ -81,7 +82,7 @@ def main() -> None:
         return
     wanted = {name.strip().lower() for name in chosen.only.split(",") if name.strip()}
     known = KAFKA_FIGURES if chosen.kafka else WIRE_FIGURES if chosen.wire else FIGURES
-    known = bench_avro.AVRO_FIGURES + bench_registry.REGISTRY_FIGURES if chosen.registry else known
+    known = AVRO_FIGURES + REGISTRY_FIGURES + COMPAT_FIGURES if chosen.registry else known
     figures = [figure for figure in known if not wanted or figure.id.lower() in wanted]
     if not figures:
         sys.exit(f"no figure {chosen.only!r}; there are {', '.join(figure.id for figure in known)}")
