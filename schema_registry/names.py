@@ -58,7 +58,7 @@ def within(parent: str, subject: str) -> str:
 
 def is_valid(subject: str, *, is_setting: bool = False) -> bool:
     """May it be registered under (or, for a setting, configured)?"""
-    if any(character < " " or "\x7f" <= character <= "\x9f" for character in subject):
+    if any(c < " " or "\x7f" <= c <= "\x9f" or "\ud800" <= c <= "\udfff" for c in subject):  # no text, or half of it
         return False
     context, name = split(subject)
     if name in _RESERVED or "\ufffd" in subject:

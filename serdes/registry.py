@@ -109,4 +109,12 @@ def schema_client(registry: str | SchemaClient) -> SchemaClient:
             f"registry={registry!r}: nothing opens {scheme!r} (there is: {known}). Give a URL as "
             "'http://localhost:8081', 'log' for the registry in the bus's own log, or a SchemaClient"
         )
-    return openers[scheme].load()(registry)
+    try:
+        open_client = openers[scheme].load()
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"a registry at {scheme}:// needs a library that is not installed ({error.name}): "
+            'pip install "eventbus-log[avro]"',
+            name=error.name,
+        ) from None
+    return open_client(registry)

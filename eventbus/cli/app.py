@@ -216,4 +216,6 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _complain(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    from eventbus.cli.output import printable
+
+    print(printable(text), file=sys.stderr, flush=True)

@@ -1,13 +1,32 @@
-"""What a command prints: JSON when asked, tables on a terminal, plain columns into a pipe. Notes go to stderr."""
+"""What a command prints: JSON when asked, tables on a terminal, plain columns into a pipe. Notes go to stderr.
+
+Names and texts in it are often somebody else's (a schema's, a server's): what a terminal would take as a command is
+spelled out, see `printable`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
 
 import msgspec
+
+_COMMANDS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but tab and line feed; those that turn the direction of text; halves of characters."""
+_COMMANDS_IN_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """What a terminal would obey, spelled as in Python: ``\\x1b[31m``."""
+    return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(text: str) -> str:
+    """Printable, and with line feeds spelled out as well: for a text within a line of ours."""
+    return printable(text.replace("\n", "\\n"))
 
 
 class Output:
@@ -29,15 +48,20 @@ class Output:
 
     def line(self, text: str = "") -> None:
         """A line of the answer."""
-        print(text, file=self.stdout)
+        print(printable(text), file=self.stdout)
+
+    def raw(self, text: str) -> None:
+        """A text byte for byte, into a pipe or a file; a terminal gets it printable."""
+        self.stdout.write(printable(text) if self.stdout.isatty() else text)
 
     def note(self, text: str) -> None:
         """A line beside the answer (warnings, totals): stderr, so a pipe holds the answer only."""
-        print(text, file=self.stderr, flush=True)
+        print(printable(text), file=self.stderr, flush=True)
 
     def data(self, value: Any) -> None:
         """One JSON document on one line."""
-        print(msgspec.json.encode(value).decode(), file=self.stdout)
+        text = msgspec.json.encode(value).decode()
+        print(_COMMANDS_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text), file=self.stdout)
 
     def answer(self, value: Any, text: str) -> None:
         """The same answer for programs and for people."""
@@ -88,7 +112,7 @@ def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bool
 def _text(cell: Any) -> str:
     if cell is None:
         return "-"
-    return f"{cell:.1f}" if isinstance(cell, float) else str(cell)
+    return f"{cell:.1f}" if isinstance(cell, float) else one_line(str(cell))
 
 
 def _rich_table(

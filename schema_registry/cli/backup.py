@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 from schema_registry.cli.doors import Door, add_door, with_door
+from schema_registry.cli.sources import given_text
 
 
 def add(actions: Subcommands) -> None:
@@ -38,7 +38,7 @@ def export_registry(args: argparse.Namespace) -> int:
     [(lines, shown)] = found
     text = "".join(f"{line.decode()}\n" for line in lines)
     if args.file == "-":
-        out.stdout.write(text)
+        out.raw(text)
     else:
         try:
             Path(args.file).write_text(text, "utf-8")
@@ -50,11 +50,7 @@ def export_registry(args: argparse.Namespace) -> int:
 
 def import_registry(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    try:
-        text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text("utf-8")
-    except OSError as error:
-        raise UsageError(f"{args.program}: {args.file}: {error.strerror}") from None
-    lines = text.splitlines()
+    lines = given_text(args, args.file).split("\n")  # splitlines() would cut a text at U+2028, too
 
     async def work(door: Door) -> None:
         new = await door.import_lines(lines)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eventbus.cli.output import Output
+from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.errors import EventBusError
 from schema_registry.cli.doors import Door, add_door, with_door
@@ -168,7 +168,7 @@ def _show(out: Output, args: argparse.Namespace, report: Report) -> None:
         out.data({"compatible": report.is_compatible, "content": report.is_content, **_plain(report)})
     else:
         for line in lines_of(report):
-            out.line(line)
+            out.line(one_line(line))
     writers: list[tuple[str | None, Callable[[Report], str]]] = [(args.junit, junit_text), (args.sarif, sarif_text)]
     for file, text_of in writers:
         if file:

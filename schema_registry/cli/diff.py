@@ -7,7 +7,7 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eventbus.cli.output import Output
+from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands, UsageError
 from schema_registry.cli.doors import Door, add_door, with_door
 from schema_registry.cli.sources import Resolved, add_type, given_schema
@@ -115,7 +115,7 @@ def _show(out: Output, args: argparse.Namespace, old: tuple[str, ParsedSchema], 
     for reader_name, writer_name, findings in found:
         out.line(f"{reader_name} {'cannot read' if findings else 'reads'} records of {writer_name}")
         for finding in findings:
-            out.line(f"  {finding.rule}: {finding.explanation}")
+            out.line(f"  {finding.rule}: {one_line(finding.explanation)}")
             out.line(f"    fix: {finding.fix}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from eventbus.cli.output import Output
+from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands
 from schema_registry.cli.doors import Door, add_door, with_door
 from schema_registry.cli.sources import add_schema, given_schema
@@ -65,5 +65,5 @@ async def _explain(door: Door, out: Output, subject: str, text: SchemaText, erro
     else:
         out.note(f"error: {subject} does not take this schema ({checked[0].level})")
         for line in lines_of_problems(problems) or [error.message]:
-            out.note(f"  {line}")
+            out.note(f"  {one_line(line)}")
     return 1

@@ -36,7 +36,7 @@ def show(args: argparse.Namespace) -> int:
             schema = await door.version(args.subject, args.version, deleted=args.deleted)
             level = (await door.config(args.subject)).compatibility_level
         if args.raw:
-            out.line(schema.schema)
+            out.raw(f"{schema.schema}\n")
         elif out.json:
             out.data(schema)
         else:

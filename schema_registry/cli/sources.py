@@ -44,15 +44,21 @@ def given_schema(args: argparse.Namespace, source: str | None = None) -> SchemaT
     if ":" in source and not Path(source).exists():
         return SchemaText(_of_type(args, source), references=references)
     schema_type: str = args.type or _TYPES.get(Path(source).suffix.lower(), "AVRO")
+    return SchemaText(given_text(args, source), schema_type, references)
+
+
+def given_text(args: argparse.Namespace, source: str) -> str:
+    """What a file holds, or stdin. Raises UsageError for what is no text, or empty."""
+    name = "stdin" if source == "-" else source
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
     except OSError as error:
-        raise UsageError(f"{args.program}: {source}: {error.strerror}") from None
+        raise UsageError(f"{args.program}: {name}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{args.program}: {source} is not UTF-8: a schema is text") from None
+        raise UsageError(f"{args.program}: {name} is not UTF-8: schemas are text") from None
     if not text.strip():
-        raise UsageError(f"{args.program}: {'stdin' if source == '-' else source} is empty: there is no schema in it")
-    return SchemaText(text, schema_type, references)
+        raise UsageError(f"{args.program}: {name} is empty: there is no schema in it")
+    return text
 
 
 def _reference(args: argparse.Namespace, text: str) -> Reference:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal, cast
 from urllib.parse import urljoin
 
+from eventbus.errors import ConfigError
+
 try:
     from jsonschema import SchemaError
     from jsonschema.validators import validator_for
@@ -19,9 +21,9 @@ try:
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT7
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'JSON schemas need a library: pip install "eventbus-log[registry]"', name=error.name
-    ) from None
+    raise ConfigError(
+        f'JSON schemas need a library that is not installed ({error.name}): pip install "eventbus-log[registry]"'
+    ) from error
 
 from schema_registry.compatibility import json_explained as explained
 from schema_registry.compatibility.findings import Finding

@@ -30,4 +30,11 @@ def __getattr__(name: str) -> Any:
 
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"a registry over HTTP needs a library that is not installed ({error.name}): "
+            'pip install "eventbus-log[registry]"',
+            name=error.name,
+        ) from None

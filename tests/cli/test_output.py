@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from eventbus.cli.output import Output, plain_columns, text_or_base64
@@ -44,6 +45,35 @@ def test_json_is_a_list_of_objects_also_on_a_terminal() -> None:
     stream = Terminal()
     Output(json=True, stdout=stream).table(["Log end", "group-id"], [(1, None)])
     assert stream.getvalue() == '[{"log_end":1,"group_id":null}]\n'
+
+
+EVIL = "\x1b[31mred\x1b]0;title\x07 \x9b31m \u202eab \ud800 \r"
+
+
+def test_what_a_terminal_would_obey_is_spelled_out(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output()
+    out.line(f"tab\t{EVIL}\nnext line")
+    out.note(EVIL)
+    out.table(["name"], [(f"{EVIL}\n::error::",)])
+    shown, beside = capsys.readouterr()
+    for text in (shown, beside):
+        assert r"\x1b[31mred\x1b]0;title\x07 \x9b31m \u202eab \ud800 \r" in text
+        assert all(character.isprintable() or character in "\t\n" for character in text)
+    assert "tab\t" in shown and "\nnext line\n" in shown and "\n::error::" not in shown
+
+
+def test_what_a_terminal_would_obey_is_escaped_in_json() -> None:
+    stream, text = io.StringIO(), "\x1b[31m \x9b31m \u202e \u2028 \x7f"
+    Output(json=True, stdout=stream).data({"name": text})
+    assert stream.getvalue().strip().isprintable()
+    assert msgspec.json.decode(stream.getvalue()) == {"name": text}
+
+
+def test_a_raw_text_is_printable_on_a_terminal_alone() -> None:
+    pipe, terminal = io.StringIO(), Terminal()
+    for stream in (pipe, terminal):
+        Output(stdout=stream).raw("a \x9b31m\n")
+    assert (pipe.getvalue(), terminal.getvalue()) == ("a \x9b31m\n", "a \\x9b31m\n")
 
 
 def test_bytes_in_json() -> None:

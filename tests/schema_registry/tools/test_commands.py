@@ -155,6 +155,32 @@ def test_export_and_import_keep_ids_guids_and_deleted_flags(orders: Schema, cli:
     assert orders("export").out == Path("schemas.jsonl").read_text("utf-8")
 
 
+def test_texts_of_any_characters_are_shown_printable_and_kept_by_a_backup(schema: Schema, cli: Cli) -> None:
+    evil = "\x1b[31m\x9b\u202e\x85a\u2028b\n::error::"
+    for number, note in enumerate((evil, f"{evil}!"), 1):
+        field = {"name": "id", "type": "string", "default": note, "doc": note}
+        text = json.dumps({"type": "record", "name": "Order", "doc": note, "fields": [field]}, ensure_ascii=False)
+        Path(f"evil{number}.avsc").write_text(text, "utf-8")
+        assert schema("register", "orders-value", f"evil{number}.avsc").code == 0
+    Path("page.json").write_text(json.dumps({"title": evil, "properties": {evil: {"type": "string"}}}), "utf-8")
+    assert schema("register", "pages-value", "page.json").code == 0
+    Path("page2.json").write_text(json.dumps({"properties": {evil: {"type": "integer"}}}), "utf-8")
+    for args in (
+        ("list",), ("list", "--json"), ("diff", "orders-value"), ("diff", "orders-value", "--json"),
+        ("show", "orders-value"), ("show", "pages-value", "--json"), ("show", "\x1b[31m"),
+        ("register", "pages-value", "page2.json"), ("diff", "pages-value", "page2.json"),
+    ):  # fmt: skip
+        result = schema(*args)
+        assert all(character.isprintable() or character == "\n" for character in result.out + result.err), args
+        assert not any(line.startswith("::error::") for line in (*result.lines, *result.err.splitlines())), args
+    schema("export", "schemas.jsonl")
+    copy = ("--url", "file://./copy")
+    assert cli("schema", "import", "schemas.jsonl", *copy).code == 0
+    for subject in ("orders-value", "pages-value"):
+        raw = schema("show", subject, "--raw").out
+        assert cli("schema", "show", subject, "--raw", *copy).out == raw != ""
+
+
 def test_an_import_that_would_give_an_id_twice_is_refused(orders: Schema, cli: Cli) -> None:
     orders("export", "schemas.jsonl")
     copy = ("--url", "file://./copy")
@@ -215,6 +241,9 @@ def test_check_of_a_file(orders: Schema, where: tuple[str, ...]) -> None:
         (("delete", "orders-value", "--permanent", "--force"), 1, "was not deleted first"),
         (("import", "missing.jsonl"), 2, "missing.jsonl: No such file or directory"),
         (("import", "text.avsc"), 1, "line 1 of the export cannot be read"),
+        (("import", "bytes.avsc"), 2, "bytes.avsc is not UTF-8"),
+        (("import", "empty.avsc"), 2, "empty.avsc is empty"),
+        (("register", "half-\udc9b", "order.avsc"), 1, r"half-\udc9b"),
         (("codegen", "nothing"), 1, "Subject 'nothing' not found"),
         (("codegen", "text.avsc"), 2, "text.avsc"),
         (("codegen", "orders-value", "--out", "missing/x.py"), 2, "missing/x.py: No such file or directory"),
