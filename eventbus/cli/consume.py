@@ -20,6 +20,7 @@ from eventbus.cli.parser import (
     topic_of,
 )
 from eventbus.cli.properties import properties_of
+from eventbus.cli.schema_values import AsJson, add_schema, avro_of, parts_of
 from eventbus.cli.shell import open_bus, own_settings, run_async, until_signal
 from eventbus.cli.topics import matching
 from eventbus.types import ConsumerRecord, OffsetAndMetadata, TopicPartition
@@ -61,6 +62,7 @@ def register(subcommands: Subcommands) -> None:
     parser.add_argument("--formatter", type=formatter_name, default="DefaultMessageFormatter", help=argparse.SUPPRESS)
     parser.add_argument("--key-deserializer", metavar="CLASS", help="how keys are printed: as Integer, Long, ...")
     parser.add_argument("--value-deserializer", metavar="CLASS", help="how values are printed")
+    add_schema(parser, "printed as JSON")
     parser.add_argument(
         "--consumer-property", action="append", metavar="KEY=VALUE", help="a setting of the consumer; repeatable"
     )
@@ -99,12 +101,16 @@ def consume(args: argparse.Namespace) -> int:
         name: str | None = getattr(args, f"{part}_deserializer")
         reading |= {} if name is None else {f"{part}.deserializer": name}
     formatter = FORMATTERS[args.formatter](reading)
+    keys, values = avro_of(args.key_schema, "--key-schema"), avro_of(args.schema, "--schema")
     printing = _Printing(
-        JsonFormatter() if out.json else formatter, sys.stdout.buffer, args.max_messages, args.skip_message_on_error
-    )
+        JsonFormatter() if out.json else formatter, sys.stdout.buffer, args.max_messages, args.skip_message_on_error,
+        None if keys is None and values is None else AsJson(keys, values),
+    )  # fmt: skip
 
     async def main() -> int:
-        async with open_bus(args, properties=properties) as bus, until_signal() as scope:
+        bus = open_bus(args, properties=properties)
+        bus.include(*parts_of(keys, values))
+        async with bus, until_signal() as scope:
             await printing.run(bus, topic, args, own_settings(properties), scope)
         if args.enable_systest_events:
             out.line("shutdown_complete")  # what Kafka's system tests wait for
@@ -135,12 +141,20 @@ def _start(args: argparse.Namespace) -> Start:
 class _Printing:
     """Polls, prints, and commits what was printed (when there is a group)."""
 
-    def __init__(self, formatter: RecordFormatter, stream: BinaryIO, max_messages: int | None, lenient: bool) -> None:
-        """``lenient``: a record that cannot be printed is left out."""
+    def __init__(
+        self,
+        formatter: RecordFormatter,
+        stream: BinaryIO,
+        max_messages: int | None,
+        lenient: bool,
+        as_json: AsJson | None = None,
+    ) -> None:
+        """``lenient``: a record that cannot be printed is left out. ``as_json``: reads what is in Avro."""
         self.formatter = formatter
         self.stream = stream
         self.max_messages = max_messages
         self.lenient = lenient
+        self.as_json = as_json
         self.count = 0
         self._printed: dict[TopicPartition, OffsetAndMetadata] = {}
 
@@ -176,7 +190,7 @@ class _Printing:
                     records = await consumer.poll(timeout_ms=wait_ms, max_records=min(room, _POLL_RECORDS))
                     if not records and args.timeout_ms is not None:
                         break
-                    self._print(records)
+                    await self._print(records)
                     await self._commit(consumer, args.group)
             finally:
                 with anyio.CancelScope(shield=True):  # Ctrl-C between printing and committing
@@ -199,7 +213,12 @@ class _Printing:
             found += [TopicPartition(description.name, number) for number in wanted]
         return found if args.group is None else []
 
-    def _print(self, records: list[ConsumerRecord]) -> None:
+    async def _print(self, records: list[ConsumerRecord]) -> None:
+        wrong = None
+        if self.as_json is not None:
+            from anyio.to_thread import run_sync
+
+            records, wrong = await run_sync(self.as_json, records, self.lenient)
         if self.lenient:
             self._print_what_can_be(records)
         else:
@@ -208,6 +227,8 @@ class _Printing:
         self.count += len(records)
         for record in records:
             self._printed[record.topic_partition] = OffsetAndMetadata(record.next_offset)
+        if wrong is not None:
+            raise wrong
 
     def _print_what_can_be(self, records: list[ConsumerRecord]) -> None:
         for record in records:

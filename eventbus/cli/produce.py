@@ -21,6 +21,7 @@ from eventbus.cli.parser import (
     required_topic,
 )
 from eventbus.cli.properties import properties_of
+from eventbus.cli.schema_values import FromJson, add_schema, avro_of, parts_of
 from eventbus.cli.shell import open_bus, own_settings, run_async, until_signal
 from eventbus.errors import BufferExhausted, EventBusError
 from eventbus.types import Headers
@@ -58,6 +59,7 @@ def register(subcommands: Subcommands) -> None:
     parser.add_argument("--property", "--reader-property", action="append", metavar="KEY=VALUE", help="see below")
     parser.add_argument("--reader-config", metavar="FILE", help="the same, from a properties file")
     parser.add_argument("--key", metavar="TEXT", help="the key of every record")
+    add_schema(parser, "and lines are JSON, written in the subject's latest schema")
     parser.add_argument("--header", action="append", metavar="NAME=VALUE", help="a header of every record; repeatable")
     parser.add_argument("--partition", type=natural, metavar="N", help="the partition of every record")
     parser.add_argument(
@@ -156,6 +158,8 @@ class LineParser:
             raise UsageError("eventbus produce: headers.delimiter and headers.separator must differ")
         self.key = None if key is None else key.encode()
         self.headers = headers
+        self.in_avro: FromJson | None = None
+        """What `read` makes of the lines; None: they are sent as they are."""
 
     def parse(self, line: bytes, number: int) -> ParsedLine:
         headers, key, rest = self.headers, self.key, line
@@ -167,6 +171,15 @@ class LineParser:
             parsed, rest = self._split(rest, self.key_separator, "key.separator", number)
             key = None if parsed is None or parsed == self.null_marker else parsed
         return ParsedLine(key, None if rest == self.null_marker else rest, headers)
+
+    async def read(self, line: bytes, number: int) -> ParsedLine:
+        """As `parse`, in the registry's schemas."""
+        parsed = self.parse(line, number)
+        if self.in_avro is None:
+            return parsed
+        from anyio.to_thread import run_sync
+
+        return ParsedLine(*await run_sync(self.in_avro, parsed.key, parsed.value, number), parsed.headers)
 
     def _split(self, text: bytes, separator: bytes, name: str, number: int) -> tuple[bytes | None, bytes]:
         before, found, after = text.partition(separator)
@@ -230,10 +243,16 @@ def produce(args: argparse.Namespace) -> int:
     parser = LineParser(reading | key_values(args.property, "--property"), key=args.key, headers=fixed)
     properties = producer_properties(args)
     config: dict[str, Any] = own_settings(properties)
+    keys = avro_of(args.key_schema, "--key-schema", use_latest=True)
+    values = avro_of(args.schema, "--schema", use_latest=True)
+    if keys is not None or values is not None:
+        parser.in_avro = FromJson(topic, keys, values)
 
     async def main() -> int:
         tally = _Tally()
-        async with open_bus(args, properties=properties) as bus:
+        bus = open_bus(args, properties=properties)
+        bus.include(*parts_of(keys, values))
+        async with bus:
             await bus.admin.describe_topics([topic])  # a wrong name is told before anything is typed
             async with bus.new_producer(**config) as producer, until_signal() as scope:
                 if sys.stdin.isatty():
@@ -267,7 +286,7 @@ async def _piped(
     async for lines in read_lines(sys.stdin.fileno()):
         for text in lines:
             number += 1
-            line = parser.parse(text, number)
+            line = await parser.read(text, number)
             try:
                 send(line)
             except BufferExhausted:
@@ -288,7 +307,7 @@ async def _interactive(
         for line in lines:
             number += 1
             try:
-                key, value, headers = parser.parse(line, number)
+                key, value, headers = await parser.read(line, number)
                 await producer.send(topic, value, key=key, headers=headers, partition=partition)
                 tally.add_stored()
             except EventBusError as error:
