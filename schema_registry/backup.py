@@ -5,14 +5,24 @@ A line is ``{"key": ..., "value": ...}``, as the topic has them: a dump of anoth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
 from schema_registry import errors, names, records
 from schema_registry.digest import digest
-from schema_registry.records import Key, MaxIds, SchemaValue, UnreadableRecord, Value
+from schema_registry.entities import COMPATIBILITY_LEVELS, MODES
+from schema_registry.records import (
+    LAST_ID,
+    ConfigValue,
+    Key,
+    MaxIds,
+    ModeValue,
+    SchemaValue,
+    UnreadableRecord,
+    Value,
+)
 from schema_registry.registering import schema_record
 from schema_registry.state import Place, State, Version, referred
 
@@ -73,23 +83,58 @@ def _in_order(versions: Iterable[Version], state: State) -> list[Version]:
 
 
 def read_lines(given: Iterable[bytes | str]) -> list[Read]:
-    """Raises 42201 for a line that is none; what says that something is gone is passed over."""
-    found: list[Read] = []
+    """What counts in an export: of each key the last line, and nothing where that says that it is gone.
+
+    Raises 42201 for a line that is none, 42205 where the lines themselves give an id two meanings.
+    """
+    found: dict[Key, Value] = {}
     for number, line in enumerate(given, 1):
         if not line.strip():
             continue
         try:
             one = _decode(line)
-            if bytes(one.value) == b"null":
-                continue
             key = records.read_key(bytes(one.key))
-            if key != Key(records.NOOP):
-                found.append((key, records.read_value(key, bytes(one.value))))
-        except (msgspec.MsgspecError, UnreadableRecord) as error:
+            if key == Key(records.NOOP):
+                continue
+            found.pop(key, None)  # in the order of the lines that count
+            if bytes(one.value) != b"null":
+                found[key] = records.read_value(key, bytes(one.value))
+                _check_sane(key, found[key])
+        except (msgspec.MsgspecError, UnicodeDecodeError, UnreadableRecord, RecursionError) as error:
             raise errors.invalid_schema(
                 f'line {number} of the export cannot be read: {error}. A line is {{"key": ..., "value": ...}}'
             ) from error
-    return found
+    _check_ids(found)
+    return list(found.items())
+
+
+def _check_sane(key: Key, value: Value) -> None:
+    """Raises UnreadableRecord for what no registry writes: it would be in the log for ever."""
+    match value:
+        case SchemaValue():
+            if not key.subject or not 1 <= key.version <= LAST_ID or not 0 <= value.id <= LAST_ID:
+                raise UnreadableRecord(f"subject {key.subject!r} version {key.version} with id {value.id} is none")
+        case MaxIds() if any(id > LAST_ID for id in value.max_ids.values()):
+            raise UnreadableRecord("an id above 2^31-1 is none")
+        case ConfigValue() if value.compatibility_level not in (None, *COMPATIBILITY_LEVELS):
+            raise UnreadableRecord(f"{value.compatibility_level!r} is no compatibility level")
+        case ModeValue() if value.mode not in MODES:
+            raise UnreadableRecord(f"{value.mode!r} is no mode")
+        case _:
+            pass
+
+
+def _check_ids(found: Mapping[Key, Value]) -> None:
+    meanings: dict[tuple[str, int], tuple[bytes, Key]] = {}
+    for key, value in found.items():
+        if isinstance(value, SchemaValue):
+            guid = digest(value.schema, value.references or (), value.metadata, value.rule_set)
+            known, other = meanings.setdefault((names.context_of(key.subject), value.id), (guid, key))
+            if known != guid:
+                raise errors.not_permitted(
+                    f"the export gives id {value.id} two meanings: {other.subject!r} version {other.version}, and "
+                    f"{key.subject!r} version {key.version}. Leave one of them out, and register it anew"
+                )
 
 
 def restore(state: State, given: Iterable[Read]) -> Decision[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -358,6 +359,48 @@ async def test_an_import_that_would_give_an_id_twice_takes_nothing() -> None:
         assert copy.subjects() == ["c"]
         with refused(422, 42201, "line 2"):
             await copy.import_lines([b"", b"no json"])
+
+
+def _line(subject: str, version: int, id: int, schema: str | None, **more: Any) -> str:
+    key = {"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1}
+    value = {"subject": subject, "version": version, "id": id, "schema": schema, **more}
+    return json.dumps({"key": key, "value": None if schema is None else value})
+
+
+async def test_an_import_whose_lines_clash_takes_nothing() -> None:
+    async with open_registry("memory://") as registry:
+        with refused(422, 42205, "gives id 1 two meanings: 'a' version 1, and 'b' version 1"):
+            await registry.import_lines([_line("a", 1, 1, INT), _line("b", 1, 1, STRING)])
+        assert registry.is_ready and registry.subjects(deleted=True) == []
+        assert (await registry.register("c", request(LONG))).id == 1
+
+
+async def test_of_a_topics_dump_the_last_line_of_a_key_counts() -> None:
+    async with open_registry("memory://") as registry:
+        gone = [_line("a", 1, 1, INT), _line("a", 1, 1, None)]
+        assert await registry.import_lines([*gone, _line("b", 1, 1, STRING), _line("c", 1, 2, LONG)]) == 2
+        again = [_line("d", 1, 3, INT, deleted=False), _line("d", 1, 3, INT, deleted=True)]
+        assert await registry.import_lines(again) == 1
+        assert registry.subjects() == ["b", "c"] and registry.subjects(deleted=True) == ["b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        _line("a", 0, 1, INT),
+        _line("a", 1 << 31, 1, INT),
+        _line("a", 1, -1, INT),
+        _line("a", 1, 1 << 31, INT),
+        '{"key":{"keytype":"NOOP","magic":0,"for":"ids"},"value":{"maxIds":{".":99999999999}}}',
+        '{"key":{"keytype":"MODE","magic":0},"value":{"mode":"NONE"}}',
+        '{"key":{"keytype":"CONFIG","magic":0},"value":{"compatibilityLevel":"SOME"}}',
+        '{"key":' + "[" * 100_000,
+    ],
+)
+async def test_an_import_takes_no_record_that_no_registry_writes(line: str) -> None:
+    async with open_registry("memory://") as registry:
+        with refused(422, 42201, "line 1 of the export"):
+            await registry.import_lines([line])
 
 
 # as serdes ask -------------------------------------------------------------------------------------------------------
