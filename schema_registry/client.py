@@ -11,6 +11,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
@@ -213,7 +214,7 @@ class RegistryClient:
     def send(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, deadline: float
     ) -> tuple[int, bytes]:
-        """One try: status and body. The deadline holds for the whole answer, however slowly its bytes come."""
+        """One try: status and body. The deadline holds for the whole body, however slowly its bytes come."""
         left = max(deadline - time.monotonic(), 0.001)
         answer = self._pool.request(
             method, url, body=content, headers=headers, timeout=urllib3.Timeout(total=left), preload_content=False,
@@ -222,7 +223,7 @@ class RegistryClient:
         try:
             parts: list[bytes] = []
             size = 0
-            for part in answer.stream(1 << 16):
+            while part := answer.read1(1 << 16):  # what is there: `stream` waits until all of it is
                 parts.append(part)
                 size += len(part)
                 if size > MAX_ANSWER:
@@ -282,7 +283,7 @@ class _Cache:
 
     def __init__(self) -> None:
         self._found: dict[Hashable, Any] = {}
-        self._asking: dict[Hashable, threading.Lock] = {}
+        self._asking: dict[Hashable, Future[Any]] = {}
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> Any:
@@ -293,20 +294,30 @@ class _Cache:
         if found is not None:
             return found
         with self._lock:
-            turn = self._asking.setdefault(key, threading.Lock())
-        with turn:
-            found = self._found.get(key)
-            if found is None:
-                try:
-                    found = ask()
-                finally:
-                    with self._lock:
-                        self._asking.pop(key, None)
-                with self._lock:
-                    while len(self._found) >= _CACHED:
-                        del self._found[next(iter(self._found))]
-                    self._found[key] = found
+            answer = self._asking.get(key)
+            mine = answer is None
+            if answer is None:
+                answer = self._asking[key] = Future()
+        if not mine:
+            return answer.result()  # a failure too: who asked for all has tried until his deadline
+        try:
+            found = ask()
+        except BaseException as error:
+            answer.set_exception(error)
+            raise
+        else:
+            self._keep(key, found)
+            answer.set_result(found)
             return found
+        finally:
+            with self._lock:
+                del self._asking[key]
+
+    def _keep(self, key: Hashable, found: Any) -> None:
+        with self._lock:
+            while len(self._found) >= _CACHED:
+                del self._found[next(iter(self._found))]
+            self._found[key] = found
 
 
 class _Tokens:

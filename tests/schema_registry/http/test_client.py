@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -57,6 +60,29 @@ def test_an_id_is_asked_once_by_however_many_threads() -> None:
             thread.join()
         assert client.known(7) == client.by_id(7) == RegisteredSchema(7, "g", TEXT)
         assert [asked.target for asked in server.asked] == ["/schemas/ids/7"]
+
+
+def test_a_failure_is_that_of_all_who_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were each to try for himself, one after the other, the last had his error long after his deadline."""
+    waiting = threading.Semaphore(0)
+
+    class Watched(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            waiting.release()
+            return super().result(timeout)
+
+    def script(asked: Asked) -> tuple[int, Any]:
+        for _ in range(3):
+            waiting.acquire(timeout=30)
+        return 404, {"error_code": 40403, "message": "Schema 7 not found"}
+
+    monkeypatch.setattr(module, "Future", Watched)
+    with scripted(script) as server, ThreadPoolExecutor(4) as threads:
+        client = RegistryClient(server.url, timeout_s=60)
+        for one in [threads.submit(client.by_id, 7) for _ in range(4)]:
+            with pytest.raises(SchemaRegistryError, match="Schema 7 not found"):
+                one.result(60)
+        assert len(server.asked) == 1
 
 
 def test_ids_of_two_contexts_are_two() -> None:
@@ -188,6 +214,26 @@ def test_an_answer_that_trickles_ends_with_the_deadline(clock: Clock) -> None:
 
     with scripted(script) as server, pytest.raises(SchemaRegistryError, match="the answer came too slowly"):
         RegistryClient(server.url).by_id(7)
+
+
+def test_a_byte_of_an_answer_is_enough_to_look_at_the_clock(clock: Clock) -> None:
+    done = threading.Event()
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                clock.slept += 10
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+                done.wait(30)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(SchemaRegistryError, match="the answer came too slowly"):
+            RegistryClient(f"http://127.0.0.1:{server.getsockname()[1]}").by_id(7)
+        done.set()
+        thread.join()
 
 
 def test_an_answer_without_end(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
