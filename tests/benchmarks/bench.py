@@ -32,6 +32,7 @@ from figures import FIGURES, KAFKA_FIGURES, WIRE_FIGURES
 from harness import CASES, Row, judge, markdown_table, plain_table, run_cases, run_here
 from kafka_broker import one_broker
 
+SCHEMA_FIGURES = AVRO_FIGURES + REGISTRY_FIGURES + COMPAT_FIGURES
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
@@ -82,7 +83,7 @@ def main() -> None:
         return
     wanted = {name.strip().lower() for name in chosen.only.split(",") if name.strip()}
     known = KAFKA_FIGURES if chosen.kafka else WIRE_FIGURES if chosen.wire else FIGURES
-    known = AVRO_FIGURES + REGISTRY_FIGURES + COMPAT_FIGURES if chosen.registry else known
+    known = SCHEMA_FIGURES if chosen.registry else known
     figures = [figure for figure in known if not wanted or figure.id.lower() in wanted]
     if not figures:
         sys.exit(f"no figure {chosen.only!r}; there are {', '.join(figure.id for figure in known)}")

@@ -28,7 +28,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 def test_every_figure_names_cases_that_exist(bench: ModuleType) -> None:
     from harness import CASES
 
-    figures = bench.FIGURES + bench.WIRE_FIGURES + bench.KAFKA_FIGURES
+    figures = bench.FIGURES + bench.WIRE_FIGURES + bench.KAFKA_FIGURES + bench.SCHEMA_FIGURES
     places = [place for figure in figures for place in (figure.ours, figure.beside) if place]
     assert [place for place in places if place.rpartition(":")[0] not in CASES] == []
     assert len({figure.id for figure in figures}) == len(figures)
@@ -39,6 +39,7 @@ def test_the_pages_explain_every_figure(bench: ModuleType) -> None:
         (PAGE, bench.FIGURES),
         (DOCS / "benchmarks-serve.md", bench.WIRE_FIGURES),
         (DOCS / "benchmarks-kafka.md", bench.KAFKA_FIGURES),
+        (DOCS / "benchmarks-registry.md", bench.SCHEMA_FIGURES),
     ):
         text = page.read_text("utf-8")
         assert bench.BEGIN in text and bench.END in text
