@@ -60,6 +60,16 @@ class SchemaRegistryError(Exception):
         """Trouble of the registry, not of what it was asked: the same question may be answered later."""
         return self.status in (0, 408, 429) or self.status >= 500
 
+    @property
+    def is_missing(self) -> bool:
+        """The registry knows no such thing. The bare 404 of a proxy, or of a wrong address, says nothing of that."""
+        return self.status == 404 and self.error_code != 404
+
+    @property
+    def is_final(self) -> bool:
+        """What was asked for is missing, or is no schema. Anything else is trouble, which may pass: a password, say."""
+        return self.is_missing or self.status == 422
+
 
 @runtime_checkable
 class SchemaClient(Protocol):

@@ -16,15 +16,21 @@ _LONGEST_SECONDS = 5.0
 
 async def fetched(needed: SchemaNeeded | SchemaNotReady) -> None:
     """On return it is here. Raises SchemaUnavailable within five seconds, SerializationError for what was refused."""
+    problem = await _asked(needed)
+    if isinstance(problem, SchemaRegistryError) and problem.is_retriable:
+        raise SchemaUnavailable(f"{needed}: {problem}") from problem
+    if problem is not None:
+        raise SerializationError(f"{needed}: {problem}") from problem
+
+
+async def _asked(needed: SchemaNeeded | SchemaNotReady) -> Exception | None:
+    """What came in the way. Raises SchemaUnavailable when nothing came at all."""
     problem: Exception | None = None
     with RealTimers().move_on_after(_LONGEST_SECONDS) as scope:  # it passes for threads, whatever the clock
         problem = await anyio.to_thread.run_sync(_problem_of, needed.fetch, abandon_on_cancel=True)
     if scope.cancelled_caught:
         raise SchemaUnavailable(f"{needed}: the registry did not answer within {_LONGEST_SECONDS:g} s")
-    if isinstance(problem, SchemaRegistryError) and problem.is_retriable:
-        raise SchemaUnavailable(f"{needed}: {problem}") from problem
-    if problem is not None:
-        raise SerializationError(f"{needed}: {problem}") from problem
+    return problem
 
 
 def _problem_of(fetch: Callable[[], None]) -> Exception | None:
@@ -36,13 +42,14 @@ def _problem_of(fetch: Callable[[], None]) -> Exception | None:
 
 
 async def all_fetched(needed: Callable[[], SchemaNeeded | None]) -> None:
-    """Fetch what ``needed`` returns until that is nothing. What is refused is left to decoding, which tells of it.
+    """Fetch what ``needed`` returns until that is nothing. What is missing is left to decoding, which tells of it.
 
-    Raises SchemaUnavailable.
+    Raises SchemaUnavailable: for any other trouble, because a record that comes alone with an error is passed over.
     """
-    refused: set[str] = set()
-    while (one := needed()) is not None and str(one) not in refused:
-        try:
-            await fetched(one)
-        except SerializationError:
-            refused.add(str(one))
+    missing: set[str] = set()
+    while (one := needed()) is not None and str(one) not in missing:
+        problem = await _asked(one)
+        if isinstance(problem, SchemaRegistryError) and problem.is_final:
+            missing.add(str(one))
+        elif problem is not None:
+            raise SchemaUnavailable(f"{one}: {problem}") from problem

@@ -18,6 +18,8 @@ _ASK_AGAIN_SECONDS = 10.0
 
 Name = int | str
 """What a message calls its schema: an id, or a GUID."""
+_Place = Name | tuple[str, int]
+"""The same in all of a registry."""
 
 
 class Catalog:
@@ -25,52 +27,55 @@ class Catalog:
 
     def __init__(self, client: SchemaClient) -> None:
         self.client = client
-        self._parsed: dict[Name, Schema] = {}
-        self._refused: dict[Name, tuple[float, SchemaRegistryError]] = {}
+        self._parsed: dict[_Place, Schema] = {}
+        self._refused: dict[_Place, tuple[float, SchemaRegistryError]] = {}
         self._lock = threading.Lock()
 
     def known(self, name: Name, subject: str | None) -> Schema | None:
         """A schema that is here; never waits. Raises SchemaRegistryError for one that the registry does not have."""
-        found = self._parsed.get(name)
+        place = _place(name, subject)
+        found = self._parsed.get(place)
         if found is not None:
             return found
-        if name in self._refused:
-            raise self._refused[name][1]
+        if place in self._refused:
+            raise self._refused[place][1]
         registered = self.client.known(name, subject) if isinstance(name, int) else None
         if registered is None or registered.text.references:
             return None
-        return self._parse(name, registered)
+        return self._parse(place, registered)
 
-    def is_refused(self, name: Name) -> bool:
+    def is_refused(self, name: Name, subject: str | None) -> bool:
         """It was asked for a moment ago, and is not there."""
-        refused = self._refused.get(name)
+        refused = self._refused.get(_place(name, subject))
         return refused is not None and time.monotonic() - refused[0] < _ASK_AGAIN_SECONDS
 
     def fetch(self, name: Name, subject: str | None) -> Schema | None:
         """Waits. None: the registry does not have it. Raises SchemaRegistryError when it cannot be asked."""
+        place = _place(name, subject)
         try:
             registered = self.client.by_guid(name) if isinstance(name, str) else self.client.by_id(name, subject)
-            found = self._parse(name, registered)
+            found = self._parse(place, registered)
         except SchemaRegistryError as error:
-            if error.is_retriable:
+            if not error.is_final:
                 raise
-            self._refused[name] = (time.monotonic(), error)
+            self._refused[place] = (time.monotonic(), error)
             return None
-        self._refused.pop(name, None)
+        self._refused.pop(place, None)
         return found
 
     def note(self, registered: RegisteredSchema, schema: Schema) -> None:
         """A schema of our own that was registered: it need not be asked for."""
-        self._parsed.setdefault(registered.id, schema)
+        self._parsed.setdefault(_place(registered.id, registered.subject), schema)
         if registered.guid is not None:
             self._parsed.setdefault(registered.guid, schema)
 
     def parsed(self, registered: RegisteredSchema) -> Schema:
         """Waits, for the schemas that it refers to."""
-        return self._parsed.get(registered.id) or self._parse(registered.id, registered)
+        place = _place(registered.id, registered.subject)
+        return self._parsed.get(place) or self._parse(place, registered)
 
-    def _parse(self, name: Name, registered: RegisteredSchema) -> Schema:
-        text = registered.text
+    def _parse(self, place: _Place, registered: RegisteredSchema) -> Schema:
+        text, name = registered.text, place[1] if isinstance(place, tuple) else place
         if text.schema_type != "AVRO":
             raise SchemaRegistryError(f"schema {name} is {text.schema_type}, not Avro", status=422, error_code=42201)
         try:
@@ -80,7 +85,7 @@ class Catalog:
                 f"schema {name} of the registry is no Avro schema: {error}", status=422, error_code=42201
             ) from error
         with self._lock:  # one object for all: what is compiled for it is found again
-            return self._parsed.setdefault(name, schema)
+            return self._parsed.setdefault(place, schema)
 
     def _references(self, text: SchemaText) -> list[str]:
         """The texts of what it refers to, each behind what it needs itself."""
@@ -112,6 +117,14 @@ class Catalog:
 
     def text_of(self, schema: Schema) -> SchemaText:
         return SchemaText(to_text(schema))
+
+
+def _place(name: Name, subject: str | None) -> _Place:
+    """Ids are counted in each context, which ``:.context:subject`` begins with; a GUID is of the text alone."""
+    if isinstance(name, str) or subject is None or not subject.startswith(":.") or subject.count(":") < 2:
+        return name
+    context = subject.split(":", 2)[1]
+    return name if context == "." else (context, name)
 
 
 _PLAIN: tuple[Any, ...] = (Any, object, dict, list, dict[str, Any])

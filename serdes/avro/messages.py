@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,6 +35,8 @@ class MessageReader:
         self._decoders: dict[bytes, Decoder] = {}
         self._reads: dict[bytes, _Read] = {}
         """By the first five bytes: an id with what is before it."""
+        self._unfit: dict[bytes, AvroDataError] = {}
+        """Schemas whose values the annotation cannot hold."""
 
     def decode(self, data: bytes) -> Any:
         """Raises SchemaNeeded, and AvroDataError naming the schema and the field."""
@@ -60,6 +63,8 @@ class MessageReader:
         return AvroDataError(f"schema {kind} {name}{subject}: {error}")
 
     def _bound(self, prefix: bytes, name: Name) -> Decoder:
+        if prefix in self._unfit:
+            raise AvroDataError(str(self._unfit[prefix]))
         try:
             writer = self._catalog.known(name, self._subject)
         except SchemaRegistryError as error:
@@ -73,18 +78,34 @@ class MessageReader:
 
     def _fetch(self, prefix: bytes, name: Name) -> None:
         writer = self._catalog.fetch(name, self._subject)
-        if writer is not None and prefix not in self._decoders:
+        if writer is None or prefix in self._decoders:
+            return
+        with suppress(AvroDataError):  # decoding tells of it, for each of its records
             self._compiled(prefix, name, writer)
 
     def _compiled(self, prefix: bytes, name: Name, writer: Schema) -> Decoder:
         try:
             decoder = Decoder(writer, self._schema or writer, self._annotation)
         except TypeError as error:
-            raise self._explained(name, error) from error
+            self._unfit[prefix] = self._explained(name, error)
+            raise self._unfit[prefix] from error
         self._decoders[prefix] = decoder
         if len(prefix) == ID_SIZE:
             self._reads[prefix] = decoder.decode
         return decoder
+
+    def read(self, data: bytes) -> Any:
+        """`decode`, which waits for the registry: also for one that did not know the schema a while ago."""
+        try:
+            return self.decode(data)
+        except SchemaNeeded as needed:
+            needed.fetch()
+        except AvroDataError:
+            needed = self.needed([data])
+            if needed is None:
+                raise
+            needed.fetch()
+        return self.decode(data)
 
     def needed(self, values: Iterable[bytes | None]) -> SchemaNeeded | None:
         """The first schema that is to be fetched before all of these can be decoded."""
@@ -95,10 +116,15 @@ class MessageReader:
             if not value or value[:ID_SIZE] not in new:
                 continue
             prefix = value[:GUID_SIZE] if value[0] == 1 else value[:ID_SIZE]
-            if prefix in self._decoders or len(prefix) != (GUID_SIZE if value[0] == 1 else ID_SIZE) or value[0] > 1:
+            if (
+                prefix in self._decoders
+                or prefix in self._unfit
+                or len(prefix) != (GUID_SIZE if value[0] == 1 else ID_SIZE)
+                or value[0] > 1
+            ):
                 continue  # known, or no message of ours: decoding says so
             name = schema_named(value)
-            if not self._catalog.is_refused(name):
+            if not self._catalog.is_refused(name, self._subject):
                 return self._needing(prefix, name)
         return None
 
@@ -109,7 +135,7 @@ class MessageReader:
         try:
             latest = self._catalog.client.latest(subject)
         except SchemaRegistryError as error:
-            if error.status == 404:  # nothing was written yet
+            if error.is_missing:  # nothing was written yet
                 return
             raise
         writer = self._catalog.parsed(latest)

@@ -182,12 +182,15 @@ class Avro:
         return data[at:], (*headers, (self.header, data[:at]))
 
     def deserialize(
-        self, topic: str, data: bytes | None, headers: Iterable[tuple[str, bytes | None]] | None = None
+        self,
+        topic: str,
+        data: bytes | bytearray | memoryview | None,
+        headers: Iterable[tuple[str, bytes | None]] | None = None,
     ) -> Any:
         """What a message says. ``headers``: those of its record, which may name the schema instead of the message."""
         if headers:
-            data = None if data is None else with_prefix(data, headers, self.header)
-        return None if data is None else _waiting(self._reader(topic).decode, data)
+            data = None if data is None else with_prefix(bytes(data), headers, self.header)
+        return None if data is None else self._reader(topic).read(bytes(data))
 
     def close(self) -> None:
         """Close the registry's client."""

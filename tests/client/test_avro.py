@@ -315,6 +315,55 @@ async def test_a_handler_waits_for_a_schema_and_skips_nothing(caplog: pytest.Log
     ]
 
 
+TROUBLES = [
+    SchemaRegistryError("Unauthorized", status=401, error_code=401),
+    SchemaRegistryError("a proxy's: there is no such page", status=404, error_code=404),
+    ConnectionError("of a client that somebody wrote"),
+]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=["password", "proxy", "another error"])
+async def test_trouble_of_any_kind_makes_no_record_wrong(trouble: Any) -> None:
+    """A password that has changed, an address that leads to a proxy: with on_error="skip" each record would be lost."""
+    registry = FakeRegistry()
+    one = registry.add(to_text(schema_of(Flight)))
+    data = b"\0" + one.to_bytes(4, "big") + b"\x02a\0"
+    bus = EventBus("memory://", serde=Avro(registry))
+    seen: list[Any] = []
+
+    @bus.consumer("flights", on_error="skip")
+    async def handle(flight: Flight) -> None:
+        seen.append(flight)
+
+    bus.topic("flights")
+    async with bus:
+        registry.refuses, registry.calls = trouble, []
+        await bus.send("flights", data)
+        async with bus.new_consumer("flights", group="g", value=Flight, start="earliest") as consumer:
+            with pytest.raises(SchemaUnavailable, match=str(trouble)):
+                await anext(consumer)
+            while len(registry.calls) < 3:
+                await anyio.lowlevel.checkpoint()
+            assert not seen
+            registry.refuses = None
+            assert (await anext(consumer)).value == Flight("a")
+        await bus.drain()
+    assert seen == [Flight("a")]
+
+
+async def test_an_address_without_a_registry_is_said_at_the_start() -> None:
+    registry = FakeRegistry()
+    registry.refuses = SchemaRegistryError("Not Found", status=404, error_code=404)
+    bus = EventBus("memory://", serde=Avro(registry))
+
+    @bus.consumer("flights")
+    async def handle(flight: Flight) -> None: ...
+
+    bus.topic("flights")
+    with pytest.raises(ConfigError, match=r"'handle' reads Flight from topic 'flights': .*Not Found"):
+        await bus.start()
+
+
 async def test_a_bus_closes_while_a_handler_waits_for_a_schema() -> None:
     registry = FakeRegistry()
     registry.down = True

@@ -21,7 +21,7 @@ _LONGEST_PAUSE_SECONDS = 5.0
 
 
 class SchemaWait:
-    """Of one handler. A registry that cannot be reached is asked again; nothing is skipped meanwhile."""
+    """Of one handler. A registry that cannot be reached, or does not know us, is asked again; nothing is skipped."""
 
     def __init__(self, handler: Handler[..., object], serde: SchemaSerde, calls: Calls, timers: Timers) -> None:
         self._handler = handler
@@ -40,24 +40,22 @@ class SchemaWait:
         while (needed := self._serde.needed(chunk.topic, values)) is not None and str(needed) not in given_up:
             try:
                 await _fetch(needed)
-            except SchemaRegistryError as error:
-                if error.is_retriable:
+            except Exception as error:  # a client of the user's may raise anything
+                if isinstance(error, SchemaRegistryError) and error.is_final:
+                    given_up.add(str(needed))  # decoding tells what is wrong with it, record by record
+                else:
                     self._say(lane, needed, error)
                     lane.wake = anyio.Event()
                     with self._timers.move_on_after(pause):
                         await lane.wake.wait()
                     pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                else:
-                    given_up.add(str(needed))  # decoding tells what is wrong with it, record by record
-            except Exception:  # what a client of the user's raises: the same
-                given_up.add(str(needed))
             else:
                 self._unreachable = False
             if lane.closing or lane.error is not None or not lane.chunks or lane.chunks[0] is not chunk:
                 return False
         return True
 
-    def _say(self, lane: Lane, needed: SchemaNeeded, error: SchemaRegistryError) -> None:
+    def _say(self, lane: Lane, needed: SchemaNeeded, error: Exception) -> None:
         if not self._unreachable:  # once for each outage
             logger.warning(
                 "handler %r: %s waits for a schema, and the registry is asked again: %s: %s",

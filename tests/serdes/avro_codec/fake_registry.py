@@ -15,7 +15,7 @@ class FakeRegistry:
         self.subjects: dict[str, list[int]] = {}
         self.calls: list[str] = []
         self.down = False
-        self.refuses: SchemaRegistryError | None = None
+        self.refuses: Exception | None = None
         self.is_closed = False
         self._fetched: set[int] = set()
         self._next = first_id

@@ -158,6 +158,67 @@ def test_an_unknown_id_is_not_asked_for_again_at_once(registry: FakeRegistry) ->
     assert registry.calls == ["by_id 99"]
 
 
+def test_an_unknown_id_is_asked_for_again_later(registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    avro = Avro(registry, Flight)
+    with pytest.raises(AvroDataError):
+        avro.deserialize("flights", b"\0\0\0\0\1\x02x\0")
+    registry.add(to_text(schema_of(Flight)))
+    with pytest.raises(AvroDataError):
+        avro.deserialize("flights", b"\0\0\0\0\1\x02x\0")
+    monkeypatch.setattr("serdes.avro.catalog._ASK_AGAIN_SECONDS", 0)
+    assert avro.deserialize("flights", b"\0\0\0\0\1\x02x\0") == Flight("x", 0)
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+@pytest.mark.parametrize("headers", [(), [("a", b"1")]])
+def test_other_kinds_of_bytes(registry: FakeRegistry, kind: Any, headers: Any) -> None:
+    avro = Avro(registry, Flight)
+    data = avro.serialize("flights", FLIGHT)
+    assert avro.deserialize("flights", kind(data), headers) == FLIGHT
+
+
+def test_ids_count_in_each_context(registry: FakeRegistry) -> None:
+    """The same id is of one schema in ``:.a:`` and of another in ``:.b:``."""
+    texts = {":.a:": to_text(schema_of(Flight)), ":.b:": to_text(schema_of(Baggage)), ":.:": '"string"'}
+
+    class InContexts(FakeRegistry):
+        def known(self, schema_id: int, subject: str | None = None) -> RegisteredSchema | None:
+            return None
+
+        def by_id(self, schema_id: int, subject: str | None = None) -> RegisteredSchema:
+            assert subject is not None
+            return RegisteredSchema(schema_id, None, SchemaText(texts[subject[: subject.index(":", 1) + 1]]), subject)
+
+        def latest(self, subject: str) -> RegisteredSchema:
+            return self.by_id(1, subject)
+
+    avro = Avro(InContexts(), subject=lambda topic, is_key, record: f":.{topic}:subject")
+    assert avro.deserialize("a", b"\0\0\0\0\1\x02x\0") == {"number": "x", "seats": 0}
+    assert avro.deserialize("b", b"\0\0\0\0\1\x02") == {"tag": 1}
+    assert avro.deserialize("", b"\0\0\0\0\1\x02x") == "x"
+    typed = Avro(InContexts(), Baggage, subject=lambda topic, is_key, record: f":.{topic}:subject", use_latest=True)
+    assert typed.serialize("b", Baggage(1)) == b"\0\0\0\0\1\x02"
+    with pytest.raises(TypeError, match="Baggage has no such field"):
+        typed.serialize("a", Baggage(1))
+
+
+def test_what_cannot_be_held_does_not_hide_what_can(registry: FakeRegistry) -> None:
+    """A schema that does not fit the annotation is needed no more: the next one is asked for."""
+    registry.add('"string"')
+    registry.add(to_text(schema_of(Flight)))
+    avro = Avro(registry, dict)
+    values = [b"\0\0\0\0\1\x02x", b"\0\0\0\0\2\x02x\0"]
+    while (needed := avro.needed("t", values)) is not None:
+        needed.fetch()
+    assert registry.calls == ["by_id 1", "by_id 2"]
+    for _ in range(2):
+        with pytest.raises(
+            AvroDataError, match=r"schema id 1 \(subject t-value\): Avro's string cannot be read as dict"
+        ):
+            avro.decoder("t")(values[0])
+    assert avro.decoder("t")(values[1]) == {"number": "x", "seats": 0}
+
+
 def test_decoding_never_asks_by_itself(registry: FakeRegistry) -> None:
     registry.add(to_text(schema_of(Flight)))
     avro = Avro(registry, Flight)
