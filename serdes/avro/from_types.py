@@ -167,22 +167,29 @@ class _Builder:
         inside = kind.__name__
         record["fields"] = [
             self._field(
-                one, defaults.get(one.name, MISSING), docs.get(one.name), record["name"], f"{inside}.{one.name}"
+                one,
+                defaults.get(one.name, MISSING),
+                docs.get(one.name),
+                record["name"],
+                f"{inside}.{one.name}",
+                may_lack=shape.how == "dict" and not one.required,
             )
             for one in shape.attributes
         ]
         record.update(mark.props)
         return record
 
-    def _field(self, attribute: Attribute, default: Any, doc: str | None, record: str, where: str) -> Json:
+    def _field(
+        self, attribute: Attribute, default: Any, doc: str | None, record: str, where: str, *, may_lack: bool
+    ) -> Json:
         found = marked(attribute.annotation)
         mark = found.field or AvroField()
         kind = self.describe(attribute.annotation, where, record + _camel(attribute.data_name))
         if mark.branches:
             kind = self._ordered(kind, mark.branches, where)
-        elif found.optional:
-            kind = ["null", *(kind if isinstance(kind, list) else [kind])]
-            default = None
+        elif may_lack:
+            branches = kind if isinstance(kind, list) else [kind]
+            kind, default = ["null", *(one for one in branches if one != "null")], None
         value = mark.default
         if value is MISSING:
             kind, value = self._default(kind, default, bool(mark.branches), where)

@@ -26,8 +26,6 @@ class Marked(msgspec.Struct):
     """Outermost last."""
     field: AvroField | None = None
     description: str | None = None
-    optional: bool = False
-    """A TypedDict's NotRequired."""
 
 
 def marked(annotation: Any) -> Marked:
@@ -40,7 +38,6 @@ def marked(annotation: Any) -> Marked:
             _read_marks(found, bare.__metadata__)
             found.bare = bare.__origin__
         elif origin in (typing.Required, typing.NotRequired, typing.Final):
-            found.optional = found.optional or origin is typing.NotRequired
             found.bare = typing.get_args(bare)[0]
         elif not isinstance(bare, type) and hasattr(bare, "__supertype__"):
             found.bare = bare.__supertype__

@@ -45,11 +45,12 @@ def _rating(schema: Schema, shape: Shape) -> int:
     if isinstance(shape, Scalar):
         return _scalar_rating(schema, shape.kind)
     if isinstance(shape, Members):
-        return 8 * (
-            isinstance(schema, Enum) or any(isinstance(one.value, BASES.get(schema.type, ())) for one in shape.kind)
-        )
+        # Less than what holds every value of it: of ``Color | str`` texts are the second.
+        holds = any(isinstance(one.value, BASES.get(schema.type, ())) for one in shape.kind)
+        return 8 * isinstance(schema, Enum) or 5 * holds
     if isinstance(shape, Constants):
-        return 7 * any(isinstance(one, BASES.get(schema.type, ())) for one in shape.values)
+        holds = any(isinstance(one, BASES.get(schema.type, ())) for one in shape.values)
+        return 7 * (holds and isinstance(schema, Enum)) or 5 * holds
     if isinstance(shape, Items):
         return 8 * (schema.type == "array")
     if isinstance(shape, Entries):

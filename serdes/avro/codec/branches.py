@@ -98,6 +98,8 @@ def _record_fit(branch: Record) -> Fits:
 def _scalar_fit(branch: Schema) -> Fits:
     conversion, base = conversion_of(branch), BASES[branch.type]
     most = 1 << (31 if branch.type == "int" else 63)
+    less = 0 if conversion is None else 2
+    """A number is rather a long than a time of day, where both are branches."""
 
     def fit(value: Any) -> int:
         if conversion is not None and isinstance(value, conversion.kind):
@@ -107,10 +109,10 @@ def _scalar_fit(branch: Schema) -> Fits:
         if isinstance(value, bool):
             return 8 * (base is bool)
         if isinstance(value, int):
-            return 7 * (base is int and -most <= value < most) or 3 * (base is float)
+            return (7 - less) * (base is int and -most <= value < most) or 3 * (base is float)
         if isinstance(branch, Fixed):
-            return 7 * (isinstance(value, (bytes, bytearray)) and len(value) == branch.size)
-        return 6 * isinstance(value, (bytes, bytearray, memoryview) if base is bytes else base)
+            return (7 - less) * (isinstance(value, (bytes, bytearray)) and len(value) == branch.size)
+        return (6 - less) * isinstance(value, (bytes, bytearray, memoryview) if base is bytes else base)
 
     return fit
 

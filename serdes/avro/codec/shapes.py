@@ -218,7 +218,17 @@ def _hints(kind: type[Any], annotation: Any) -> dict[str, Any]:
         return hints
     parameters: tuple[Any, ...] = getattr(kind, "__parameters__", ())
     meant: dict[Any, Any] = dict(zip(parameters, arguments, strict=False))
-    return {name: meant.get(hint, hint) if isinstance(hint, typing.TypeVar) else hint for name, hint in hints.items()}
+    return {name: _filled(hint, meant) for name, hint in hints.items()}
+
+
+def _filled(hint: Any, meant: typing.Mapping[Any, Any]) -> Any:
+    """A hint with type variables, of which it is known what they mean; ``list[T]`` has one, too."""
+    if isinstance(hint, typing.TypeVar):
+        return meant.get(hint, hint)
+    if isinstance(hint, type):
+        return cast("Any", hint)
+    inside: tuple[Any, ...] = getattr(hint, "__parameters__", ())
+    return hint[tuple(meant.get(one, one) for one in inside)] if inside else hint
 
 
 def _struct_attributes(kind: type[Any], annotation: Any) -> tuple[Attribute, ...]:
@@ -244,12 +254,17 @@ def _call_attributes(
     )
 
 
+def _alias(alias: Any) -> str | None:
+    """What a pydantic field is given by; of several choices the first."""
+    return next((one for one in getattr(alias, "choices", (alias,)) if isinstance(one, str)), None)
+
+
 def _pydantic_attributes(kind: Any) -> tuple[Attribute, ...]:
     hints = typing.get_type_hints(kind, include_extras=True)
     return tuple(
         Attribute(
             name,
-            alias if isinstance(alias := field.validation_alias or field.alias, str) else name,
+            _alias(field.validation_alias or field.alias) or name,
             hints.get(name, field.annotation),
             field.is_required(),
         )

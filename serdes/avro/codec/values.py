@@ -40,7 +40,7 @@ def symbol_names(kind: type[enum.Enum], schema: Enum) -> dict[str, enum.Enum]:
     by_value = {str(one.value): one for one in kind if isinstance(one.value, str)}
     by_name = {one.name: one for one in kind}
     as_value, as_name = (sum(one in known for one in schema.symbols) for known in (by_value, by_name))
-    return by_value if as_value > as_name else by_name
+    return by_value if as_value >= as_name else by_name
 
 
 def member_of(kind: type[enum.Enum], schema: Enum) -> Callable[[str], Any]:

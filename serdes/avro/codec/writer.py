@@ -29,7 +29,7 @@ from serdes.avro.codec.shapes import (
     shape_of,
 )
 from serdes.avro.codec.source import Source
-from serdes.avro.codec.values import as_bytes, as_fixed, kept_apart, symbol_bytes
+from serdes.avro.codec.values import as_bytes, as_fixed, constants, kept_apart, symbol_bytes
 from serdes.avro.codec.varint import DOUBLE, FLOAT, SMALL, int_bytes, long_bytes, small
 from serdes.avro.schema import Array, Enum, Field, Fixed, Map, Record, Schema, Union
 
@@ -167,7 +167,7 @@ class _Writer:
         if isinstance(shape, Members):
             return f"{name}.value"
         if isinstance(shape, Constants):
-            return name
+            return f"{self.source.bind(constants(shape.values), 'to_constant')}({name})"
         if not isinstance(shape, Scalar):
             raise self._misfit(schema, annotation)
         kind, base = shape.kind, BASES[schema.type]

@@ -8,7 +8,7 @@ import json
 from collections import deque
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, TypedDict
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Required, TypedDict, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -95,6 +95,34 @@ class Pets(msgspec.Struct):
     all: list[Cat | Dog | str | int]
 
 
+class Paint(msgspec.Struct):
+    color: Color | str
+    coats: Literal[1, 2] = 1
+
+
+class Crossed(enum.Enum):
+    A = "B"
+    B = "A"
+
+
+class Loose(TypedDict, total=False):
+    id: Required[int]
+    note: str
+    size: NotRequired[int | None]
+
+
+class Chosen(pydantic.BaseModel):
+    name: str = pydantic.Field(validation_alias=pydantic.AliasChoices("theName", "name"))
+
+
+T = TypeVar("T")
+
+
+class Page(msgspec.Struct, Generic[T]):
+    items: list[T]
+    first: T | None = None
+
+
 UserId = NewType("UserId", int)
 
 
@@ -148,6 +176,12 @@ VALUES = Values(
         (Cat | Dog, Dog("Rex")),
         (list[Cat], [Cat(1), Cat(2)]),
         (dict[str, int], {"a": 1}),
+        (Paint, Paint(Color.RED)),
+        (Paint, Paint("red", 2)),
+        (Loose, {"id": 1}),
+        (Loose, {"id": 1, "note": "n", "size": 2}),
+        (Chosen, Chosen(theName="n")),
+        (Page[datetime], Page([VALUES.at], VALUES.at)),
         (str, "text"),
         (Color, Color.GREEN),
     ],
@@ -156,6 +190,14 @@ def test_values_come_back_as_they_were(annotation: Any, value: Any) -> None:
     schema = schema_of(annotation)
     data = Encoder(schema, annotation).encode(value, b"")
     assert Decoder(schema, schema, annotation).decode(data, 0) == value
+
+
+def test_members_whose_names_are_values_of_others() -> None:
+    """What is written is what the schema calls the value, for readers who know nothing of Python."""
+    schema = schema_of(Crossed)
+    data = Encoder(schema, Crossed).encode(Crossed.A, b"")
+    assert Decoder(schema, schema, Any).decode(data, 0) == "B"
+    assert Decoder(schema, schema, Crossed).decode(data, 0) is Crossed.A
 
 
 def test_plain_data_of_a_types_schema() -> None:
@@ -185,6 +227,7 @@ def test_an_instance_of_another_class_is_refused() -> None:
         (Plane, Plane(1, ready="yes"), "ready", "'yes' is str, not bool"),
         (Row, {"leg": LEG}, "id", "'id' is missing"),
         (Pets, Pets(Cat(1), [Plane(1)]), "all[0]", "fits no branch of the union"),
+        (Paint, Paint("red", 3), "coats", "3 is none of 1, 2"),
         (Tree, Tree(1, [Tree(1, [Tree(1 << 63)])]), "children[0].children[0].value", "does not fit an Avro long"),
         (Values, msgspec.structs.replace(VALUES, price=Decimal("1.234")), "price", "more digits behind the point"),
         (Values, msgspec.structs.replace(VALUES, price=Decimal("NaN")), "price", "no number"),
@@ -304,3 +347,10 @@ def test_a_named_branch_of_a_union_of_plain_data() -> None:
     assert encoder.encode(("Two", {}), b"") == b"\2\0"
     with pytest.raises(AvroDataError, match="fits no branch of the union"):
         encoder.encode(7, b"")
+
+
+def test_a_bare_number_is_no_time_of_day_where_a_number_may_be_one() -> None:
+    schema = parse('[{"type": "int", "logicalType": "time-millis"}, "long"]')
+    encoder = Encoder(schema, Any)
+    assert encoder.encode(-65, b"") == b"\2\x81\1"
+    assert encoder.encode(time(0, 0, 0, 1000), b"") == b"\0\2"
