@@ -426,7 +426,8 @@ def _refusal(status: int, data: bytes, where: str) -> SchemaRegistryError:
         answer = msgspec.json.decode(data, type=dict[str, Any])
         code, said = int(answer.get("error_code", status)), str(answer.get("message", ""))
     except (msgspec.DecodeError, TypeError, ValueError):
-        code, said = status, data[:200].decode("utf-8", "replace")
+        text = " ".join(data[:200].decode("utf-8", "replace").split())
+        code, said = status, f"{text or 'no answer'} - is it a schema registry?"
     return SchemaRegistryError(f"{where}: {said} (status {status}, error code {code})", status=status, error_code=code)
 
 

@@ -120,6 +120,11 @@ def import_named(name: str) -> ModuleType:
                 "run this where the module is, or install it"
             ) from None
         raise ConfigError(f"importing {name!r} failed, {_place(error)}: {error}") from error
+    except SystemExit as error:  # not the end of this program, least of all as a success
+        raise ConfigError(
+            f"importing {name!r} failed, {_place(error)}: it ends the program when it is imported; put what is for "
+            'running it alone under  if __name__ == "__main__":'
+        ) from error
     except Exception as error:
         raise ConfigError(f"importing {name!r} failed, {_place(error)}: {type(error).__name__}: {error}") from error
 

@@ -38,6 +38,8 @@ class HttpServer:
         tls: ssl.SSLContext | None = None,
         insecure: bool = False,
     ) -> None:
+        if not 0 <= port <= 65_535:
+            raise ConfigError(f"port {port} is none: ports end at 65535")
         self.host = host
         self.port = port
         self.gate = Gate(app)

@@ -63,8 +63,12 @@ def read_lock(path: Path) -> Lock:
     except OSError as error:
         raise LockError(f"{path} cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        hint = " (a merge left its marks?)" if b"<<<<<<<" in path.read_bytes() else ""
-        raise LockError(f"{path} is no lock file: {error}{hint}; restore it, or write it anew with --update") from None
+        if b"<<<<<<<" in path.read_bytes():
+            raise LockError(
+                f"{path} has the marks of a merge in it: take the file of the branch that is deployed first, as a "
+                "whole, and let --update add what is new"
+            ) from None
+        raise LockError(f"{path} is no lock file: {error}; restore it from the last commit") from None
     if lock.lock != FORMAT:
         raise LockError(f"{path} is of format {lock.lock}, this program knows {FORMAT}: update eventbus-log")
     for name, subject in lock.subjects.items():

@@ -48,7 +48,7 @@ def _parsed(schema: Any, where: str) -> ParsedSchema:
     try:
         return parse_alone(json.dumps(schema, ensure_ascii=False), is_new=False)
     except InvalidSchema as error:
-        raise LockError(f"{where}: {error}; restore the file, or write it anew with --update") from None
+        raise LockError(f"{where}: {error}; restore the file from the last commit") from None
 
 
 def recorded(known: Mapping[str, Known], declared: Iterable[Declared], level: str = "BACKWARD") -> Lock:

@@ -152,6 +152,7 @@ def test_a_check_brings_the_messages() -> None:
         (401, b"<html>who?</html>", 401, "<html>who?</html>"),
         (302, b"", 302, "status 302"),
         (405, b"[]", 405, "[]"),
+        (404, b"<p>\n  gone</p>\n", 404, "<p> gone</p> - is it a schema registry?"),
     ],
 )
 def test_a_refusal_is_not_asked_again(status: int, body: Any, code: int, said: str) -> None:

@@ -125,6 +125,7 @@ def test_a_registry_to_read(tmp_path: Path) -> None:
         (["schema", "serve", "--port", "0", "--tls-key", "k.pem"], 2, "needs its certificate too"),
         (["schema", "serve", "--port", "0", "--tls-cert", "nowhere.pem"], 1, "PEM files"),
         (["schema", "serve", "--port", "-1"], 2, "--port"),
+        (["serve", "--registry-port", "99999"], 1, "ports end at 65535"),
     ],
 )
 def test_what_is_refused(

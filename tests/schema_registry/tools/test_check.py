@@ -256,3 +256,11 @@ def test_a_type_without_a_schema_says_which(check: Check, write: Callable[..., s
     result = check(write("order_id: complex"), "--update")
     assert result.code == 2 and "complex" in result.err
     assert not Path("schemas.lock.json").exists()
+
+
+@pytest.mark.parametrize("status", ["", "0"])
+def test_a_module_that_ends_the_program_is_not_judged(check: Check, write: Callable[..., str], status: str) -> None:
+    """CI would be green, and nothing checked."""
+    result = check(write(more=f"raise SystemExit({status})\n"), "--update")
+    assert result.code == 2 and not Path("schemas.lock.json").exists()
+    assert "shop_1.py, line 21: it ends the program when it is imported" in result.err

@@ -108,7 +108,7 @@ def test_what_the_file_does_not_say_yet(declared: list[Declared], told: str) -> 
     [
         (None, "there is no .*schemas.lock.json: write it with --update, and commit it"),
         ("", "is no lock file"),
-        ("<<<<<<< ours\n{}", "a merge left its marks"),
+        ("<<<<<<< ours\n{}", "has the marks of a merge in it: take the file of the branch that is deployed first"),
         ('{"lock": 2, "subjects": {}}', "is of format 2, this program knows 1"),
         ('{"subjects": {"a": {"version": []}}}', "unknown field `version`"),
         ('{"subjects": {"a": {"compatibility": "BACKWARDS"}}}', "compatibility 'BACKWARDS' is not one of NONE"),
