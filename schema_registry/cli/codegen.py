@@ -51,7 +51,6 @@ async def _gather(door: Door, text: SchemaText, found: list[str], depth: int) ->
 def source_of(args: argparse.Namespace, text: SchemaText, references: list[str]) -> str:
     """Python source. Raises UsageError for a schema that is none, or is not Avro."""
     from serdes.avro.codegen import generate
-
     from serdes.avro.parse import parse
     from serdes.avro.schema import AvroSchemaError
 
