@@ -315,6 +315,37 @@ async def test_a_handler_waits_for_a_schema_and_skips_nothing(caplog: pytest.Log
     ]
 
 
+async def test_a_registry_that_hangs_holds_up_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither the threads of the program, nor a bus that is closed."""
+    answer = threading.Event()
+
+    class Hanging(FakeRegistry):
+        def by_id(self, schema_id: int, subject: str | None = None) -> Any:
+            self.calls.append("by_id")
+            answer.wait()
+            return super().by_id(schema_id, subject)
+
+    registry = Hanging()
+    bus = EventBus("memory://", serde=Avro(registry))
+
+    @bus.consumer("flights")
+    async def handle(flight: Flight) -> None:
+        raise AssertionError("it was never readable")
+
+    bus.topic("flights", partitions=8)
+    try:
+        async with bus:
+            for partition in range(8):
+                await bus.send("flights", b"\0\0\0\0\1\x02a\0", partition=partition)
+            while registry.calls.count("by_id") < 4:
+                await anyio.lowlevel.checkpoint()
+            assert anyio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
+        assert registry.calls.count("by_id") == 4
+        assert not caplog.records, "nothing had to be given up on"
+    finally:
+        answer.set()
+
+
 TROUBLES = [
     SchemaRegistryError("Unauthorized", status=401, error_code=401),
     SchemaRegistryError("a proxy's: there is no such page", status=404, error_code=404),

@@ -12,12 +12,15 @@ from eventbus.backends.clock import Timers
 from eventbus.client.handling.calls import Calls
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
+from eventbus.types import FetchedRecords
 from serdes import SchemaNeeded, SchemaRegistryError, SchemaSerde
 
 logger = logging.getLogger("eventbus.runner")
 
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
+_THREADS = 4
+"""Of its own: those that wait for a registry that hangs are not taken from the rest of the program."""
 
 
 class SchemaWait:
@@ -28,6 +31,7 @@ class SchemaWait:
         self._serde = serde
         self._calls = calls
         self._timers = timers
+        self._threads = anyio.CapacityLimiter(_THREADS)
         self._unreachable = False
         """It has been said."""
 
@@ -38,22 +42,42 @@ class SchemaWait:
         given_up: set[str] = set()
         pause = _FIRST_PAUSE_SECONDS
         while (needed := self._serde.needed(chunk.topic, values)) is not None and str(needed) not in given_up:
-            try:
-                await _fetch(needed)
-            except Exception as error:  # a client of the user's may raise anything
-                if isinstance(error, SchemaRegistryError) and error.is_final:
-                    given_up.add(str(needed))  # decoding tells what is wrong with it, record by record
-                else:
-                    self._say(lane, needed, error)
-                    lane.wake = anyio.Event()
-                    with self._timers.move_on_after(pause):
-                        await lane.wake.wait()
-                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-            else:
-                self._unreachable = False
-            if lane.closing or lane.error is not None or not lane.chunks or lane.chunks[0] is not chunk:
+            problem = await self._asked(needed, lane, chunk)
+            if not _is_current(lane, chunk):
                 return False
+            if problem is None:
+                self._unreachable = False
+            elif isinstance(problem, SchemaRegistryError) and problem.is_final:
+                given_up.add(str(needed))  # decoding tells what is wrong with it, record by record
+            else:
+                self._say(lane, needed, problem)
+                lane.wake = anyio.Event()
+                with self._timers.move_on_after(pause):
+                    await lane.wake.wait()
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                if not _is_current(lane, chunk):
+                    return False
         return True
+
+    async def _asked(self, needed: SchemaNeeded, lane: Lane, chunk: FetchedRecords) -> Exception | None:
+        """What came in the way, if anything. A lane that has to go, to another member say, waits for no answer."""
+        problem: Exception | None = None
+
+        async def ask() -> None:
+            nonlocal problem
+            try:
+                await anyio.to_thread.run_sync(needed.fetch, abandon_on_cancel=True, limiter=self._threads)
+            except Exception as error:  # a client of the user's may raise anything
+                problem = error
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            while _is_current(lane, chunk):
+                lane.wake = anyio.Event()
+                await lane.wake.wait()
+            tasks.cancel_scope.cancel()
+        return problem
 
     def _say(self, lane: Lane, needed: SchemaNeeded, error: Exception) -> None:
         if not self._unreachable:  # once for each outage
@@ -64,5 +88,6 @@ class SchemaWait:
         self._unreachable = True
 
 
-async def _fetch(needed: SchemaNeeded) -> None:
-    await anyio.to_thread.run_sync(needed.fetch, abandon_on_cancel=True)
+def _is_current(lane: Lane, chunk: FetchedRecords) -> bool:
+    """Is there nothing else to do for the lane than to handle this fetch?"""
+    return not lane.closing and lane.error is None and bool(lane.chunks) and lane.chunks[0] is chunk
