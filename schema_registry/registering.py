@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
-from schema_registry import errors, formats, merging, names, records, reserved, scope, tags
+from schema_registry import errors, merging, names, records, reserved, scope, tags
 from schema_registry.digest import as_text
 from schema_registry.entities import Config, Schema, SchemaRequest, TagRequest
 from schema_registry.formats import ParsedSchema, Verdict
@@ -349,14 +349,9 @@ def compatibility(
         existing = existing[-1:]
     if level == "NONE":
         existing = []
-    texts = [(one.version, desk.schemas.parse_content(desk.state, one.subject, one.content)) for one in existing]
-    verdict = formats.check(
-        level,
-        parsed,
-        texts,
-        policy=config.compatibility_policy or "STRICT",
-        validate_fields=config.validate_fields is True,
-    )
+    options = {"policy": config.compatibility_policy or "STRICT", "validate_fields": config.validate_fields is True}
+    verdicts = (desk.schemas.verdict(desk.state, level, parsed, one, **options) for one in reversed(existing))
+    verdict = next((one for one in verdicts if not one.is_compatible), Verdict(True))
     if not problems:
         return verdict
     last = () if verdict.messages else (f"{{validateFields: 'true', compatibility: '{level}'}}",)

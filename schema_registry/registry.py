@@ -11,6 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+import anyio
 import anyio.to_thread
 
 from eventbus.coordinator.shard import Decision
@@ -42,6 +43,10 @@ T = TypeVar("T")
 
 _LONG = 50_000
 """Characters of a schema that is parsed in a worker thread: the event loop would feel it."""
+_LONG_TO_COMPARE = 1_000
+"""The same, of JSON Schema and Protobuf with all it is compared with: a short one may take long, too."""
+_READ_SECONDS = 4.0
+"""For what others have written. A client that asks for what is not here has its answer in time, brokers or not."""
 _LINES = 500
 """Of an import, in a transaction."""
 
@@ -133,9 +138,15 @@ class Registry(Reads):
         What a read does not find may have been written by another process a moment ago: ask once more after this.
         """
         try:
-            return await self._follower.catch_up()
+            with anyio.fail_after(_READ_SECONDS):
+                return await self._follower.catch_up()
         except RegistryError:
             raise
+        except TimeoutError:
+            text = (
+                f"reading topic {self.topic!r} to its end takes more than {_READ_SECONDS:g} s: do its brokers answer?"
+            )
+            raise RegistryError(500, 50002, text) from None
         except EventBusError as error:
             raise errors.store_failed(f"reading topic {self.topic!r} failed", error) from error
 
@@ -174,6 +185,7 @@ class Registry(Reads):
         await self.prepare(subject, request)
         found = registering.already(self._desk(), subject, request, normalize=normalize)
         if found is None:
+            await self.prepare_check(subject, None, request)
             found = await self._submit(
                 "Register schema",
                 lambda desk: registering.register(desk, subject, request, normalize=normalize, force=force),
@@ -182,9 +194,21 @@ class Registry(Reads):
 
     async def prepare(self, subject: str, request: SchemaRequest) -> None:
         """Parse a long schema in a worker thread, so that what asks for it next finds it parsed."""
-        if len(request.schema or "") > _LONG and len(request.schema or "") <= self._max_schema_bytes:
+        if _LONG < len(request.schema or "") <= self._max_schema_bytes:
             with suppress(RegistryError):  # whoever needs it says so
                 await anyio.to_thread.run_sync(self._desk().parse_known, subject, request)
+
+    async def prepare_check(self, subject: str, version: VersionLike | None, request: SchemaRequest) -> None:
+        """Compare in a worker thread what may take long, so that `check` and a registration find it compared."""
+        with suppress(RegistryError):
+            subject = self._meant(subject)
+            existing = self._to_compare(subject, version)
+            longest = _LONG if (request.schema_type or "AVRO") == "AVRO" else _LONG_TO_COMPARE
+            length = len(request.schema or "") + sum(len(one.content.text) for one in existing)
+            if existing and length > longest and len(request.schema or "") <= self._max_schema_bytes:
+                await anyio.to_thread.run_sync(self.explain, subject, request, existing)
+            else:
+                await self.prepare(subject, request)
 
     async def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
         """DELETE /subjects/{subject}"""

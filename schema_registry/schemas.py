@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from threading import Lock
+from typing import Any
 
 import msgspec
 
 from schema_registry import errors, formats, names
 from schema_registry.digest import digest
 from schema_registry.entities import Metadata, RuleSet
-from schema_registry.formats import InvalidSchema, ParsedSchema, UnknownSchemaType
-from schema_registry.state import Content, State
+from schema_registry.formats import InvalidSchema, ParsedSchema, UnknownSchemaType, Verdict
+from schema_registry.state import Content, State, Version
 from serdes.registry import Reference, SchemaText
 
 _REMEMBERED = 1_000
 _REMEMBERED_CHARACTERS = 4_000_000
 _LONGEST_SPELLING = 20_000
+"""Characters; of a longer one its digest is remembered."""
+_VERDICTS = 10_000
+_VERDICT_CHARACTERS = 4_000_000
 
 _Key = tuple[str, str, str, tuple[Reference, ...]]
 
@@ -31,6 +36,9 @@ class Schemas:
         self._spellings: OrderedDict[_Key, _Key] = OrderedDict()
         """Other texts of the same schemas, as clients send them."""
         self._characters = 0
+        self._verdicts: OrderedDict[Hashable, Verdict] = OrderedDict()
+        """Of one schema after one version."""
+        self._verdict_characters = 0
         self._lock = Lock()
 
     def parse(self, state: State, subject: str, text: SchemaText, *, is_new: bool = True) -> ParsedSchema:
@@ -63,7 +71,7 @@ class Schemas:
 
     def _known(self, key: _Key, is_new: bool) -> ParsedSchema | None:
         with self._lock:
-            key = self._spellings.get(key, key)
+            key = self._spellings.get(_spelling(key), key)
             found, is_strict = self._parsed.get(key, (None, False))
             if found is None or (is_new and not is_strict):
                 return None
@@ -74,8 +82,8 @@ class Schemas:
         """By the text that is stored: the next version is compared with it."""
         stored = (key[0], key[1], parsed.canonical, tuple(parsed.references))
         with self._lock:
-            if stored != key and len(key[2]) <= _LONGEST_SPELLING:
-                self._spellings[key] = stored
+            if stored != key:
+                self._spellings[_spelling(key)] = stored
                 while len(self._spellings) > _REMEMBERED:
                     self._spellings.popitem(last=False)
             if stored not in self._parsed:
@@ -85,12 +93,42 @@ class Schemas:
                 oldest, _ = self._parsed.popitem(last=False)
                 self._characters -= len(oldest[2])
 
+    def verdict(self, state: State, level: str, new: ParsedSchema, old: Version, **options: Any) -> Verdict:
+        """May a schema of the subject follow this version? Compared once: a worker thread may have done it before."""
+        context = names.context_of(old.subject)
+        wanted = digest(new.canonical, new.references, None, None)
+        key = (context, level, *options.items(), new.schema_type, wanted, old.version, old.content.guid)
+        with self._lock:
+            found = self._verdicts.get(key)
+        if found is None:
+            parsed = self.parse_content(state, old.subject, old.content)
+            found = formats.check(level, new, [(old.version, parsed)], **options)
+            with self._lock:
+                if key not in self._verdicts:
+                    self._verdicts[key] = found
+                    self._verdict_characters += _length(found)
+                while len(self._verdicts) > _VERDICTS or self._verdict_characters > _VERDICT_CHARACTERS:
+                    self._verdict_characters -= _length(self._verdicts.popitem(last=False)[1])
+        return found
+
     def forget(self) -> None:
         """A version is gone for good: what refers to its place may mean another schema from now on."""
         with self._lock:
             self._parsed.clear()
             self._spellings.clear()
-            self._characters = 0
+            self._verdicts.clear()
+            self._characters = self._verdict_characters = 0
+
+
+def _spelling(key: _Key) -> _Key:
+    text = key[2]
+    if len(text) > _LONGEST_SPELLING:
+        text = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return key[0], key[1], text, key[3]
+
+
+def _length(verdict: Verdict) -> int:
+    return sum(map(len, verdict.messages))
 
 
 def content_of(

@@ -71,8 +71,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     content_type: bytes = b""
     """Empty: one of Confluent's, as the request likes."""
     writes: bool = False
-    parses: bool = False
-    """Parses the schema of its body while its caller waits: subject first, request last among the arguments."""
+    prepared: str = ""
+    """The method of `Registry` that does beforehand, in a worker thread, what takes long; with the same arguments."""
 
 
 def _(name: str, kind: Kind = "flag") -> Query:
@@ -136,7 +136,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     _endpoint(
         "POST /subjects/{subject}", "lookup", "which version is this schema?", "subject", "body",
-        body=SchemaRequest, answers=Schema, query=(_("normalize"), _("format", "text"), _("deleted")), parses=True,
+        body=SchemaRequest, answers=Schema, prepared="prepare",
+        query=(_("normalize"), _("format", "text"), _("deleted")),
     ),
     _endpoint(
         "DELETE /subjects/{subject}", "delete_subject", "take a subject away; its versions", "subject",
@@ -178,11 +179,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _endpoint(
         f"POST {_CHECK}/{{version}}", "check", "may this schema be registered, as for one version?",
         "subject", "version", "body", body=SchemaRequest, answers=CompatibilityAnswer,
-        query=(_("normalize"), _("verbose")), parses=True,
+        query=(_("normalize"), _("verbose")), prepared="prepare_check",
     ),
     _endpoint(
         f"POST {_CHECK}", "check", "may this schema be registered?", "subject", None, "body",
-        body=SchemaRequest, answers=CompatibilityAnswer, query=(_("normalize"), _("verbose")), parses=True,
+        body=SchemaRequest, answers=CompatibilityAnswer, query=(_("normalize"), _("verbose")), prepared="prepare_check",
     ),
     # config and mode
     _endpoint("GET /config", "config", "the configuration of all subjects", answers=Config),

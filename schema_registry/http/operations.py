@@ -40,8 +40,8 @@ class Operation:
         """Status and body. Raises RegistryError, HttpError."""
         positional, named = self._arguments(parts, query, body, lenient)
         operation = self._own or getattr(registry, self.endpoint.does)
-        if self.endpoint.parses:
-            await registry.prepare(positional[0], positional[-1])  # a long text is parsed in a worker thread
+        if self.endpoint.prepared:
+            await getattr(registry, self.endpoint.prepared)(*positional)
         try:
             result = await _result(operation, positional, named)
         except RegistryError as error:

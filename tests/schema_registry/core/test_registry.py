@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import logging
-from collections.abc import AsyncGenerator
+import threading
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -17,8 +18,10 @@ import pytest
 
 from eventbus import EventBus, TopicPartition
 from eventbus.errors import ConfigError
-from schema_registry import IncompatibleSchema, Registry, RegistryError, RegistryRefused, SchemaRequest
+from schema_registry import IncompatibleSchema, Registry, RegistryError, RegistryRefused, SchemaRequest, formats
+from schema_registry import registry as registry_module
 from schema_registry.entities import ConfigUpdate
+from schema_registry.follower import Follower
 from serdes.registry import SchemaClient, SchemaText
 from tests.schema_registry.core.lab import INT, LONG, STRING, record, refused
 
@@ -324,6 +327,67 @@ async def test_foreign_records_are_read_before_anything_is_written() -> None:
         await bus.send("_schemas", value, key=key, partition=0)
         assert (await registry.register("c", request(STRING))).id == 3
         assert (await registry.register("d", request(LONG))).id == 2
+
+
+# what takes long -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schema_type", ["AVRO", "JSON", "PROTOBUF"])
+async def test_long_schemas_are_parsed_once_and_compared_beside_the_event_loop(
+    schema_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pretty text is not the one that is stored: it was parsed four times, and all but once on the loop."""
+    on_loop: list[str] = []
+    parsed: list[str] = []
+
+    def watched(name: str, done: list[str], what: Callable[..., Any]) -> Callable[..., Any]:
+        def watch(*args: Any, **options: Any) -> Any:
+            done.append(name)
+            if threading.get_ident() == loop:
+                on_loop.append(name)
+            return what(*args, **options)
+
+        return watch
+
+    def text(number: int) -> str:
+        many = range(2_000)
+        if schema_type == "AVRO":
+            return json.dumps(json.loads(record("R", *(f"f{one}" for one in many), doc=str(number))), indent=2)
+        if schema_type == "JSON":
+            return json.dumps({"title": str(number), "properties": {f"f{one}": {"type": "string"} for one in many}})
+        fields = "".join(f"  int32  field_number_{one} = {one + 1};" for one in many)
+        return f"syntax = 'proto3'; message R{number} {{{fields}}}"
+
+    loop = threading.get_ident()
+    monkeypatch.setattr(formats, "parse", watched("parse", parsed, formats.parse))
+    monkeypatch.setattr(formats, "check", watched("check", [], formats.check))
+    async with open_registry("memory://") as registry:
+        level = "NONE" if schema_type == "PROTOBUF" else "FULL_TRANSITIVE"
+        await registry.update_config("s", ConfigUpdate(compatibility=level))
+        for number in range(3):
+            await registry.register("s", SchemaRequest(schema=text(number), schema_type=schema_type))
+        await registry.update_config("s", ConfigUpdate(compatibility="FULL_TRANSITIVE"))
+        wanted = SchemaRequest(schema=text(0), schema_type=schema_type)
+        await registry.prepare_check("s", None, wanted)
+        answer = registry.check("s", None, wanted, verbose=True)
+        assert answer.is_compatible == (schema_type != "PROTOBUF"), answer
+    assert len(parsed) == 3 and on_loop == []
+
+
+async def test_a_log_that_does_not_answer_is_named_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asked for an unknown id waited until the broker was back, and those behind him as long again."""
+
+    async def frozen(follower: Follower) -> None:
+        await anyio.sleep_forever()
+
+    async with open_registry("memory://") as registry:
+        monkeypatch.setattr(registry_module, "_READ_SECONDS", 0)
+        monkeypatch.setattr(Follower, "_end", frozen)
+        for _ in range(2):
+            with refused(500, 50002, "do its brokers answer?"):
+                await registry.catch_up()
+        monkeypatch.undo()
+        assert not await registry.catch_up()
 
 
 # backup --------------------------------------------------------------------------------------------------------------
