@@ -26,6 +26,8 @@ MAX_ANSWER = 64 << 20
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 1.0
+_SHORTEST_TRY_S = 0.1
+"""With less time left a try would end in a timeout, and that would hide why the others failed."""
 _CACHED = 10_000
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
@@ -193,7 +195,7 @@ class RegistryClient:
                     raise _unavailable(failure, tries, self._timeout_s)
             else:
                 pause = random.uniform(0, wait)  # full jitter: clients that failed together do not return together
-                if time.monotonic() + pause >= deadline:
+                if time.monotonic() + pause + _SHORTEST_TRY_S >= deadline:
                     raise _unavailable(failure, tries, self._timeout_s)
                 time.sleep(pause)
                 wait = min(2 * wait, _LONGEST_WAIT_S)
