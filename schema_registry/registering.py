@@ -350,8 +350,7 @@ def compatibility(
     if level == "NONE":
         existing = []
     options = {"policy": config.compatibility_policy or "STRICT", "validate_fields": config.validate_fields is True}
-    verdicts = (desk.schemas.verdict(desk.state, level, parsed, one, **options) for one in reversed(existing))
-    verdict = next((one for one in verdicts if not one.is_compatible), Verdict(True))
+    verdict = desk.schemas.verdict(desk.state, level, parsed, existing, **options)
     if not problems:
         return verdict
     last = () if verdict.messages else (f"{{validateFields: 'true', compatibility: '{level}'}}",)

@@ -93,22 +93,34 @@ class Schemas:
                 oldest, _ = self._parsed.popitem(last=False)
                 self._characters -= len(oldest[2])
 
-    def verdict(self, state: State, level: str, new: ParsedSchema, old: Version, **options: Any) -> Verdict:
-        """May a schema of the subject follow this version? Compared once: a worker thread may have done it before."""
-        context = names.context_of(old.subject)
-        wanted = digest(new.canonical, new.references, None, None)
-        key = (context, level, *options.items(), new.schema_type, wanted, old.version, old.content.guid)
+    def verdict(
+        self, state: State, level: str, new: ParsedSchema, existing: Sequence[Version], **options: Any
+    ) -> Verdict:
+        """May a schema follow these versions of its subject (oldest first)? The newest that refuses says why."""
+        made_of = digest(new.canonical, new.references, None, None)
+        for old in reversed(existing):
+            key = (names.context_of(old.subject), level, *options.items(), new.schema_type, made_of, old.version)
+            found = self._verdict(state, (*key, old.content.guid), level, new, old, options)
+            if not found.is_compatible:
+                return found
+        return Verdict(True)
+
+    def _verdict(
+        self, state: State, key: Hashable, level: str, new: ParsedSchema, old: Version, options: dict[str, Any]
+    ) -> Verdict:
+        """Each pair is compared once: by a worker thread, so that a decision finds it done."""
         with self._lock:
             found = self._verdicts.get(key)
-        if found is None:
-            parsed = self.parse_content(state, old.subject, old.content)
-            found = formats.check(level, new, [(old.version, parsed)], **options)
-            with self._lock:
-                if key not in self._verdicts:
-                    self._verdicts[key] = found
-                    self._verdict_characters += _length(found)
-                while len(self._verdicts) > _VERDICTS or self._verdict_characters > _VERDICT_CHARACTERS:
-                    self._verdict_characters -= _length(self._verdicts.popitem(last=False)[1])
+        if found is not None:
+            return found
+        parsed = self.parse_content(state, old.subject, old.content)
+        found = formats.check(level, new, [(old.version, parsed)], **options)
+        with self._lock:
+            if key not in self._verdicts:
+                self._verdicts[key] = found
+                self._verdict_characters += _length(found)
+            while len(self._verdicts) > _VERDICTS or self._verdict_characters > _VERDICT_CHARACTERS:
+                self._verdict_characters -= _length(self._verdicts.popitem(last=False)[1])
         return found
 
     def forget(self) -> None:
