@@ -12,6 +12,7 @@ import anyio.from_thread
 import anyio.lowlevel
 import msgspec
 
+from eventbus.errors import ConfigError
 from schema_registry.entities import Metadata, RuleSet, Schema, SchemaRequest
 from schema_registry.errors import RegistryError
 from serdes.registry import Compatibility, RegisteredSchema, SchemaText
@@ -28,6 +29,10 @@ class EmbeddedClient:
 
     def __init__(self, registry: Registry | None = None) -> None:
         self._registry = registry
+        self._is_given = registry is not None
+        self._turned_away = 0
+        """Buses whose start was refused, and that close what they began to start, as they do with every part."""
+        self._moved: list[Callable[[], None]] = []
         self._token: anyio.lowlevel.EventLoopToken | None = None
         self._thread = 0
         """That of the event loop: the registry's memory is looked into from there alone."""
@@ -97,9 +102,23 @@ class EmbeddedClient:
         """What is remembered is forgotten; the registry runs on."""
         self._known.clear()
 
+    def when_moved(self, forget: Callable[[], None]) -> None:
+        """Have ``forget`` called with each bus that this starts with: its log may be another, with other ids."""
+        self._moved.append(forget)
+
     async def start(self, bus: EventBus) -> None:
-        """With the bus: all clients of a bus share its registry."""
+        """With the bus: all clients of a bus share its registry. Raises ConfigError while it is another bus's."""
+        if self._is_given:
+            return
+        if self._registry is not None:
+            self._turned_away += 1
+            raise ConfigError(
+                'Avro("log") is of another bus that runs, and ids of one log mean nothing in another: '
+                'make one Avro("log") for each bus'
+            )
         self._belong()
+        for forget in self._moved:
+            forget()
         self._registry = await _open(bus)
 
     def _belong(self) -> None:
@@ -107,6 +126,11 @@ class EmbeddedClient:
         self._thread = get_ident()
 
     async def aclose(self) -> None:
+        if self._is_given:
+            return
+        if self._turned_away:
+            self._turned_away -= 1
+            return
         registry, self._registry = self._registry, None
         self.close()
         if registry is not None:

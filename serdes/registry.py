@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -99,6 +100,15 @@ class SchemaClient(Protocol):
     def is_compatible(self, subject: str, text: SchemaText, version: int | str = "latest") -> Compatibility: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class MovingClient(Protocol):
+    """A client that may come to ask another registry, as one of the bus's own log does when the bus opens another."""
+
+    def when_moved(self, forget: Callable[[], None]) -> None:
+        """Have ``forget`` called then: ids mean something else there."""
+        ...
 
 
 def schema_client(registry: str | SchemaClient) -> SchemaClient:

@@ -31,6 +31,11 @@ class Catalog:
         self._refused: dict[_Place, tuple[float, SchemaRegistryError]] = {}
         self._lock = threading.Lock()
 
+    def forget(self) -> None:
+        """The registry is another one."""
+        self._parsed.clear()
+        self._refused.clear()
+
     def known(self, name: Name, subject: str | None) -> Schema | None:
         """A schema that is here; never waits. Raises SchemaRegistryError for one that the registry does not have."""
         place = _place(name, subject)

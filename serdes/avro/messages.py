@@ -45,6 +45,11 @@ class MessageReader:
         except Exception as error:
             return self._again(data, error)
 
+    def forget(self) -> None:
+        """The registry is another one."""
+        for known in (self._decoders, self._reads, self._unfit):
+            known.clear()
+
     def _again(self, data: bytes, error: Exception) -> Any:
         """By a GUID, by an id that comes for the first time, or what was wrong."""
         name = schema_named(data)
@@ -167,6 +172,10 @@ class MessageWriter:
             subject = f" (subject {self._subject})" if self._subject else ""
             problem = self._encoder.explain(error)
             raise AvroDataError(f"{self._named}{subject}: {problem}") from error
+
+    def forget(self) -> None:
+        """The registry is another one."""
+        self._encoder, self._prefix, self._write = None, b"", self._not_yet
 
     @property
     def _named(self) -> str:

@@ -15,7 +15,7 @@ from serdes.avro.subjects import SubjectStrategy, strategy
 from serdes.base import Decode, Encode, SchemaNeeded
 from serdes.choose import split_optional
 from serdes.framing import header_name, prefix_size, with_prefix
-from serdes.registry import SchemaClient, schema_client
+from serdes.registry import MovingClient, SchemaClient, schema_client
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -42,6 +42,14 @@ class Options:
         self.in_header = id_in == "header"
         self.made: dict[Any, Avro] = {}
         """By annotation, schema and part: what is cached in one is found again."""
+        if isinstance(self.catalog.client, MovingClient):
+            self.catalog.client.when_moved(self.forget)
+
+    def forget(self) -> None:
+        """The registry is another one."""
+        self.catalog.forget()
+        for one in list(self.made.values()):
+            one.forget()
 
 
 class Avro:
@@ -133,6 +141,11 @@ class Avro:
             self._writer(topic).prepare()
         elif not writes:
             self._reader(topic or "").prepare(self.subject(topic))
+
+    def forget(self) -> None:
+        """Forget which schemas have which ids."""
+        for one in (*self._readers.values(), *self._writers.values()):
+            one.forget()
 
     def needed(self, topic: str, values: Iterable[bytes | None]) -> SchemaNeeded | None:
         return self._reader(topic).needed(values)

@@ -11,6 +11,8 @@ import pytest
 
 from eventbus import EventBus
 from eventbus.errors import ConfigError
+from eventbus.testing import in_memory
+from schema_registry import Registry
 from serdes import Avro
 from serdes.avro import AvroType
 from tests.clients.serving import Served
@@ -92,3 +94,49 @@ async def test_a_class_evolves_and_a_break_is_refused_at_the_start(url: str) -> 
         Later("BA1", 180, None),
         Later("BA2", 90, "A1"),
     ]
+
+
+class Baggage(msgspec.Struct):
+    tag: int
+
+
+async def test_each_log_has_its_own_ids() -> None:
+    """One application in two tests, each with a log of its own: the first id is of one schema, then of another."""
+    app = EventBus("memory://", serde=Avro("log"))
+    seen: list[Any] = []
+
+    @app.consumer("flights")
+    async def flight(one: Flight) -> None:
+        seen.append(one)
+
+    @app.consumer("baggage")
+    async def baggage(one: Baggage) -> None:
+        seen.append(one)
+
+    async with in_memory(app) as log:
+        await app.send("flights", Flight("BA1", 1))
+        await log.drain()
+    async with in_memory(app) as log:
+        await app.send("baggage", Baggage(7))
+        await app.send("flights", Flight("BA2", 2))
+        await log.drain()
+        async with app.new_consumer("flights", value=bytes, start="earliest") as consumer:
+            assert (await anext(consumer)).value[:5] == b"\0\0\0\0\2"
+    assert sorted(seen, key=repr) == [Baggage(7), Flight("BA1", 1), Flight("BA2", 2)]
+
+
+async def test_two_buses_at_once_have_a_serde_each() -> None:
+    avro = Avro("log")
+    async with EventBus("memory://one", serde=avro) as first:
+        with pytest.raises(ConfigError, match=r"make one Avro\(\"log\"\) for each bus"):
+            await EventBus("memory://two", serde=avro).start()
+        await first.prepare("flights", Flight)
+
+
+async def test_a_registry_that_is_given_stays_the_one() -> None:
+    async with EventBus("memory://one") as elsewhere, Registry(elsewhere) as registry:
+        bus = EventBus("memory://two", serde=Avro(registry.client()))
+        bus.topic("flights")
+        async with bus:
+            await bus.send("flights", Flight("BA1", 1))
+        assert registry.subjects() == ["flights-value"]
