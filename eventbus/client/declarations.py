@@ -14,8 +14,10 @@ import msgspec
 from eventbus.broker import TopicSpec
 from eventbus.client.admin import as_text
 from eventbus.client.handling.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, marking
+from eventbus.client.handling.published import serdes_meant
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.errors import ConfigError
+from serdes import Serde
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
@@ -52,6 +54,11 @@ class Declarations(ABC):
     @abstractmethod
     def is_running(self) -> bool:
         """Handlers are read at the start: while this is true there is no declaring any."""
+
+    @property
+    @abstractmethod
+    def serdes(self) -> Mapping[type, Serde]:
+        """Those of one's own, by type."""
 
     @abstractmethod
     async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None:
@@ -154,6 +161,10 @@ class Declarations(ABC):
         if function.bus is not None and function.bus is not self:
             raise ConfigError(f"{function!r} belongs to another bus already")
         function.bus = self
+        try:
+            function.serdes = serdes_meant(function.published, self.serdes)
+        except TypeError as error:
+            raise ConfigError(f"{function!r} returns {function.published}: {error}") from error
         self._functions.append(function)
         self._topics.setdefault(function.spec.topic, TopicSpec(function.spec.topic))
 

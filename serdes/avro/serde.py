@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import typing
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -99,6 +100,8 @@ class Avro:
     def of(self, annotation: Any) -> Avro:
         """The same for one type. Raises TypeError when there is no Avro schema of it."""
         annotation = split_optional(annotation)[0]
+        if _says_less(annotation, self.type):
+            return self
         wanted = key_of(self.type if annotation is Any else annotation)
         found = self._options.made.get((wanted, id(self._given), self.is_key))
         return self._with(annotation, self.is_key) if found is None else found
@@ -222,3 +225,10 @@ def _waiting(do: Callable[[Any], Any], value: Any) -> Any:
             return do(value)
         except SchemaNeeded as needed:
             needed.fetch()
+
+
+def _says_less(annotation: Any, kind: Any) -> bool:
+    """Whether it is but the class of the values of ``kind``: dict of a TypedDict, list of ``list[int]``."""
+    if typing.get_origin(kind) is typing.Annotated:
+        return _says_less(annotation, kind.__origin__)
+    return annotation in (dict, list) and annotation is (dict if typing.is_typeddict(kind) else typing.get_origin(kind))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict, cast
 
 import anyio
 import msgspec
@@ -165,6 +165,44 @@ async def test_types_and_annotations_say_it_one_by_one() -> None:
         [],
         ["baggage-value"],
     )
+
+
+class Ticket(TypedDict):
+    seat: int
+
+
+@pytest.mark.parametrize("says", ["serde=", "serdes=", "annotation"])
+async def test_what_a_producer_returns_may_say_more_than_the_class_of_its_values(says: str) -> None:
+    """The values are dicts and lists: the annotation alone tells of a TypedDict, and of the items."""
+    registry = FakeRegistry()
+    avro = Avro(registry)
+    bus = EventBus("memory://", serde=avro, serdes={dict: avro, list: avro} if says == "serdes=" else None)
+    seen: list[Any] = []
+
+    @bus.producer("tickets")
+    async def sell(seat: int) -> Annotated[Ticket, avro if says == "annotation" else None]:
+        return {"seat": seat}
+
+    @bus.consumer("tickets")
+    @bus.producer("seats")
+    async def ticket(one: Ticket) -> list[int]:
+        seen.append(one)
+        return [one["seat"]]
+
+    @bus.consumer("seats")
+    async def seats(one: list[int]) -> None:
+        seen.append(one)
+
+    written = [use.serde for use in bus.schema_uses() if use.direction == "writes" and use.topic is not None]
+    assert [to_text(cast("Any", serde).schema) for serde in written] == [
+        to_text(schema_of(Ticket)),
+        to_text(schema_of(list[int])),
+    ]
+    async with bus:
+        await sell(3)
+        await bus.drain()
+    assert seen == [{"seat": 3}, [3]]
+    assert {"tickets-value", "seats-value"} <= set(registry.subjects)
 
 
 async def test_records_of_several_types_in_one_topic() -> None:

@@ -62,7 +62,7 @@ class ProducerFunction(Generic[P, R]):
         self.published = published_type(function, frame)
         """The annotation of what it returns; None: it does not tell."""
         self.serdes = serdes_named(self.published)
-        """Those that the annotation names, by type."""
+        """Those that the annotation names, by type; its bus may add to them."""
         self.bus: Sends | None = None
         functools.update_wrapper(self, function, updated=())
         self.__name__ = name_of(function)

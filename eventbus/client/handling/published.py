@@ -5,12 +5,12 @@ from __future__ import annotations
 import collections.abc
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
 from eventbus.client.handling.functions import own_function
-from serdes import Serde, serde_named, split_optional
+from serdes import SchemaSerde, Serde, serde_for, serde_named, split_optional
 from serdes.choose import typed
 
 _STREAMS = (
@@ -48,6 +48,19 @@ def serdes_named(annotation: Any) -> dict[type, Serde]:
     inner = typing.get_args(annotation)[0]
     kinds = arms_of(inner)
     return {kind: serde if len(kinds) > 1 else typed(serde, inner) for kind in kinds}
+
+
+def serdes_meant(annotation: Any, serdes: Mapping[type, Serde]) -> dict[type, Serde]:
+    """Those that a return annotation names; else the bus's, where the annotation tells more than the class of a value.
+
+    A dict says nothing of its TypedDict, nor a list of its items, and a schema needs it.
+    """
+    named = serdes_named(annotation)
+    kinds = [] if named else arms_of(annotation)
+    if len(kinds) != 1 or kinds[0] is annotation or not any(isinstance(one, SchemaSerde) for one in serdes.values()):
+        return named
+    serde = serde_for(annotation, serdes)
+    return {kinds[0]: serde} if isinstance(serde, SchemaSerde) else named
 
 
 def arms_of(annotation: Any) -> list[type]:
