@@ -6,7 +6,6 @@ import enum
 import hashlib
 import hmac
 from base64 import b64decode
-from binascii import Error as NotBase64
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -111,7 +110,7 @@ def credentials_of(header: bytes) -> Credentials | None:
     if scheme.lower() == "basic":
         try:
             user, colon, password = b64decode(value, validate=True).decode().partition(":")
-        except (NotBase64, UnicodeDecodeError):
+        except ValueError:  # no base64, or no UTF-8 in it
             return None
         return Credentials("basic", user, password) if colon else None
     return None

@@ -55,7 +55,7 @@ def test_credentials_do_not_show_the_secret() -> None:
 @pytest.mark.parametrize(
     "header",
     [b"", b"Basic", b"Basic ", b"Basic !!!", b"Basic YWxpY2U=", b"Basic /////w==", b"Bearer", b"Bearer ", b"Digest a",
-     b"Negotiate abc", b"\xff\xfe"],
+     b"Negotiate abc", b"\xff\xfe", b"Basic \xff\xfe"],
 )  # fmt: skip
 def test_headers_that_say_nothing(header: bytes) -> None:
     assert credentials_of(header) is None
