@@ -430,6 +430,8 @@ def _refusal(status: int, data: bytes, where: str) -> SchemaRegistryError:
     except (msgspec.DecodeError, TypeError, ValueError):
         text = " ".join(data[:200].decode("utf-8", "replace").split())
         code, said = status, f"{text or 'no answer'} - is it a schema registry?"
+    if status == 401:
+        said += " - it wants a user (http://user:password@host) or a token, and not this one"
     return SchemaRegistryError(f"{where}: {said} (status {status}, error code {code})", status=status, error_code=code)
 
 

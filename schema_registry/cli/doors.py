@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from eventbus.cli.parser import UsageError
 from eventbus.cli.shell import open_bus, run_async
-from eventbus.errors import ConfigError, EventBusError
+from eventbus.errors import ConfigError, EventBusError, LogLocked
 from serdes.registry import SchemaRegistryError
 
 if TYPE_CHECKING:
@@ -85,16 +85,13 @@ def registry_url(args: argparse.Namespace) -> str | None:
 async def open_door(args: argparse.Namespace, *, create: bool = False) -> AsyncGenerator[Door]:
     url = registry_url(args)
     if url is None:
-        from schema_registry.registry import TOPIC, Registry
-
-        async with open_bus(args, create=create) as bus:
-            if not create and TOPIC not in await bus.admin.list_topics():  # who only looks leaves nothing behind
-                raise RegistryFailed(
-                    f"there are no schemas in {bus.url} (it has no topic {TOPIC}): name another log with --url, a "
-                    "registry with --registry, or register one: eventbus schema register orders-value order.avsc"
-                )
-            async with Registry(bus) as registry:
-                yield _Inside(registry, bus.url)
+        try:
+            async with _inside(args, create) as door:
+                yield door
+        except LogLocked as error:
+            raise RegistryFailed(
+                f"{error}. If that process serves the schemas, ask it: --registry http://localhost:8081"
+            ) from error
         return
     if "://" not in url:
         raise UsageError(f"--registry {url!r} is no URL of a registry, as in: --registry http://localhost:8081")
@@ -115,6 +112,20 @@ async def open_door(args: argparse.Namespace, *, create: bool = False) -> AsyncG
         yield OverHttp(client)
     finally:
         client.close()
+
+
+@asynccontextmanager
+async def _inside(args: argparse.Namespace, create: bool) -> AsyncGenerator[Door]:
+    from schema_registry.registry import TOPIC, Registry
+
+    async with open_bus(args, create=create) as bus:
+        if not create and TOPIC not in await bus.admin.list_topics():  # who only looks leaves nothing behind
+            raise RegistryFailed(
+                f"there are no schemas in {bus.url} (it has no topic {TOPIC}): name another log with --url, a "
+                "registry with --registry, or register one: eventbus schema register orders-value order.avsc"
+            )
+        async with Registry(bus) as registry:
+            yield _Inside(registry, bus.url)
 
 
 class _Inside:

@@ -150,6 +150,7 @@ def test_a_check_brings_the_messages() -> None:
         (404, {"error_code": 40403, "message": "Schema 7 not found"}, 40403, "Schema 7 not found"),
         (409, {"error_code": 409, "message": "incompatible"}, 409, "incompatible"),
         (401, b"<html>who?</html>", 401, "<html>who?</html>"),
+        (401, {"error_code": 401, "message": "Unauthorized"}, 401, "it wants a user (http://user:password@host) or"),
         (302, b"", 302, "status 302"),
         (405, b"[]", 405, "[]"),
         (404, b"<p>\n  gone</p>\n", 404, "<p> gone</p> - is it a schema registry?"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -260,6 +261,15 @@ def test_wrong_input_says_what_is_wrong(orders: Schema, args: tuple[str, ...], c
     assert told in result.err
     assert result.code == code
     assert "Traceback" not in result.err and "should not happen" not in result.err
+
+
+def test_a_log_that_another_process_has_names_the_way_through_it(cli: Cli, spawn: Spawn) -> None:
+    serving = spawn("schema", "serve", "--port", "0", "--url", "file://./data", stdout=subprocess.PIPE)
+    assert serving.stdout is not None and serving.stdout.readline().startswith(b"serving the schemas of")
+    result = cli("schema", "list", "--url", "file://./data")
+    assert result.code == 1 and "in use by process" in result.err and "--registry http://localhost:8081" in result.err
+    serving.send_signal(signal.SIGINT)
+    assert serving.wait(20) == 0
 
 
 def test_one_version_has_nothing_to_be_compared_with(schema: Schema) -> None:
