@@ -187,6 +187,7 @@ class Writer:
         await self._drop_pen()
 
     async def _write_once(self, batch: list[_Request[Any]]) -> None:
+        self._follower.check()  # before the pen is taken: of a topic that is gone nobody can take it
         producer = self._producer
         if producer is None:
             producer = await self._take_pen()

@@ -189,6 +189,14 @@ async def test_a_topic_that_goes_while_it_runs(caplog: pytest.LogCaptureFixture)
             await registry.catch_up()
 
 
+async def test_a_topic_that_is_gone_is_named_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    async with EventBus("memory://") as bus, Registry(bus) as registry:
+        await registry.register("a", request(INT))
+        await bus.admin.delete_topics("_schemas")
+        with caplog.at_level(logging.CRITICAL), refused(500, 50001, "deleted or cut"):
+            await registry.register("b", request(LONG))
+
+
 # many writers --------------------------------------------------------------------------------------------------------
 
 
