@@ -1,6 +1,6 @@
 """A schema evolves: a nullable field is added, and old and new programs read each other. A required one is refused.
 
-The classes are the schemas, and the log itself keeps them.
+The classes are the schemas, and the log itself keeps them, in a topic `_schemas` that stays when the example has ended.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ async def take_off_with(pilot: str) -> StrictFlight:
 async def main() -> None:
     airport = EventBus(URL)
     airport.topic("flights", partitions=1, temporary=True)
-    airport.topic("_schemas", partitions=1, configs={"cleanup.policy": "compact"}, temporary=True)  # yours stays
     async with airport, old:
         await old.send("flights", Flight("AA", 1))
         async with new:

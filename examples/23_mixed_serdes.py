@@ -28,7 +28,6 @@ class Cancelled(msgspec.Struct):
 avro = Avro("log", subject="topic_record_name")
 bus = EventBus(log_url("memory://"), serde=avro)  # an int has a format of its own, the classes have none: they are Avro
 bus.topic("orders", partitions=3, temporary=True)
-bus.topic("_schemas", partitions=1, configs={"cleanup.policy": "compact"}, temporary=True)  # yours stays
 open_orders: dict[int, float] = {}
 
 

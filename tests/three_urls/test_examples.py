@@ -60,7 +60,7 @@ def on_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ra
 class OnKafka(NamedTuple):
     examples: dict[str, Ran]
     left: set[str]
-    """Topics that were not there before."""
+    """Topics that were not there before; ``_schemas``, the log's registry, is made by whoever uses it first."""
 
 
 @pytest.fixture(scope="module")
@@ -102,4 +102,4 @@ def test_an_example_prints_the_same(
 
 
 def test_nothing_of_an_example_stays_on_a_log_that_others_use(kafka: OnKafka) -> None:
-    assert kafka.left == {"greetings"}, "the first one's topic is there to be looked at"
+    assert kafka.left - {"_schemas"} == {"greetings"}, "the first one's topic is there to be looked at"
