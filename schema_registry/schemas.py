@@ -17,7 +17,7 @@ from schema_registry.formats import InvalidSchema, ParsedSchema, UnknownSchemaTy
 from schema_registry.state import Content, State, Version
 from serdes.registry import Reference, SchemaText
 
-_REMEMBERED = 1_000
+_REMEMBERED = 2_000
 _REMEMBERED_CHARACTERS = 4_000_000
 _LONGEST_SPELLING = 20_000
 """Characters; of a longer one its digest is remembered."""
