@@ -85,7 +85,7 @@ def load_bus(target: str) -> EventBus:
 
     module_name, colon, expression = target.partition(":")
     if not module_name or not colon or not expression:
-        raise UsageError(f"eventbus run: {target!r} is not of the form module:bus, as in: eventbus run app:bus")
+        raise UsageError(f"{target!r} is not of the form module:bus, as in app:bus")
     module = import_named(module_name)
     name = expression.removesuffix("()")
     if not hasattr(module, name):

@@ -44,7 +44,7 @@ def export_registry(args: argparse.Namespace) -> int:
             Path(args.file).write_text(text, "utf-8")
         except OSError as error:
             raise UsageError(f"{args.program}: {args.file}: {error.strerror}") from None
-    out.note(f"{_schemas_in(lines)} schemas of {shown}{'' if args.file == '-' else f' to {args.file}'}")
+    out.note(f"{_counted(_schemas_in(lines))} of {shown}{'' if args.file == '-' else f' to {args.file}'}")
     return 0
 
 
@@ -55,7 +55,8 @@ def import_registry(args: argparse.Namespace) -> int:
     async def work(door: Door) -> None:
         new = await door.import_lines(lines)
         there = _schemas_in(lines) - new
-        text = f"{new} schemas are new in {door.shown}{f', {there} were there' if there else ''}"
+        text = f"{_counted(new)} {'is' if new == 1 else 'are'} new in {door.shown}"
+        text += f", {there} {'was' if there == 1 else 'were'} there" if there else ""
         out.answer({"imported": new, "there": there}, text)
 
     return with_door(args, work, create=True)
@@ -66,3 +67,7 @@ def _schemas_in(lines: Iterable[bytes | str]) -> int:
     from schema_registry.records import SchemaValue
 
     return sum(isinstance(value, SchemaValue) for _, value in read_lines(lines))
+
+
+def _counted(schemas: int) -> str:
+    return f"{schemas} schema{'' if schemas == 1 else 's'}"

@@ -111,8 +111,9 @@ class OverHttp:
         found = await self.schemas(prefix=":*:", deleted=True, latest_only=False)
         there = {(each.subject, each.version): each for each in found}
         new = [value for value in wanted if not _is_there(value, there.get((value.subject or "", value.version)))]
-        subjects = dict.fromkeys(value.subject or "" for value in new)
-        for subject in subjects:
+        modes: dict[str, records.ModeValue | None] = {}
+        for subject in dict.fromkeys(value.subject or "" for value in new):
+            modes[subject] = await self._if_there(records.ModeValue, f"/mode/{segment(subject)}")
             await self._ask(dict[str, Any], "PUT", f"/mode/{segment(subject)}", {"mode": "IMPORT"}, force=True)
         try:
             for value in new:
@@ -124,8 +125,12 @@ class OverHttp:
                 if value.deleted is True:
                     await self.delete_version(value.subject or "", value.version, permanent=False)
         finally:
-            for subject in subjects:
-                await self._ask(dict[str, Any], "DELETE", f"/mode/{segment(subject)}")
+            for subject, mode in modes.items():
+                path = f"/mode/{segment(subject)}"
+                if mode is None:
+                    await self._ask(dict[str, Any], "DELETE", path)
+                else:
+                    await self._ask(dict[str, Any], "PUT", path, {"mode": mode.mode}, force=True)
         for key, value in read:
             tail = f"/{segment(key.subject)}" if key.subject else ""
             if isinstance(value, records.ConfigValue):

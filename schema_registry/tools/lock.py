@@ -59,7 +59,9 @@ def read_lock(path: Path) -> Lock:
     try:
         lock = msgspec.json.decode(path.read_bytes(), type=Lock)
     except FileNotFoundError:
-        raise LockError(f"there is no {path}: write it with --update, and commit it") from None
+        raise LockError(
+            f"there is no {path}: a check of module:bus writes it with --update, to be committed; or name a --registry"
+        ) from None
     except OSError as error:
         raise LockError(f"{path} cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:

@@ -74,7 +74,10 @@ def test_the_first_time_writes_the_lock_file(check: Check, write: Callable[..., 
     target = write()
     missing = check(target)
     assert (missing.code, missing.out) == (2, "")
-    assert missing.err == "error: there is no schemas.lock.json: write it with --update, and commit it\n"
+    assert missing.err == (
+        "error: there is no schemas.lock.json: a check of module:bus writes it with --update, to be committed; "
+        "or name a --registry\n"
+    )
     first = check(target, "--update")
     assert first.code == 0 and first.lines == [
         "orders-value  BACKWARD  new",

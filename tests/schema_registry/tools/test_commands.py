@@ -395,7 +395,11 @@ def test_a_registry_behind_http_is_filled_from_an_export(cli: Cli, served: str) 
     before = cli("schema", "export", *log).out
     Path("schemas.jsonl").write_text(before, "utf-8")
 
+    client = RegistryClient(served)
+    client.request("PUT", "/mode/a-lines-value", body={"mode": "READWRITE"})  # its own, though it is everybody's
     told = cli("schema", "import", "schemas.jsonl", *http)
+    assert client.request("GET", "/mode/a-lines-value") == {"mode": "READWRITE"}
+    client.close()
     assert (told.code, told.out) == (0, f"4 schemas are new in {served}\n"), told.err
     assert cli("schema", "import", "schemas.jsonl", *http).out == f"0 schemas are new in {served}, 4 were there\n"
     for subject in ("orders-value", "a-lines-value", "gone-value"):

@@ -106,7 +106,7 @@ def test_what_the_file_does_not_say_yet(declared: list[Declared], told: str) -> 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (None, "there is no .*schemas.lock.json: write it with --update, and commit it"),
+        (None, "there is no .*schemas.lock.json: a check of module:bus writes it with --update"),
         ("", "is no lock file"),
         ("<<<<<<< ours\n{}", "has the marks of a merge in it: take the file of the branch that is deployed first"),
         ('{"lock": 2, "subjects": {}}', "is of format 2, this program knows 1"),
