@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from schema_registry.entities import Metadata, RuleSet
-from serdes.avro.text import guid
+from serdes.avro.text import guid_bytes
 from serdes.registry import Reference
 
 
@@ -18,7 +18,7 @@ def digest(
     """The sixteen bytes of the GUID, as Confluent computes them."""
     with_metadata = None if metadata is None else msgspec.to_builtins(metadata)
     with_rules = None if rule_set is None else msgspec.to_builtins(rule_set)
-    return UUID(guid(text, references, with_metadata, with_rules)).bytes
+    return guid_bytes(text, references, with_metadata, with_rules)
 
 
 def as_text(guid: bytes) -> str:

@@ -224,7 +224,17 @@ def guid(
     metadata: Mapping[str, Any] | None = None,
     rule_set: Mapping[str, Any] | None = None,
 ) -> str:
-    """The identity that a Confluent registry gives to a schema, whatever its type and wherever it is registered.
+    """The identity that a Confluent registry gives to a schema, as text: see `guid_bytes`."""
+    return str(uuid.UUID(bytes=guid_bytes(text, references, metadata, rule_set)))
+
+
+def guid_bytes(
+    text: str,
+    references: Iterable[Any] = (),
+    metadata: Mapping[str, Any] | None = None,
+    rule_set: Mapping[str, Any] | None = None,
+) -> bytes:
+    """The sixteen bytes of the identity of a schema, whatever its type and wherever it is registered.
 
     ``text`` is the text as stored (of an Avro schema, `to_text`); ``references`` have ``name``, ``subject`` and
     ``version``; ``metadata`` and ``rule_set`` are as in the registry's requests.
@@ -257,7 +267,7 @@ def guid(
                 add(rule.get("expr"), rule.get("onSuccess"), rule.get("onFailure"))
                 digest.update(b"\x01" if rule.get("disabled") else b"")
         add(rule_set.get("enableAt"))
-    return str(uuid.UUID(bytes=digest.digest()))
+    return digest.digest()
 
 
 def java_sorted(texts: Iterable[str]) -> list[str]:
