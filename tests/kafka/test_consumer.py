@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,7 +16,7 @@ from eventbus.backends.base import ConsumerConfig
 from eventbus.backends.clock import system_clock
 from eventbus.backends.kafka.backend import open_kafka
 from eventbus.backends.kafka.consumer import KafkaConsumer
-from eventbus.backends.kafka.member import Arrival
+from eventbus.backends.kafka.member import Arrival, PollRequest
 from eventbus.errors import ProducerFenced
 from eventbus.types import FetchedRecords, GroupMetadata, TimestampType, TopicPartition
 from tests.kafka.targets import QUICK, Node, bus_url
@@ -110,13 +111,22 @@ async def test_one_poll_is_under_way_at_a_time(served: Node) -> None:
             jobs.append(arguments)
             return do(*arguments)
 
-        worker.do = counted
+        poll, is_over = consumer._member.poll, threading.Event()
+
+        def slow_poll(request: PollRequest) -> None:
+            is_over.wait()
+            poll(request)
+
+        worker.do, consumer._member.poll = counted, slow_poll
         consumer.pause([where])
         consumer._polled_at = -math.inf
-        for _ in range(20):
-            with anyio.move_on_after(0):
-                await consumer._poll(1.0)
-        assert len(jobs) <= 2, "one, and one more if the machine was so slow that the first came to its end"
+        try:
+            for _ in range(20):
+                with anyio.move_on_after(0):
+                    await consumer._poll(1.0)
+            assert len(jobs) <= 2, "one, and one more if that before it had just ended"
+        finally:
+            is_over.set()
 
 
 async def test_an_owner_that_is_busy_is_not_given_more(served: Node) -> None:

@@ -33,6 +33,8 @@ _LOCAL: dict[int, type[EventBusError]] = {
     ClientError._PURGE_QUEUE: RequestTimedOut,
     ClientError._DESTROY: RequestTimedOut,
     ClientError._TRANSPORT: CoordinatorNotAvailable,
+    ClientError._DESTROY_BROKER: CoordinatorNotAvailable,
+    ClientError._UNKNOWN_BROKER: CoordinatorNotAvailable,
     ClientError._ALL_BROKERS_DOWN: CoordinatorNotAvailable,
     ClientError._RESOLVE: CoordinatorNotAvailable,
     ClientError._WAIT_COORD: CoordinatorNotAvailable,

@@ -330,10 +330,20 @@ class Member:
         try:
             stored = self.client.commit(offsets=to_commit(offsets), asynchronous=False)
         except KafkaException as failure:
-            raise raised(failure, f"group {self.config.group!r} did not commit") from None
+            raise error_of(self._reason(client_error(failure)), f"group {self.config.group!r} did not commit") from None
         for one in stored:
             if one.error is not None and one.error.code() != ClientError.NO_ERROR:
                 raise error_of(one.error, f"group {self.config.group!r} did not commit {one.topic}-{one.partition}")
+
+    def _reason(self, error: ClientError) -> ClientError:
+        """What made this client useless, if it is: only a poll tells, and another call may have met it first."""
+        if error.code() != ClientError._FATAL:
+            return error
+        while (message := self.client.poll(0)) is not None:  # a record is lost to nobody: this member commits no more
+            told = message.error()
+            if told is not None and told.code() == ClientError._FATAL:
+                return told
+        return error
 
     def committed(
         self, partitions: Iterable[TopicPartition], wait_seconds: float = _ANSWER_SECONDS

@@ -1,0 +1,57 @@
+"""What librdkafka's errors mean here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException
+
+from eventbus.backends.base import ConsumerConfig
+from eventbus.backends.kafka.failures import error_of
+from eventbus.backends.kafka.member import Member
+from eventbus.client.handling.exactly_once import _is_away
+from eventbus.errors import FencedInstanceId
+from eventbus.types import OffsetAndMetadata, TopicPartition
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_MSG_TIMED_OUT", "_DESTROY",
+        "_DESTROY_BROKER", "_UNKNOWN_BROKER", "_WAIT_COORD", "_WAIT_CACHE", "_NODE_UPDATE", "_RETRY",
+    ],
+)  # fmt: skip
+def test_a_broker_that_does_not_answer_is_no_records_fault(name: str) -> None:
+    """A broker that is cut off is also told as a connection that was given up: its partition stopped for good then."""
+    assert _is_away(error_of(ClientError(getattr(ClientError, name)), "offsets were not added"))
+
+
+class Message:
+    def __init__(self, error: ClientError | None) -> None:
+        self._error = error
+
+    def error(self) -> ClientError | None:
+        return self._error
+
+
+class Useless:
+    """A consumer of confluent-kafka whose static member was fenced, as another call than the commit has seen first."""
+
+    def __init__(self) -> None:
+        fenced = ClientError(ClientError.FENCED_INSTANCE_ID)
+        self._told = [Message(None), Message(ClientError(ClientError._FATAL, f"Fatal error: {fenced.str()}"))]
+
+    def commit(self, **_: Any) -> None:
+        raise KafkaException(ClientError(ClientError._FATAL, "Commit failed: Local: Fatal error"))
+
+    def poll(self, seconds: float) -> Message | None:
+        return self._told.pop(0) if self._told else None
+
+
+def test_a_commit_says_what_made_its_client_useless() -> None:
+    member: Any = object.__new__(Member)
+    member._is_lost, member.config, member.client = False, ConsumerConfig(group="g"), Useless()
+    with pytest.raises(FencedInstanceId, match="group 'g' did not commit"):
+        member.commit({TopicPartition("t", 0): OffsetAndMetadata(1)})
