@@ -6,14 +6,16 @@ import pytest
 
 from eventbus.protocol import API_KEYS
 from eventbus.protocol.schema import LATEST, blocks, message
+from tests.clients.jars import CACHE, NotAvailableError, class_path
 from tests.protocol import schemas, stubs
 
-JARS = schemas.TABLES.parents[2] / ".venv/kafka" / schemas.VERSION
 
-
-@pytest.mark.skipif(not JARS.exists(), reason=f"no jars of Kafka {schemas.VERSION} (.ci/run fetches them)")
 def test_the_tables_are_what_kafkas_jars_hold() -> None:
-    for name, text in schemas.tables(schemas.load(JARS)).items():
+    try:
+        class_path(schemas.VERSION)  # they are fetched by whoever asks first
+    except NotAvailableError as missing:
+        pytest.skip(str(missing))
+    for name, text in schemas.tables(schemas.load(CACHE / schemas.VERSION)).items():
         assert (schemas.TABLES / f"{name}.txt").read_text() == text
 
 
