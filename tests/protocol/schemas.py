@@ -15,7 +15,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-TABLES = Path(__file__).parents[2] / "eventbus/protocol/tables"
+from eventbus import protocol
+
+TABLES = Path(protocol.__file__).parent / "tables"
 VERSION = "4.3.1"
 """Of Kafka: what the tables were made from."""
 
