@@ -197,7 +197,7 @@ class RegistryClient:
                 pause = random.uniform(0, wait)  # full jitter: clients that failed together do not return together
                 if time.monotonic() + pause + _SHORTEST_TRY_S >= deadline:
                     raise _unavailable(failure, tries, self._timeout_s)
-                time.sleep(pause)
+                time.sleep(pause)  # in the thread that asks: a serde's fetch, never an event loop
                 wait = min(2 * wait, _LONGEST_WAIT_S)
 
     def _try(

@@ -140,7 +140,7 @@ class RegistryApp:
             status, body = error.status, error_body(error.error_code, error.message)
         except EventBusError as error:
             status, body = 500, error_body(50001, f"the registry's log: {error}")
-        except Exception:
+        except Exception:  # a bug of ours: its client gets an answer all the same, and the log says which bug
             _logger.exception("%s %s", request.method, scope["path"])
             status, body = 500, error_body(500, "Internal Server Error: the server's log says more")
         method = request.method if request.method in _METHODS else "other"

@@ -1,7 +1,7 @@
 """Kill a writing process with SIGKILL again and again, reopen its log each time, and account for every record.
 
-Run as a program: ``python kill_writer.py DIRECTORY TRIALS SEED``. Each trial forks a child (so that imports are paid
-once) in which eight tasks publish numbered records and report each acknowledged one through a pipe. The parent kills
+Run as a program: ``python -m tests.faults.kill_writer DIRECTORY TRIALS SEED``. Each trial forks a child (so that imports
+are paid once) in which eight tasks publish numbered records and report each acknowledged one through a pipe. The parent kills
 it after a random time, opens the log itself, reads what came since the last trial, and checks: every acknowledged
 record is there exactly once, and each task's records are in order. Prints one line per failure, and a summary.
 """
@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import struct
 import sys
-import time
 
 import anyio
 
 from eventbus import EventBus, TopicPartition
+from tests.killed import told_by_killed
 
 SENDERS = 8
 PARTITIONS = 3
@@ -46,37 +45,9 @@ async def write(url: str, trial: int, pipe: int) -> None:
 
 def run_child(url: str, trial: int, lifetime_seconds: float) -> set[tuple[int, int]]:
     """Fork, let it write, kill it; the (sender, number) pairs it saw acknowledged."""
-    readable, writable = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(readable)
-        anyio.run(write, url, trial, writable)
-        os._exit(1)
-    os.close(writable)
-    os.set_blocking(readable, False)
-    received = b""
-    deadline = time.monotonic() + lifetime_seconds
-    while time.monotonic() < deadline:
-        received += read_available(readable)
-        time.sleep(0.002)  # the child's lifetime is real time: this is a process under test, not a test's wait
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    received += read_available(readable)
-    os.close(readable)
+    received = told_by_killed(lambda pipe: anyio.run(write, url, trial, pipe), lifetime_seconds)
     whole = len(received) // ACK.size * ACK.size
     return {(which, number) for _, number, which in ACK.iter_unpack(received[:whole])}
-
-
-def read_available(readable: int) -> bytes:
-    received = b""
-    while True:
-        try:
-            piece = os.read(readable, 1 << 20)
-        except BlockingIOError:
-            return received
-        if not piece:
-            return received
-        received += piece
 
 
 async def check(url: str, trial: int, acked: set[tuple[int, int]], positions: dict[int, int]) -> list[str]:

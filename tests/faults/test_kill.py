@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("kill_writer.py")
+from tests.killed import kill
 
-
-def kill(directory: Path, trials: int, seed: int) -> str:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(directory / "log"), str(trials), str(seed)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    return done.stdout
+PROGRAM = "tests.faults.kill_writer"
 
 
 @pytest.mark.timeout(240)
 def test_200_kills_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    assert "200 kills" in kill(tmp_path, 200, seed=1)
+    assert "200 kills" in kill(PROGRAM, tmp_path / "log", 200, seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_2000_kills_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    assert "2000 kills" in kill(tmp_path, 2000, seed=2)
+    assert "2000 kills" in kill(PROGRAM, tmp_path / "log", 2000, seed=2)

@@ -1,7 +1,7 @@
 """Kill a process in which eight writers register schemas, again and again, and account for every id.
 
-Run as a program: ``python kill_registrations.py DIRECTORY TRIALS SEED``. Each trial forks a child (so that imports are
-paid once) and kills it after a random time with SIGKILL; then the registry is opened here, and: what was answered is
+Run as a program: ``python -m tests.schema_registry.core.kill_registrations DIRECTORY TRIALS SEED``. Each trial forks a
+child (so that imports are paid once) and kills it after a random time with SIGKILL; then the registry is opened here, and: what was answered is
 there under its id, an id means one schema for ever, the same schema has the same id, and no id is given again, not even
 one whose schema was deleted for good.
 """
@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import struct
 import sys
-import time
 
 import anyio
 
 from eventbus import EventBus
 from schema_registry import Registry, SchemaRequest
 from schema_registry.entities import Schema
+from tests.killed import told_by_killed
 
 WRITERS = 8
 TEXTS = 5_000
@@ -54,37 +53,9 @@ async def write(url: str, seed: int, pipe: int) -> None:
 
 def run_child(url: str, seed: int, lifetime_seconds: float) -> list[tuple[int, int]]:
     """Fork, let it write, kill it; what was answered."""
-    readable, writable = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(readable)
-        anyio.run(write, url, seed, writable)
-        os._exit(1)
-    os.close(writable)
-    received = bytearray()
-    os.set_blocking(readable, False)
-    deadline = time.monotonic() + lifetime_seconds
-    while time.monotonic() < deadline:
-        received += _available(readable)
-        time.sleep(0.002)  # the child's lifetime is real time: this is a process under test, not a test's wait
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    received += _available(readable)
-    os.close(readable)
+    received = told_by_killed(lambda pipe: anyio.run(write, url, seed, pipe), lifetime_seconds)
     whole = len(received) // ANSWER.size * ANSWER.size
-    return list(ANSWER.iter_unpack(bytes(received[:whole])))
-
-
-def _available(readable: int) -> bytes:
-    received = b""
-    while True:
-        try:
-            piece = os.read(readable, 1 << 20)
-        except BlockingIOError:
-            return received
-        if not piece:
-            return received
-        received += piece
+    return list(ANSWER.iter_unpack(received[:whole]))
 
 
 class Checker:

@@ -50,7 +50,7 @@ def tell(story: Story, topic: str, kafka: str, command: list[str]) -> list[int]:
         while ask("PUT", "/config", b'{"compatibility": "BACKWARD"}', {}) != 200:  # it leads its group: it writes
             if time.monotonic() > end:
                 raise RuntimeError(f"it did not start: {' '.join(command)}")
-            time.sleep(0.2)
+            time.sleep(0.2)  # by hand only: another program starts, and tells nobody when it has
         return [
             ask(request.method, request.target, request.body, request.headers)
             for _, requests in story.requests()
