@@ -1,9 +1,10 @@
 """Kill a writing process with SIGKILL again and again, reopen its log each time, and account for every record.
 
-Run as a program: ``python -m tests.faults.kill_writer DIRECTORY TRIALS SEED``. Each trial forks a child (so that imports
-are paid once) in which eight tasks publish numbered records and report each acknowledged one through a pipe. The parent kills
-it after a random time, opens the log itself, reads what came since the last trial, and checks: every acknowledged
-record is there exactly once, and each task's records are in order. Prints one line per failure, and a summary.
+Run as a program: ``python -m tests.faults.kill_writer DIRECTORY TRIALS SEED``. Each trial forks a child (so that
+imports are paid once) in which eight tasks publish numbered records and report each acknowledged one through a pipe.
+The parent kills it after a random time, opens the log itself, reads what came since the last trial, and checks: every
+acknowledged record is there exactly once, and each task's records are in order. Prints one line per failure, and a
+summary.
 """
 
 from __future__ import annotations

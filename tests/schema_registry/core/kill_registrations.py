@@ -1,9 +1,9 @@
 """Kill a process in which eight writers register schemas, again and again, and account for every id.
 
 Run as a program: ``python -m tests.schema_registry.core.kill_registrations DIRECTORY TRIALS SEED``. Each trial forks a
-child (so that imports are paid once) and kills it after a random time with SIGKILL; then the registry is opened here, and: what was answered is
-there under its id, an id means one schema for ever, the same schema has the same id, and no id is given again, not even
-one whose schema was deleted for good.
+child (so that imports are paid once) and kills it after a random time with SIGKILL; then the registry is opened here,
+and: what was answered is there under its id, an id means one schema for ever, the same schema has the same id, and no
+id is given again, not even one whose schema was deleted for good.
 """
 
 from __future__ import annotations
