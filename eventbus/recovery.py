@@ -1,0 +1,237 @@
+"""The seam of failure handling: what a policy such as ``dlq.Retry`` is asked, and what the runner does with its answers.
+
+A policy only decides. The runner calls handlers again, waits, and writes: what becomes of a record and the offset that
+says it is finished are one transaction, so that it is exactly one of done, waiting for its next try, or dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from eventbus.types import ConsumerRecord, FetchedRecords, Record, TopicPartition
+
+RetryOrder = Literal["none", "partition", "key"]
+"""Which later records wait for one that waits for its next try: none, those of its partition, or those of its key."""
+
+
+class Handling(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose failures a policy is asked about."""
+
+    handler: str
+    group: str
+    topics: tuple[str, ...]
+    """Those it reads by name."""
+    pattern: str | None = None
+    order: str = "partition"
+    """``order=`` of the handler: "partition", "key", "none", "global"."""
+    delivery: str = "at-least-once"
+    client_id: str = "eventbus"
+
+
+class Outgoing(NamedTuple):
+    """A record to be written to ``topic``."""
+
+    topic: str
+    partition: int
+    """Counted modulo the partitions that the topic has."""
+    record: Record
+
+
+class Again(msgspec.Struct, frozen=True):
+    """Call the handler with the record again, at once."""
+
+
+class WaitHere(msgspec.Struct, frozen=True):
+    """Try the record again in its place after ``seconds``; nothing behind it in its partition is begun meanwhile.
+
+    For trouble that every record would meet, as an open circuit: no record is to blame, none is moved.
+    """
+
+    seconds: float
+    reason: str
+
+
+class Move(msgspec.Struct, frozen=True):
+    """The record is finished here, once ``outgoing`` is written."""
+
+    outgoing: Outgoing
+    kind: Literal["retry", "dead-letter"]
+
+
+class Skip(msgspec.Struct, frozen=True):
+    """The record is finished; its error is logged."""
+
+    reason: str = ""
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """What the handler's ``on_error`` says: stop the partition, log and go on, or end the bus."""
+
+
+Verdict = Again | WaitHere | Move | Skip | Stop
+
+
+class Entry(Protocol):
+    """A record that waits in a retry topic."""
+
+    @property
+    def record(self) -> ConsumerRecord:
+        """As it was read first: topic, partition, offset and timestamp are those of its source.
+
+        Its headers say how often it was tried, for the handler and for `Recovery.decide`.
+        """
+        ...
+
+    @property
+    def due_ms(self) -> int: ...
+
+
+class Plan(NamedTuple):
+    """What is to be committed of a retry partition, in one transaction with the records that entries turned into."""
+
+    next_offset: int
+    """Everything below it is finished."""
+    done: Record | None
+    """Says which entries from there on are finished too; None where there are none that it would have to tell."""
+
+
+class Waiting(Protocol):
+    """The entries of one retry partition, in memory: a pure machine over the partition's records.
+
+    The runner reads the partition from its committed offset on and adds everything; then the state is that of whoever
+    had it before. Not for several threads.
+    """
+
+    def add(self, records: FetchedRecords) -> None:
+        """Records read, in the log's order: entries, marks of finished ones, and whatever does not belong there."""
+        ...
+
+    def __len__(self) -> int:
+        """Entries that are not finished, those at work included."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """More may be added; else reading waits until some are finished."""
+        ...
+
+    def next_due_ms(self) -> int | None:
+        """When the next entry that is not at work is due; None: there is none, or only behind others of their key."""
+        ...
+
+    def take(self, now_ms: int, most: int) -> Sequence[Entry]:
+        """Entries that are due and behind nobody, in the order in which they fell due. They are at work from now on."""
+        ...
+
+    def put_back(self, entry: Entry) -> None:
+        """It was taken, and not handled after all."""
+        ...
+
+    def finish(self, entry: Entry) -> None:
+        """It was handled, or moved on. What is behind it in its key's order may go, unless it moved to wait again."""
+        ...
+
+    def plan(self) -> Plan | None:
+        """What to commit; None when nothing has finished since the last `stored`."""
+        ...
+
+    def stored(self, plan: Plan) -> None:
+        """The plan's transaction is committed."""
+        ...
+
+    # What source partitions ask. A record that was moved, and is not read back yet, counts from the moment of `hold`.
+
+    def holds(self, source: TopicPartition) -> Collection[bytes | None] | None:
+        """Keys whose records are to wait behind earlier ones of ``source``: a live view, empty where there are none.
+
+        With order "partition" the view contains every key; it is false when empty.
+        """
+        ...
+
+    def hold(self, record: ConsumerRecord) -> None:
+        """``record`` of a source partition is on its way here: later ones of its key wait behind it."""
+        ...
+
+    def release(self, source: TopicPartition) -> None:
+        """The source partition is no longer ours, or what was on its way from it was not written: forget it."""
+        ...
+
+
+class Recovery(Protocol):
+    """A policy at work for one handler of one bus."""
+
+    @property
+    def order(self) -> RetryOrder: ...
+
+    @property
+    def retry_topic(self) -> str | None:
+        """Read by the handler's group beside its own topics; None where nothing is tried later."""
+        ...
+
+    @property
+    def dead_letter_topic(self) -> str | None: ...
+
+    def configs(self, topic: str) -> Mapping[str, str]:
+        """Of one of the two, when it is created."""
+        ...
+
+    def created(self, partitions: Mapping[str, int], max_message_bytes: Mapping[str, int]) -> None:
+        """Both topics are there, with so many partitions, and take records up to so many bytes."""
+        ...
+
+    def waiting(self, partition: int) -> Waiting:
+        """A new one, for a partition of the retry topic that was just assigned."""
+        ...
+
+    def decide(self, record: ConsumerRecord, error: Exception, tries: int, now_ms: int) -> Verdict:
+        """What becomes of a record whose call failed ``tries`` times in a row, here and now.
+
+        ``record`` stands where it was read first, also when it comes from the retry topic; then its headers tell of
+        the tries before. Pure except for what it counts.
+        """
+        ...
+
+    def behind(self, record: ConsumerRecord, now_ms: int) -> Outgoing:
+        """The entry of a record that was not tried: it waits behind an earlier one of its key."""
+        ...
+
+    def admit(self, now_ms: int) -> float:
+        """Seconds to wait before the next record may be tried; 0: now. An open circuit answers more than 0."""
+        ...
+
+    def handled(self, count: int, now_ms: int) -> None:
+        """So many records were handled without an error, since the last time this was said."""
+        ...
+
+    def depth(self, waiting: int, oldest_due_ms: int | None) -> None:
+        """How many entries wait in this member's partitions, and since when the most overdue one is due; for signals."""
+        ...
+
+
+class FailurePolicy(Protocol):
+    """What ``@consumer(retry=...)`` takes: `dlq.Retry` is one."""
+
+    def open(self, handling: Handling) -> Recovery:
+        """For one handler, as its bus starts. Raises ConfigError for a handler that it does not suit."""
+        ...
+
+
+def policy_of(retry: Any, dead_letter: Any, where: str) -> FailurePolicy | None:
+    """The policy of ``retry=`` and ``dead_letter=``, made by whoever is installed as "eventbus.failure_policies".
+
+    Raises ConfigError for what is no policy, or when nobody is installed.
+    """
+    from importlib.metadata import entry_points
+
+    from eventbus.errors import ConfigError
+
+    if retry is None and dead_letter in (None, False):
+        return None
+    found = entry_points(group="eventbus.failure_policies", name="default")
+    if not found:
+        raise ConfigError(f"{where}: retry= and dead_letter= need the package dlq, which is not installed")
+    make = next(iter(found)).load()
+    return make(retry, dead_letter, where)
