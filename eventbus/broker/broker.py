@@ -7,7 +7,6 @@ records (`on_advance`), for time (`tick`, `next_deadline_ms`).
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Set
 
@@ -37,6 +36,7 @@ from eventbus.log.commit import Flush
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.log.storage import Storage, storage_error
+from eventbus.protocol import random_uuid, uuid_text
 from eventbus.records import BatchHeader, read_header
 from eventbus.records.batch import WritableBuffer
 from eventbus.records.single import BatchSpan
@@ -128,7 +128,7 @@ class Broker:
         """
 
         def new_text_id() -> str:
-            return base64.urlsafe_b64encode(new_id()).rstrip(b"=").decode()
+            return uuid_text(random_uuid(new_id))
 
         config.check()
         logs = Logs.open(storage, config.fsync)

@@ -282,9 +282,9 @@ class FileStorage:
         _sync_directory(self._path(path))
 
     def unique_id(self) -> str:
-        import base64
+        from eventbus.protocol.uuids import random_uuid, uuid_text
 
-        return base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()
+        return uuid_text(random_uuid(lambda: os.urandom(16)))
 
     def lock(self) -> None:
         import socket

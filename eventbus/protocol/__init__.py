@@ -7,7 +7,7 @@ from eventbus.protocol.headers import RequestHeader, read_request_header, reques
 from eventbus.protocol.reading import decode, reader
 from eventbus.protocol.schema import API_KEYS, ZERO_UUID, ApiSchema
 from eventbus.protocol.source import Buffer, MalformedMessage
-from eventbus.protocol.uuids import uuid_bytes, uuid_text
+from eventbus.protocol.uuids import random_uuid, uuid_bytes, uuid_text
 from eventbus.protocol.writing import encode, writer
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "RequestHeader",
     "decode",
     "encode",
+    "random_uuid",
     "read_request_header",
     "reader",
     "request_header",
