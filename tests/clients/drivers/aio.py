@@ -13,7 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, Records
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from tests.clients.drivers.driving import LIMIT_S, Scenario, Security, main
+from tests.clients.drivers.driving import LIMIT_S, SHRINKS, Scenario, Security, main
 
 connection: dict[str, Any] = {}
 """Settings of every client: how it gets into a secured server."""
@@ -71,12 +71,13 @@ def rows(records: list[ConsumerRecord]) -> list[list[Any]]:
     )
 
 
-async def _produce(bootstrap: str, topic: str, count: int, **settings: Any) -> None:
+async def _produce(bootstrap: str, topic: str, count: int, times: int = 1, **settings: Any) -> None:
+    """``times``: what stands in a value so often."""
     client = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", linger_ms=5, **connection, **settings)
     await client.start()
     try:
         sent = [
-            await client.send(topic, f"v{i}".encode(), f"k{i}".encode(), headers=[("n", str(i).encode())])
+            await client.send(topic, f"v{i}".encode() * times, f"k{i}".encode(), headers=[("n", str(i).encode())])
             for i in range(count)
         ]
         await asyncio.gather(*sent)
@@ -96,7 +97,7 @@ async def idempotent(bootstrap: str, topic: str, count: int) -> dict[str, Any]:
 
 async def compression(bootstrap: str, topic: str, count: int, codecs: list[str]) -> dict[str, Any]:
     for codec in codecs:
-        await _produce(bootstrap, f"{topic}-{codec}", count, compression_type=codec)
+        await _produce(bootstrap, f"{topic}-{codec}", count, SHRINKS, compression_type=codec)
     counts = {codec: len(await read(bootstrap, f"{topic}-{codec}", count)) for codec in codecs}
     return {"failed": [], "counts": counts}
 

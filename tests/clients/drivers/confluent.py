@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.clients.drivers.driving import Security, main, until
+from tests.clients.drivers.driving import SHRINKS, Security, main, until
 
 connection: dict[str, Any] = {}
 """Settings of every client: how it gets into a secured server."""
@@ -83,12 +83,17 @@ def rows(messages: list[Message]) -> list[list[Any]]:
     return sorted(found)
 
 
-def _produce(bootstrap: str, topic: str, count: int, **settings: Any) -> list[Any]:
+def _produce(bootstrap: str, topic: str, count: int, times: int = 1, **settings: Any) -> list[Any]:
+    """``times``: what stands in a value so often."""
     failed: list[KafkaError] = []
     client = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 5, **connection, **settings})
     for i in range(count):
         client.produce(
-            topic, f"v{i}", f"k{i}", headers={"n": str(i)}, on_delivery=lambda error, _: error and failed.append(error)
+            topic,
+            f"v{i}" * times,
+            f"k{i}",
+            headers={"n": str(i)},
+            on_delivery=lambda error, _: error and failed.append(error),
         )
     left = client.flush(30)
     return [*failed, *["not delivered"] * left]
@@ -104,11 +109,10 @@ def idempotent(bootstrap: str, topic: str, count: int) -> dict[str, Any]:
 
 
 def compression(bootstrap: str, topic: str, count: int, codecs: list[str]) -> dict[str, Any]:
-    # All records in one batch: librdkafka leaves one uncompressed that would not become smaller.
     failed = [
         error
         for codec in codecs
-        for error in _produce(bootstrap, f"{topic}-{codec}", count, **{"compression.type": codec, "linger.ms": 60_000})
+        for error in _produce(bootstrap, f"{topic}-{codec}", count, SHRINKS, **{"compression.type": codec})
     ]
     return {
         "failed": failed,

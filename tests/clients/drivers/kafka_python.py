@@ -13,7 +13,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from tests.clients.drivers.driving import Security, main, until
+from tests.clients.drivers.driving import SHRINKS, Security, main, until
 
 connection: dict[str, Any] = {}
 """Settings of every client: how it gets into a secured server."""
@@ -64,10 +64,12 @@ def rows(records: list[Any]) -> list[list[Any]]:
     )
 
 
-def _produce(bootstrap: str, topic: str, count: int, **settings: Any) -> None:
+def _produce(bootstrap: str, topic: str, count: int, times: int = 1, **settings: Any) -> None:
+    """``times``: what stands in a value so often."""
     client = KafkaProducer(bootstrap_servers=bootstrap, acks="all", linger_ms=5, **connection, **settings)
     sent = [
-        client.send(topic, f"v{i}".encode(), f"k{i}".encode(), headers=[("n", str(i).encode())]) for i in range(count)
+        client.send(topic, f"v{i}".encode() * times, f"k{i}".encode(), headers=[("n", str(i).encode())])
+        for i in range(count)
     ]
     for future in sent:
         future.get(timeout=30)
@@ -86,7 +88,7 @@ def idempotent(bootstrap: str, topic: str, count: int) -> dict[str, Any]:
 
 def compression(bootstrap: str, topic: str, count: int, codecs: list[str]) -> dict[str, Any]:
     for codec in codecs:
-        _produce(bootstrap, f"{topic}-{codec}", count, compression_type=codec)
+        _produce(bootstrap, f"{topic}-{codec}", count, SHRINKS, compression_type=codec)
     return {"failed": [], "counts": {codec: len(read(bootstrap, f"{topic}-{codec}", count)) for codec in codecs}}
 
 
