@@ -45,5 +45,9 @@ def test_a_broker_s_ids_are_such() -> None:
 
 def test_a_directory_s_ids_are_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter([*REFUSED, GOOD])
-    monkeypatch.setattr(storage_module.os, "urandom", lambda _: next(drawn))
+
+    def urandom(size: int) -> bytes:
+        return next(drawn)[:size]
+
+    monkeypatch.setattr(storage_module.os, "urandom", urandom)
     assert FileStorage(str(tmp_path)).unique_id() == uuid_text(GOOD)
