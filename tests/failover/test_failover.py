@@ -21,24 +21,26 @@ UNAVAILABLE_S = 15
 pytestmark = pytest.mark.timeout(900)  # brokers start and die in seconds, unless the machine has other work
 
 
-async def kill_and_check(cluster: RealKafka, kills: int, *, every_s: float = 0) -> None:
+async def kill_and_check(cluster: RealKafka, kills: int, *, every_s: float = 0) -> list[float]:
+    """How long each partition that a killed broker led took nothing, shortest first."""
     exercise = Exercise(cluster)
     await exercise.run(kills, every_s=every_s)
     await exercise.check()
-    times = [one for kill in exercise.kills for one in kill.unavailable_s]
-    assert len(times) >= kills
-    assert max(times) < 2 * UNAVAILABLE_S
-    assert sorted(times)[int(0.99 * len(times))] <= UNAVAILABLE_S
+    return sorted(one for kill in exercise.kills for one in kill.unavailable_s)
 
 
-async def test_five_leaders_are_killed_and_nothing_is_lost_or_done_twice(cluster: RealKafka) -> None:
-    await kill_and_check(cluster, 5)
+async def test_three_leaders_are_killed_and_nothing_is_lost_or_done_twice(cluster: RealKafka) -> None:
+    """How long it takes says more of the machine's other work than of the brokers: sixty kills are measured."""
+    assert len(await kill_and_check(cluster, 3)) >= 3
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 async def test_sixty_leaders_are_killed_and_nothing_is_lost_or_done_twice(cluster: RealKafka) -> None:
-    await kill_and_check(cluster, 60, every_s=10)
+    times = await kill_and_check(cluster, 60, every_s=10)
+    assert len(times) >= 60
+    assert times[-1] < 2 * UNAVAILABLE_S
+    assert times[int(0.99 * len(times))] <= UNAVAILABLE_S
 
 
 async def test_a_dead_leader_is_seen_and_sends_wait_for_its_replica(cluster: RealKafka) -> None:
