@@ -11,8 +11,8 @@ import pytest
 from hypothesis import settings
 
 # The quick tier tries the same examples each time, so that a commit is judged by its own change; the long tier searches
-# on (`make test-full` names the other profile), and what it finds becomes an `@example`. No example has a deadline of its
-# own: what a loaded machine does in 200 ms says nothing of the code (pytest's timeout is there for what hangs).
+# on (`make test-full` names the other profile), and what it finds becomes an `@example`. No example has a deadline:
+# what a loaded machine does in 200 ms says nothing of the code (pytest's timeout is there for what hangs).
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("random", derandomize=False, deadline=None)
 settings.load_profile("same")
