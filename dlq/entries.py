@@ -1,0 +1,182 @@
+"""What stands in a retry topic: entries, which are records that wait, and marks that say which of them are finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from dlq.texts import MAX_INT32, MAX_INT64, number_of, text_bytes
+from eventbus.types import ConsumerRecord, Header, Headers, Record
+
+PREFIX: Final = "eb-retry-"
+ROOT: Final = "eb-retry-root"
+"""Where the record was read first: JSON ``[topic, partition, offset, timestamp_ms, timestamp type]``."""
+ATTEMPT: Final = "eb-retry-attempt"
+"""Calls so far; 0: it was not tried, it waits behind another."""
+DUE: Final = "eb-retry-due"
+FIRST_FAILED: Final = "eb-retry-first-failed"
+ERROR: Final = "eb-retry-error"
+DONE: Final = "eb-retry-done"
+"""Its record is no entry: its value tells which of the entries before it are finished."""
+REDRIVE: Final = "eb-redrive-"
+HOPS: Final = "eb-redrive-hops"
+"""How often the record came back from the dead letters."""
+
+MOST_ERROR_BYTES: Final = 1024
+_MOST_TOPIC_CHARS = 249
+_MARK_VERSION = b"\x01"
+
+
+class Root(NamedTuple):
+    """Where a record was read first."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+
+
+class Tried(NamedTuple):
+    """What happened to a record before."""
+
+    attempt: int
+    """Calls so far."""
+    first_failed_ms: int | None
+    hops: int
+    """How often it came back from the dead letters."""
+
+
+_read_root = msgspec.json.Decoder(tuple[str, int, int, int, int]).decode
+_read_numbers = msgspec.msgpack.Decoder(list[int]).decode
+_write_json = msgspec.json.encode
+_write_numbers = msgspec.msgpack.encode
+
+
+# entries -------------------------------------------------------------------------------------------------------------
+
+
+def retry_entry(record: ConsumerRecord, *, attempt: int, due_ms: int, first_failed_ms: int, error: str) -> Record:
+    """The entry of a record that was tried ``attempt`` times. ``error``: what the last try met; cut to 1 KiB.
+
+    ``record`` stands where it was read first; what its headers say of earlier tries is replaced.
+    """
+    said = text_bytes(error, MOST_ERROR_BYTES)
+    return _entry(record, retry_headers(_root_of(record), attempt, due_ms, first_failed_ms, said))
+
+
+def entry_behind(record: ConsumerRecord) -> Record:
+    """The entry of a record that was not tried: it may go as soon as nothing of its key is ahead of it."""
+    return _entry(record, retry_headers(_root_of(record), 0, 0, None, None))
+
+
+def attempts_of(record: ConsumerRecord) -> Tried:
+    """What a record's headers say of its earlier tries.
+
+    Only those are believed that are of this very record: others come along where somebody copies a record's headers.
+    """
+    found = dict(record.headers)
+    hops = number_of(found.get(HOPS), MAX_INT32) or 0
+    root = read_root(found.get(ROOT))
+    if root is None or root[:3] != (record.topic, record.partition, record.offset):
+        return Tried(0, None, hops)
+    return Tried(number_of(found.get(ATTEMPT), MAX_INT32) or 0, number_of(found.get(FIRST_FAILED)), hops)
+
+
+def retry_headers(
+    root: bytes, attempt: int, due_ms: int, first_failed_ms: int | None, error: bytes | None
+) -> tuple[Header, ...]:
+    """Ours, as an entry has them."""
+    headers: list[Header] = [(ROOT, root), (ATTEMPT, b"%d" % attempt), (DUE, b"%d" % due_ms)]
+    if first_failed_ms is not None:
+        headers.append((FIRST_FAILED, b"%d" % first_failed_ms))
+    if error is not None:
+        headers.append((ERROR, error))
+    return tuple(headers)
+
+
+def without_ours(headers: Headers) -> Headers:
+    """Those that do not speak of retries."""
+    return tuple(header for header in headers if not header[0].startswith(PREFIX))
+
+
+def write_root(root: Root) -> bytes:
+    return _write_json(root)
+
+
+def read_root(data: bytes | None) -> Root | None:
+    """None for what is no place in any log."""
+    if data is None:
+        return None
+    try:
+        root = Root(*_read_root(data))
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    topic, partition, offset, timestamp_ms, kind = root
+    is_place = (
+        0 < len(topic) <= _MOST_TOPIC_CHARS
+        and 0 <= partition <= MAX_INT32
+        and 0 <= offset <= MAX_INT64
+        and -1 <= timestamp_ms <= MAX_INT64
+        and 0 <= kind <= 1
+    )
+    return root if is_place else None
+
+
+def _root_of(record: ConsumerRecord) -> bytes:
+    kind = int(record.timestamp_type)
+    return write_root(Root(record.topic, record.partition, record.offset, record.timestamp_ms, kind))
+
+
+def _entry(record: ConsumerRecord, ours: Headers) -> Record:
+    return Record(record.key, record.value, without_ours(record.headers) + ours)
+
+
+# marks ---------------------------------------------------------------------------------------------------------------
+
+
+def done_mark(offsets: Iterable[int]) -> Record:
+    """Says that the entries at ``offsets``, which rise, are finished.
+
+    The value: a version, then numbers in MessagePack: by turns how many offsets are passed over, and how many told.
+    """
+    numbers: list[int] = []
+    passed = 0
+    for start, stop in _runs(offsets):
+        numbers += (start - passed, stop - start)
+        passed = stop
+    return Record(None, _MARK_VERSION + _write_numbers(numbers), ((DONE, b"1"),))
+
+
+def read_mark(value: bytes | None) -> list[range] | None:
+    """What a mark tells, in rising ranges that do not overlap; None for what is no mark, or one of a later version."""
+    if value is None or value[:1] != _MARK_VERSION:
+        return None
+    try:
+        numbers = _read_numbers(value[1:])
+    except msgspec.MsgspecError:
+        return None
+    if len(numbers) % 2 or min(numbers, default=0) < 0:
+        return None
+    told: list[range] = []
+    passed = 0
+    for index in range(0, len(numbers), 2):
+        start = passed + numbers[index]
+        passed = start + numbers[index + 1]
+        told.append(range(start, passed))
+    return told
+
+
+def _runs(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Neighbours taken together: the first offset, and the one behind the last."""
+    start = stop = -1
+    for offset in offsets:
+        if offset != stop:
+            if stop >= 0:
+                yield start, stop
+            start = offset
+        stop = offset + 1
+    if stop >= 0:
+        yield start, stop

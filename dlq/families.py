@@ -1,0 +1,269 @@
+"""The headers in which other systems say why a record is a dead letter, read into one shape.
+
+Whoever may write to a topic of dead letters chooses these headers: everything here takes any bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, NamedTuple
+
+from dlq import headers as ours
+from dlq.entries import PREFIX, REDRIVE
+from dlq.stacks import dotnet_frame, java_frame, java_root_class
+from dlq.texts import MAX_INT32, number_of, text_of
+from eventbus.types import Headers, TopicPartition
+
+Family = Literal[
+    "eventbus", "share-group", "connect", "streams", "spring", "karafka", "masstransit", "nservicebus", "unknown"
+]
+Found = Mapping[str, bytes | None]
+"""Headers by name; of those that occur more than once the last."""
+
+_OF_HOPS = (PREFIX, REDRIVE)
+"""Ours on a record on its way: told anew on each hop."""
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.:](\d{1,9}))?", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_MOST_NAME_BYTES = 1024
+_MOST_MESSAGE_BYTES = 8192
+_MOST_STACK_BYTES = 65536
+
+
+class Told(NamedTuple):
+    """What headers tell. Texts are empty and numbers None where they do not."""
+
+    source: TopicPartition | None = None
+    source_offset: int | None = None
+    original_timestamp_ms: int | None = None
+    group: str = ""
+    handler: str = ""
+    service: str = ""
+    error_class: str = ""
+    message: str = ""
+    stack: str = ""
+    top_frame: str = ""
+    reason: str = ""
+    attempts: int | None = None
+    first_failed_ms: int | None = None
+    last_failed_ms: int | None = None
+    hops: int = 0
+
+
+# each family ---------------------------------------------------------------------------------------------------------
+
+
+def _eventbus(found: Found) -> Told:
+    return _share_group(found)._replace(
+        original_timestamp_ms=number_of(found.get(ours.ORIGINAL_TIMESTAMP)),
+        handler=_name(found, ours.HANDLER),
+        service=_name(found, ours.SERVICE),
+        error_class=_name(found, ours.ERROR_CLASS),
+        stack=text_of(found.get(ours.STACK), _MOST_STACK_BYTES),
+        top_frame=_name(found, ours.TOP_FRAME),
+        reason=_name(found, ours.REASON),
+        first_failed_ms=number_of(found.get(ours.FIRST_FAILED)),
+        last_failed_ms=number_of(found.get(ours.LAST_FAILED)),
+        hops=number_of(found.get(ours.DEAD_HOPS), MAX_INT32) or 0,
+    )
+
+
+def _share_group(found: Found) -> Told:
+    """Apache Kafka 4.4, KIP-1191; the disposition is KIP-1317's."""
+    return Told(
+        *_place(found, ours.TOPIC, ours.PARTITION, ours.OFFSET),
+        group=_name(found, ours.GROUP),
+        attempts=number_of(found.get(ours.DELIVERY_COUNT), MAX_INT32),
+        message=_message(found, ours.MESSAGE),
+        reason=_name(found, "__dlq.errors.disposition"),
+    )
+
+
+def _connect(found: Found) -> Told:
+    """Kafka Connect's sinks; their group is named after the connector unless somebody said otherwise."""
+    start = "__connect.errors."
+    connector = _name(found, f"{start}connector.name")
+    stack = text_of(found.get(f"{start}exception.stacktrace"), _MOST_STACK_BYTES)
+    return Told(
+        *_place(found, f"{start}topic", f"{start}partition", f"{start}offset"),
+        group=f"connect-{connector}" if connector else "",
+        handler=connector,
+        error_class=_name(found, f"{start}exception.class.name"),
+        message=_message(found, f"{start}exception.message"),
+        stack=stack,
+        top_frame=java_frame(stack),
+        reason=_name(found, f"{start}stage"),
+    )
+
+
+def _streams(found: Found) -> Told:
+    """Kafka Streams 4.2, KIP-1034."""
+    start = "__streams.errors."
+    stack = text_of(found.get(f"{start}stacktrace"), _MOST_STACK_BYTES)
+    return Told(
+        *_place(found, f"{start}topic", f"{start}partition", f"{start}offset"),
+        error_class=_name(found, f"{start}exception"),
+        message=_message(found, f"{start}message"),
+        stack=stack,
+        top_frame=java_frame(stack),
+    )
+
+
+def _spring(found: Found) -> Told:
+    """Spring for Apache Kafka: ``kafka_original-*`` on the way through retry topics, ``kafka_dlt-*`` without them.
+
+    A record that has both went through retry topics first. Errors of keys and values have names of their own.
+    """
+    start = "kafka_original-" if "kafka_original-topic" in found else "kafka_dlt-original-"
+    names = [f"kafka_{way}{what}exception-" for way in ("dlt-", "") for what in ("", "key-")]
+    error = next((name for name in names if f"{name}fqcn" in found or f"{name}message" in found), names[0])
+    stack = text_of(found.get(f"{error}stacktrace"), _MOST_STACK_BYTES)
+    attempts = _java_number(found.get("retry_topic-attempts"))
+    return Told(
+        *_place(found, f"{start}topic", f"{start}partition", f"{start}offset", _java_number),
+        original_timestamp_ms=_java_number(found.get(f"{start}timestamp")),
+        group=_name(found, f"{start}consumer-group"),
+        # Spring wraps what listeners raise in an exception of its own.
+        error_class=java_root_class(stack) or _name(found, f"{error}cause-fqcn") or _name(found, f"{error}fqcn"),
+        message=_message(found, f"{error}message"),
+        stack=stack,
+        top_frame=java_frame(stack),
+        attempts=_java_number(found.get("kafka_deliveryAttempt")) if attempts is None else attempts,
+    )
+
+
+def _karafka(found: Found) -> Told:
+    """Karafka Pro."""
+    return Told(
+        *_place(found, "source_topic", "source_partition", "source_offset"),
+        group=_name(found, "source_consumer_group"),
+        attempts=number_of(found.get("source_attempts"), MAX_INT32),
+    )
+
+
+def _masstransit(found: Found) -> Told:
+    """MassTransit. It tells an address of the source, not an offset."""
+    stack = text_of(found.get("MT-Fault-StackTrace"), _MOST_STACK_BYTES)
+    retries = number_of(found.get("MT-Fault-RetryCount"), MAX_INT32)
+    return Told(
+        handler=_name(found, "MT-Fault-ConsumerType"),
+        group=_name(found, "MT-Fault-InputAddress"),
+        error_class=_name(found, "MT-Fault-ExceptionType"),
+        message=_message(found, "MT-Fault-Message"),
+        stack=stack,
+        top_frame=dotnet_frame(stack),
+        reason=_name(found, "MT-Reason"),
+        attempts=None if retries is None else retries + 1,
+        last_failed_ms=_time_ms(_name(found, "MT-Fault-Timestamp")),
+    )
+
+
+def _nservicebus(found: Found) -> Told:
+    """NServiceBus. It tells a queue, not an offset."""
+    stack = text_of(found.get("NServiceBus.ExceptionInfo.StackTrace"), _MOST_STACK_BYTES)
+    return Told(
+        handler=_name(found, "NServiceBus.ProcessingEndpoint"),
+        group=_name(found, "NServiceBus.FailedQ"),
+        error_class=_name(found, "NServiceBus.ExceptionInfo.ExceptionType"),
+        message=_message(found, "NServiceBus.ExceptionInfo.Message"),
+        stack=stack,
+        top_frame=dotnet_frame(stack),
+        last_failed_ms=_time_ms(_name(found, "NServiceBus.TimeOfFailure")),
+    )
+
+
+# which one ------------------------------------------------------------------------------------------------------------
+
+_READERS: Final[Mapping[str, tuple[Family, Callable[[Found], Told]]]] = {
+    "eventbus": ("eventbus", _eventbus),
+    "shared": ("share-group", _share_group),
+    "connect": ("connect", _connect),
+    "streams": ("streams", _streams),
+    "spring": ("spring", _spring),
+    "karafka": ("karafka", _karafka),
+    "masstransit": ("masstransit", _masstransit),
+    "nservicebus": ("nservicebus", _nservicebus),
+}
+_NAMES = re.compile(
+    r"(?P<eventbus>eb-dlq-.*)"
+    r"|(?P<shared>__dlq\.errors\..*)"
+    r"|(?P<connect>__connect\.errors\..*)"
+    r"|(?P<streams>__streams\.errors\..*)"
+    r"|(?P<spring>kafka_(?:dlt-)?(?:original|exception|key-exception)-.*|retry_topic-.*|kafka_deliveryAttempt)"
+    r"|(?P<karafka>source_(?:topic|partition|offset|consumer_group|attempts|trace_id))"
+    r"|(?P<masstransit>MT-(?:Fault|Host)-.*|MT-Reason)"
+    r"|(?P<nservicebus>NServiceBus\.(?:ExceptionInfo\..*|FailedQ|TimeOfFailure|ProcessingEndpoint))",
+    re.DOTALL,
+)
+_FIRST_COUNTS = ("kafka_original-", "kafka_dlt-original-")
+"""Spring adds these again on every hop; where the record came from in the first place is told by the first."""
+
+
+def read_headers(headers: Headers) -> tuple[Family, Told, Headers]:
+    """Whose headers say why the record is dead, what they tell, and the other headers.
+
+    A record that died more than once may have headers of several families. Each adds its own behind what it found: the
+    last ones count that tell anything.
+    """
+    families = [match.lastgroup if (match := _NAMES.fullmatch(name)) else None for name, _ in headers]
+    found: dict[str, bytes | None] = {}
+    for name, value in headers:
+        if not (name in found and name.startswith(_FIRST_COUNTS)):
+            found[name] = value
+    if "eventbus" in families:
+        families = ["eventbus" if family == "shared" else family for family in families]
+    for key in dict.fromkeys(reversed(families)):
+        if key is None:
+            continue
+        family, read = _READERS[key]
+        told = read(found)
+        if told.source is not None or told.error_class or told.message:
+            rest = zip(headers, families, strict=True)
+            return family, told, tuple(one for one, of in rest if of != key and not one[0].startswith(_OF_HOPS))
+    return "unknown", Told(), tuple(one for one in headers if not one[0].startswith(_OF_HOPS))
+
+
+# values --------------------------------------------------------------------------------------------------------------
+
+
+def _name(found: Found, name: str) -> str:
+    return text_of(found.get(name), _MOST_NAME_BYTES)
+
+
+def _message(found: Found, name: str) -> str:
+    return text_of(found.get(name), _MOST_MESSAGE_BYTES)
+
+
+def _place(
+    found: Found, topic: str, partition: str, offset: str, number: Callable[[bytes | None], int | None] = number_of
+) -> tuple[TopicPartition | None, int | None]:
+    name, where = _name(found, topic), number(found.get(partition))
+    if where is None or where > MAX_INT32 or _TOPIC.fullmatch(name) is None:
+        return None, None
+    return TopicPartition(name, where), number(found.get(offset))
+
+
+def _java_number(value: bytes | None) -> int | None:
+    """What Java writes with ByteBuffer or BigInteger; None for less than 0.
+
+    Other clients write the same headers as text: four digits or more, read as bytes, would be beyond 800,000,000.
+    """
+    if value is None or (len(value) >= 4 and value.isdigit()):
+        return number_of(value)
+    number = int.from_bytes(value, signed=True) if 1 <= len(value) <= 8 else -1
+    return number if number >= 0 else None
+
+
+def _time_ms(text: str) -> int | None:
+    """Of a time in UTC as .NET writes it."""
+    found = _TIME.match(text)
+    if found is None:
+        return None
+    try:
+        whole = datetime.fromisoformat(f"{found[1]}T{found[2]}+00:00")
+    except ValueError:
+        return None
+    since = whole - _EPOCH
+    return since // timedelta(milliseconds=1) + int((found[3] or "0")[:3].ljust(3, "0"))

@@ -1,0 +1,136 @@
+"""Dead letters as records: the one that failed, and headers that say where it stood and why it is one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from dlq.entries import HOPS, PREFIX
+from dlq.failures import Failure, failure_of
+from dlq.texts import MAX_INT32, number_of, text_bytes
+from eventbus.types import ConsumerRecord, Header, Headers, Record
+
+SHARED: Final = "__dlq.errors."
+"""The names that Kafka's share groups use (KIP-1191); its tools, and others, read them."""
+TOPIC: Final = "__dlq.errors.topic"
+PARTITION: Final = "__dlq.errors.partition"
+OFFSET: Final = "__dlq.errors.offset"
+GROUP: Final = "__dlq.errors.group"
+DELIVERY_COUNT: Final = "__dlq.errors.delivery.count"
+MESSAGE: Final = "__dlq.errors.message"
+OURS: Final = "eb-dlq-"
+ERROR_CLASS: Final = "eb-dlq-error-class"
+STACK: Final = "eb-dlq-stack"
+TOP_FRAME: Final = "eb-dlq-top-frame"
+FIRST_FAILED: Final = "eb-dlq-first-failed"
+LAST_FAILED: Final = "eb-dlq-last-failed"
+ORIGINAL_TIMESTAMP: Final = "eb-dlq-original-timestamp"
+HANDLER: Final = "eb-dlq-handler"
+SERVICE: Final = "eb-dlq-service"
+REASON: Final = "eb-dlq-reason"
+DEAD_HOPS: Final = "eb-dlq-hops"
+"""How often the record was a dead letter before."""
+PAYLOAD: Final = "eb-dlq-payload"
+"""``source``: the letter did not fit its topic; key, value and headers are to be read where the record stood."""
+
+MOST_MESSAGE_BYTES: Final = 1024
+MOST_STACK_BYTES: Final = 8192
+MOST_NAME_BYTES: Final = 512
+_MOST_REDACTED_CHARS = 1 << 16
+_BATCH_BYTES = 61 + 32
+"""A batch's header, and the lengths and deltas of its one record."""
+_HEADER_BYTES = 6
+"""Lengths of a name and a value."""
+
+logger = logging.getLogger("eventbus.dlq")
+
+Redact = Callable[[str, str], str | None]
+"""``(name of the header, its text)``: the text to write; None: leave the header out."""
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a record becomes a dead letter."""
+
+    error: BaseException | None
+    reason: str
+    """exhausted, rejected, parked, unreadable, never, too-old, crashed, loop."""
+    group: str
+    handler: str
+    service: str
+    attempts: int
+    first_failed_ms: int
+    now_ms: int
+
+
+def dead_letter_record(record: ConsumerRecord, cause: Cause, *, max_bytes: int, redact: Redact | None = None) -> Record:
+    """The dead letter of ``record``, which stands where it was read first.
+
+    Its headers come first, without what they say of earlier hops, then ours, of 14 KiB at most. ``redact`` sees those
+    that an error has written. What does not fit in ``max_bytes`` is left where it stands in the source: the value,
+    then the headers, then the key; then stack and message are left out.
+    """
+    kept = tuple(header for header in record.headers if not header[0].startswith((PREFIX, OURS, SHARED)))
+    told = _of_the_error(cause, redact)
+    headers = (*_of_the_record(record, cause), *told)
+    letter = Record(record.key, record.value, kept + headers)
+    if size_of(letter) <= max_bytes:
+        return letter
+    headers = (*headers, (PAYLOAD, b"source"))
+    short = tuple(header for header in headers if header[0] not in (STACK, MESSAGE))
+    smaller = Record(record.key, None, kept + headers), Record(record.key, None, headers), Record(None, None, headers)
+    for letter in smaller:
+        if size_of(letter) <= max_bytes:
+            return letter
+    return Record(None, None, short)
+
+
+def size_of(record: Record) -> int:
+    """Bytes of a batch that holds it alone, uncompressed; or a few more."""
+    size = _BATCH_BYTES + len(record.key or b"") + len(record.value or b"")
+    return size + sum(len(name.encode()) + len(value or b"") + _HEADER_BYTES for name, value in record.headers)
+
+
+def _of_the_record(record: ConsumerRecord, cause: Cause) -> Iterator[Header]:
+    found = dict(record.headers)
+    redriven = number_of(found.get(HOPS), MAX_INT32) or 0
+    dead = number_of(found.get(DEAD_HOPS), MAX_INT32)
+    yield TOPIC, record.topic.encode()
+    yield PARTITION, b"%d" % record.partition
+    yield OFFSET, b"%d" % record.offset
+    yield GROUP, text_bytes(cause.group, MOST_NAME_BYTES)
+    yield DELIVERY_COUNT, b"%d" % cause.attempts
+    yield HANDLER, text_bytes(cause.handler, MOST_NAME_BYTES)
+    yield SERVICE, text_bytes(cause.service, MOST_NAME_BYTES)
+    yield REASON, text_bytes(cause.reason, MOST_NAME_BYTES)
+    yield FIRST_FAILED, b"%d" % cause.first_failed_ms
+    yield LAST_FAILED, b"%d" % cause.now_ms
+    yield ORIGINAL_TIMESTAMP, b"%d" % record.timestamp_ms
+    yield DEAD_HOPS, b"%d" % (redriven if dead is None else max(redriven, dead + 1))
+
+
+def _of_the_error(cause: Cause, redact: Redact | None) -> Headers:
+    failure = Failure("", cause.reason, "", "") if cause.error is None else failure_of(cause.error)
+    texts = (
+        (MESSAGE, failure.message, MOST_MESSAGE_BYTES),
+        (ERROR_CLASS, failure.error_class, MOST_NAME_BYTES),
+        (TOP_FRAME, failure.top_frame, MOST_NAME_BYTES),
+        (STACK, failure.stack, MOST_STACK_BYTES),
+    )
+    headers: list[Header] = []
+    for name, text, most in texts:
+        shown = text if redact is None else _redacted(redact, name, text)
+        if shown:
+            headers.append((name, text_bytes(shown, most)))
+    return tuple(headers)
+
+
+def _redacted(redact: Redact, name: str, text: str) -> str | None:
+    """Before it is cut to its size: a secret that is cut in two is not known any more. What cannot be, is left out."""
+    try:
+        return redact(name, text_bytes(text, _MOST_REDACTED_CHARS).decode())
+    except Exception:
+        logger.exception("redact= failed for the header %r of a dead letter, which is left out", name)
+        return None
