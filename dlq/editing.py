@@ -1,0 +1,51 @@
+"""Edited values: read before they are sent, where it can be known how."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+
+from eventbus import EventBus
+from eventbus.errors import SchemaUnavailable, SerializationError
+from eventbus.types import Headers
+from serdes import SchemaNeeded, SchemaRegistryError, SchemaSerde, bind_decoder, serde_for
+from serdes.framing import with_prefix
+
+_FRAMES = (b"\0", b"\1")
+
+
+async def check_edit(bus: EventBus, topic: str, before: bytes | None, value: bytes | None, headers: Headers) -> None:
+    """Raises SerializationError for an edited value that the topic's readers could not read.
+
+    It is known for values that name their schema, where the bus's own serde reads such. SchemaUnavailable when the
+    registry does not answer.
+    """
+    serde = serde_for(Any, bus.serdes)
+    if value is None or not isinstance(serde, SchemaSerde):
+        return
+    name = serde.header
+    framed = value if name is None else with_prefix(value, headers, name)
+    was_framed = before is not None and (before if name is None else with_prefix(before, headers, name))[:1] in _FRAMES
+    if framed[:1] not in _FRAMES and not was_framed:
+        return
+    decode = bind_decoder(serde, topic)
+    try:
+        try:
+            decode(framed)
+        except SchemaNeeded as needed:
+            await anyio.to_thread.run_sync(needed.fetch)
+            decode(framed)
+    except SchemaRegistryError as error:
+        if error.is_retriable:
+            raise SchemaUnavailable(f"the edited value for {topic!r} cannot be checked: {error}") from error
+        raise _unreadable(topic, error) from error
+    except Exception as error:  # a serde is the user's code
+        raise _unreadable(topic, error) from error
+
+
+def _unreadable(topic: str, error: Exception) -> SerializationError:
+    return SerializationError(
+        f"the edited value cannot be read by those who read {topic!r}: {error}. Nothing was sent; write it in the "
+        "schema that it names"
+    )

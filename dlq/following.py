@@ -1,0 +1,207 @@
+"""The indexes of a log's dead letters, brought up to date whenever somebody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import anyio
+
+from dlq.index import NO_STATE, PartitionIndex, TopicIndex
+from dlq.index_file import IndexCache
+from dlq.reading import POLL_RECORDS, Scanner, records_at
+from dlq.selection import LetterId, looks_dead
+from dlq.state import LetterState, read_key, read_state
+from dlq.views import row_of
+from eventbus import Consumer, EventBus, IsolationLevel
+from eventbus.broker import TopicDescription
+from eventbus.errors import ConfigError, EventBusError, TopicAlreadyExists, UnknownTopicOrPartition
+from eventbus.types import TopicPartition
+
+
+class StaleIndex(EventBusError):
+    """The states that were known are gone: ask again, and all is read anew."""
+
+
+class Following:
+    """Reads what is new in the topics of dead letters, then what became of them."""
+
+    def __init__(self, bus: EventBus, topics: Sequence[str] | None, state_topic: str, cache: IndexCache | None) -> None:
+        self._bus = bus
+        self._chosen = topics
+        self._cache = cache
+        self.state_topic = state_topic
+        self._state = TopicPartition(state_topic, 0)
+        self._state_topic_id = ""
+        self.indexes: dict[str, TopicIndex] = {}
+        self._scanners: dict[str, Scanner] = {}
+        self._lock = anyio.Lock()
+
+    # the topics ------------------------------------------------------------------------------------------------------
+
+    async def catch_up(self) -> None:
+        """Read everything that is there now."""
+        async with self._lock:
+            # States first looked for, letters first read: what a state speaks of is in the index by then.
+            states_end = await self._look_for_states()
+            topics = await self._look_for_topics()
+            before = {name: self._mark(name) for name in self.indexes}
+            ends: dict[TopicPartition, int] = {}
+            for found in topics:
+                ends |= self._take_up(found, states_end)
+            for name in self.indexes.keys() - {one.name for one in topics}:
+                del self.indexes[name], self._scanners[name]
+            await self._read_letters(ends)
+            if self._states_until(states_end) < states_end:
+                async with self._bus.new_consumer(partitions=[self._state], start="earliest") as consumer:
+                    await self._read_states(consumer, states_end)
+            if self._cache is not None:
+                for name, index in self.indexes.items():
+                    if before.get(name) != self._mark(name):
+                        await anyio.to_thread.run_sync(self._cache.save, index)
+
+    async def _look_for_topics(self) -> list[TopicDescription]:
+        if self._chosen is not None:
+            return await self._bus.admin.describe_topics(self._chosen)
+        return [
+            one
+            for one in await self._bus.admin.describe_topics()
+            if not one.is_internal and looks_dead(one.name, {key: str(e.value) for key, e in one.configs.items()})
+        ]
+
+    def _mark(self, name: str) -> object:
+        """Another one when there is something new to keep."""
+        index = self.indexes[name]
+        ends = {number: one.next_offset for number, one in index.partitions.items()}
+        return index.topic_id, index.state_topic_id, index.states_until, ends, len(index)
+
+    def _take_up(self, found: TopicDescription, states_end: int) -> dict[TopicPartition, int]:
+        """Where there is something to read, up to which offset."""
+        index = self.indexes.get(found.name)
+        if index is None and self._cache is not None:
+            index = self._cache.load(found.name, found.topic_id)
+        if index is None or not self._fits(index, found, states_end):
+            index = TopicIndex(found.name, found.topic_id)
+        index.state_topic_id = self._state_topic_id
+        if self.indexes.get(found.name) is not index:
+            self.indexes[found.name] = index
+            self._scanners[found.name] = Scanner(index)
+        ends: dict[TopicPartition, int] = {}
+        for one in found.partitions:
+            partition = index.partition(one.partition)
+            partition.trim(one.log_start_offset)
+            if partition.next_offset < one.last_stable_offset:
+                ends[TopicPartition(found.name, one.partition)] = one.last_stable_offset
+        return ends
+
+    def _fits(self, index: TopicIndex, found: TopicDescription, states_end: int) -> bool:
+        """Whether the index was made of this topic, and of these states."""
+        ends = {one.partition: one.log_end_offset for one in found.partitions}
+        return (
+            index.topic_id == found.topic_id
+            and all(one.next_offset <= ends.get(number, -1) for number, one in index.partitions.items())
+            and (
+                not index.states_until
+                or (index.state_topic_id == self._state_topic_id and index.states_until <= states_end)
+            )
+        )
+
+    async def _read_letters(self, ends: Mapping[TopicPartition, int]) -> None:
+        if not ends:
+            return
+        async with self._bus.new_consumer(partitions=ends, start="earliest") as consumer:
+            for where in ends:
+                consumer.seek(where, self._partition(where).next_offset)
+            unread = set(ends)
+            while unread:
+                for where, records in (await consumer.poll(max_records=POLL_RECORDS)).by_partition().items():
+                    self._scanners[where.topic].take(records)
+                for where in list(unread):
+                    position = await consumer.position(where)
+                    partition = self._partition(where)
+                    partition.next_offset = max(partition.next_offset, position)
+                    if position >= ends[where]:
+                        unread.discard(where)
+                        consumer.pause(where)
+
+    def _partition(self, where: TopicPartition) -> PartitionIndex:
+        return self.indexes[where.topic].partition(where.partition)
+
+    # what became of them ---------------------------------------------------------------------------------------------
+
+    async def catch_up_states(self, consumer: Consumer) -> None:
+        """Read what became of letters, to the very end: for who holds the pen, so that nobody else writes."""
+        async with self._lock:
+            end = (await self._bus.admin.list_offsets({self._state: -1}, IsolationLevel.READ_UNCOMMITTED))[self._state]
+            if end.offset < self._states_until(end.offset):
+                raise StaleIndex(f"topic {self.state_topic!r} was deleted or cut while what it says was in use")
+            await self._read_states(consumer, end.offset)
+
+    async def _look_for_states(self) -> int:
+        """Where the states end; 0: there is no such topic yet."""
+        try:
+            found = (await self._bus.admin.describe_topics([self.state_topic]))[0]
+        except UnknownTopicOrPartition:
+            self._state_topic_id = ""
+            return 0
+        self._state_topic_id = found.topic_id
+        return found.partitions[0].last_stable_offset
+
+    async def make_state_topic(self) -> None:
+        """See to it that the topic of states is there. Raises ConfigError for one that is not fit for them."""
+        name = self.state_topic
+        try:
+            found = (await self._bus.admin.describe_topics([name]))[0]
+        except UnknownTopicOrPartition:
+            try:
+                found = await self._bus.admin.create_topic(name, 1, configs={"cleanup.policy": "compact"})
+            except TopicAlreadyExists:  # somebody else made it this moment
+                found = (await self._bus.admin.describe_topics([name]))[0]
+        policy = found.configs.get("cleanup.policy")
+        if len(found.partitions) != 1 or (policy is not None and policy.value != "compact"):
+            raise ConfigError(
+                f"topic {name!r} has {len(found.partitions)} partition(s), cleanup.policy={policy and policy.value}: "
+                "what became of dead letters is kept in one partition, with cleanup.policy=compact. Name another topic "
+                f"with DeadLetters(state_topic=...), or mend it: eventbus topics alter {name} --config "
+                "cleanup.policy=compact"
+            )
+
+    async def _read_states(self, consumer: Consumer, end: int) -> None:
+        begin = self._states_until(end)
+        if begin >= end:
+            return
+        consumer.seek(self._state, begin)
+        position = begin
+        while position < end:
+            for record in await consumer.poll(max_records=POLL_RECORDS):
+                self._take_state(record.key, record.value, record.offset)
+            position = await consumer.position(self._state)
+        for index in self.indexes.values():
+            index.states_until = position
+
+    def _states_until(self, end: int) -> int:
+        return min((index.states_until for index in self.indexes.values()), default=end)
+
+    def _take_state(self, key: bytes | None, value: bytes | None, offset: int) -> None:
+        letter = read_key(key)
+        index = None if letter is None else self.indexes.get(letter.topic)
+        if letter is None or index is None:
+            return
+        state = read_state(value)
+        if state is not None and state.topic_id == index.topic_id:
+            index.set_state(letter, state.status, offset)
+
+    async def states(self, letters: Iterable[LetterId]) -> dict[LetterId, LetterState]:
+        """What was done to each of these letters; those that nothing was done to are left out."""
+        wanted: dict[int, LetterId] = {}
+        for letter in letters:
+            row = row_of(self.indexes, letter)
+            if row is not None and row.state_at != NO_STATE:
+                wanted[row.state_at] = letter
+        found: dict[LetterId, LetterState] = {}
+        if wanted:
+            async for records in records_at(self._bus, {self._state: sorted(wanted)}):
+                for record in records:
+                    state = read_state(record.value)
+                    if state is not None:
+                        found[wanted[record.offset]] = state
+        return found

@@ -1,0 +1,163 @@
+"""The index of a topic as bytes, and where the command line keeps them between its runs.
+
+They are a copy of what the topic says: who cannot read them, or finds that they do not fit, builds the index anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import tempfile
+import zlib
+from array import array
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dlq.index import PartitionIndex, Segment, TopicIndex
+from dlq.selection import STATUSES, CaseKey
+
+logger = logging.getLogger("dlq")
+
+_FORMAT = f"eventbus-dead-letters-1-{sys.byteorder}"
+"""Columns are written as the machine has them."""
+_COLUMNS = {"q": 8, "I": 4}
+
+
+class UnreadableIndex(Exception):
+    """Build it anew."""
+
+
+class _Partition(msgspec.Struct, array_like=True):
+    next_offset: int
+    segments: list[tuple[bytes, bytes, bytes, bytes, bytes]]
+
+
+class _File(msgspec.Struct, array_like=True):
+    format: str
+    topic: str
+    topic_id: str
+    state_topic_id: str
+    states_until: int
+    cases: list[CaseKey]
+    partitions: dict[int, _Partition]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_File).decode
+
+
+def dump(index: TopicIndex) -> bytes:
+    """The index as bytes, with a checksum at the end."""
+    partitions = {
+        number: _Partition(one.next_offset, [_columns_of(segment) for segment in one.segments])
+        for number, one in index.partitions.items()
+    }
+    data = _encode(
+        _File(_FORMAT, index.topic, index.topic_id, index.state_topic_id, index.states_until, index.cases, partitions)
+    )
+    return data + zlib.crc32(data).to_bytes(4, "big")
+
+
+def load(data: bytes) -> TopicIndex:
+    """What `dump` wrote. Raises UnreadableIndex for anything else."""
+    if len(data) < 4 or zlib.crc32(memoryview(data)[:-4]) != int.from_bytes(data[-4:], "big"):
+        raise UnreadableIndex("it is damaged")
+    try:
+        found = _decode(memoryview(data)[:-4])
+    except msgspec.MsgspecError as error:
+        raise UnreadableIndex(f"it is none: {error}") from None
+    if found.format != _FORMAT:
+        raise UnreadableIndex(f"it is in the format {found.format!r:.60}, not {_FORMAT!r}")
+    partitions = {
+        number: PartitionIndex(one.next_offset, [_segment(columns, len(found.cases)) for columns in one.segments])
+        for number, one in found.partitions.items()
+    }
+    index = TopicIndex(found.topic, found.topic_id, found.cases, partitions)
+    index.state_topic_id, index.states_until = found.state_topic_id, found.states_until
+    return index
+
+
+def _columns_of(segment: Segment) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+    return (
+        segment.offsets.tobytes(),
+        segment.cases.tobytes(),
+        segment.times.tobytes(),
+        bytes(segment.statuses),
+        segment.states.tobytes(),
+    )
+
+
+def _segment(columns: tuple[bytes, bytes, bytes, bytes, bytes], cases: int) -> Segment:
+    offsets, numbers, times, statuses, states = columns
+    count = len(statuses)
+    segment = Segment(
+        _column("q", offsets, count), _column("I", numbers, count), _column("q", times, count),
+        bytearray(statuses), _column("q", states, count),
+    )  # fmt: skip
+    if not count or max(segment.cases) >= cases or max(statuses) >= len(STATUSES):
+        raise UnreadableIndex("its columns do not fit its cases")
+    return segment
+
+
+def _column(kind: Literal["q", "I"], data: bytes, count: int) -> array[int]:
+    if len(data) != _COLUMNS[kind] * count:
+        raise UnreadableIndex("its columns differ in length")
+    column: array[int] = array(kind)
+    column.frombytes(data)
+    return column
+
+
+def cache_folder() -> Path:
+    """Where programs of this user keep what they can build anew: ``XDG_CACHE_HOME``, else ``~/.cache``."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "eventbus" / "dead-letters"
+
+
+class IndexCache:
+    """Indexes in a folder, by the id of their topic, which no other topic of any log has."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def load(self, topic: str, topic_id: str) -> TopicIndex | None:
+        """None: there is none, or none that can be read."""
+        path = self._path(topic_id)
+        if path is None:
+            return None
+        try:
+            index = load(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, UnreadableIndex) as error:
+            logger.debug("%s: %s; the index is built anew", path, error)
+            return None
+        return index if (index.topic, index.topic_id) == (topic, topic_id) else None
+
+    def save(self, index: TopicIndex) -> None:
+        """Replace the file as a whole. Where that cannot be done the index is built again next time."""
+        path = self._path(index.topic_id)
+        if path is None:
+            return
+        written: str | None = None
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle, written = tempfile.mkstemp(dir=self._folder)
+            with os.fdopen(handle, "wb") as file:
+                file.write(dump(index))
+            Path(written).replace(path)
+        except OSError as error:
+            logger.debug("%s: %s; the index is not kept", path, error)
+            if written is not None:
+                with suppress(OSError):
+                    Path(written).unlink()
+
+    def _path(self, topic_id: str) -> Path | None:
+        """None for an id that is none: a Kafka before 2.8 gives no ids."""
+        if not re.fullmatch(r"[A-Za-z0-9_-]{16,64}", topic_id) or not topic_id.strip("A-_"):
+            return None
+        return self._folder / f"{topic_id}.index"

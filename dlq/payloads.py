@@ -1,0 +1,71 @@
+"""The payloads of letters that carry only where theirs is: read from the topics they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from dlq.reading import records_at
+from dlq.selection import LetterId
+from dlq.targets import id_of
+from eventbus import EventBus
+from eventbus.errors import EventBusError, UnknownTopicOrPartition
+from eventbus.types import ConsumerRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from dlq.letters import DeadLetter
+
+
+class PayloadGone(EventBusError):
+    """The letter holds no payload, and its source no longer does: resolve it, or send what it was by other means."""
+
+
+async def source_records(bus: EventBus, letters: Iterable[DeadLetter]) -> dict[LetterId, ConsumerRecord]:
+    """The records that letters speak of, as far as their topics still hold them."""
+    wanted: dict[TopicPartition, dict[int, list[DeadLetter]]] = {}
+    for letter in letters:
+        if letter.source is not None and letter.source_offset is not None:
+            wanted.setdefault(letter.source, {}).setdefault(letter.source_offset, []).append(letter)
+    held = await _held(bus, wanted)
+    offsets = {where: sorted(wanted[where]) for where in held}
+    found: dict[LetterId, ConsumerRecord] = {}
+    if offsets:
+        async for records in records_at(bus, offsets):
+            for record in records:
+                for letter in wanted[record.topic_partition][record.offset]:
+                    # Another key: the topic was made anew, or the letter lies.
+                    if letter.key is None or letter.key == record.key:
+                        found[id_of(letter)] = record
+    return found
+
+
+async def _held(bus: EventBus, wanted: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """The partitions that are there; the log's own topics are nobody's payload."""
+    counts: dict[str, int] = {}
+    for topic in {where.topic for where in wanted}:
+        try:
+            found = (await bus.admin.describe_topics([topic]))[0]
+        except UnknownTopicOrPartition:
+            continue
+        counts[topic] = 0 if found.is_internal else len(found.partitions)
+    return [where for where in wanted if 0 <= where.partition < counts.get(where.topic, 0)]
+
+
+def payload_gone(letter: DeadLetter) -> PayloadGone:
+    where = "it does not say where it came from"
+    if letter.source is not None:
+        where = f"{letter.source} no longer holds offset {letter.source_offset}"
+    return PayloadGone(
+        f"dead letter {id_of(letter)} carries no payload, and {where}: retention or compaction removed it, or the "
+        "topic was made anew. What is known of it are its headers; resolve it, or park it with a note"
+    )
+
+
+async def payload_of(bus: EventBus, letter: DeadLetter) -> bytes | None:
+    """The value of a letter, its own or that of its source; None for a tombstone. Raises PayloadGone."""
+    if letter.has_payload:
+        return letter.value
+    record = (await source_records(bus, [letter])).get(id_of(letter))
+    if record is None:
+        raise payload_gone(letter)
+    return record.value

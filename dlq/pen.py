@@ -1,0 +1,179 @@
+"""The one writer of what becomes of dead letters.
+
+Whoever takes the pen, a transactional id, fences the writer before and reads what that one has written. What is decided
+on that is stored in one transaction with the records it is about, and only if nobody has taken the pen meanwhile; else
+all is read and decided anew. So a letter is sent once, whoever else sends it at the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+
+import anyio
+import msgspec
+
+from dlq.following import Following
+from eventbus import Consumer, Delivery, EventBus
+from eventbus.client.producer import Producer
+from eventbus.errors import (
+    BufferExhausted,
+    EventBusError,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    OutOfOrderSequence,
+    ProducerClosed,
+    ProducerFenced,
+    StorageError,
+    TransactionAborted,
+    TransactionOutcomeUnknown,
+    UnknownTopicOrPartition,
+)
+from eventbus.types import Headers, RecordMetadata, TopicPartition
+
+logger = logging.getLogger("dlq")
+
+PEN = "dlq-redrive"
+_PATIENCE_SECONDS = 0.01
+"""Before the pen is taken back from another writer, at random, and twice as long each time."""
+_LONGEST_SECONDS = 1.0
+_MOST_FAILURES = 8
+"""In a row, of a log that does not answer; whoever goes on waiting would not be told."""
+_OVERTAKEN = (
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    OutOfOrderSequence,
+    ProducerClosed,
+    ProducerFenced,
+    TransactionAborted,
+    TransactionOutcomeUnknown,
+)
+"""With a pen taken anew; that one sees a transaction through whose outcome is unknown, or ends it."""
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """A record to be sent. ``partition`` None: the partitioner's choice."""
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What is to be stored, and what to do when it is."""
+
+    records: Sequence[Outgoing]
+    committed: Callable[[Sequence[RecordMetadata]], None]
+
+
+Decide = Callable[[bool], Awaitable[Decision]]
+"""Decides on the newest states. Told whether it was asked before, and what it decided then may have been stored."""
+
+
+class Pen:
+    """Held by ``async with`` as long as there may be something to write; its users take turns."""
+
+    def __init__(self, bus: EventBus, following: Following) -> None:
+        self._bus = bus
+        self._following = following
+        self._users = 0
+        self._turn = anyio.Lock()
+        self._producer: Producer | None = None
+        self._states: Consumer | None = None
+
+    async def __aenter__(self) -> Pen:
+        self._users += 1
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._users -= 1
+        if not self._users:
+            with anyio.CancelScope(shield=True):
+                await self._drop()
+
+    async def write(self, decide: Decide) -> None:
+        """Store what ``decide`` says of the newest states. It is asked again when somebody else was faster.
+
+        Raises what keeps the records from being stored, RecordTooLarge say; then nothing of it is.
+        """
+        async with self._turn:
+            patience, failures, asked = _PATIENCE_SECONDS, 0, False
+            while True:
+                try:
+                    await self._write_once(decide, asked)
+                    return
+                except EventBusError as error:
+                    await self._drop()
+                    failures = 0 if isinstance(error, _OVERTAKEN) else failures + 1
+                    if failures >= _MOST_FAILURES or not (isinstance(error, _OVERTAKEN) or _passes(error)):
+                        raise
+                    logger.info("%s: %s; deciding anew", PEN, error)
+                asked = True
+                await anyio.sleep(patience * random.uniform(0.5, 1))
+                patience = min(2 * patience, _LONGEST_SECONDS)
+
+    async def _write_once(self, decide: Decide, asked: bool) -> None:
+        producer, states = await self._take()
+        await self._following.catch_up_states(states)
+        decision = await decide(asked)
+        sent: list[Delivery] = []
+        if not decision.records:
+            decision.committed(())
+            return
+        transaction = producer.transaction()
+        try:
+            async with transaction:
+                for one in decision.records:
+                    sent.append(await _send(producer, one))  # noqa: PERF401  what was sent before an error counts too
+        except TransactionAborted as error:
+            raise next((one for one in map(Delivery.exception, sent) if _explains(one)), None) or error from None
+        finally:
+            if transaction.outcome == "committed":  # also when it was cancelled in the middle of its commit
+                decision.committed([one.result() for one in sent])
+
+    async def _take(self) -> tuple[Producer, Consumer]:
+        if self._producer is not None and self._states is not None:
+            return self._producer, self._states
+        following = self._following
+        await following.make_state_topic()
+        self._producer = self._bus.new_producer(transactional_id=PEN, acks="all", batch_size=1_000_000)
+        await self._producer.init()
+        self._states = self._bus.new_consumer(partitions=[TopicPartition(following.state_topic, 0)], start="earliest")
+        await self._states.__aenter__()
+        await following.catch_up()
+        return self._producer, self._states
+
+    async def _drop(self) -> None:
+        producer, self._producer = self._producer, None
+        states, self._states = self._states, None
+        try:
+            if states is not None:
+                await states.aclose()
+            if producer is not None:
+                await producer.aclose()
+        except EventBusError as error:
+            logger.debug("closing the writer %r: %s", PEN, error)
+
+
+async def _send(producer: Producer, one: Outgoing) -> Delivery:
+    while True:
+        try:
+            return producer.send_nowait(one.topic, one.value, key=one.key, headers=one.headers, partition=one.partition)
+        except BufferExhausted:
+            await producer.wait_for_room()
+
+
+def _passes(error: EventBusError) -> bool:
+    return error.retriable and not isinstance(error, (StorageError, UnknownTopicOrPartition))
+
+
+def _explains(error: EventBusError | None) -> bool:
+    return error is not None and not isinstance(error, _OVERTAKEN)

@@ -1,0 +1,88 @@
+"""Records at chosen offsets, and the dead letters that an index has not seen yet."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+
+from dlq.index import OPEN, PARKED, TopicIndex
+from dlq.letters import dead_letter
+from dlq.selection import key_of
+from eventbus import EventBus
+from eventbus.types import ConsumerRecord, TopicPartition
+
+POLL_RECORDS = 1_000
+_WIDE = 2_000
+"""So many offsets that nobody asked for are passed over by a seek; fewer are read through."""
+_CASE_HEADERS = ("eb-dlq-handler", "__dlq.errors.group", "eb-dlq-error-class", "eb-dlq-top-frame", "eb-dlq-reason")
+_TIME_HEADER = "eb-dlq-last-failed"
+_MOST_KNOWN = 10_000
+_LAST_MS = 10**15
+
+
+async def records_at(
+    bus: EventBus, wanted: Mapping[TopicPartition, Sequence[int]]
+) -> AsyncGenerator[list[ConsumerRecord]]:
+    """The records at these offsets, some at a time, each partition's in order; those that are gone are left out.
+
+    The partitions exist; their offsets are sorted.
+    """
+    ends = await bus.admin.list_offsets(dict.fromkeys(wanted, -1))
+    begins = await bus.admin.list_offsets(dict.fromkeys(wanted, -2))
+    for where, offsets in wanted.items():
+        begin, end = begins[where].offset, ends[where].offset
+        held = [offset for offset in offsets if begin <= offset < end]
+        if not held:
+            continue
+        async with bus.new_consumer(partitions=[where], start="earliest") as consumer:
+            position, at = -_WIDE, 0
+            while at < len(held) and position < end:
+                if held[at] - position >= _WIDE:
+                    consumer.seek(where, held[at])
+                polled = await consumer.poll(max_records=min(POLL_RECORDS, held[-1] - held[at] + 1))
+                position = await consumer.position(where)
+                found: list[ConsumerRecord] = []
+                for record in polled:
+                    while at < len(held) and held[at] < record.offset:
+                        at += 1
+                    if at < len(held) and held[at] == record.offset:
+                        found.append(record)
+                        at += 1
+                while at < len(held) and held[at] < position:
+                    at += 1
+                if found:
+                    yield found
+
+
+class Scanner:
+    """Puts dead letters into an index. What a case is made of is worked out once for each combination of headers."""
+
+    def __init__(self, index: TopicIndex) -> None:
+        self._index = index
+        self._known: dict[tuple[bytes | None, ...], tuple[int, int]] = {}
+
+    def take(self, records: Iterable[ConsumerRecord]) -> None:
+        index, known = self._index, self._known
+        handler, group, error_class, top_frame, reason = _CASE_HEADERS
+        for record in records:
+            get = dict(record.headers).get
+            if get(handler) is None:
+                number, time_ms, status = self._read(record)
+            else:
+                names = get(handler), get(group), get(error_class), get(top_frame), get(reason)
+                found = known.get(names)
+                if found is None:
+                    number, time_ms, status = self._read(record)
+                    if len(known) >= _MOST_KNOWN:
+                        known.clear()
+                    known[names] = number, status
+                else:
+                    number, status = found
+                    failed = get(_TIME_HEADER) or b""
+                    time_ms = int(failed) if len(failed) <= 15 and failed.isdigit() else record.timestamp_ms
+            index.partition(record.partition).add(record.offset, number, time_ms, status)
+
+    def _read(self, record: ConsumerRecord) -> tuple[int, int, int]:
+        letter = dead_letter(record)
+        failed_ms = letter.last_failed_ms
+        time_ms = letter.timestamp_ms if failed_ms is None or not 0 <= failed_ms < _LAST_MS else failed_ms
+        return self._index.number_of(key_of(letter)), time_ms, PARKED if letter.reason == "parked" else OPEN

@@ -1,0 +1,393 @@
+"""Dead letters sent back: each once, whoever else does the same, and however often this is stopped and begun again."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import TYPE_CHECKING, TypedDict
+
+import anyio
+import anyio.abc
+import msgspec
+
+from dlq.changes import state_record
+from dlq.following import Following
+from dlq.payloads import source_records
+from dlq.pen import Decision, Outgoing, Pen
+from dlq.selection import STATUSES, LetterId, Selection
+from dlq.state import LetterState, Step, new_step
+from dlq.targets import Target, Targets, id_of, redrive_headers
+from dlq.views import count_of, row_of
+from eventbus import EventBus
+from eventbus.errors import ConfigError, EventBusError, UnknownTopicOrPartition
+from eventbus.types import ConsumerRecord, RecordMetadata
+
+if TYPE_CHECKING:
+    from dlq.letters import DeadLetter
+
+logger = logging.getLogger("dlq")
+
+_BATCH = 1_000
+"""Letters in a transaction."""
+_BATCH_BYTES = 8_000_000
+_BATCHES_A_SECOND = 4
+"""With a rate: so that it is kept from second to second."""
+_HARD_SECONDS = 0.7
+"""After a cancel what is at work may finish for so long; then it is interrupted."""
+_SAMPLES = 5
+MAX_HOPS = 3
+
+
+class Redriven(msgspec.Struct, kw_only=True):
+    """What a redrive has done so far."""
+
+    run_id: str
+    total: int
+    """Letters that were chosen by the index when it began; ``contains`` and ``limit`` may leave fewer."""
+    seen: int = 0
+    redriven: int = 0
+    """Sent; of a dry run: that would be."""
+    topics: dict[str, int] = {}
+    """Where to."""
+    left_out: dict[str, int] = {}
+    """By reason, see `dlq.targets.REASONS`."""
+    samples: dict[str, tuple[str, ...]] = {}
+    """Some that were left out, by reason."""
+    errors: dict[str, str] = {}
+    """Of letters that their topic refused: what it said."""
+    dry_run: bool = False
+    cancelled: bool = False
+    seconds: float = 0.0
+
+    @property
+    def per_second(self) -> float:
+        return self.redriven / self.seconds if self.seconds else 0.0
+
+    def leave_out(self, letter: LetterId, reason: str) -> None:
+        self.seen += 1
+        self.left_out[reason] = self.left_out.get(reason, 0) + 1
+        samples = self.samples.get(reason, ())
+        if len(samples) < _SAMPLES:
+            self.samples[reason] = (*samples, str(letter))
+
+    def sent(self, topic: str) -> None:
+        self.seen += 1
+        self.redriven += 1
+        self.topics[topic] = self.topics.get(topic, 0) + 1
+
+
+class RedriveOptions(TypedDict, total=False):
+    """How letters are redriven."""
+
+    to: str | None
+    """Where to; None: to the topic each came from."""
+    rate: float | None
+    """Records a second; None: as fast as it goes."""
+    dry_run: bool
+    """Send nothing, and say what would be sent."""
+    max_hops: int | None
+    """Letters that were redriven so often and failed again are left out (3); None: none are."""
+    on_progress: Callable[[Redriven], object] | None
+    """Called after every batch."""
+    allow: Collection[str] | None
+    """The only topics to send to. Those that hold dead letters themselves have to be named here."""
+    run_id: str | None
+    """The name of this redrive in what is kept of the letters; one is made up otherwise."""
+    by: str
+    note: str
+
+
+class Pace:
+    """When the next letters may go, at a rate. Pure."""
+
+    def __init__(self, rate: float | None) -> None:
+        if rate is not None and not rate > 0:
+            raise ConfigError(f"rate={rate}: records a second, more than 0; None: as fast as it goes")
+        self._rate = rate
+        self._next = 0.0
+        self.batch = _BATCH if rate is None else max(1, min(_BATCH, int(rate / _BATCHES_A_SECOND)))
+
+    def wait(self, now: float) -> float:
+        """Seconds until the next batch may go."""
+        return max(self._next - now, 0.0)
+
+    def went(self, count: int, now: float) -> None:
+        if self._rate is not None:
+            self._next = max(self._next, now) + count / self._rate
+
+
+class Redrive:
+    """One redrive, at work while inside ``async with letters.start_redrive(...) as run:``; leaving waits for its end.
+
+    `pause`, `resume` and `cancel` it from any task; `wait` gives what it did. Not for several uses.
+    """
+
+    def __init__(
+        self,
+        bus: EventBus,
+        following: Following,
+        pen: Pen,
+        letters: Callable[[Selection], AsyncGenerator[list[DeadLetter]]],
+        now_ms: Callable[[], int],
+        selection: Selection,
+        *,
+        to: str | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        max_hops: int | None = MAX_HOPS,
+        on_progress: Callable[[Redriven], object] | None = None,
+        allow: Collection[str] | None = None,
+        run_id: str | None = None,
+        by: str = "",
+        note: str = "",
+    ) -> None:
+        if max_hops is not None and max_hops < 1:
+            raise ConfigError(f"max_hops={max_hops}: at least 1, or nothing is ever sent; None: however often")
+        self._bus = bus
+        self._following = following
+        self._pen = pen
+        self._letters = letters
+        self._selection = selection
+        self._now_ms = now_ms
+        self._to = to
+        self._allow = allow
+        self._max_hops = max_hops
+        self._pace = Pace(rate)
+        self._on_progress = on_progress
+        self._by = by
+        self._note = note
+        self._targets: Targets | None = None
+        self._began = 0.0
+        self._went_on = anyio.Event()
+        self._went_on.set()
+        self._cancelled = anyio.Event()
+        self._ended = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._error: Exception | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        new_step("redriven", 0, by=by, note=note, run=run_id or "")  # what cannot be kept is told before it begins
+        self.done = Redriven(run_id=run_id or uuid.uuid4().hex, total=0, dry_run=dry_run)
+        """What was done so far."""
+
+    # from outside ----------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Send nothing after the batch at work, until `resume`."""
+        if self._went_on.is_set():
+            self._went_on = anyio.Event()
+
+    def resume(self) -> None:
+        self._went_on.set()
+
+    @property
+    def is_paused(self) -> bool:
+        return not self._went_on.is_set()
+
+    def cancel(self) -> None:
+        """End it within a second. What was sent stays sent; a second redrive of the same letters goes on from there."""
+        self._cancelled.set()
+
+    async def wait(self) -> Redriven:
+        """Return when it has ended, and what it did. Raises what ended it."""
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return self.done
+
+    async def __aenter__(self) -> Redrive:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks.start_soon(self._run)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        assert self._tasks is not None
+        swallowed = await self._tasks.__aexit__(kind, error, traceback)
+        if error is None and self._error is not None:
+            raise self._error
+        return swallowed
+
+    async def run(self) -> Redriven:
+        """All of it, from beginning to end."""
+        async with self:
+            pass
+        return self.done
+
+    # the work --------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        self._began = time.monotonic()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._end_when_cancelled)
+                with self._scope:
+                    await self._redrive()
+                tasks.cancel_scope.cancel()
+        finally:
+            self.done.cancelled = self._cancelled.is_set() and self.done.seen < self.done.total
+            self.done.seconds = time.monotonic() - self._began
+            self._ended.set()
+
+    async def _end_when_cancelled(self) -> None:
+        await self._cancelled.wait()
+        await anyio.sleep(_HARD_SECONDS)
+        self._scope.cancel()
+
+    async def _redrive(self) -> None:
+        try:
+            await self._following.catch_up()
+            self.done.total = count_of(self._following.indexes, self._selection)
+            await self._look_up_targets()
+            async with self._pen, aclosing(self._letters(self._selection)) as letters:
+                await self._send_all(letters)
+        except Exception as error:  # for `wait`, and whoever leaves the block
+            self._error = error
+
+    async def _look_up_targets(self) -> None:
+        following = self._following
+        self._targets = Targets(
+            await self._bus.admin.describe_topics(),
+            following.indexes,
+            following.state_topic,
+            to=self._to,
+            allow=self._allow,
+        )
+
+    async def _send_all(self, letters: AsyncIterable[list[DeadLetter]]) -> None:
+        batch: list[DeadLetter] = []
+        size = 0
+        async for some in letters:
+            for letter in some:
+                batch.append(letter)
+                size += len(letter.value or b"")
+                if len(batch) >= self._pace.batch or size >= _BATCH_BYTES:
+                    if not await self._go(batch):
+                        return
+                    batch, size = [], 0
+        if batch:
+            await self._go(batch)
+
+    async def _go(self, batch: Sequence[DeadLetter]) -> bool:
+        """Send a batch when it may go; false when it may not any more."""
+        await self._until(self._went_on.wait)
+        seconds = self._pace.wait(time.monotonic())
+        if seconds:
+            await self._until(lambda: anyio.sleep(seconds))
+        if self._cancelled.is_set():
+            return False
+        before = self.done.redriven
+        await self._send(batch)
+        self._pace.went(self.done.redriven - before, time.monotonic())
+        self.done.seconds = time.monotonic() - self._began
+        if self._on_progress is not None:
+            self._on_progress(self.done)
+        return True
+
+    async def _until(self, wait: Callable[[], Awaitable[object]]) -> None:
+        """Wait, or until it is cancelled."""
+        async with anyio.create_task_group() as tasks:
+
+            async def cancelled() -> None:
+                await self._cancelled.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(cancelled)
+            await wait()
+            tasks.cancel_scope.cancel()
+
+    async def _send(self, batch: Sequence[DeadLetter]) -> None:
+        """In one transaction; where one of them is refused, the others apart from it."""
+        sources = await source_records(self._bus, [letter for letter in batch if not letter.has_payload])
+
+        async def decide(asked: bool) -> Decision:
+            return await self._decide(batch, sources, asked)
+
+        if self.done.dry_run:
+            (await decide(False)).committed(())
+            return
+        try:
+            await self._pen.write(decide)
+        except EventBusError as error:
+            if isinstance(error, UnknownTopicOrPartition):  # deleted a moment ago
+                await self._look_up_targets()
+            elif error.retriable or error.fatal:
+                raise
+            if len(batch) > 1:
+                half = len(batch) // 2
+                await self._send(batch[:half])
+                await self._send(batch[half:])
+                return
+            letter = id_of(batch[0])
+            logger.warning("dead letter %s cannot be redriven: %s", letter, error)
+            self.done.leave_out(letter, "refused")
+            if len(self.done.errors) < _SAMPLES:
+                self.done.errors[str(letter)] = str(error)
+
+    async def _decide(
+        self, batch: Sequence[DeadLetter], sources: Mapping[LetterId, ConsumerRecord], asked: bool
+    ) -> Decision:
+        states = await self._following.states(map(id_of, batch))
+        now_ms = self._now_ms()
+        step = new_step("redriven", now_ms, by=self._by, note=self._note, run=self.done.run_id)
+        records: list[Outgoing] = []
+        sent: list[str] = []
+        left_out: list[tuple[LetterId, str]] = []
+        for letter in batch:
+            id = id_of(letter)
+            before = states.get(id)
+            source = sources.get(id)
+            target = self._target_of(letter, id, before, source)
+            if isinstance(target, Target):
+                records += self._records(letter, id, before, source, target, step)
+                sent.append(target.topic)
+            elif asked and before is not None and before.last.run == self.done.run_id:
+                sent.append(before.last.to)  # stored after all, by a transaction of ours whose outcome was unknown
+            else:
+                left_out.append((id, target))
+
+        def committed(_: Sequence[RecordMetadata]) -> None:
+            for topic in sent:
+                self.done.sent(topic)
+            for id, reason in left_out:
+                self.done.leave_out(id, reason)
+
+        return Decision(records, committed)
+
+    def _target_of(
+        self, letter: DeadLetter, id: LetterId, before: LetterState | None, source: ConsumerRecord | None
+    ) -> Target | str:
+        """Where it goes, by what is known now; else the reason why it does not."""
+        assert self._targets is not None
+        row = row_of(self._following.indexes, id)
+        if row is None:
+            return "gone"
+        by_this_run = before is not None and before.last.run == self.done.run_id
+        if by_this_run or not self._selection.takes_status(STATUSES[row.status]):
+            return "status"
+        if self._max_hops is not None and letter.hops >= self._max_hops:
+            return "hops"
+        if not letter.has_payload and source is None:
+            return "no-payload"
+        return self._targets.of(letter)
+
+    def _records(
+        self,
+        letter: DeadLetter,
+        id: LetterId,
+        before: LetterState | None,
+        source: ConsumerRecord | None,
+        target: Target,
+        step: Step,
+    ) -> tuple[Outgoing, Outgoing]:
+        """The letter as it goes back, and what became of it."""
+        record = letter if source is None else source
+        headers = redrive_headers(record.headers, id, hops=letter.hops + 1, at_ms=step.at_ms, by=self._by)
+        return (
+            Outgoing(target.topic, target.partition, record.key, record.value, headers),
+            state_record(self._following, id, before, msgspec.structs.replace(step, to=target.topic)),
+        )
