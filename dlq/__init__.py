@@ -1,1 +1,93 @@
-"""Retry topics, dead letters and redrive. Reserved: the package lands with its own release."""
+"""The failure loop of handlers: tries again, dead letters, and what is done about them.
+
+``@consumer("orders", retry=Retry(delays=["5s", "1m"]))`` needs nothing of this but `Retry`; handlers may raise
+`RetryLater`, `Reject`, `Park` and `Skip`; `DeadLetters` lists, mends and sends back what failed for good.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dlq.budget import Budget
+    from dlq.circuit import Circuit
+    from dlq.dead_letters import Case, DeadLetters, DeadLetterTopic
+    from dlq.decisions import Again, Failed, RetryAt, Skipped, Stopped, ToDeadLetters, decide
+    from dlq.events import (
+        BudgetExhausted,
+        CircuitClosed,
+        CircuitHalfOpen,
+        CircuitOpened,
+        DeadLettered,
+        FailureEvent,
+        RetryScheduled,
+        Signals,
+    )
+    from dlq.letters import DeadLetter
+    from dlq.policy import Retry
+    from dlq.redrive import Redrive, Redriven
+    from dlq.selection import Selection
+    from dlq.signals import FailureSignal, Park, Reject, RetryLater, Skip
+    from dlq.webhook import Webhook
+
+__all__ = [
+    "Again",
+    "Budget",
+    "BudgetExhausted",
+    "Case",
+    "Circuit",
+    "CircuitClosed",
+    "CircuitHalfOpen",
+    "CircuitOpened",
+    "DeadLetter",
+    "DeadLetterTopic",
+    "DeadLettered",
+    "DeadLetters",
+    "Failed",
+    "FailureEvent",
+    "FailureSignal",
+    "Park",
+    "Redrive",
+    "Redriven",
+    "Reject",
+    "Retry",
+    "RetryAt",
+    "RetryLater",
+    "RetryScheduled",
+    "Selection",
+    "Signals",
+    "Skip",
+    "Skipped",
+    "Stopped",
+    "ToDeadLetters",
+    "Webhook",
+    "decide",
+]
+
+# Each is imported when it is asked for: a handler that raises Reject, and a program that starts, need not pay for the
+# rest.
+_HOMES = {
+    **dict.fromkeys(("Again", "Failed", "RetryAt", "Skipped", "Stopped", "ToDeadLetters", "decide"), "decisions"),
+    **dict.fromkeys(("BudgetExhausted", "CircuitClosed", "CircuitHalfOpen", "CircuitOpened"), "events"),
+    **dict.fromkeys(("DeadLettered", "FailureEvent", "RetryScheduled", "Signals"), "events"),
+    **dict.fromkeys(("FailureSignal", "Park", "Reject", "RetryLater", "Skip"), "signals"),
+    **dict.fromkeys(("Case", "DeadLetterTopic", "DeadLetters"), "dead_letters"),
+    **dict.fromkeys(("Redrive", "Redriven"), "redrive"),
+    "Budget": "budget",
+    "Circuit": "circuit",
+    "DeadLetter": "letters",
+    "Retry": "policy",
+    "Selection": "selection",
+    "Webhook": "webhook",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dlq' has no attribute {name!r}")
+    return getattr(import_module(f"dlq.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

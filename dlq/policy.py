@@ -1,0 +1,261 @@
+"""``retry=`` and ``dead_letter=`` of a handler: what may be said, and what is wrong with what was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeAlias, cast, get_args
+
+import msgspec
+
+from dlq import checks
+from dlq.budget import Budget
+from dlq.circuit import Circuit
+from dlq.classify import Classify, classifier
+from dlq.durations import positive, shown
+from dlq.events import Hook
+from dlq.signals import FailureSignal
+from eventbus.errors import ConfigError
+from eventbus.recovery import FailurePolicy, Handling, Recovery, RetryOrder
+
+Duration: TypeAlias = float | str | timedelta
+"""Seconds, a text such as ``"5m"``, or a timedelta."""
+Delays: TypeAlias = Callable[[int, Exception], Duration | FailureSignal | type[FailureSignal] | None]
+"""``(attempt, error)``: how long until the next try; None: give up. ``attempt``: calls so far, from 1 on."""
+Redact: TypeAlias = Callable[[str, str], str | None]
+"""``(name of the header, its text)``: the text to write; None: leave the header out."""
+
+DEFAULT_DELAYS: Final = ("5s", "1m", "10m")
+_DEFAULT_JITTER = 0.5
+_EXAMPLE = 'Retry(immediate=2, delays=["5s", "1m", "10m"])'
+
+
+class Retry:
+    """How often and when a failing record is tried again, before it becomes a dead letter.
+
+    ``immediate``: tries at once, in the record's place, after the first one failed. ``delays``: then it waits in the
+    retry topic, so long before each further try; None: no such tries; or a function ``(attempt, error)`` that returns
+    the next delay, None to give up, or `Reject`, `Park`, `Skip`. A record is called ``1 + immediate + len(delays)``
+    times in all, over restarts and members. ``jitter`` lengthens a delay by a random part of it, so that records which
+    failed together do not come back together: up to a half (True), not at all (False), or a share; a try is never
+    earlier than its delay. ``max_age``, since it failed first: a try that would be later than that is not made.
+
+    ``on``: only these errors are retried. ``never``: these are not. ``outages``: these are trouble of something that
+    all records need; the record is tried until it is over, with the last delay in the end, and for as long as that
+    takes: neither tries nor age make it a dead letter. ConnectionError and what eventbus calls retriable are outages
+    unless said otherwise (see `dlq.classify`). Calls that ended in one are not counted as tries when it is over.
+
+    ``order``: which later records wait for one that waits: "key" (those of its key), "partition", "none"; without it as
+    the handler's own ``order=``. At most ``max_waiting`` records (and ``max_waiting_bytes``) of a partition wait in
+    memory, then reading does. ``topic``: the retry topic's name, ``retry.<group>`` without it. ``budget``: a `Budget`,
+    a share, or None for no limit. ``circuit``: a `Circuit`. ``crashes``: a record at which the process died so often
+    is a dead letter. ``redact``: sees what is written into headers of dead letters. ``on_event``: a function (or
+    several, or a `Webhook`) that is told what happens.
+
+    Raises ConfigError. One `Retry` may serve several handlers; each has its own budget and circuit.
+    """
+
+    def __init__(
+        self,
+        *,
+        immediate: int = 2,
+        delays: Sequence[Duration] | Delays | None = DEFAULT_DELAYS,
+        jitter: bool | float = True,
+        max_age: Duration | None = None,
+        on: Iterable[type[BaseException]] | None = None,
+        never: Iterable[type[BaseException]] = (),
+        outages: Iterable[type[BaseException]] = (),
+        order: RetryOrder | None = None,
+        topic: str | None = None,
+        budget: Budget | float | None = 0.2,
+        circuit: Circuit | None = None,
+        crashes: int | None = None,
+        max_waiting: int = 100_000,
+        max_waiting_bytes: int = 256 << 20,
+        redact: Redact | None = None,
+        on_event: Hook | Sequence[Hook] | None = None,
+    ) -> None:
+        self.immediate: Final = checks.whole("Retry(immediate", immediate, 0)
+        self.delays_ms: Final = _delays(delays)
+        """None: no later tries."""
+        self.delay_function: Final = _function("delays", delays, "(attempt, error)") if callable(delays) else None
+        self.jitter: Final = _jitter(jitter)
+        self.max_age_ms: Final = None if max_age is None else positive(max_age, f"Retry(max_age={max_age!r})")
+        self.kind_of: Final = _classifier(on, never, outages)
+        self.order: Final = _order(order)
+        self.topic: Final = None if topic is None else checks.topic(f"Retry(topic={topic!r})", topic)
+        self.budget: Final = _budget(budget)
+        self.circuit: Final = _circuit(circuit, has_delays=self.tries_later)
+        self.crashes: Final = None if crashes is None else checks.whole("Retry(crashes", crashes, 1)
+        self.max_waiting: Final = checks.whole("Retry(max_waiting", max_waiting, 1)
+        self.max_waiting_bytes: Final = checks.whole("Retry(max_waiting_bytes", max_waiting_bytes, 1)
+        self.redact: Final = None if redact is None else _function("redact", redact, "(name, text)")
+        self.hooks: Final = _hooks(on_event)
+
+    @property
+    def tries_later(self) -> bool:
+        """There is a retry topic."""
+        return self.delays_ms is not None or self.delay_function is not None
+
+    def open(self, handling: Handling) -> Recovery:
+        """As `FailurePolicy`: with a dead-letter topic named after the group."""
+        return Policy(self).open(handling)
+
+    def __repr__(self) -> str:
+        if self.delay_function is not None:
+            delays = getattr(self.delay_function, "__name__", repr(self.delay_function))
+        else:
+            delays = None if self.delays_ms is None else [shown(ms) for ms in self.delays_ms]
+        return f"Retry(immediate={self.immediate}, delays={delays})"
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """A `Retry` with where its dead letters go: the ``dlq.<group>`` of each group, a topic by name, or nowhere."""
+
+    retry: Retry
+    dead_letter: bool | str = True
+
+    def open(self, handling: Handling) -> Recovery:
+        """Raises ConfigError for a handler that the policy does not suit."""
+        from dlq.recovery import PolicyRecovery  # what reads and writes records is for programs that run
+
+        where = f"handler {handling.handler!r}"
+        order = self._order(handling, where)
+        retry_topic = self._retry_topic(handling, where)
+        dead_letter_topic = self._dead_letter_topic(handling, where)
+        if retry_topic is not None and retry_topic == dead_letter_topic:
+            raise ConfigError(f"{where}: {retry_topic!r} is its retry topic and its dead-letter topic: name two topics")
+        return PolicyRecovery(self.retry, handling, order, retry_topic, dead_letter_topic)
+
+    def _order(self, handling: Handling, where: str) -> RetryOrder:
+        chosen = self.retry.order
+        if handling.pattern is not None:
+            if chosen in ("key", "partition"):
+                raise ConfigError(
+                    f"{where}: Retry(order={chosen!r}) and pattern={handling.pattern!r} contradict each other: the "
+                    "retry topic has as many partitions as the widest topic that is read, which a pattern does not "
+                    'tell; name the topics, or say order="none"'
+                )
+            return "none"
+        if chosen is not None:
+            return chosen
+        return {"none": "none", "global": "partition"}.get(handling.order, "key")  # type: ignore[return-value]
+
+    def _retry_topic(self, handling: Handling, where: str) -> str | None:
+        if not self.retry.tries_later:
+            return None
+        return self.retry.topic or _derived("retry", handling.group, where, "retry=Retry(topic=...)")
+
+    def _dead_letter_topic(self, handling: Handling, where: str) -> str | None:
+        if isinstance(self.dead_letter, str):
+            return self.dead_letter
+        return _derived("dlq", handling.group, where, 'dead_letter="..."') if self.dead_letter else None
+
+
+def policy_of(retry: Any, dead_letter: Any, where: str) -> FailurePolicy | None:
+    """The policy of ``@consumer(retry=..., dead_letter=...)``; None: none is asked for. Raises ConfigError."""
+    if dead_letter is not None and not isinstance(dead_letter, bool):
+        dead_letter = checks.topic(f"{where}: dead_letter={dead_letter!r}", dead_letter, "True, False, or ")
+    if retry is None:
+        return Policy(Retry(immediate=0, delays=None), dead_letter) if dead_letter else None
+    where = f"{where}: retry={checks.shown(retry)}"
+    if isinstance(retry, Retry):
+        return Policy(retry, True if dead_letter is None else dead_letter)
+    if isinstance(retry, int) and not isinstance(retry, bool) and retry >= 0:
+        return policy_of(Retry(immediate=retry, delays=None), dead_letter, where)
+    if isinstance(retry, type):
+        raise ConfigError(f"{where}: the class; an object of it, Retry() with parentheses")
+    if callable(getattr(retry, "open", None)):
+        if dead_letter is not None:
+            raise ConfigError(f"{where}: a policy of its own has its own dead letters: leave dead_letter= out")
+        return cast("FailurePolicy", retry)
+    if callable(retry):
+        checks.function(where, retry, "(attempt, error)")
+        return policy_of(Retry(immediate=0, delays=cast("Delays", retry)), dead_letter, where)
+    raise ConfigError(f"{where}: {_hint(retry)}")
+
+
+def _hint(retry: Any) -> str:
+    if isinstance(retry, bool):
+        return f"say how: retry={_EXAMPLE}, or a number of tries; without retry= there are none"
+    if isinstance(retry, int):
+        return "how many tries, 0 or more"
+    if isinstance(retry, (str, float, timedelta)):
+        return f"one delay is retry=Retry(delays=[{retry!r}]); the whole of it {_EXAMPLE}"
+    if isinstance(retry, (list, tuple)):
+        return f"delays are retry=Retry(delays={retry!r})"
+    return f"{_EXAMPLE}, a number of tries at once, or a function of attempt and error that returns the next delay"
+
+
+def _delays(delays: Any) -> tuple[int, ...] | None:
+    """Raises ConfigError; a function's are not known yet."""
+    if delays is None or callable(delays):
+        return None
+    what = f"Retry(delays={delays!r})"
+    if not isinstance(delays, (list, tuple)):
+        raise ConfigError(f'{what}: a list, one delay for each further try: delays=["5s", "1m", "10m"]')
+    given = cast("Sequence[Any]", delays)
+    if not given:
+        raise ConfigError(f"{what}: an empty list; delays=None means no later tries")
+    return tuple(positive(delay, f"{what}: {delay!r}") for delay in given)
+
+
+def _jitter(jitter: Any) -> float:
+    if isinstance(jitter, bool):
+        return _DEFAULT_JITTER if jitter else 0.0
+    meaning = "True (a delay grows by up to a half), False, or by which share of it at most, 0 to 1"
+    return checks.share("Retry(jitter=", jitter, meaning)
+
+
+def _classifier(on: Any, never: Any, outages: Any) -> Classify:
+    said = checks.error_classes("Retry", on=() if on is None else on, never=never, outages=outages)
+    if on is not None and not said["on"]:
+        raise ConfigError("Retry(on=[]): nothing would be retried; leave it out to retry all errors")
+    return classifier(None if on is None else said["on"], said["never"], said["outages"])
+
+
+def _order(order: Any) -> RetryOrder | None:
+    if order is not None and order not in get_args(RetryOrder):
+        raise ConfigError(
+            f'Retry(order={order!r}): which later records wait for one that waits: "key", "partition" or "none"'
+        )
+    return order
+
+
+def _derived(prefix: str, group: str, where: str, option: str) -> str:
+    name = f"{prefix}.{group}"
+    if not checks.is_topic(name):
+        raise ConfigError(f"{where}: of group {group!r:.300} no topic's name can be made ({name!r:.300}): say {option}")
+    return name
+
+
+def _budget(budget: Any) -> Budget | None:
+    if budget is None or isinstance(budget, Budget):
+        return budget
+    if isinstance(budget, bool):
+        raise ConfigError(f"Retry(budget={budget}): the share of calls that may be retries, say 0.2; None for no limit")
+    return Budget(budget)
+
+
+def _circuit(circuit: Any, *, has_delays: bool) -> Circuit | None:
+    if circuit is None:
+        return None
+    if not isinstance(circuit, Circuit):
+        raise ConfigError(f'Retry(circuit={checks.shown(circuit)}): Circuit(failures=0.5, of=20, open="30s"), or None')
+    if not has_delays:
+        raise ConfigError(
+            "Retry(circuit=..., delays=None): the record that an open circuit is tried with waits in the retry topic "
+            'afterwards, and there is none without delays: delays=["5s"]'
+        )
+    return circuit
+
+
+def _function(option: str, given: Any, signature: str) -> Any:
+    return checks.function(f"Retry({option}={checks.shown(given)})", given, signature)
+
+
+def _hooks(on_event: Any) -> tuple[Hook, ...]:
+    if on_event is None:
+        return ()
+    several = cast("Sequence[Any]", on_event) if isinstance(on_event, (list, tuple)) else (on_event,)
+    return tuple(_function("on_event", hook, "(event)") for hook in several)

@@ -1,0 +1,223 @@
+"""A `Retry` at work for one handler: counts, asks `dlq.decisions.decide`, and writes down what it decided."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from dlq.budget import Spending
+from dlq.circuit import Breaker
+from dlq.classify import signal_of
+from dlq.decisions import Again, Failed, Reason, RetryAt, Skipped, Stopped, decide
+from dlq.entries import Tried, attempts_of, entry_behind, retry_entry
+from dlq.events import Signals
+from dlq.failures import class_of
+from dlq.headers import Cause, dead_letter_record
+from dlq.policy import Retry
+from dlq.reporting import Reporter
+from dlq.waiting import WaitingEntries
+from eventbus import recovery
+from eventbus.recovery import Handling, Move, Outgoing, RetryOrder, Stop, Verdict, WaitHere, Waiting
+from eventbus.types import ConsumerRecord, Record
+
+_RETRY_TOPIC_BYTES = 8 << 20
+"""``max.message.bytes`` of a retry topic: a record of any topic with the default fits in with our headers, and brokers
+that others run allow as much."""
+_NO_LIMIT = 1 << 31
+_RECORD_OVERHEAD, _HEADER_OVERHEAD = 128, 12
+_MOST_IN_PLACE = 1000
+"""Records that wait in their place at the same time: one a partition, or as many as are at work side by side."""
+
+Place: TypeAlias = tuple[str, int, int]
+
+
+class _InPlace(NamedTuple):
+    """Calls with a record in this go that came before it waited, and after."""
+
+    calls: int
+    outages: int
+    """Those that are not held against it."""
+
+
+class PolicyRecovery:
+    """Implements `eventbus.recovery.Recovery`."""
+
+    def __init__(
+        self,
+        policy: Retry,
+        handling: Handling,
+        order: RetryOrder,
+        retry_topic: str | None,
+        dead_letter_topic: str | None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._policy = policy
+        self._handling = handling
+        self.order: Final = order
+        self.retry_topic: Final = retry_topic
+        self.dead_letter_topic: Final = dead_letter_topic
+        self._chance = chance
+        self._breaker = None if policy.circuit is None else Breaker(policy.circuit)
+        self._spending = None if policy.budget is None else Spending(policy.budget)
+        self._reporter = Reporter(policy, handling)
+        self._max_message_bytes: Mapping[str, int] = {}
+        self._in_place: dict[Place, _InPlace] = {}
+        """Records that waited, or wait, in their place: nothing is written down of them."""
+        self._waiting = 0
+        self._oldest_due_ms: int | None = None
+
+    @property
+    def crashes(self) -> int | None:
+        """How often the process may die at a record before that is a dead letter; None: nobody counts."""
+        return self._policy.crashes
+
+    def configs(self, topic: str) -> Mapping[str, str]:
+        keep = {"cleanup.policy": "delete", "retention.ms": "-1"}
+        return {**keep, "max.message.bytes": str(_RETRY_TOPIC_BYTES)} if topic == self.retry_topic else keep
+
+    def created(self, partitions: Mapping[str, int], max_message_bytes: Mapping[str, int]) -> None:
+        self._max_message_bytes = dict(max_message_bytes)
+
+    def waiting(self, partition: int) -> Waiting:
+        most, most_bytes = self._policy.max_waiting, self._policy.max_waiting_bytes
+        return WaitingEntries(self.order, max_waiting=most, max_bytes=most_bytes)
+
+    def decide(self, record: ConsumerRecord, error: Exception, tries: int, now_ms: int) -> Verdict:
+        before = self._in_place.pop(_place(record), None)
+        if before is not None:
+            tries = before.calls + 1
+        is_probe = False
+        if self._breaker is not None and self._blames_dependency(error):
+            wait_ms = self._breaker.failed(now_ms)
+            self._reporter.circuit(self._breaker, now_ms)
+            if wait_ms:
+                self._keep(record, _InPlace(tries, tries))
+                return WaitHere(wait_ms / 1000, "the circuit of the handler is open")
+            is_probe = self._breaker.state == "open"
+        tried = attempts_of(record)
+        failed = Failed(
+            tries=tries,
+            before=tried.attempt,
+            outages=tried.outages + (0 if before is None else before.outages),
+            first_failed_ms=now_ms if tried.first_failed_ms is None else tried.first_failed_ms,
+            hops=tried.hops,
+            over_budget=self._is_over_budget(now_ms),
+            circuit_open=is_probe,
+        )
+        decision = decide(self._policy, error, failed, now_ms=now_ms, chance=self._chance())
+        if isinstance(decision, Again):
+            self._retried(now_ms)
+            if before is not None:
+                self._keep(record, _InPlace(tries, before.outages))
+            return recovery.Again()
+        if isinstance(decision, RetryAt):
+            self._retried(now_ms)
+            return self._later(record, error, failed, tried, decision, now_ms)
+        if isinstance(decision, Skipped):
+            return recovery.Skip(decision.reason)
+        if isinstance(decision, Stopped):
+            return Stop()
+        return self._dead(record, error, failed, decision.reason, now_ms)
+
+    def behind(self, record: ConsumerRecord, now_ms: int) -> Outgoing:
+        assert self.retry_topic is not None, "nothing waits where there is no retry topic"
+        return Outgoing(self.retry_topic, record.partition, entry_behind(record))
+
+    def admit(self, now_ms: int) -> float:
+        """As `Recovery.admit`. Half-open, the 0 is for one caller: its record is the probe."""
+        if self._breaker is None:
+            return 0.0
+        wait_ms = self._breaker.admit(now_ms)
+        self._reporter.circuit(self._breaker, now_ms)
+        return wait_ms / 1000
+
+    def handled(self, count: int, now_ms: int) -> None:
+        if self._spending is not None:
+            self._spending.called(count, now_ms)
+        if self._breaker is not None:
+            self._breaker.handled(count)
+            self._reporter.circuit(self._breaker, now_ms)
+
+    def depth(self, waiting: int, oldest_due_ms: int | None) -> None:
+        self._waiting, self._oldest_due_ms = waiting, oldest_due_ms
+
+    def signals(self, now_ms: int) -> Signals:
+        """How the handler fails, in numbers, of this process."""
+        return self._reporter.signals(self._waiting, self._oldest_due_ms, self._breaker, self._spending, now_ms)
+
+    # counts
+
+    def _blames_dependency(self, error: Exception) -> bool:
+        """It says something of what the handler needs, not of the record alone."""
+        return signal_of(error) is None and self._policy.kind_of(error) in ("retry", "outage")
+
+    def _is_over_budget(self, now_ms: int) -> bool:
+        if self._spending is None:
+            return False
+        self._spending.called(1, now_ms)
+        is_over = self._spending.left(now_ms) == 0
+        self._reporter.budget(is_over, now_ms)
+        return is_over
+
+    def _retried(self, now_ms: int) -> None:
+        if self._spending is not None:
+            self._spending.retried(now_ms)
+
+    def _keep(self, record: ConsumerRecord, calls: _InPlace) -> None:
+        if len(self._in_place) == _MOST_IN_PLACE:  # those that were handled, or went to another member
+            del self._in_place[next(iter(self._in_place))]
+        self._in_place[_place(record)] = calls
+
+    # what was decided, written down
+
+    def _later(
+        self, record: ConsumerRecord, error: Exception, failed: Failed, tried: Tried, decision: RetryAt, now_ms: int
+    ) -> Verdict:
+        """Where there is no room for it in a retry topic, the record waits in its place."""
+        text = f"{class_of(error)}: {self._reporter.message(error)}"
+        if self.retry_topic is not None:
+            entry = retry_entry(
+                record,
+                attempt=failed.attempts,
+                due_ms=decision.due_ms,
+                first_failed_ms=failed.first_failed_ms or now_ms,
+                error=text,
+                # How a go ends says how all of its calls count.
+                outages=tried.outages + failed.tries if decision.is_outage else failed.outages,
+            )
+            if _size(entry) <= self._max_message_bytes.get(self.retry_topic, _NO_LIMIT):
+                self._reporter.retry(record, error, failed, decision.due_ms, now_ms)
+                return Move(Outgoing(self.retry_topic, record.partition, entry), "retry")
+        outages = failed.tries if decision.is_outage else failed.outages - tried.outages
+        self._keep(record, _InPlace(failed.tries, outages))
+        return WaitHere((decision.due_ms - now_ms) / 1000, text)
+
+    def _dead(self, record: ConsumerRecord, error: Exception, failed: Failed, reason: Reason, now_ms: int) -> Verdict:
+        topic = self.dead_letter_topic
+        if topic is None:
+            return Stop()
+        cause = Cause(
+            error=error,
+            reason=reason,
+            group=self._handling.group,
+            handler=self._handling.handler,
+            service=self._handling.client_id,
+            attempts=failed.attempts,
+            first_failed_ms=failed.first_failed_ms or now_ms,
+            now_ms=now_ms,
+        )
+        max_bytes = self._max_message_bytes.get(topic, _NO_LIMIT)
+        letter = dead_letter_record(record, cause, max_bytes=max_bytes, redact=self._policy.redact)
+        self._reporter.dead_letter(record, error, failed, reason, topic, now_ms)
+        return Move(Outgoing(topic, record.partition, letter), "dead-letter")
+
+
+def _place(record: ConsumerRecord) -> Place:
+    return record.topic, record.partition, record.offset
+
+
+def _size(record: Record) -> int:
+    """Bytes of the batch that it is alone in, at most."""
+    headers = sum(len(name) * 4 + len(value or b"") + _HEADER_OVERHEAD for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers + _RECORD_OVERHEAD
