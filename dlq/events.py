@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -70,6 +70,15 @@ class CircuitClosed(FailureEvent, frozen=True, kw_only=True):
 class BudgetExhausted(FailureEvent, frozen=True, kw_only=True):
     """Too much of the work is retries: they are slowed down. Told once, until there is budget again."""
 
+
+EventName: TypeAlias = Literal[
+    "retry-scheduled",
+    "dead-lettered",
+    "circuit-opened",
+    "circuit-half-open",
+    "circuit-closed",
+    "budget-exhausted",
+]
 
 Hook: TypeAlias = Callable[[FailureEvent], object]
 """Called on the event loop, so it must not wait; what it raises is logged."""

@@ -13,19 +13,18 @@ from dlq.decisions import Again, Failed, Reason, RetryAt, Skipped, Stopped, deci
 from dlq.entries import Tried, attempts_of, entry_behind, retry_entry
 from dlq.events import Signals
 from dlq.failures import class_of
-from dlq.headers import Cause, dead_letter_record
+from dlq.headers import Cause, dead_letter_record, size_of
 from dlq.policy import Retry
 from dlq.reporting import Reporter
 from dlq.waiting import WaitingEntries
 from eventbus import recovery
 from eventbus.recovery import Handling, Move, Outgoing, RetryOrder, Stop, Verdict, WaitHere, Waiting
-from eventbus.types import ConsumerRecord, Record
+from eventbus.types import ConsumerRecord
 
 _RETRY_TOPIC_BYTES = 8 << 20
 """``max.message.bytes`` of a retry topic: a record of any topic with the default fits in with our headers, and brokers
 that others run allow as much."""
 _NO_LIMIT = 1 << 31
-_RECORD_OVERHEAD, _HEADER_OVERHEAD = 128, 12
 _MOST_IN_PLACE = 1000
 """Records that wait in their place at the same time: one a partition, or as many as are at work side by side."""
 
@@ -99,7 +98,7 @@ class PolicyRecovery:
         failed = Failed(
             tries=tries,
             before=tried.attempt,
-            outages=tried.outages + (0 if before is None else before.outages),
+            outages=(0 if before is None else before.outages),
             first_failed_ms=now_ms if tried.first_failed_ms is None else tried.first_failed_ms,
             hops=tried.hops,
             over_budget=self._is_over_budget(now_ms),
@@ -183,13 +182,11 @@ class PolicyRecovery:
                 due_ms=decision.due_ms,
                 first_failed_ms=failed.first_failed_ms or now_ms,
                 error=text,
-                # How a go ends says how all of its calls count.
-                outages=tried.outages + failed.tries if decision.is_outage else failed.outages,
             )
-            if _size(entry) <= self._max_message_bytes.get(self.retry_topic, _NO_LIMIT):
+            if size_of(entry) <= self._max_message_bytes.get(self.retry_topic, _NO_LIMIT):
                 self._reporter.retry(record, error, failed, decision.due_ms, now_ms)
                 return Move(Outgoing(self.retry_topic, record.partition, entry), "retry")
-        outages = failed.tries if decision.is_outage else failed.outages - tried.outages
+        outages = failed.tries if decision.is_outage else failed.outages
         self._keep(record, _InPlace(failed.tries, outages))
         return WaitHere((decision.due_ms - now_ms) / 1000, text)
 
@@ -215,9 +212,3 @@ class PolicyRecovery:
 
 def _place(record: ConsumerRecord) -> Place:
     return record.topic, record.partition, record.offset
-
-
-def _size(record: Record) -> int:
-    """Bytes of the batch that it is alone in, at most."""
-    headers = sum(len(name) * 4 + len(value or b"") + _HEADER_OVERHEAD for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers + _RECORD_OVERHEAD

@@ -45,14 +45,14 @@ class Reporter:
 
     def message(self, error: BaseException) -> str:
         """What the error says, without what is not to be written anywhere."""
-        text = message_of(error)[:_MOST_MESSAGE]
-        if self._redact is None:
-            return text
-        try:
-            return self._redact(MESSAGE_HEADER, text) or ""
-        except Exception:
-            logger.exception("handler %r: redact=%r raised; the message is left out", self._handler, self._redact)
-            return ""
+        text: str | None = message_of(error)
+        if self._redact is not None:
+            try:
+                text = self._redact(MESSAGE_HEADER, text)
+            except Exception:
+                logger.exception("handler %r: redact=%r raised; the message is left out", self._handler, self._redact)
+                text = None
+        return (text or "")[:_MOST_MESSAGE]
 
     def retry(self, record: ConsumerRecord, error: Exception, failed: Failed, due_ms: int, now_ms: int) -> None:
         self._retries += 1
