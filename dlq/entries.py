@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from dlq.texts import MAX_INT32, MAX_INT64, number_of, text_bytes
-from eventbus.types import ConsumerRecord, Header, Headers, Record
+from eventbus.types import ConsumerRecord, Header, Record
 
 PREFIX: Final = "eb-retry-"
 ROOT: Final = "eb-retry-root"
@@ -17,6 +17,8 @@ ATTEMPT: Final = "eb-retry-attempt"
 """Calls so far; 0: it was not tried, it waits behind another."""
 DUE: Final = "eb-retry-due"
 FIRST_FAILED: Final = "eb-retry-first-failed"
+OUTAGES: Final = "eb-retry-outages"
+"""Calls among them that ended in an outage, which is not the record's fault; absent where there were none."""
 ERROR: Final = "eb-retry-error"
 DONE: Final = "eb-retry-done"
 """Its record is no entry: its value tells which of the entries before it are finished."""
@@ -47,6 +49,11 @@ class Tried(NamedTuple):
     first_failed_ms: int | None
     hops: int
     """How often it came back from the dead letters."""
+    outages: int = 0
+    """Calls among them that ended in an outage."""
+
+
+NEVER_TRIED: Final = Tried(0, None, 0)
 
 
 _read_root = msgspec.json.Decoder(tuple[str, int, int, int, int]).decode
@@ -58,18 +65,22 @@ _write_numbers = msgspec.msgpack.encode
 # entries -------------------------------------------------------------------------------------------------------------
 
 
-def retry_entry(record: ConsumerRecord, *, attempt: int, due_ms: int, first_failed_ms: int, error: str) -> Record:
+def retry_entry(
+    record: ConsumerRecord, *, attempt: int, due_ms: int, first_failed_ms: int, error: str, outages: int = 0
+) -> Record:
     """The entry of a record that was tried ``attempt`` times. ``error``: what the last try met; cut to 1 KiB.
 
     ``record`` stands where it was read first; what its headers say of earlier tries is replaced.
     """
-    said = text_bytes(error, MOST_ERROR_BYTES)
-    return _entry(record, retry_headers(_root_of(record), attempt, due_ms, first_failed_ms, said))
+    headers: list[Header] = [(FIRST_FAILED, b"%d" % first_failed_ms), (ERROR, text_bytes(error, MOST_ERROR_BYTES))]
+    if outages:
+        headers.append((OUTAGES, b"%d" % outages))
+    return _entry(record, attempt, due_ms, headers)
 
 
 def entry_behind(record: ConsumerRecord) -> Record:
     """The entry of a record that was not tried: it may go as soon as nothing of its key is ahead of it."""
-    return _entry(record, retry_headers(_root_of(record), 0, 0, None, None))
+    return _entry(record, 0, 0)
 
 
 def attempts_of(record: ConsumerRecord) -> Tried:
@@ -81,29 +92,10 @@ def attempts_of(record: ConsumerRecord) -> Tried:
     hops = number_of(found.get(HOPS), MAX_INT32) or 0
     root = read_root(found.get(ROOT))
     if root is None or root[:3] != (record.topic, record.partition, record.offset):
-        return Tried(0, None, hops)
-    return Tried(number_of(found.get(ATTEMPT), MAX_INT32) or 0, number_of(found.get(FIRST_FAILED)), hops)
-
-
-def retry_headers(
-    root: bytes, attempt: int, due_ms: int, first_failed_ms: int | None, error: bytes | None
-) -> tuple[Header, ...]:
-    """Ours, as an entry has them."""
-    headers: list[Header] = [(ROOT, root), (ATTEMPT, b"%d" % attempt), (DUE, b"%d" % due_ms)]
-    if first_failed_ms is not None:
-        headers.append((FIRST_FAILED, b"%d" % first_failed_ms))
-    if error is not None:
-        headers.append((ERROR, error))
-    return tuple(headers)
-
-
-def without_ours(headers: Headers) -> Headers:
-    """Those that do not speak of retries."""
-    return tuple(header for header in headers if not header[0].startswith(PREFIX))
-
-
-def write_root(root: Root) -> bytes:
-    return _write_json(root)
+        return NEVER_TRIED._replace(hops=hops)
+    attempt = number_of(found.get(ATTEMPT), MAX_INT32) or 0
+    outages = min(number_of(found.get(OUTAGES)) or 0, attempt)
+    return Tried(attempt, number_of(found.get(FIRST_FAILED)), hops, outages)
 
 
 def read_root(data: bytes | None) -> Root | None:
@@ -125,13 +117,12 @@ def read_root(data: bytes | None) -> Root | None:
     return root if is_place else None
 
 
-def _root_of(record: ConsumerRecord) -> bytes:
-    kind = int(record.timestamp_type)
-    return write_root(Root(record.topic, record.partition, record.offset, record.timestamp_ms, kind))
-
-
-def _entry(record: ConsumerRecord, ours: Headers) -> Record:
-    return Record(record.key, record.value, without_ours(record.headers) + ours)
+def _entry(record: ConsumerRecord, attempt: int, due_ms: int, headers: Iterable[Header] = ()) -> Record:
+    topic, partition, offset, timestamp_ms = record.topic, record.partition, record.offset, record.timestamp_ms
+    root = _write_json([topic, partition, offset, timestamp_ms, int(record.timestamp_type)])
+    kept = [header for header in record.headers if not header[0].startswith(PREFIX)]
+    ours = (ROOT, root), (ATTEMPT, b"%d" % attempt), (DUE, b"%d" % due_ms)
+    return Record(record.key, record.value, (*kept, *ours, *headers))
 
 
 # marks ---------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,407 @@
+"""What waits in one retry partition: entries in memory, which of them may go, and what is to be committed of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+import msgspec
+
+from dlq.entries import ATTEMPT, DONE, DUE, ROOT, done_mark, read_mark, read_root
+from dlq.texts import MAX_INT32, number_of
+from eventbus.recovery import Entry, EveryKey, Plan, RetryOrder
+from eventbus.types import ConsumerRecord, FetchedRecords, TimestampType, TopicPartition
+
+_BEHIND, _READY, _AT_WORK = 0, 1, 2
+"""An entry's state. Ready: nothing is ahead of it, its rank is in the heap."""
+_OFFSET_BITS = 63
+_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
+_ENTRY_BYTES: Final = 400
+"""What an entry takes in memory beside its key, value and headers."""
+
+_MOST_STALE = 1000
+"""So many are kept that nobody needs, before they are cleared away."""
+
+_pack = msgspec.msgpack.encode
+_unpack = msgspec.msgpack.Decoder(tuple[tuple[str, bytes | None], ...]).decode
+
+
+class WaitingEntry(msgspec.Struct, gc=False, eq=False):
+    """An entry, small while it waits: its record is made when it is asked for.
+
+    It must not refer to what refers to it: such circles would never be freed.
+    """
+
+    offset: int
+    """In the retry partition."""
+    rank: int
+    """When it is due, and in the low bits its offset: what the heap sorts by."""
+    attempt: int
+    state: int
+    source: TopicPartition
+    source_offset: int
+    key: bytes | None
+    value: bytes | None
+    packed: bytes
+    """Its headers."""
+
+    @property
+    def due_ms(self) -> int:
+        """Of one that only waited behind another: when it could have gone; 0 where nobody can tell."""
+        return self.rank >> _OFFSET_BITS
+
+    @property
+    def record(self) -> ConsumerRecord:
+        headers = _unpack(self.packed)
+        root = read_root(dict(headers)[ROOT])
+        assert root is not None, "it was read when the entry was"
+        topic, partition, offset, timestamp_ms, kind = root
+        return ConsumerRecord(
+            topic, partition, offset, timestamp_ms, TimestampType(kind), self.key, self.value, headers
+        )
+
+    @property
+    def size(self) -> int:
+        return _ENTRY_BYTES + len(self.packed) + len(self.key or b"") + len(self.value or b"")
+
+
+class _Source:
+    """A source partition: the places of its records that wait, by their offsets there.
+
+    Places of one key form a line. The head may go; the others are behind it. A place without an entry is kept for one
+    that is on its way.
+    """
+
+    __slots__ = ("behind", "coming", "heads", "is_watched", "places", "topic_partition")
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.places: dict[int, WaitingEntry | None] = {}
+        self.heads: dict[bytes | None, int] = {}
+        """By key."""
+        self.behind: dict[bytes | None, list[int]] = {}
+        """Heaps, for keys of which more than one waits. Places that are gone are passed over when they come up."""
+        self.coming: dict[int, bytes | None] = {}
+        """What is on its way, and its key."""
+        self.is_watched = False
+        """Somebody has a view of the heads."""
+
+    def join(self, key: bytes | None, offset: int) -> None:
+        """Into the line, by the offset; ahead of one that is at work nobody gets any more."""
+        head = self.heads.get(key)
+        if head is None:
+            self.heads[key] = offset
+            return
+        entry = self.places[head]
+        if offset < head and (entry is None or entry.state != _AT_WORK):
+            self.heads[key], offset = offset, head
+            if entry is not None:
+                entry.state = _BEHIND
+        heappush(self.behind.setdefault(key, []), offset)
+
+    def leave(self, key: bytes | None, offset: int) -> WaitingEntry | None:
+        """The place is free; the entry that is the head because of it, where there is one."""
+        del self.places[offset]
+        if self.heads.get(key) != offset:
+            return None
+        line = self.behind.get(key, [])
+        while line and line[0] not in self.places:
+            heappop(line)
+        if not line:
+            self.behind.pop(key, None)
+            del self.heads[key]
+            return None
+        self.heads[key] = heappop(line)
+        return self.places[self.heads[key]]
+
+
+class WaitingEntries:
+    """Implements `eventbus.recovery.Waiting`.
+
+    An entry has its place in a line by where its record stood in the source, not by when it was written: one that is
+    tried again, and so written again, keeps its place. To that end the runner says `hold` of its record before `finish`
+    of the entry: the place stays taken, with nothing to run in it, until the new entry is read back. With order "key"
+    a line is a key's, and records without a key stand in none; with "partition" it is a source partition's.
+
+    A new entry of a record takes the place of the earlier one, if it was tried more often; else it counts as finished.
+    Records that are neither entries nor marks are passed over and counted in `foreign`. An entry is what says where its
+    record comes from: without that nobody could handle it in its order, nor find it again. What else it fails to say
+    costs no record: it is due, and was tried once.
+
+    Offsets below what was read are not read twice. `release` and `unhold` forget what was never written, not what was:
+    an entry that was finished because its record moved on comes back only with a new `WaitingEntries`.
+    """
+
+    def __init__(self, order: RetryOrder, *, max_waiting: int = 200_000, max_bytes: int = 256 << 20) -> None:
+        self._order = order
+        self._max_waiting = max_waiting
+        self._max_bytes = max_bytes
+        self.foreign = 0
+        """Records that were passed over."""
+        self._open: dict[int, WaitingEntry] = {}
+        """By their offsets, which rise."""
+        self._log: deque[int] = deque()
+        """Offsets of entries from the first open one on, finished ones among them."""
+        self._next = 0
+        """Everything below it was read."""
+        self._finished: set[int] = set()
+        """Not told in any mark, nor below a committed offset."""
+        self._due: list[int] = []
+        """A heap of ranks; those of entries that are not ready are passed over when they come up."""
+        self._sources: dict[TopicPartition, _Source] = {}
+        self._bytes = 0
+        self._at_work = 0
+        self._now_ms = 0
+
+    # what is read ----------------------------------------------------------------------------------------------------
+
+    def add(self, records: FetchedRecords) -> None:
+        headers = records.headers
+        for index, offset in enumerate(records.offsets):
+            if offset < self._next:
+                continue
+            given = () if headers is None else headers[index]
+            found = dict(given)
+            root = read_root(found.get(ROOT))
+            if root is not None:
+                attempt = number_of(found.get(ATTEMPT), MAX_INT32)
+                due_ms = number_of(found.get(DUE)) or 0
+                source = self._source(TopicPartition(root.topic, root.partition))
+                entry = WaitingEntry(
+                    offset,
+                    due_ms << _OFFSET_BITS | offset,
+                    1 if attempt is None else attempt,
+                    _BEHIND,
+                    source.topic_partition,
+                    root.offset,
+                    records.keys[index],
+                    records.values[index],
+                    _pack(given),
+                )
+                self._enter(source, entry)
+            elif DONE not in found or not self._mark(offset, records.values[index]):
+                self.foreign += 1
+        self._next = max(self._next, records.next_offset)
+
+    def _enter(self, source: _Source, entry: WaitingEntry) -> None:
+        place, key = entry.source_offset, entry.key
+        earlier = source.places.get(place)
+        kept_for = source.coming.pop(place, None)
+        if earlier is not None:
+            if earlier.attempt >= entry.attempt:
+                self._finished.add(entry.offset)
+                return
+            kept_for = earlier.key
+            self._shut(earlier)
+            self._finished.add(earlier.offset)
+        if place in source.places and kept_for != key:
+            self._leave(source, kept_for, place)
+        is_new = place not in source.places
+        source.places[place] = entry
+        self._open[entry.offset] = entry
+        self._log.append(entry.offset)
+        self._bytes += entry.size
+        if not self._is_lined(key):
+            self._ready(entry)
+            return
+        line = self._line(key)
+        if is_new:
+            source.join(line, place)
+        if source.heads[line] == place:
+            self._ready(entry)
+
+    def _mark(self, offset: int, value: bytes | None) -> bool:
+        """Read a mark; False: it is none."""
+        told = read_mark(value)
+        if told is None:
+            return False
+        first = self._log[0] if self._log else offset
+        for one in told:
+            # A mark tells of what stands before it; whatever it says, no more is looked at than was read.
+            offsets = range(max(one.start, first), min(one.stop, offset))
+            for finished in _among(offsets, self._open):
+                self._told(finished)
+            self._finished.difference_update(_among(offsets, self._finished))
+        return True
+
+    @property
+    def has_room(self) -> bool:
+        """Also where there is none, if nothing that is known can go: what its lines wait for is still to be read."""
+        if len(self._open) < self._max_waiting and self._bytes < self._max_bytes:
+            return True
+        return not self._at_work and self.next_due_ms() is None
+
+    # what may go -----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def next_due_ms(self) -> int | None:
+        due = self._due
+        while due:
+            if self._ready_at(due[0]) is not None:
+                return due[0] >> _OFFSET_BITS
+            heappop(due)
+        return None
+
+    def take(self, now_ms: int, most: int) -> Sequence[WaitingEntry]:
+        self._now_ms = now_ms
+        taken: list[WaitingEntry] = []
+        due, end = self._due, (now_ms + 1) << _OFFSET_BITS
+        while due and due[0] < end and len(taken) < most:
+            entry = self._ready_at(heappop(due))
+            if entry is not None:
+                entry.state = _AT_WORK
+                taken.append(entry)
+        self._at_work += len(taken)
+        return taken
+
+    def put_back(self, entry: Entry) -> None:
+        known = self._known(entry)
+        if known is not None and known.state == _AT_WORK:
+            self._at_work -= 1
+            self._push(known)
+
+    def finish(self, entry: Entry) -> None:
+        known = self._known(entry)
+        if known is not None:
+            self._close(known)
+            self._finished.add(known.offset)
+
+    # what is committed -----------------------------------------------------------------------------------------------
+
+    def plan(self, also: Collection[Entry] = ()) -> Plan | None:
+        finished = self._finished.union(known.offset for entry in also if (known := self._known(entry)) is not None)
+        if not finished:
+            return None
+        next_offset = self._first_open(finished)
+        told = sorted(offset for offset in finished if offset >= next_offset)
+        return Plan(next_offset, done_mark(told) if told else None)
+
+    def stored(self, plan: Plan) -> None:
+        self._finished = {offset for offset in self._finished if offset >= plan.next_offset}
+        log = self._log
+        while log and log[0] < plan.next_offset:
+            self._told(log.popleft())
+        for offsets in () if plan.done is None else read_mark(plan.done.value) or ():
+            for offset in offsets:
+                self._finished.discard(offset)
+                self._told(offset)
+
+    def _told(self, offset: int) -> None:
+        entry = self._open.get(offset)
+        if entry is not None:
+            self._close(entry)
+
+    def _first_open(self, finished: Collection[int]) -> int:
+        """The lowest offset of an entry that is open, and not among those."""
+        log = self._log
+        while log and log[0] not in self._open:
+            log.popleft()
+        if len(log) > 2 * len(self._open) + _MOST_STALE:  # one that waits long, and many behind it that are finished
+            log = self._log = deque(self._open)
+        return next((offset for offset in log if offset in self._open and offset not in finished), self._next)
+
+    # what source partitions ask --------------------------------------------------------------------------------------
+
+    def holds(self, source: TopicPartition) -> Collection[bytes | None] | None:
+        if self._order == "none":
+            return None
+        watched = self._source(source)
+        watched.is_watched = True
+        if self._order == "partition":
+            return EveryKey(lambda: bool(watched.heads))
+        return watched.heads.keys()
+
+    def hold(self, record: ConsumerRecord) -> None:
+        source = self._source(record.topic_partition)
+        place, key = record.offset, record.key
+        source.coming[place] = key
+        if place not in source.places:
+            source.places[place] = None
+            if self._is_lined(key):
+                source.join(self._line(key), place)
+
+    def unhold(self, record: ConsumerRecord) -> None:
+        source = self._source(record.topic_partition)
+        if record.offset in source.coming:
+            self._do_not_wait_for(source, record.offset)
+        self._drop_empty(source)
+
+    def release(self, source: TopicPartition) -> None:
+        released = self._source(source)
+        for place in list(released.coming):
+            self._do_not_wait_for(released, place)
+        self._drop_empty(released)
+
+    # parts -----------------------------------------------------------------------------------------------------------
+
+    def _is_lined(self, key: bytes | None) -> bool:
+        return self._order == "partition" or (self._order == "key" and key is not None)
+
+    def _line(self, key: bytes | None) -> bytes | None:
+        return key if self._order == "key" else None
+
+    def _known(self, entry: Entry) -> WaitingEntry | None:
+        """It, if it is ours and not finished."""
+        return entry if isinstance(entry, WaitingEntry) and self._open.get(entry.offset) is entry else None
+
+    def _source(self, topic_partition: TopicPartition) -> _Source:
+        source = self._sources.get(topic_partition)
+        if source is None:
+            source = self._sources[topic_partition] = _Source(topic_partition)
+        return source
+
+    def _drop_empty(self, source: _Source) -> None:
+        if not source.places and not source.is_watched:
+            self._sources.pop(source.topic_partition, None)
+
+    def _do_not_wait_for(self, source: _Source, place: int) -> None:
+        key = source.coming.pop(place)
+        if source.places[place] is None:
+            self._leave(source, key, place)
+
+    def _leave(self, source: _Source, key: bytes | None, place: int) -> None:
+        head = source.leave(self._line(key), place)
+        if head is not None:
+            self._ready(head)
+
+    def _close(self, entry: WaitingEntry) -> None:
+        """It is finished: whoever is behind it may go, unless it comes again."""
+        self._shut(entry)
+        source, place = self._sources[entry.source], entry.source_offset
+        if place in source.coming:
+            source.places[place] = None
+        else:
+            self._leave(source, entry.key, place)
+            self._drop_empty(source)
+
+    def _shut(self, entry: WaitingEntry) -> None:
+        del self._open[entry.offset]
+        self._bytes -= entry.size
+        self._at_work -= entry.state == _AT_WORK
+
+    def _ready(self, entry: WaitingEntry) -> None:
+        if entry.attempt == 0:
+            # It only waited behind another, and has fallen due just now.
+            entry.rank = self._now_ms << _OFFSET_BITS | entry.offset
+        self._push(entry)
+
+    def _push(self, entry: WaitingEntry) -> None:
+        entry.state = _READY
+        heappush(self._due, entry.rank)
+        if len(self._due) > 2 * len(self._open) + _MOST_STALE:
+            self._due = sorted(one.rank for one in self._open.values() if one.state == _READY)
+
+    def _ready_at(self, rank: int) -> WaitingEntry | None:
+        entry = self._open.get(rank & _OFFSET_MASK)
+        return entry if entry is not None and entry.state == _READY and entry.rank == rank else None
+
+
+def _among(offsets: range, known: Collection[int]) -> list[int]:
+    """Those of ``known`` that are among ``offsets``, in the time of the smaller one."""
+    if len(offsets) <= len(known):
+        return [offset for offset in offsets if offset in known]
+    return [offset for offset in known if offset in offsets]
