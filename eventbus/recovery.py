@@ -1,4 +1,4 @@
-"""The seam of failure handling: what a policy such as ``dlq.Retry`` is asked, and what the runner does with its answers.
+"""The seam of failure handling: what a policy such as ``dlq.Retry`` is asked, and what the runner makes of the answers.
 
 A policy only decides. The runner calls handlers again, waits, and writes: what becomes of a record and the offset that
 says it is finished are one transaction, so that it is exactly one of done, waiting for its next try, or dead.
@@ -6,7 +6,7 @@ says it is finished are one transaction, so that it is exactly one of done, wait
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -74,6 +74,22 @@ class Stop(msgspec.Struct, frozen=True):
 Verdict = Again | WaitHere | Move | Skip | Stop
 
 
+class EveryKey(Collection[bytes | None]):
+    """What `Waiting.holds` gives with order "partition": all keys, as long as ``waits`` says that anything waits."""
+
+    def __init__(self, waits: Callable[[], bool]) -> None:
+        self._waits = waits
+
+    def __contains__(self, key: object) -> bool:
+        return self._waits()
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return int(self._waits())
+
+
 class Entry(Protocol):
     """A record that waits in a retry topic."""
 
@@ -134,8 +150,11 @@ class Waiting(Protocol):
         """It was handled, or moved on. What is behind it in its key's order may go, unless it moved to wait again."""
         ...
 
-    def plan(self) -> Plan | None:
-        """What to commit; None when nothing has finished since the last `stored`."""
+    def plan(self, also: Collection[Entry] = ()) -> Plan | None:
+        """What to commit; None when nothing has finished since the last `stored`.
+
+        ``also``: as though these had finished too, which `finish` says when the plan is stored.
+        """
         ...
 
     def stored(self, plan: Plan) -> None:
@@ -147,7 +166,7 @@ class Waiting(Protocol):
     def holds(self, source: TopicPartition) -> Collection[bytes | None] | None:
         """Keys whose records are to wait behind earlier ones of ``source``: a live view, empty where there are none.
 
-        With order "partition" the view contains every key; it is false when empty.
+        With order "partition" it is an `EveryKey`: the partition waits as a whole, in its place. None: nothing waits.
         """
         ...
 
@@ -155,8 +174,12 @@ class Waiting(Protocol):
         """``record`` of a source partition is on its way here: later ones of its key wait behind it."""
         ...
 
+    def unhold(self, record: ConsumerRecord) -> None:
+        """The record does not come after all: nothing waits for it. Without effect when it was not on its way."""
+        ...
+
     def release(self, source: TopicPartition) -> None:
-        """The source partition is no longer ours, or what was on its way from it was not written: forget it."""
+        """The source partition is no longer ours: forget what is on its way from it."""
         ...
 
 
@@ -207,7 +230,7 @@ class Recovery(Protocol):
         ...
 
     def depth(self, waiting: int, oldest_due_ms: int | None) -> None:
-        """How many entries wait in this member's partitions, and since when the most overdue one is due; for signals."""
+        """So many entries wait in this member's partitions; when the first of them is due. For signals."""
         ...
 
 

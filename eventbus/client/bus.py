@@ -326,7 +326,7 @@ class EventBus(Declarations, Sending):
         open_producer = partial(producers.transactional, handler)
         runner = Runner(
             handler, group, self._backend, config, publish, self.flush, open_producer, self._serdes, self._notify,
-            self._middleware,
+            self._middleware, producers.mover, self._clock,
         )  # fmt: skip
         await runner.start()
         self._runners.append(runner)

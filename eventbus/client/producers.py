@@ -19,7 +19,10 @@ from eventbus.client.producer import Producer
 from eventbus.client.schemas import fetched
 from eventbus.client.threads import Home
 from eventbus.errors import BufferExhausted, SchemaNotReady
-from serdes import Serde
+from serdes import Bytes, Serde
+
+_MOVER_TIMEOUT_MS = 20_000
+"""Its transactions are short; what a killed process left open must not keep the partition's next owner for long."""
 
 
 class Producers:
@@ -111,6 +114,18 @@ class Producers:
                 "enable_idempotence": True,
             },
             serdes=None if handler.producer is None else handler.producer.serdes,
+        )
+
+    def mover(self, transactional_id: str) -> Producer:
+        """The producer of what becomes of one partition's failed records: bytes, as they were."""
+        return self.open(
+            {
+                "transactional_id": transactional_id,
+                "transaction_timeout_ms": _MOVER_TIMEOUT_MS,
+                "acks": "all",
+                "enable_idempotence": True,
+            },
+            serdes={bytes: Bytes},
         )
 
     async def enqueue(self, function: ProducerFunction[Any, Any], value: Any) -> Delivery | None:

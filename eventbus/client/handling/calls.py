@@ -43,6 +43,9 @@ class Counts(msgspec.Struct):
     """Failed and passed over, because ``on_error="skip"`` says so."""
     timed_out: int = 0
     filtered: int = 0
+    retried: int = 0
+    """Failed and set aside for a later try."""
+    dead_lettered: int = 0
 
 
 class Yielded(list[Any]):

@@ -11,6 +11,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,6 +24,8 @@ from eventbus.client.handling.failures import (
     as_failure,
     failures,
     handler_error,
+    log_moved,
+    log_passed_over,
     log_skipped,
     log_stopped,
 )
@@ -31,8 +34,10 @@ from eventbus.client.handling.lane import Lane, Outcome, Taken
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.outcomes import joined
 from eventbus.client.handling.places import InBundle, InLane, Item, Places, Worker
+from eventbus.client.handling.retries import Recall, Retries
 from eventbus.client.transaction import Transaction
 from eventbus.errors import SerializationError
+from eventbus.recovery import Again, Move, RetryOrder, Skip, Verdict, WaitHere
 from eventbus.types import ConsumerRecord, FetchedRecords
 from serdes import Serde
 
@@ -43,6 +48,17 @@ Publish = Callable[[Any], Awaitable[Delivery | None]]
 
 _THREAD_SLICE_SECONDS = 0.05
 """How long a sync handler's thread works through records before it reports what is finished."""
+
+
+class Passed(IntEnum):
+    """How one gets past a record that failed."""
+
+    NOT = 0
+    """The lane has stopped."""
+    OVER = 1
+    """Nothing comes of it here any more."""
+    HANDLED = 2
+    """It was handled after all."""
 
 
 class RunChunk(Protocol):
@@ -69,6 +85,10 @@ class Dispatch:
         self._publish = publish
         self._on_failure: OnFailure = self._by_policy
         self._calls = Calls(handler, serdes, middleware, self.counts)
+        self._retries: Retries | None = None
+        self._retry_order: RetryOrder = "none"
+        self._in_place = True
+        """Records are called again where they failed; else that is for whoever owns the transaction."""
         self._left_behind: dict[tuple[str, int, int], Outcome] = {}
         self._given_up: set[tuple[Lane, int]] = set()
         """Calls in threads that took too long and still run: what they come to is ignored."""
@@ -77,10 +97,14 @@ class Dispatch:
     def bound(self, publish: Publish | None, on_failure: OnFailure) -> Dispatch:
         """The same for one lane that publishes, and fails, in a way of its own; they share threads and counts."""
         bound = copy.copy(self)
-        bound._publish, bound._on_failure = publish, on_failure
+        bound._publish, bound._on_failure, bound._in_place = publish, on_failure, False
         bound._calls = self._calls.copy()
         bound.run = bound._choose()
         return bound
+
+    def recover_by(self, retries: Retries, order: RetryOrder) -> None:
+        """Ask a policy about each failure. ``order``: which records behind one that is tried later wait for it."""
+        self._retries, self._retry_order = retries, order
 
     def leave_threads_behind(self) -> None:
         """Calls of a plain function end for whoever waits for them; their tasks are to be cancelled."""
@@ -150,7 +174,9 @@ class Dispatch:
                 counts.handled += index - start
                 # It decodes and calls in one breath; whose error it was is found out only now, when it matters.
                 error = calls.is_readable(chunk, index) or raised
-                if not await self._failed(lane, chunk, index, error):
+                outputs: list[Delivery] = []
+                again = partial(self._once, partial(calls.of(chunk), index), outputs)
+                if not await self._failed(lane, chunk, index, error, in_lane(lane, index, again), outputs):
                     return
                 lane.handled(offsets[index] + 1)
                 start = index + 1
@@ -176,7 +202,9 @@ class Dispatch:
                         if result is not None:
                             await self._send(result, [])
                 except failures() as error:
-                    if not await self._failed(lane, chunk, index, error, published=outputs or ()):
+                    outputs = [] if outputs is None else outputs
+                    again = partial(self._once, partial(call, index), outputs)
+                    if not await self._failed(lane, chunk, index, error, in_lane(lane, index, again), outputs):
                         return
                 else:
                     handled += 1
@@ -213,7 +241,7 @@ class Dispatch:
             places.begin(place)
             if places.stops:
                 return
-            if places.skips(place):
+            if places.skips(place) or places.holds(place):
                 continue
             result, error = None, None
             try:
@@ -244,7 +272,9 @@ class Dispatch:
                 raise
             for result, error in done:
                 places.begin(place)
-                if (
+                if result is _HELD:
+                    places.holds(place)
+                elif (
                     not self._finished(places, place, result, error)
                     and result is not _LEFT_OUT
                     and not await self._end(places, place, result, error)
@@ -271,6 +301,9 @@ class Dispatch:
             if places.skips(place):
                 done.append((_LEFT_OUT, None))
                 continue
+            if places.is_held(place):  # what is to be done about that is the event loop's
+                done.append((_HELD, None))
+                break
             try:
                 result = self._calls.collected(places.call, place)
             except Exception as error:  # the user's code may raise anything
@@ -291,6 +324,7 @@ class Dispatch:
             if (lane, offset) in self._given_up or (places.in_order and offset >= lane.given_up_at):
                 return not places.in_order
         outputs: list[Delivery] = []
+        passed = Passed.HANDLED
         if raised is None:
             try:
                 await self._send(result, outputs)
@@ -298,9 +332,14 @@ class Dispatch:
                 raised = error
         if raised is None:
             self.counts.handled += 1
-        elif not await self._failed(lane, chunk, index, raised, published=outputs):
-            return not places.in_order
-        places.finish(place, joined(outputs) if outputs else None, raised is not None)
+        else:
+            call = partial(self._calls.in_thread, self._calls.collected, places.call, place)
+            again = partial(self._once, partial(places.call, place) if self._calls.on_loop else call, outputs)
+            recall = Recall(partial(places.again, place), places.wait, again)
+            passed = await self._failed(lane, chunk, index, raised, recall, outputs)
+            if not passed:
+                return not places.in_order
+        places.finish(place, joined(outputs) if outputs else None, passed is Passed.OVER)
         return True
 
     # batches ---------------------------------------------------------------------------------------------------------
@@ -321,34 +360,81 @@ class Dispatch:
 
     async def _batch(self, lane: Lane, chunk: FetchedRecords, start: int, end: int, taken: Taken | None) -> bool:
         """One call. False: the lane has stopped."""
-        calls, given, outputs = self._calls, set[int](), list[Delivery]()
-        reading = _Reading(partial(self._failed, lane, chunk))
-        failed = False
+        given, outputs = set[int](), list[Delivery]()
+        reading = _Reading(lambda index, error: self._failed(lane, chunk, index, error, None, outputs))
+        passed = Passed.HANDLED
         try:
-            if calls.needs_record:
-                make = chunk.record if taken is None else manual_records(chunk, taken, given)
-                read = partial(reading.payloads, calls.payload, partial(_index_of, chunk))
-                result = await calls.with_batch(read)([make(index) for index in range(start, end)])
-            else:
-                payloads = await reading.payloads(partial(calls.payload_at, chunk), int, range(start, end))
-                result = await calls.call_batch(payloads) if payloads else None
+            result = await self._call_batch(chunk, range(start, end), taken, given, reading)
             if not reading.stopped:
                 await self._send(result, outputs)
         except failures() as error:
-            failed = True
-            if reading.stopped or not await self._failed(lane, chunk, start, error, end - start, published=outputs):
+            if reading.stopped:
                 return False
+            if self._retries is not None and end - start > 1:
+                if self._may_go_on(outputs):
+                    return await self._singly(lane, chunk, start, end, taken, reading)
+                return self._decide(lane, chunk, start, await as_failure(error), end - start, False, Again())
+            again = partial(self._batch_of_one, chunk, start, taken, given, outputs)
+            recall = in_lane(lane, start, again)
+            passed = await self._failed(lane, chunk, start, error, recall, outputs, end - start)
+            if not passed:
+                return False
+        else:
+            self.counts.handled += 0 if reading.stopped else end - start - len(reading.left_out)
         if reading.stopped or (lane, chunk.offsets[start]) in self._given_up:
             return False
-        if not failed:
-            self.counts.handled += end - start - len(reading.left_out)
         if taken is None:
             lane.handled(chunk.offsets[end - 1] + 1, joined(outputs) if outputs else None)
         else:
             for index in range(start, end):
-                if failed or index not in given:
+                if passed is Passed.OVER or index not in given:
                     taken.handled(index)
         return True
+
+    async def _call_batch(
+        self, chunk: FetchedRecords, indexes: range, taken: Taken | None, given: set[int], reading: _Reading
+    ) -> Any:
+        calls = self._calls
+        if calls.needs_record:
+            make = chunk.record if taken is None else manual_records(chunk, taken, given)
+            read = partial(reading.payloads, calls.payload, partial(_index_of, chunk))
+            return await calls.with_batch(read)([make(index) for index in indexes])
+        payloads = await reading.payloads(partial(calls.payload_at, chunk), int, indexes)
+        return await calls.call_batch(payloads) if payloads else None
+
+    async def _singly(
+        self, lane: Lane, chunk: FetchedRecords, start: int, end: int, taken: Taken | None, reading: _Reading
+    ) -> bool:
+        """Each record of a batch that failed in a batch of its own, so that the one at fault shows."""
+        for index in range(start, end):
+            lane.index = index
+            if lane.stopping:
+                return False
+            given, outputs = set[int](), list[Delivery]()
+            passed = Passed.OVER
+            if index not in reading.left_out:
+                recall = in_lane(lane, index, partial(self._batch_of_one, chunk, index, taken, given, outputs))
+                recall.begin()
+                try:
+                    await recall.call()
+                    self.counts.handled += 1
+                    passed = Passed.HANDLED
+                except failures() as error:
+                    passed = await self._failed(lane, chunk, index, error, recall, outputs)
+                    if not passed:
+                        return False
+            if taken is None:
+                lane.handled(chunk.offsets[index] + 1, joined(outputs) if outputs else None)
+            elif passed is Passed.OVER or index not in given:
+                taken.handled(index)
+        lane.index = end
+        return True
+
+    async def _batch_of_one(
+        self, chunk: FetchedRecords, index: int, taken: Taken | None, given: set[int], outputs: list[Delivery]
+    ) -> None:
+        reading = _Reading(None)
+        await self._send(await self._call_batch(chunk, range(index, index + 1), taken, given, reading), outputs)
 
     def end_of(self, chunk: FetchedRecords, index: int) -> int:
         """Behind the records of the call that begins at ``index``."""
@@ -379,26 +465,52 @@ class Dispatch:
 
     # errors ----------------------------------------------------------------------------------------------------------
 
+    async def _once(self, call: Callable[[], Any], outputs: list[Delivery]) -> None:
+        """One more call, to its end."""
+        await self._send(call(), outputs)
+
+    def _may_go_on(self, outputs: Sequence[Delivery]) -> bool:
+        """Calling again adds to what was published; where that belongs to a transaction, it has to be taken back."""
+        return self._in_place or self._is_clean(outputs)
+
+    def _is_clean(self, outputs: Sequence[Delivery]) -> bool:
+        return not outputs and self._handler.signature.transaction_name is None
+
     async def _failed(
         self,
         lane: Lane,
         chunk: FetchedRecords,
         index: int,
         raised: BaseException,
+        recall: Recall | None,
+        outputs: list[Delivery],
         count: int = 1,
-        published: Sequence[Delivery] = (),
-    ) -> bool:
-        """A record's handler raised. True: go on with the next record; False: the lane has stopped."""
+    ) -> Passed:
+        """A record's handler raised. Go on with the next record, unless the lane has stopped.
+
+        ``outputs``: what it published; what it publishes when it is called again is added.
+        """
         if (lane, chunk.offsets[index]) in self._given_up:
-            return False
+            return Passed.NOT
         try:
             error = await as_failure(raised)
+            verdict = None
+            if self._retries is not None:
+                record, in_place = chunk.record(index), self._in_place
+                verdict, error = await self._retries.outcome(
+                    lane, record, error, recall, partial(self._may_go_on, outputs), may_wait=in_place
+                )
+                if verdict is None:
+                    self.counts.handled += 1
+                    return Passed.HANDLED
+                if isinstance(verdict, WaitHere) and in_place:
+                    return Passed.NOT  # the lane is closing
         except BaseException:
-            if published and self._handler.spec.timeout is not None:
-                self._left_behind[_position(chunk, index)] = joined(list(published))
+            if outputs and self._handler.spec.timeout is not None:
+                self._left_behind[_position(chunk, index)] = joined(list(outputs))
             raise
-        is_clean = not published and self._handler.signature.transaction_name is None
-        return self._decide(lane, chunk, index, error, count, is_clean)
+        is_passed_over = self._decide(lane, chunk, index, error, count, self._is_clean(outputs), verdict)
+        return Passed.OVER if is_passed_over else Passed.NOT
 
     def timed_out(self, lane: Lane, chunk: FetchedRecords, index: int, seconds: float) -> bool:
         """The call that began at ``index`` took longer than ``seconds``, and was cancelled where that can be.
@@ -409,28 +521,54 @@ class Dispatch:
         count = self.end_of(chunk, index) - index
         if not self._handler.signature.is_async:
             self._given_up.add((lane, chunk.offsets[index]))
-        return self._decide(lane, chunk, index, CallTimedOut(seconds), count, is_clean)
+        error = CallTimedOut(seconds)
+        verdict = None if self._retries is None else self._retries.at_once(chunk.record(index), error)
+        return self._decide(lane, chunk, index, error, count, is_clean, verdict)
 
     def left_behind(self, chunk: FetchedRecords, index: int) -> Outcome | None:
         """What a call that was cancelled because of its ``timeout`` had published before, told once."""
         return self._left_behind.pop(_position(chunk, index), None)
 
     def _decide(
-        self, lane: Lane, chunk: FetchedRecords, index: int, error: Exception, count: int, is_clean: bool
+        self,
+        lane: Lane,
+        chunk: FetchedRecords,
+        index: int,
+        error: Exception,
+        count: int,
+        is_clean: bool,
+        verdict: Verdict | None,
     ) -> bool:
         counts = self.counts
         counts.failed += count
         if isinstance(error, CallTimedOut):
             counts.timed_out += count
         wrapped = handler_error(self._handler, chunk.record(index), error, count)
-        is_skipped = self._on_failure(lane, Failure(index, count, wrapped, error, is_clean))
-        if is_skipped:
+        is_passed_over = self._on_failure(
+            lane, Failure(index, count, chunk.offsets[index], wrapped, error, is_clean, verdict)
+        )
+        if is_passed_over and isinstance(verdict, Move):
+            if verdict.kind == "retry":
+                counts.retried += count
+                lane.hold(chunk.record(index))
+                # The next record may have to wait for this one: whoever runs the lane looks before it begins another.
+                lane.stopping = lane.stopping or self._retry_order != "none"
+            else:
+                counts.dead_lettered += count
+        elif is_passed_over:
             counts.skipped += count
-        return is_skipped
+        return is_passed_over
 
     def _by_policy(self, lane: Lane, failure: Failure) -> bool:
-        """``on_error=`` at once: skip, crash, or stop the lane."""
-        policy = self._handler.spec.on_error
+        """What the policy says, else ``on_error=`` at once: skip, crash, or stop the lane."""
+        verdict, policy = failure.verdict, self._handler.spec.on_error
+        if isinstance(verdict, Move):
+            log_moved(failure.error, verdict)
+            lane.moves[failure.offset] = verdict.outgoing
+            return True
+        if isinstance(verdict, Skip):
+            log_passed_over(failure.error, verdict.reason)
+            return True
         if policy == "skip":
             log_skipped(failure.error)
             return True
@@ -442,9 +580,9 @@ class Dispatch:
 
 
 class _Reading:
-    """Makes a batch's payloads. One that cannot be read is left out (``on_error="skip"``), or stops the lane."""
+    """Makes a batch's payloads. One that cannot be read is left out, or stops the lane; without ``failed``: raises."""
 
-    def __init__(self, failed: Callable[[int, BaseException], Awaitable[bool]]) -> None:
+    def __init__(self, failed: Callable[[int, BaseException], Awaitable[Passed]] | None) -> None:
         self._failed = failed
         self.left_out: set[int] = set()
         self.stopped = False
@@ -458,6 +596,8 @@ class _Reading:
             try:
                 payloads.append(payload(item))
             except SerializationError as error:
+                if self._failed is None:
+                    raise
                 if not await self._failed(index(item), error):
                     self.stopped = True
                     return []
@@ -465,8 +605,8 @@ class _Reading:
         return payloads
 
 
-_LEFT_OUT = object()
-"""The place of a record that was not begun."""
+_LEFT_OUT, _HELD = object(), object()
+"""The places of records that were not begun; the second waits for an earlier one of its key."""
 
 
 def _next_offsets(offsets: Sequence[int]) -> Iterable[int]:
@@ -474,6 +614,19 @@ def _next_offsets(offsets: Sequence[int]) -> Iterable[int]:
     if offsets[-1] - offsets[0] + 1 == len(offsets):
         return range(offsets[0] + 1, offsets[-1] + 2)
     return [offset + 1 for offset in offsets]
+
+
+def in_lane(lane: Lane, index: int, call: Callable[[], Awaitable[None]]) -> Recall:
+    """How a record of a lane that is handled in order is called again."""
+
+    def begin() -> None:
+        lane.index = index
+        lane.calls += 1
+
+    def rest() -> None:
+        lane.index = -1
+
+    return Recall(begin, rest, call)
 
 
 def _index_of(chunk: FetchedRecords, record: ConsumerRecord) -> int:

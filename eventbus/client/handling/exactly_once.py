@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from eventbus.backends.delivery import Delivery
-from eventbus.client.handling.failures import Failure, log_skipped, log_stopped
+from eventbus.client.handling.failures import Failure, log_moved, log_passed_over, log_skipped, log_stopped
 from eventbus.client.handling.handlers import ProducerFunction
 from eventbus.client.handling.lane import Lane, part_of
 from eventbus.client.handling.lane_commits import REBALANCED
-from eventbus.client.handling.ways import Shared
+from eventbus.client.handling.moves import send
+from eventbus.client.handling.recovering import Recovering
+from eventbus.client.handling.ways import Shared, held_in
 from eventbus.client.producer import Producer
 from eventbus.client.transaction import Transaction
 from eventbus.errors import (
@@ -42,6 +44,7 @@ from eventbus.errors import (
     TransactionOutcomeUnknown,
     UnknownProducerId,
 )
+from eventbus.recovery import Again, Move, Outgoing, Skip, WaitHere
 from eventbus.types import FetchedRecords
 
 logger = logging.getLogger("eventbus.runner")
@@ -86,10 +89,10 @@ class _NothingToCommit(Exception):
         self.failure = failure
 
 
-class _Work:
+class Work:
     """A fetch on its way through transactions: what is committed, what is left, what is left out."""
 
-    __slots__ = ("chunk", "dropped", "end", "interruptions", "singly_until", "start", "stopped_by")
+    __slots__ = ("chunk", "dropped", "end", "interruptions", "moves", "singly_until", "start", "stopped_by")
 
     def __init__(self, chunk: FetchedRecords) -> None:
         self.chunk = chunk
@@ -101,7 +104,9 @@ class _Work:
         self.singly_until = 0
         """Up to here each record has a transaction of its own, so that the one at fault shows."""
         self.dropped: set[int] = set()
-        """Records left out (``on_error="skip"``)."""
+        """Records left out: skipped, or moved elsewhere without a call in the transaction that commits them."""
+        self.moves: dict[int, Outgoing] = {}
+        """By offset what those turn into that are moved."""
         self.interruptions = 0
 
     @property
@@ -136,6 +141,7 @@ class ExactlyOnce:
         shared: Shared,
         transactional_id: str,
         open_producer: OpenProducer,
+        recovering: Recovering | None,
     ) -> None:
         self._lane = lane
         self._shared = shared
@@ -145,6 +151,7 @@ class ExactlyOnce:
         self._bound = shared.dispatch.bound(publish, self._failed)
         self._consumer = shared.consumer
         self._open_producer = open_producer
+        self._recovering = recovering
         self._producer: Producer | None = None
         self._failure: Failure | None = None
         self._interruption: EventBusError | None = None
@@ -156,7 +163,7 @@ class ExactlyOnce:
     async def run(self, chunk: FetchedRecords) -> None:
         """Handle the records in transactions; on return all are committed, or the lane is closing or in error."""
         lane, policy = self._lane, self._handler.spec.on_error
-        work = _Work(chunk)
+        work = Work(chunk)
         lane.at_work = True
         try:
             if self._producer is None:
@@ -175,9 +182,11 @@ class ExactlyOnce:
                 log_stopped(lane, work.stopped_by, policy)
             lane.error = work.stopped_by
 
-    async def _step(self, work: _Work) -> None:
+    async def _step(self, work: Work) -> None:
         """One transaction, and what follows from it."""
         end = work.next_end(self._handler.spec.transaction_records)
+        if not await self._past_those_held(work, end):
+            return
         before = work.start
         try:
             failure = await self._transaction(work, end)
@@ -187,13 +196,58 @@ class ExactlyOnce:
             work.interruptions = 0
         if failure is None:
             return
+        if failure.verdict is not None and await self._as_policy_says(work, failure):
+            return
         if self._handler.spec.on_error == "skip":
             log_skipped(failure.error)
             work.dropped.update(range(failure.index, failure.index + failure.count))
         else:
             work.end, work.stopped_by = failure.index, failure.error
 
-    async def _after(self, cause: EventBusError, work: _Work, end: int) -> Failure | None:
+    async def _past_those_held(self, work: Work, end: int) -> bool:
+        """Records of keys that wait for a next try are put behind it. False: the lane stops meanwhile."""
+        lane = self._lane
+        while lane.held:
+            held = held_in(lane, work.chunk, work.start, end)
+            if held is not None:
+                for index in held - work.dropped:
+                    lane.hold_back(work.chunk, index)
+                    work.dropped.add(index)
+                    work.moves[work.chunk.offsets[index]] = lane.moves[work.chunk.offsets[index]]
+                break
+            if not await self._shared.unblocked(lane):
+                return False
+        return True
+
+    async def _as_policy_says(self, work: Work, failure: Failure) -> bool:
+        """A record whose transaction could not go on because of it. False: ``on_error`` decides."""
+        verdict, lane = failure.verdict, self._lane
+        if isinstance(verdict, Again):
+            if failure.count > 1:
+                work.singly_until = failure.index + failure.count
+            return True
+        if isinstance(verdict, WaitHere):
+            assert self._recovering is not None
+            if await self._recovering.retries.sleeps(lane, verdict.seconds):
+                await self._recovering.retries.admitted(lane)
+            return True
+        if isinstance(verdict, (Move, Skip)):
+            work.dropped.update(range(failure.index, failure.index + failure.count))
+            self._log(failure)
+            if isinstance(verdict, Move):
+                work.moves[failure.offset] = verdict.outgoing
+                if verdict.kind == "retry":
+                    lane.hold(work.chunk.record(failure.index))
+            return True
+        return False
+
+    def _log(self, failure: Failure) -> None:
+        if isinstance(failure.verdict, Move):
+            log_moved(failure.error, failure.verdict)
+        elif isinstance(failure.verdict, Skip):
+            log_passed_over(failure.error, failure.verdict.reason)
+
+    async def _after(self, cause: EventBusError, work: Work, end: int) -> Failure | None:
         """The transaction was aborted and no record is known to be at fault: make ready for the next try."""
         if isinstance(cause, REBALANCED):
             await self._shared.settled(self._lane)
@@ -214,7 +268,7 @@ class ExactlyOnce:
             return self._not_stored(work, cause)
         return None
 
-    async def _outlast(self, work: _Work, away: EventBusError | None = None) -> None:
+    async def _outlast(self, work: Work, away: EventBusError | None = None) -> None:
         """Take the partition up; where brokers do not answer, again and again: they will, and tell where to go on."""
         is_told = False
         while not self._lane.closing:
@@ -236,7 +290,7 @@ class ExactlyOnce:
             await self._shared.timers.sleep(_AWAY_SECONDS)
             await self._shared.settled(self._lane)
 
-    async def _take_up(self, work: _Work) -> None:
+    async def _take_up(self, work: Work) -> None:
         """Become the one who writes for this partition, and find the first record that is not committed.
 
         Taking the transactional id over ends what its last holder left open, one way or the other; only then the
@@ -251,7 +305,7 @@ class ExactlyOnce:
 
     # a transaction ---------------------------------------------------------------------------------------------------
 
-    async def _transaction(self, work: _Work, end: int) -> Failure | None:
+    async def _transaction(self, work: Work, end: int) -> Failure | None:
         """Handle the records up to ``end`` and commit as far as that went; the record at fault, if there is one.
 
         Raises _Ended when the transaction was aborted and no single record is to blame.
@@ -260,6 +314,7 @@ class ExactlyOnce:
         assert self._producer is not None
         piece, first = work.slice(end), work.next_offset
         lane.rewind(first)
+        lane.moves = dict(work.moves)
         self._failure = self._interruption = None
         self.begun_at = self._shared.timers.current_time()
         try:
@@ -268,6 +323,9 @@ class ExactlyOnce:
                 next_offset = lane.reached
             lane.committed = next_offset
             work.done_below(next_offset)
+            for moves in (lane.moves, work.moves):
+                for offset in [offset for offset in moves if offset < next_offset]:
+                    del moves[offset]
             return failure
         except _NothingToCommit as aborted:
             return aborted.failure
@@ -280,10 +338,11 @@ class ExactlyOnce:
         finally:
             self.begun_at = None
             lane.stopping = lane.closing
+            self._take_back(work)
             if lane.reached > lane.committed:
                 lane.rewind(first)
 
-    async def _fill(self, transaction: Transaction, work: _Work, piece: FetchedRecords) -> Failure | None:
+    async def _fill(self, transaction: Transaction, work: Work, piece: FetchedRecords) -> Failure | None:
         """Handle the records and add how far that went: all that belongs to the transaction. Raises to abort it."""
         lane = self._lane
         async with self._shared.turn(lane):
@@ -295,9 +354,26 @@ class ExactlyOnce:
         if lane.reached == work.next_offset or lane.abandoned or not (failure is None or failure.is_clean):
             raise _NothingToCommit(failure)
         # The offsets first: then one flush makes them durable together with what the handler published.
-        await transaction.send_offsets({lane.topic_partition: lane.reached}, self._consumer.group_metadata())
+        await self._say_finished(transaction)
         await self._check_stored()
         return failure
+
+    async def _say_finished(self, transaction: Transaction) -> None:
+        """What became of the records that failed, and how far the partition is finished."""
+        lane = self._lane
+        await self._send_moves([lane.moves[offset] for offset in sorted(lane.moves) if offset < lane.reached])
+        await transaction.send_offsets({lane.topic_partition: lane.reached}, self._consumer.group_metadata())
+
+    async def _send_moves(self, moves: Sequence[Outgoing]) -> None:
+        for outgoing in moves:
+            assert self._producer is not None and self._recovering is not None
+            await send(self._producer, outgoing, self._recovering.partitions[outgoing.topic])
+
+    def _take_back(self, work: Work) -> None:
+        """Moves of records that are to be handled once more: what waits for them need not."""
+        for offset in [offset for offset in self._lane.moves if offset not in work.moves]:
+            del self._lane.moves[offset]
+            self._lane.unhold(work.chunk.record(bisect_left(work.chunk.offsets, offset)))
 
     async def _check_stored(self) -> None:
         """Raises what kept an output of this slice from the log."""
@@ -333,7 +409,12 @@ class ExactlyOnce:
         if isinstance(cause, (*_TAKEN_OVER, *REBALANCED, TransactionAborted)):
             self._interruption = cause
             return False
-        if failure.is_clean and self._handler.spec.on_error == "skip":
+        if failure.is_clean and isinstance(failure.verdict, (Move, Skip)):
+            if isinstance(failure.verdict, Move):
+                lane.moves[failure.offset] = failure.verdict.outgoing
+            self._log(failure)
+            return True
+        if failure.is_clean and failure.verdict is None and self._handler.spec.on_error == "skip":
             log_skipped(failure.error)
             return True
         self._failure = failure
@@ -341,15 +422,15 @@ class ExactlyOnce:
 
     # errors ----------------------------------------------------------------------------------------------------------
 
-    def _not_stored(self, work: _Work, cause: EventBusError) -> Failure:
+    def _not_stored(self, work: Work, cause: EventBusError) -> Failure:
         error = HandlerError(
             f"handler {self._handler.__name__!r}: {self._lane.topic_partition} offset {work.next_offset}: what was "
             f"published for it was not stored, its transaction is aborted: {cause}"
         )
         error.__cause__ = cause
-        return Failure(work.start, 1, error, cause, True)
+        return Failure(work.start, 1, work.next_offset, error, cause, True)
 
-    def _never_ends(self, work: _Work, cause: EventBusError) -> HandlerError:
+    def _never_ends(self, work: Work, cause: EventBusError) -> HandlerError:
         spec = self._handler.spec
         return HandlerError(
             f"handler {self._handler.__name__!r}: {self._lane.topic_partition} offset {work.next_offset}: its "

@@ -14,6 +14,7 @@ import msgspec
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
 from eventbus.errors import HandlerError, SerializationError
+from eventbus.recovery import Move, Verdict
 from eventbus.types import ConsumerRecord
 
 logger = logging.getLogger("eventbus.runner")
@@ -32,10 +33,13 @@ class Failure(msgspec.Struct, frozen=True):
     index: int
     """The record's place in the fetch; of a batch the first one's."""
     count: int
+    offset: int
     error: HandlerError
     cause: Exception
     is_clean: bool
     """Nothing was published on behalf of these records."""
+    verdict: Verdict | None = None
+    """What the handler's policy says, if it has one."""
 
 
 OnFailure = Callable[[Lane, Failure], bool]
@@ -62,6 +66,19 @@ async def as_failure(raised: BaseException) -> Exception:
 
 def log_skipped(error: HandlerError) -> None:
     logger.error("%s; skipped (on_error='skip')", error, exc_info=error.__cause__)
+
+
+def log_passed_over(error: HandlerError, reason: str) -> None:
+    logger.warning("%s; skipped%s", error, f": {reason}" if reason else "", exc_info=error.__cause__)
+
+
+def log_moved(error: HandlerError, move: Move) -> None:
+    """A try that comes again is no alarm; a dead letter is."""
+    topic = move.outgoing.topic
+    if move.kind == "retry":
+        logger.info("%s; it is tried again later, and waits in %s", error, topic)
+    else:
+        logger.error("%s; it goes to the dead letters in %s", error, topic, exc_info=error.__cause__)
 
 
 def log_stopped(lane: Lane, error: HandlerError, policy: str) -> None:

@@ -48,6 +48,10 @@ class Handovers:
         self._on_progress = on_progress
         self.last_assigned_at: float | None = None
         """Seconds on the timers."""
+        self.on_assigned: Callable[[list[TopicPartition]], Awaitable[None]] = _nothing
+        """Awaited before the first record of new partitions is read."""
+        self.on_gone: Callable[[TopicPartition], object] = lambda partition: None
+        """Called when a partition is no longer ours."""
         self.is_giving_up = False
         self.ending: dict[TopicPartition, Lane] = {}
         """Lanes given up that may still be at work: a new one of the same partition waits for them."""
@@ -61,9 +65,10 @@ class Handovers:
 
     async def _assigned(self, partitions: list[TopicPartition]) -> None:
         self.last_assigned_at = self._timers.current_time()
-        if self._handler.spec.exactly_once:
+        if self._handler.spec.exactly_once or self._handler.spec.retry is not None:
             for partition in partitions:
                 await self._end_what_is_open(partition)
+        await self.on_assigned(partitions)
         self._on_progress()
 
     async def _end_what_is_open(self, partition: TopicPartition) -> None:
@@ -106,6 +111,8 @@ class Handovers:
                 await self._settle_and_commit(lanes)
             for lane in lanes:  # not so when cancelled: then they are still ours, and `_leave` commits them
                 self._forget(lane)
+            for partition in partitions:
+                self.on_gone(partition)
         finally:
             self.is_giving_up = False
             self._on_progress()
@@ -153,6 +160,7 @@ class Handovers:
             lane.close(abandon=True)
             self._forget(lane)
             self._on_progress()
+        self.on_gone(topic_partition)
 
     def _forget(self, lane: Lane) -> None:
         lane.close(abandon=True)
@@ -219,6 +227,9 @@ class Handovers:
             except EventBusError:
                 break
         await self._commits.attempt()
+
+
+async def _nothing(partitions: list[TopicPartition]) -> None: ...
 
 
 def transactional_id_of(handler: Handler[Any, Any], group: str, partition: TopicPartition) -> str:

@@ -15,7 +15,8 @@ import anyio.lowlevel
 from anyio.lowlevel import EventLoopToken
 
 from eventbus.errors import EventBusError, HandlerError, IllegalGeneration
-from eventbus.types import FetchedRecords, TopicPartition
+from eventbus.recovery import Outgoing
+from eventbus.types import ConsumerRecord, FetchedRecords, TopicPartition
 
 _TO_DO, _FINISHED, _UNSTORED = 0, 1, 2
 """A record's state in `Taken`. Unstored: handled, but what it published is on its way."""
@@ -52,9 +53,10 @@ class Lane:
 
     __slots__ = (
         "_commit_at", "_in_flight", "_on_output_error", "_thread", "_token", "_unstored", "_wake_at", "abandoned",
-        "at_work", "begun_at", "begun_count", "chunks", "closing", "commit_every", "committed", "ended", "error",
-        "finished", "finished_count", "given_up_at", "index", "limit", "on_commit_due", "paused", "predecessor",
-        "ring_at", "scope", "stopping", "taken", "topic_partition", "waiters", "wake",
+        "at_work", "begun_at", "begun_count", "calls", "chunks", "closing", "commit_every", "committed", "ended",
+        "error", "finished", "finished_count", "given_up_at", "held", "hold", "hold_back", "index", "limit", "moves",
+        "on_commit_due", "paused", "predecessor", "ring_at", "scope", "stopping", "taken", "topic_partition", "tried",
+        "unhold", "waiters", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +96,21 @@ class Lane:
         self.index = -1
         """Of the fetch that is being handled in order the record at work; behind an early return the first one not
         begun; -1 while a call waits for its thread."""
+        self.calls = 0
+        """Records called again after they failed: tells a call from the one before it."""
+        self.moves: dict[int, Outgoing] = {}
+        """By offset what records turned into that are finished by being written to another topic: that, and the commit
+        that says so, are one transaction."""
+        self.held: Collection[bytes | None] | None = None
+        """Keys whose records wait for an earlier one that waits for its next try: a live view; None: nothing waits."""
+        self.hold: Callable[[ConsumerRecord], object] = lambda record: None
+        """Says that a record goes to wait for its next try: later ones of its key are held from now on."""
+        self.unhold: Callable[[ConsumerRecord], object] = lambda record: None
+        """It does not go there after all."""
+        self.tried: tuple[int, int] = (-1, 0)
+        """An offset whose call was made before, in a transaction that was aborted because of it, and how often."""
+        self.hold_back: Callable[[FetchedRecords, int], None] = lambda chunk, index: None
+        """Puts a record of such a key behind the earlier one; the record is finished by that."""
         # Records that finish in any order.
         self.taken: deque[Taken] = deque()
         """In order of their offsets; the first one has an unfinished record."""
@@ -212,6 +229,10 @@ class Lane:
         """The event loop the lane lives on, for other threads; None in its own."""
         return None if get_ident() == self._thread else self._token
 
+    def holds(self, key: bytes | None) -> bool:
+        """A record of this key must wait."""
+        return bool(self.held) and key in self.held
+
     # outputs ---------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
@@ -315,7 +336,7 @@ class Lane:
     @property
     def is_idle(self) -> bool:
         """Nothing waits, is at work, or is on its way to be stored."""
-        waits = self.taken and self.error is None
+        waits = self.error is None and (self.taken or self.moves)
         return not (self.chunks or self.at_work or self._in_flight or self._unstored or waits)
 
     def __repr__(self) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
 
 import anyio
 
@@ -12,9 +13,11 @@ from eventbus.backends.base import BackendConsumer
 from eventbus.backends.clock import Timers
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.moves import Moves, is_final
 from eventbus.errors import (
     EventBusError,
     FencedInstanceId,
+    HandlerError,
     IllegalGeneration,
     RebalanceInProgress,
     UnknownMemberId,
@@ -45,6 +48,10 @@ class LaneCommits:
         self._consumer = consumer
         self._lanes = lanes
         self._timers = timers
+        self.moves: Moves | None = None
+        """Of a handler whose failed records go elsewhere."""
+        self.on_moved: Callable[[], object] = lambda: None
+        """Called when such records are stored, or could not be."""
         self._interval_seconds = handler.spec.commit_interval_ms / 1000
         self._expected = anyio.Event()
         """There will be something to commit."""
@@ -95,7 +102,7 @@ class LaneCommits:
             await self.attempt()
             if self.last_commit_at is not None:
                 moved_at = max(moved_at, self.last_commit_at)
-            if any(lane.is_busy or lane.finished > lane.committed for lane in self._lanes.values()):
+            if any(lane.is_busy or lane.moves or lane.finished > lane.committed for lane in self._lanes.values()):
                 self._expected.set()  # slow handlers, or a commit that failed
 
     async def attempt(self) -> None:
@@ -117,6 +124,42 @@ class LaneCommits:
 
     async def commit_lanes(self, lanes: Collection[Lane]) -> None:
         """The same of some lanes."""
+        moves = self.moves
+        moving = [] if moves is None else [lane for lane in lanes if moves.has(lane)]
+        if moves is None or not moving:
+            await self._commit_plainly(lanes)
+            return
+        await self._commit_plainly([lane for lane in lanes if lane not in moving])
+        errors: list[EventBusError] = []
+        async with anyio.create_task_group() as tasks:  # each is a transaction of its own
+            for lane in moving:
+                tasks.start_soon(self._commit_moves, moves, lane, errors)
+        self.on_moved()
+        if errors:
+            raise errors[0]
+
+    async def _commit_moves(self, moves: Moves, lane: Lane, errors: list[EventBusError]) -> None:
+        with self._asked():
+            try:
+                await moves.commit(lane)
+            except EventBusError as error:
+                errors.append(error)
+                lane.was_committed(lane.finished, error)
+                if is_final(error) and not isinstance(error, REBALANCED) and not lane.closing:
+                    self._stop(lane, error)
+            else:
+                self.succeeded()
+
+    def _stop(self, lane: Lane, error: EventBusError) -> None:
+        """What failed can go nowhere, and is not passed over: the partition ends here."""
+        lane.error = lane.error or HandlerError(
+            f"handler {self._handler.__name__!r}: {lane.topic_partition}: what failed could not be written to its "
+            f"retry or dead-letter topic, so nothing from offset {max(lane.committed, 0)} on is committed: {error}"
+        )
+        lane.error.__cause__ = error
+        lane.wake.set()
+
+    async def _commit_plainly(self, lanes: Collection[Lane]) -> None:
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         moving: list[Lane] = []
         for lane in lanes:
@@ -127,19 +170,26 @@ class LaneCommits:
                 moving.append(lane)
         if not offsets:
             return
-        asked_at = self._timers.current_time()
-        self._unanswered.append(asked_at)
-        try:
-            await self._consumer.commit(offsets)
-        except EventBusError as error:
-            for lane in moving:
-                lane.was_committed(offsets[lane.topic_partition].offset, error)
-            raise
-        finally:
-            self._unanswered.remove(asked_at)
+        with self._asked():
+            try:
+                await self._consumer.commit(offsets)
+            except EventBusError as error:
+                for lane in moving:
+                    lane.was_committed(offsets[lane.topic_partition].offset, error)
+                raise
         for lane in moving:
             lane.was_committed(offsets[lane.topic_partition].offset)
         self.succeeded()
+
+    @contextmanager
+    def _asked(self) -> Generator[None]:
+        """A commit is under way."""
+        asked_at = self._timers.current_time()
+        self._unanswered.append(asked_at)
+        try:
+            yield
+        finally:
+            self._unanswered.remove(asked_at)
 
     def succeeded(self) -> None:
         """A commit was stored."""

@@ -17,6 +17,7 @@ from eventbus.client.handling.functions import is_async, name_of, takes
 from eventbus.client.handling.middleware import check_middleware
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.errors import ConfigError
+from eventbus.recovery import policy_of
 from eventbus.suggest import nearest
 from eventbus.types import ConsumerRecord, IsolationLevel
 
@@ -29,7 +30,7 @@ Guarantee = Literal["at-least-once", "at-most-once", "exactly-once"]
 Ack = Literal["auto", "manual"]
 """A record is finished when its handler has returned, or when ``record.ack()`` was called."""
 
-_NO_OPTIONS, _SHORT_FORMS = ("topics", "client"), ("assignor", "exactly_once")
+_NO_OPTIONS, _SHORT_FORMS = ("topics", "client"), ("assignor", "exactly_once", "dead_letter")
 _CHOICES = {"on_error": OnError, "order": Order, "delivery": Guarantee, "ack": Ack}
 _CONSUMER_OPTIONS = (
     "start", "isolation", "group_instance_id", "assignors", "session_timeout_ms", "max_poll_interval_ms",
@@ -46,10 +47,10 @@ _LEAST = {
     "drain_timeout_ms": 0,
 }
 _ELSEWHERE = {
+    **dict.fromkeys(("retries", "max_retries"), "the option is retry, as in retry=Retry(delays=['5s', '1m'])"),
     **dict.fromkeys(
-        ("retry", "retries"), "it comes with a later part; on_error= says what becomes of a failing record"
+        ("dlq", "dead_letters", "dead_letter_topic"), "the option is dead_letter: True, or the topic's name"
     ),
-    **dict.fromkeys(("dead_letter", "dlq"), "it comes with a later part; on_error='skip' logs a record and goes on"),
     "group_id": "the option is group",
     "auto_offset_reset": "the option is start",
     "isolation_level": "the option is isolation",
@@ -77,6 +78,8 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     batch: bool | int = False
     on_error: OnError = "stop"
+    retry: Any = None
+    """A `FailurePolicy` that says what becomes of a failing record; where it says "stop", ``on_error`` decides."""
     name: str | None = None
     concurrency: int | None = None
     """Most records (or batches) at work at once in this bus. None: one per partition; plain functions: one."""
@@ -185,6 +188,7 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
             raise ConfigError(f"{where}: {name}={value}: at least {smallest}")
     _check_delivery(spec, options, where)
     _check_order(spec, where)
+    _check_retry(spec, where)
     return spec
 
 
@@ -225,6 +229,8 @@ def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
         options["isolation"] = IsolationLevel[isolation.upper()]
     if "exactly_once" in options:
         _translate_exactly_once(options, where)
+    if "retry" in options or "dead_letter" in options:
+        options["retry"] = policy_of(options.get("retry"), options.pop("dead_letter", None), where)
     if options.get("timeout") is not None:
         options["timeout"] = _seconds(options["timeout"], where)
     if "middleware" in options:
@@ -286,6 +292,16 @@ def _check_delivery(spec: ConsumerSpec, options: dict[str, Any], where: str) -> 
                 f"{where}: {name} and delivery='exactly-once' contradict each other: its transactions commit, each of "
                 "up to transaction_records= records"
             )
+
+
+def _check_retry(spec: ConsumerSpec, where: str) -> None:
+    if spec.retry is None:
+        return
+    if spec.delivery == "at-most-once":
+        raise ConfigError(
+            f"{where}: retry= (or dead_letter=) and delivery='at-most-once' contradict each other: a record that "
+            "counts as finished before it is handled is not tried again; leave one of the two out"
+        )
 
 
 def _check_order(spec: ConsumerSpec, where: str) -> None:

@@ -17,6 +17,8 @@ class Worker(Protocol):
     """Who handles bundles: it can be asked to stop, and tells which record is at work."""
 
     stopping: bool
+    calls: int
+    """Records called again."""
     item: Item | None
     """The record at work; behind an early return the first one not begun."""
 
@@ -42,8 +44,20 @@ class Places(Protocol):
         """This one must not be begun; others may."""
         ...
 
+    def is_held(self, place: int) -> bool:
+        """It has to wait for an earlier one of its key that waits for its next try."""
+        ...
+
+    def holds(self, place: int) -> bool:
+        """If it is held: it is put behind that one, and finished here."""
+        ...
+
     def call(self, place: int, /) -> Any:
         """Begin the handler's call."""
+        ...
+
+    def again(self, place: int) -> None:
+        """As `begin`, for a call after one that failed."""
         ...
 
     def record(self, place: int) -> tuple[Lane, FetchedRecords, int]: ...
@@ -84,6 +98,20 @@ class InLane:
 
     def skips(self, place: int) -> bool:
         return False
+
+    def is_held(self, place: int) -> bool:
+        return self._taken is not None and self._lane.holds(self._chunk.keys[place])
+
+    def holds(self, place: int) -> bool:
+        if self._taken is None or not self.is_held(place):
+            return False
+        self._lane.hold_back(self._chunk, place)
+        self._taken.handled(place)
+        return True
+
+    def again(self, place: int) -> None:
+        self._lane.calls += 1
+        self._lane.index = place
 
     def record(self, place: int) -> tuple[Lane, FetchedRecords, int]:
         return self._lane, self._chunk, place
@@ -127,6 +155,22 @@ class InBundle:
     def skips(self, place: int) -> bool:
         taken, index = self._items[place]
         return taken.lane.error is not None or taken.dropped(index)
+
+    def is_held(self, place: int) -> bool:
+        taken, index = self._items[place]
+        return taken.lane.holds(taken.chunk.keys[index])
+
+    def holds(self, place: int) -> bool:
+        if not self.is_held(place):
+            return False
+        taken, index = self._items[place]
+        taken.lane.hold_back(taken.chunk, index)
+        taken.handled(index)
+        return True
+
+    def again(self, place: int) -> None:
+        self._worker.calls += 1
+        self._worker.item = self._items[place]
 
     def call(self, place: int) -> Any:
         taken, index = self._items[place]

@@ -14,15 +14,16 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
 
 from eventbus.backends.base import Backend, ConsumerConfig
-from eventbus.backends.clock import RealTimers
+from eventbus.backends.clock import Clock, RealTimers, system_clock
 from eventbus.client.handling.calls import Counts
+from eventbus.client.handling.delayed import Common, way_of_retries
 from eventbus.client.handling.dispatch import Dispatch, Publish
 from eventbus.client.handling.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
 from eventbus.client.handling.handlers import Handler
@@ -30,6 +31,7 @@ from eventbus.client.handling.handovers import Handovers, named, transactional_i
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.middleware import Middleware
+from eventbus.client.handling.recovering import recovering_of
 from eventbus.client.handling.schema_wait import SchemaWait
 from eventbus.client.handling.watch import AtWork
 from eventbus.client.handling.ways import Shared, Way
@@ -45,6 +47,8 @@ _LONGEST_PAUSE_SECONDS = 5.0
 """Between two polls, while the log cannot be reached."""
 _LAST_WORDS_SECONDS = 1.0
 """When all is to stop at once: for plain functions at work to return, and for the commit of what is finished."""
+
+Once = TypeVar("Once", bound=ExactlyOnce)
 
 inside_handler: ContextVar[str] = ContextVar("eventbus_inside_handler", default="")
 """The handler whose task this is; empty elsewhere."""
@@ -65,7 +69,10 @@ class Runner:
         serdes: Mapping[type, Serde],
         on_progress: Callable[[], None],
         middleware: Sequence[Middleware] = (),
+        open_mover: OpenProducer | None = None,
+        clock: Clock = system_clock,
     ) -> None:
+        """``open_mover``: opens the producers of what becomes of failed records, for a handler with a policy."""
         self.handler = handler
         self.group = group
         self.lanes: dict[TopicPartition, Lane] = {}
@@ -91,10 +98,20 @@ class Runner:
         self._handovers = Handovers(
             handler, group, backend, consumer, self.lanes, self._commits, flush, self._drain_seconds, on_progress
         )
+        self._clock = clock
+        self.recovering = recovering_of(
+            handler, group, backend, consumer, self._commits, self._dispatch, clock, config.client_id,
+            open_mover or open_producer,
+        )  # fmt: skip
         self._shared = Shared(
             handler, self._dispatch, consumer, self._commits, timers, flush, self._handovers.wait_until_settled,
             self._drain_seconds, self._stop_partition,
+            _always if self.recovering is None else self.recovering.unblocked,
         )  # fmt: skip
+        if self.recovering is not None:
+            self._commits.on_moved = on_progress
+            self._handovers.on_assigned = self.recovering.assigned
+            self._handovers.on_gone = self.recovering.gone
         self._watch = self._shared.watch
         self._transactions: dict[Lane, ExactlyOnce] = {}
         """Of an exactly-once handler, by lane."""
@@ -116,8 +133,12 @@ class Runner:
 
     async def start(self) -> None:
         """Subscribe; from here on nothing that arrives is missed. Raises UnknownTopicOrPartition."""
+        recovering, topics = self.recovering, self.handler.spec.topics
         try:
-            await self._consumer.subscribe(self.handler.spec.topics, self.handler.spec.pattern)
+            if recovering is not None:
+                await recovering.prepare()
+                topics += recovering.topics
+            await self._consumer.subscribe(topics, self.handler.spec.pattern)
         except BaseException:
             await self._consumer.aclose()
             raise
@@ -236,6 +257,8 @@ class Runner:
         """
         if self._stopping or not all(lane.is_idle for lane in self.lanes.values()):
             return False  # what is dropped when it stops is not handled
+        if self.recovering is not None and not self.recovering.is_idle():
+            return False
         if self.error is None and any(lane.error is not None for lane in self.lanes.values()):
             return False  # it is about to be said
         if not await self._handovers.is_settled():
@@ -270,6 +293,8 @@ class Runner:
             pause, self.poll_error = 0.1, ""
             for chunk in fetched:
                 self._hand_over(chunk)
+            if self.recovering is not None:
+                await self.recovering.polled(self.lanes)
             self._handovers.polled()
             if self._is_watched:
                 self._is_watched = False
@@ -320,16 +345,19 @@ class Runner:
         return lane
 
     def _way_of(self, lane: Lane) -> Way:
+        if self.recovering is not None and self.recovering.is_retry(lane.topic_partition.topic):
+            assert self._lane_tasks is not None
+            common = Common(self._shared, self.recovering, self._lane_tasks, self._clock, self._output_failed)
+            return way_of_retries(common, lane, self.recovering.waiting[lane.topic_partition.partition], self._once)
         if not self.handler.spec.exactly_once:
             assert self._lane_tasks is not None
             return self._shared.way_of(lane, self._lane_tasks)
-        self._transactions[lane] = transactions = ExactlyOnce(
-            lane,
-            self._shared,
-            transactional_id_of(self.handler, self.group, lane.topic_partition),
-            self._open_producer,
-        )
+        self._transactions[lane] = transactions = self._once(ExactlyOnce, lane, lane.topic_partition)
         return transactions
+
+    def _once(self, way: type[Once], lane: Lane, partition: TopicPartition) -> Once:
+        transactional_id = transactional_id_of(self.handler, self.group, partition)
+        return way(lane, self._shared, transactional_id, self._open_producer, self.recovering)
 
     async def _run_lane(self, lane: Lane) -> None:
         inside_handler.set(self.handler.__name__)
@@ -361,6 +389,8 @@ class Runner:
                 await way.rest()
                 continue
             if self._schemas is not None and not await self._schemas.is_over(lane):
+                continue
+            if self.recovering is not None and not await self.recovering.ready(lane):
                 continue
             chunk = lane.chunks.popleft()
             if lane.paused and len(lane.chunks) < _CHUNKS_PER_LANE:
@@ -492,6 +522,10 @@ class Runner:
 
     def __repr__(self) -> str:
         return f"<runner {self.handler.__name__} group={self.group} lanes={len(self.lanes)}>"
+
+
+async def _always(lane: Lane) -> bool:
+    return True
 
 
 def _stops(error: HandlerError) -> bool:

@@ -96,7 +96,7 @@ class LaneCall:
         lane = self._lane
         if lane.index < 0:
             return None
-        return (lane.index, 0 if self._taken is not None else lane.reached)
+        return (lane.index, 0 if self._taken is not None else lane.reached, lane.calls)
 
     @property
     def where(self) -> tuple[TopicPartition, int] | None:

@@ -6,6 +6,7 @@ The fifth, in transactions, is `exactly_once`.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from eventbus.client.handling.turns import Turns
 from eventbus.client.handling.watch import Watch
 from eventbus.client.handling.workers import Backlog, Workers
 from eventbus.errors import EventBusError, HandlerError
+from eventbus.recovery import EveryKey
 from eventbus.types import FetchedRecords, OffsetAndMetadata
 
 logger = logging.getLogger("eventbus.runner")
@@ -69,6 +71,7 @@ class Shared:
         settled: Callable[[Lane], Awaitable[None]],
         budget_seconds: float,
         on_given_up: Callable[[Lane, HandlerError], object],
+        unblocked: Callable[[Lane], Awaitable[bool]],
     ) -> None:
         self.handler = handler
         self.dispatch = dispatch
@@ -78,6 +81,8 @@ class Shared:
         self.flush = flush
         self.settled = settled
         """Returns when no rebalance is under way, or the lane is closing."""
+        self.unblocked = unblocked
+        """Returns when no record of the lane has to wait for an earlier one; False: the lane stops meanwhile."""
         self.budget_seconds = budget_seconds
         """How long a partition that moves waits for what is at work."""
         self.watch = Watch(handler, dispatch, timers, on_given_up)
@@ -132,13 +137,34 @@ class InOrder:
     async def _handle(self, chunk: FetchedRecords) -> None:
         lane, shared = self._lane, self._shared
         with at_work(lane):
-            if shared.turns is None:
+            if lane.held is not None:
+                await self._past_those_held(chunk)
+            elif shared.turns is None:
                 await shared.watch.run_in_order(shared.dispatch, lane, chunk)
             else:
                 await self._in_turns(shared.turns, chunk)
             if lane.closing:
                 await shared.flush()  # somebody waits for this lane: do not let outputs linger
             await lane.outputs_stored()
+
+    async def _past_those_held(self, chunk: FetchedRecords) -> None:
+        """Records of keys that wait for a next try are put behind it; a failure may add a key, so look again then."""
+        lane, shared = self._lane, self._shared
+        start, end = 0, len(chunk)
+        while start < end and not (lane.closing or lane.error):
+            held = held_in(lane, chunk, start)
+            if held is None:
+                if not await shared.unblocked(lane):
+                    return
+                continue
+            for index in held:
+                lane.hold_back(chunk, index)
+            piece = part_of(chunk, start, end, held)
+            lane.stopping = lane.closing
+            async with shared.turn(lane):
+                begun = await shared.watch.run_in_order(shared.dispatch, lane, piece)
+            start = bisect_left(chunk.offsets, piece.offsets[begun]) if begun < len(piece) else end
+        lane.stopping = lane.closing
 
     async def _in_turns(self, turns: Turns, chunk: FetchedRecords) -> None:
         lane, shared = self._lane, self._shared
@@ -242,6 +268,17 @@ class AtMostOnce:
     async def aclose(self) -> None: ...
 
 
+def held_in(lane: Lane, chunk: FetchedRecords, start: int, end: int | None = None) -> set[int] | None:
+    """Records from ``start`` on that wait for earlier ones; None: all of them do, for as long as anything waits."""
+    held = lane.held
+    if not held:
+        return set()
+    if isinstance(held, EveryKey):
+        return None
+    keys = chunk.keys
+    return {index for index in range(start, len(chunk) if end is None else end) if keys[index] in held}
+
+
 class _Ahead:
     """Ways that begin records while earlier ones are not finished, up to ``max_unfinished``."""
 
@@ -295,6 +332,9 @@ class ByHand(_Ahead):
             begun = 0
             with at_work(lane):
                 while begun < len(taken.chunk) and not (lane.closing or lane.error):
+                    if isinstance(lane.held, EveryKey) and not await shared.unblocked(lane):
+                        break
+                    lane.stopping = lane.closing
                     async with shared.turn(lane):
                         begun = await shared.watch.run_in_order(shared.dispatch, lane, taken.chunk, begun, taken)
             if begun < len(taken.chunk) and lane.error is None:

@@ -43,11 +43,13 @@ class KeyLane:
 class Worker:
     """One task that calls the handler: one record after the other."""
 
-    __slots__ = ("backlog", "held", "item", "items", "late", "scope", "stopping", "wake")
+    __slots__ = ("backlog", "calls", "held", "item", "items", "late", "scope", "stopping", "wake")
 
     def __init__(self) -> None:
         self.stopping = False
         """The record at work is the last one for now."""
+        self.calls = 0
+        """Records called again after they failed."""
         self.item: Item | None = None
         """The record at work; behind an early return the first one not begun."""
         self.items: list[Item] = []
@@ -66,7 +68,7 @@ class Worker:
 
     @property
     def marker(self) -> object | None:
-        return self.item
+        return None if self.item is None else (self.item, self.calls)
 
     @property
     def where(self) -> tuple[TopicPartition, int] | None:

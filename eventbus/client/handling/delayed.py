@@ -1,0 +1,323 @@
+"""The way of a retry partition: what was read waits in memory, and each entry is handled when it is due."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import anyio
+import anyio.abc
+
+from eventbus.backends.clock import Clock
+from eventbus.client.handling.exactly_once import ExactlyOnce, Work
+from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.recovering import Recovering
+from eventbus.client.handling.ways import Shared, Way
+from eventbus.client.transaction import Transaction
+from eventbus.errors import HandlerError
+from eventbus.recovery import Entry, Outgoing, Plan, Waiting
+from eventbus.types import FetchedRecords, OffsetAndMetadata, TopicPartition
+
+_LONGEST_LOOK_SECONDS = 10.0
+"""Between two looks at the clock: it may be set while an entry waits."""
+
+
+class Common(NamedTuple):
+    """What the ways of a handler's retry partitions share."""
+
+    shared: Shared
+    recovering: Recovering
+    tasks: anyio.abc.TaskGroup
+    clock: Clock
+    on_output_error: Callable[[HandlerError], bool]
+
+
+class Once(Protocol):
+    def __call__(self, way: type[Retried], lane: Lane, partition: TopicPartition) -> Retried: ...
+
+
+class Delayed:
+    """At least once: an entry is finished when its call has returned and its outputs are stored.
+
+    As many calls at once as the handler's ``concurrency``, each in a lane of its own that stands where the record was
+    read first. What has finished is committed by `Moves`, with what became of those that failed again.
+    """
+
+    def __init__(self, common: Common, lane: Lane, waiting: Waiting) -> None:
+        self._lane = lane
+        self._waiting = waiting
+        self._shared = shared = common.shared
+        self._recovering = common.recovering
+        self._tasks = common.tasks
+        self._clock = common.clock
+        self._on_output_error = common.on_output_error
+        self._most = shared.handler.spec.concurrency or 1
+        self._changed = anyio.Event()
+        self._at_work: dict[Lane, Entry] = {}
+        self._is_firing = False
+        self._numbers = itertools.count()
+        self._scope = anyio.CancelScope()
+
+    # for the lane ----------------------------------------------------------------------------------------------------
+
+    async def run(self, chunk: FetchedRecords) -> None:
+        lane, waiting = self._lane, self._waiting
+        if not self._is_firing:
+            self._is_firing = True
+            self._tasks.start_soon(self._fire)
+        if lane.begun_at < 0:
+            lane.begun_at = chunk.offsets[0]
+        waiting.add(chunk)
+        self._change()
+        self._recovering.tell_depth()
+        while not waiting.has_room and not (lane.closing or lane.error):
+            await self._changes()
+
+    async def rest(self) -> None:
+        await self._lane.wake.wait()
+
+    async def finish(self) -> None:
+        """What is at work ends; what waits is found again by whoever reads the partition next."""
+        self._change()
+        for one in self._at_work:
+            one.close()
+        while self._is_firing or self._at_work:
+            await self._changes()
+
+    async def aclose(self) -> None:
+        self._scope.cancel()
+        for one in list(self._at_work):
+            one.scope.cancel()
+        with anyio.CancelScope(shield=True):
+            while self._is_firing or self._at_work:
+                await self._changes()
+
+    # firing ----------------------------------------------------------------------------------------------------------
+
+    def _change(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    async def _changes(self, seconds: float | None = None) -> None:
+        """Return when something has changed, or the time is over."""
+        changed = self._changed
+        if seconds is None:
+            await changed.wait()
+        else:
+            with self._shared.timers.move_on_after(seconds):
+                await changed.wait()
+
+    @property
+    def _stops(self) -> bool:
+        return self._lane.closing or self._lane.error is not None
+
+    async def _fire(self) -> None:
+        try:
+            with self._scope:
+                while not self._stops:
+                    await self._next()
+        finally:
+            self._is_firing = False
+            self._change()
+
+    async def _next(self) -> None:
+        """Begin what is due; else wait until something is."""
+        now_ms = self._clock()
+        room = self._most - len(self._at_work)
+        due_ms = self._waiting.next_due_ms()
+        if room <= 0 or due_ms is None:
+            self._lane.at_work = bool(self._at_work)
+            await self._changes()
+            return
+        if due_ms > now_ms:
+            self._lane.at_work = bool(self._at_work)
+            self._recovering.tell_depth()
+            self._lane.wake.set()  # who asks whether the lane is idle asks again
+            await self._changes(min((due_ms - now_ms) / 1000, _LONGEST_LOOK_SECONDS))
+            return
+        self._lane.at_work = True
+        if not await self._recovering.retries.admitted(self._lane):
+            return
+        for entry in self._waiting.take(self._clock(), room):
+            if room == 1 and self._most == 1:
+                await self._handle(entry)  # one after the other: no task of its own
+            else:
+                self._begin(entry)
+
+    def _begin(self, entry: Entry) -> None:
+        one = self._lane_of(entry)
+        self._at_work[one] = entry
+        self._tasks.start_soon(self._call, one, entry)
+
+    async def _handle(self, entry: Entry) -> None:
+        one = self._lane_of(entry)
+        self._at_work[one] = entry
+        await self._call(one, entry)
+
+    def _lane_of(self, entry: Entry) -> Lane:
+        record = entry.record
+        one = Lane(TopicPartition(record.topic, record.partition), self._on_output_error)
+        one.hold = self._waiting.hold
+        return one
+
+    async def _call(self, one: Lane, entry: Entry) -> None:
+        """One entry through the handler, to its end."""
+        is_over = False
+        try:
+            with one.scope:
+                if not self._stops:
+                    await self._run(one, entry)
+                    is_over = self._ended(one, entry)
+        finally:
+            if not is_over:
+                self._waiting.put_back(entry)
+            self._end(one)
+
+    def _end(self, one: Lane) -> None:
+        del self._at_work[one]
+        self._lane.at_work = bool(self._at_work)
+        self._change()
+
+    async def _run(self, one: Lane, entry: Entry) -> None:
+        shared, chunk = self._shared, chunk_of(entry)
+        async with shared.turn(one):
+            one.at_work = True
+            if shared.handler.spec.ack == "manual":
+                taken = one.take(chunk)
+                await shared.watch.run_in_order(shared.dispatch, one, chunk, 0, taken)
+            else:
+                await shared.watch.run_in_order(shared.dispatch, one, chunk)
+        while one.unfinished and one.error is None and not one.closing:  # until it is acknowledged
+            one.wake = anyio.Event()
+            one.wake_when(0)
+            await one.wake.wait()
+        if one.has_outputs:
+            if one.closing:
+                await shared.flush()
+            await one.outputs_stored()
+
+    def _ended(self, one: Lane, entry: Entry) -> bool:
+        """What the call came to. False: it was not finished."""
+        lane, waiting = self._lane, self._waiting
+        if one.error is not None:
+            lane.error = lane.error or one.error
+            lane.wake.set()
+            return False
+        if one.finished <= entry.record.offset:
+            return False
+        for outgoing in one.moves.values():
+            lane.moves[next(self._numbers)] = outgoing
+        waiting.finish(entry)
+        self._shared.commits.expect()
+        return True
+
+
+def chunk_of(entry: Entry) -> FetchedRecords:
+    """A fetch of the one record."""
+    record = entry.record
+    return FetchedRecords(
+        record.topic,
+        record.partition,
+        [record.offset],
+        [record.timestamp_ms],
+        [record.key],
+        [record.value],
+        [record.headers] if record.headers else None,
+        record.timestamp_type,
+        record.next_offset,
+    )
+
+
+class Retried(ExactlyOnce):
+    """The transactions of a retry partition: what an entry published or turned into, and that it is finished.
+
+    Its lane stands for one entry after the other.
+    """
+
+    retry_partition: TopicPartition
+    waiting: Waiting
+    entry: Entry
+    _plan: Plan | None = None
+    _token = ""
+    """Left beside the offset: tells whether this entry's transaction was committed."""
+
+    async def handle(self, entry: Entry) -> bool:
+        """False: it was not finished; the lane says why, if that is an error."""
+        self.entry, lane = entry, self._lane
+        self._token = secrets.token_hex(8)
+        record = entry.record
+        lane.topic_partition = TopicPartition(record.topic, record.partition)
+        lane.tried, lane.moves = (-1, 0), {}
+        await self.run(chunk_of(entry))
+        if lane.error is not None or lane.finished <= record.offset or lane.committed <= record.offset:
+            return False
+        self.waiting.finish(entry)
+        if self._plan is not None:
+            self.waiting.stored(self._plan)
+        return True
+
+    async def _take_up(self, work: Work) -> None:
+        """Taking the id over ends what is open; only then it is known whether the entry's transaction was committed."""
+        await self.aclose()
+        self._producer = self._open_producer(self._id)
+        await self._producer.init()
+        committed = (await self._consumer.committed([self.retry_partition])).get(self.retry_partition)
+        if committed is not None and committed.metadata == self._token:
+            self._lane.committed = self._lane.finished = self.entry.record.next_offset
+            work.done_below(self.entry.record.next_offset)
+
+    async def _say_finished(self, transaction: Transaction) -> None:
+        await self._send_moves(list(self._lane.moves.values()))
+        self._plan = plan = self.waiting.plan([self.entry])
+        if plan is None:
+            return
+        if plan.done is not None:
+            await self._send_moves([Outgoing(*self.retry_partition, plan.done)])
+        offset = OffsetAndMetadata(plan.next_offset, self._token)
+        await transaction.send_offsets({self.retry_partition: offset}, self._consumer.group_metadata())
+
+
+class DelayedOnce(Delayed):
+    """Exactly once, one entry after the other."""
+
+    def __init__(self, common: Common, lane: Lane, waiting: Waiting, once: Once) -> None:
+        super().__init__(common, lane, waiting)
+        self._most = 1
+        self._one = Lane(lane.topic_partition, _stops)
+        self._one.hold, self._one.unhold = waiting.hold, waiting.unhold
+        self._once = once(Retried, self._one, lane.topic_partition)
+        self._once.retry_partition, self._once.waiting = lane.topic_partition, waiting
+
+    def _lane_of(self, entry: Entry) -> Lane:
+        return self._one
+
+    async def _call(self, one: Lane, entry: Entry) -> None:
+        is_over = False
+        try:
+            with one.scope:
+                is_over = not self._stops and await self._once.handle(entry)
+            if one.error is not None:
+                self._lane.error = self._lane.error or one.error
+                self._lane.wake.set()
+        finally:
+            if not is_over:
+                self._waiting.put_back(entry)
+            self._end(one)
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self._once.aclose()
+
+
+def way_of_retries(common: Common, lane: Lane, waiting: Waiting, once: Once) -> Way:
+    """``once`` makes the transactions of an exactly-once handler."""
+    if common.shared.handler.spec.exactly_once:
+        return DelayedOnce(common, lane, waiting, once)
+    return Delayed(common, lane, waiting)
+
+
+def _stops(error: HandlerError) -> bool:
+    """An output of a transaction that was not stored: the transaction says what comes of it."""
+    return False

@@ -1,0 +1,200 @@
+"""Commits of partitions whose records were moved to other topics: those records and the offset in one transaction."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import anyio
+
+from eventbus.backends.base import BackendConsumer
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.lane import Lane
+from eventbus.client.producer import Producer
+from eventbus.errors import EventBusError, KafkaError, TransactionOutcomeUnknown
+from eventbus.recovery import Outgoing, Plan, Waiting
+from eventbus.types import OffsetAndMetadata, TopicPartition
+
+logger = logging.getLogger("eventbus.runner")
+
+MOST_MOVES = 2_000
+"""A partition with more of them uncommitted handles no further record until they are stored."""
+
+
+class Moving(NamedTuple):
+    """What one transaction is to hold."""
+
+    next_offset: int
+    records: list[Outgoing]
+    moved: list[int]
+    """The offsets of the lane's moves among them."""
+    plan: Plan | None
+
+
+class _Writer:
+    """Of one partition."""
+
+    def __init__(self) -> None:
+        self.turn = anyio.Lock()
+        self.producer: Producer | None = None
+        self.unsure: tuple[str, Moving] | None = None
+        """A transaction whose outcome is not known, and the text it left beside the offset if it was committed."""
+
+
+class Moves:
+    """Of one handler."""
+
+    def __init__(
+        self,
+        handler: Handler[Any, Any],
+        consumer: BackendConsumer,
+        open_producer: Callable[[TopicPartition], Producer],
+        partitions: Callable[[str], int],
+    ) -> None:
+        """``open_producer``: a transactional one by the partition it is for. ``partitions``: how many a topic has."""
+        self._handler = handler
+        self._consumer = consumer
+        self._open_producer = open_producer
+        self._partitions = partitions
+        self._writers: dict[TopicPartition, _Writer] = {}
+        self._waiting: dict[TopicPartition, Waiting] = {}
+        """By retry partition."""
+        self._left: list[Producer] = []
+        """Of partitions that are gone."""
+        self.on_stored: Callable[[Lane], Awaitable[None]] = _nothing
+        """Awaited with a lane whose commit is stored."""
+        self._owner = secrets.token_hex(4)
+        self._count = 0
+
+    def watch(self, topic_partition: TopicPartition, waiting: Waiting | None) -> None:
+        """A retry partition is ours, or (None) no longer."""
+        if waiting is None:
+            self._waiting.pop(topic_partition, None)
+        else:
+            self._waiting[topic_partition] = waiting
+
+    def has(self, lane: Lane) -> bool:
+        """The lane's next commit has to be one of these."""
+        if lane.topic_partition in self._waiting:
+            return True
+        writer = self._writers.get(lane.topic_partition)
+        is_unsure = writer is not None and writer.unsure is not None
+        return is_unsure or any(offset < lane.finished for offset in lane.moves)
+
+    async def commit(self, lane: Lane) -> None:
+        """Commit what is finished, with what became of it. Raises what a commit raises; nothing is lost by that."""
+        writer = self._writers.setdefault(lane.topic_partition, _Writer())
+        async with writer.turn:
+            if lane.abandoned:
+                return
+            if writer.unsure is not None:
+                await self._settle(lane, writer)
+            moving = self._moving(lane)
+            if moving is not None:
+                await self._write(lane, writer, moving)
+                await self.on_stored(lane)
+        await self._close_left()
+
+    def _moving(self, lane: Lane) -> Moving | None:
+        waiting = self._waiting.get(lane.topic_partition)
+        if waiting is not None:
+            return self._of_waiting(lane, waiting)
+        lane.settle()
+        if lane.finished <= lane.committed:
+            return None
+        moved = sorted(offset for offset in lane.moves if offset < lane.finished)
+        return Moving(lane.finished, [lane.moves[offset] for offset in moved], moved, None)
+
+    def _of_waiting(self, lane: Lane, waiting: Waiting) -> Moving | None:
+        plan = waiting.plan()
+        if plan is None:
+            return None
+        moved = list(lane.moves)
+        records = [lane.moves[offset] for offset in moved]
+        if plan.done is not None:
+            records.append(Outgoing(*lane.topic_partition, plan.done))
+        return Moving(plan.next_offset, records, moved, plan)
+
+    async def _write(self, lane: Lane, writer: _Writer, moving: Moving) -> None:
+        self._count += 1
+        token = f"{self._owner}-{self._count}"
+        try:
+            if writer.producer is None:
+                writer.producer = self._open_producer(lane.topic_partition)
+                await writer.producer.init()
+            async with writer.producer.transaction() as transaction:
+                for outgoing in moving.records:
+                    await send(writer.producer, outgoing, self._partitions(outgoing.topic))
+                offset = OffsetAndMetadata(moving.next_offset, token if moving.records else "")
+                await transaction.send_offsets({lane.topic_partition: offset}, self._consumer.group_metadata())
+        except TransactionOutcomeUnknown:
+            writer.unsure = token, moving
+            await self._let_go(writer)
+            raise
+        except EventBusError:
+            await self._let_go(writer)  # fenced, or in a state nobody knows: the next one begins anew
+            raise
+        except BaseException:  # cancelled in the middle: it may have been committed
+            writer.unsure = token, moving
+            raise
+        self._stored(lane, moving)
+
+    async def _settle(self, lane: Lane, writer: _Writer) -> None:
+        """Find out what became of a commit that was not answered: taking the id over ends it, one way or the other."""
+        assert writer.unsure is not None
+        token, moving = writer.unsure
+        await self._let_go(writer)
+        writer.producer = self._open_producer(lane.topic_partition)
+        await writer.producer.init()
+        committed = (await self._consumer.committed([lane.topic_partition])).get(lane.topic_partition)
+        writer.unsure = None
+        if committed is not None and committed.metadata == token:
+            self._stored(lane, moving)
+
+    def _stored(self, lane: Lane, moving: Moving) -> None:
+        for offset in moving.moved:
+            lane.moves.pop(offset, None)
+        waiting = self._waiting.get(lane.topic_partition)
+        if moving.plan is not None and waiting is not None:
+            waiting.stored(moving.plan)
+        lane.was_committed(moving.next_offset)
+
+    async def _let_go(self, writer: _Writer) -> None:
+        producer, writer.producer = writer.producer, None
+        if producer is not None:
+            await producer.aclose()
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """The partition is no longer ours."""
+        writer = self._writers.pop(topic_partition, None)
+        if writer is not None and writer.producer is not None:
+            self._left.append(writer.producer)
+
+    async def _close_left(self) -> None:
+        """Close the producers of partitions that are gone."""
+        while self._left:
+            await self._left.pop().aclose()
+
+
+async def _nothing(lane: Lane) -> None: ...
+
+
+async def send(producer: Producer, outgoing: Outgoing, partitions: int) -> None:
+    record = outgoing.record
+    await producer.wait_for_room()
+    producer.send_nowait(
+        outgoing.topic,
+        record.value,
+        key=record.key,
+        headers=record.headers,
+        partition=outgoing.partition % partitions,
+    )
+
+
+def is_final(error: EventBusError) -> bool:
+    """No later try of the same commit can do better."""
+    while isinstance(error.__cause__, EventBusError) and not isinstance(error, KafkaError):
+        error = error.__cause__
+    return isinstance(error, KafkaError) and not error.retriable

@@ -1,0 +1,295 @@
+"""A failure policy at work in a runner: its topics, what waits in them, and the gate that source partitions pass."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import anyio
+
+from eventbus.backends.base import Backend, BackendConsumer
+from eventbus.backends.clock import Clock
+from eventbus.broker import TopicDescription, TopicSpec
+from eventbus.client.handling.dispatch import Dispatch
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.handovers import transactional_id_of
+from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.lane_commits import LaneCommits
+from eventbus.client.handling.moves import MOST_MOVES, Moves
+from eventbus.client.handling.retries import Retries
+from eventbus.client.producer import Producer
+from eventbus.errors import ConfigError, EventBusError, KafkaError, TopicAlreadyExists
+from eventbus.recovery import FailurePolicy, Handling, Recovery, Waiting
+from eventbus.types import FetchedRecords, TopicPartition
+
+logger = logging.getLogger("eventbus.runner")
+
+_EARLIEST = -2
+_MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's default, for a log that does not tell."""
+_LOOK_SECONDS = 0.05
+_RECORDS_PER_TRIM = 10_000
+"""Retry partitions are shortened when so many records at their beginning are finished."""
+
+
+def recovering_of(
+    handler: Handler[Any, Any],
+    group: str,
+    backend: Backend,
+    consumer: BackendConsumer,
+    commits: LaneCommits,
+    dispatch: Dispatch,
+    clock: Clock,
+    client_id: str,
+    open_mover: Callable[[str], Producer],
+) -> Recovering | None:
+    """A handler's policy, put to work. Raises ConfigError for a handler that it does not suit."""
+    spec = handler.spec
+    policy: FailurePolicy | None = spec.retry
+    if policy is None:
+        return None
+    recovery = policy.open(
+        Handling(
+            handler=handler.__name__,
+            group=group,
+            topics=spec.topics,
+            pattern=spec.pattern,
+            order=spec.order,
+            delivery=spec.delivery,
+            client_id=client_id,
+        )
+    )
+    partitions: dict[str, int] = {}
+
+    def open_producer(partition: TopicPartition) -> Producer:
+        return open_mover(transactional_id_of(handler, group, partition))
+
+    retries = Retries(recovery, dispatch.counts, backend.timers, clock)
+    moves = Moves(handler, consumer, open_producer, partitions.__getitem__)
+    dispatch.recover_by(retries, recovery.order)
+    commits.moves = moves
+    return Recovering(handler, recovery, retries, moves, backend, consumer, clock, partitions)
+
+
+class Recovering:
+    """Of one handler. Retry partitions are read by the handler's own consumer, so they move with its group."""
+
+    def __init__(
+        self,
+        handler: Handler[Any, Any],
+        recovery: Recovery,
+        retries: Retries,
+        moves: Moves,
+        backend: Backend,
+        consumer: BackendConsumer,
+        clock: Clock,
+        partitions: dict[str, int],
+    ) -> None:
+        """``partitions``: of the policy's topics, filled in by `prepare`."""
+        self.recovery = recovery
+        self.retries = retries
+        self.moves = moves
+        moves.on_stored = self._trim
+        self._handler = handler
+        self._backend = backend
+        self._consumer = consumer
+        self._clock = clock
+        self.partitions = partitions
+        self.waiting: dict[int, Waiting] = {}
+        """By retry partition, of those that are ours."""
+        self._loading: dict[int, int] = {}
+        """Retry partitions that are not read to where they ended when they came, and where that was."""
+        self._loaded = anyio.Event()
+        self._trimmed: dict[TopicPartition, int] = {}
+        self._is_apart = False
+        """It has been said that a retry partition is with another member than its source."""
+
+    # topics ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """To be read beside the handler's own."""
+        return () if self.recovery.retry_topic is None else (self.recovery.retry_topic,)
+
+    def is_retry(self, topic: str) -> bool:
+        return topic == self.recovery.retry_topic
+
+    async def prepare(self) -> None:
+        """Create what is missing, as wide as the widest source. Raises ConfigError, and what the log refuses with."""
+        recovery, spec = self.recovery, self._handler.spec
+        own = [topic for topic in (recovery.retry_topic, recovery.dead_letter_topic) if topic is not None]
+        for topic in own:
+            if topic in spec.topics or (spec.pattern is not None and re.fullmatch(spec.pattern, topic)):
+                raise ConfigError(
+                    f"handler {self._handler.__name__!r} reads {topic!r}, where its own failed records go: it would "
+                    "meet each of them again and again. Narrow the pattern, or name another topic with dead_letter= or "
+                    "Retry(topic=...)"
+                )
+        if not own:
+            return
+        known = {topic.name: topic for topic in await self._backend.describe_topics()}
+        sources = [
+            topic
+            for name, topic in known.items()
+            if name in spec.topics or (spec.pattern is not None and re.fullmatch(spec.pattern, name))
+        ]
+        width = max((len(topic.partitions) for topic in sources), default=-1)
+        await self._create([topic for topic in own if topic not in known], width)
+        described = await self._backend.describe_topics(own)
+        for topic in described:
+            count = len(topic.partitions)
+            if topic.name == recovery.retry_topic and count < width:
+                await self._backend.add_partitions(topic.name, width)
+                count = width
+            self.partitions[topic.name] = count
+        recovery.created(
+            {topic: self.partitions[topic] for topic in own},
+            {topic.name: _max_message_bytes(topic) for topic in described},
+        )
+
+    async def _create(self, topics: Sequence[str], width: int) -> None:
+        specs = [TopicSpec(topic, width, -1, dict(self.recovery.configs(topic))) for topic in topics]
+        for result in (await self._backend.create_topics(specs)).values() if specs else ():
+            if isinstance(result, KafkaError) and not isinstance(result, TopicAlreadyExists):
+                raise result
+
+    # partitions come and go ------------------------------------------------------------------------------------------
+
+    async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Before the first record of them is read."""
+        ours = [partition for partition in partitions if self.is_retry(partition.topic)]
+        if not ours:
+            return
+        committed = await self._consumer.committed(ours)
+        fresh = [partition for partition in ours if partition not in committed]
+        if fresh and self._handler.spec.start != "earliest":
+            # Where the handler begins is for its sources: no entry may be passed over.
+            found = await self._backend.list_offsets(dict.fromkeys(fresh, _EARLIEST))
+            for partition, start in found.items():
+                if not isinstance(start, KafkaError):
+                    self._consumer.seek(partition, start.offset)
+        for partition, end in (await self._consumer.end_offsets(ours)).items():
+            waiting = self.waiting[partition.partition] = self.recovery.waiting(partition.partition)
+            self.moves.watch(partition, waiting)
+            self._loading[partition.partition] = end
+        await self.polled({})
+
+    def gone(self, partition: TopicPartition) -> None:
+        if self.is_retry(partition.topic):
+            self.waiting.pop(partition.partition, None)
+            self._loading.pop(partition.partition, None)
+            self.moves.watch(partition, None)
+        else:
+            waiting = self._waiting_of(partition)
+            if waiting is not None:
+                waiting.release(partition)
+        self.moves.forget(partition)
+
+    async def polled(self, lanes: Mapping[TopicPartition, Lane]) -> None:
+        """The consumer has answered, and what it fetched is in the lanes: which retry partitions are read so far?"""
+        retry = self.recovery.retry_topic
+        for number, end in list(self._loading.items()):
+            partition = TopicPartition(retry or "", number)
+            lane = lanes.get(partition)
+            if lane is not None and (lane.chunks or lane.at_work):
+                continue
+            try:
+                position = await self._consumer.position(partition)
+            except EventBusError:
+                continue  # it is being taken away
+            if position >= end:
+                del self._loading[number]
+                loaded, self._loaded = self._loaded, anyio.Event()
+                loaded.set()
+
+    def _waiting_of(self, source: TopicPartition) -> Waiting | None:
+        count = self.partitions.get(self.recovery.retry_topic or "", 0)
+        return self.waiting.get(source.partition % count) if count else None
+
+    # lanes -----------------------------------------------------------------------------------------------------------
+
+    async def ready(self, lane: Lane) -> bool:
+        """A source partition may begin its next fetch. False: look at the lane first."""
+        if self.is_retry(lane.topic_partition.topic):
+            return True
+        is_gated = self.recovery.order != "none" and self.recovery.retry_topic is not None and lane.held is None
+        if is_gated and not await self._gate(lane):
+            return False
+        if len(lane.moves) >= MOST_MOVES and not await self._stored(lane):
+            return False
+        return await self.retries.admitted(lane)
+
+    async def _gate(self, lane: Lane) -> bool:
+        """Records wait for earlier ones of their key: what waits has to be known before the first is begun."""
+        count = self.partitions[self.recovery.retry_topic or ""]
+        number = lane.topic_partition.partition % count
+        while number not in self.waiting or number in self._loading:
+            if number not in self.waiting:
+                self._say_apart(lane, number)
+            if not await self.retries.sleeps(lane, _LOOK_SECONDS):
+                return False
+        waiting = self.waiting[number]
+        lane.held = waiting.holds(lane.topic_partition)
+        lane.hold, lane.unhold = waiting.hold, waiting.unhold
+        lane.hold_back = partial(self._hold_back, lane, waiting)
+        return True
+
+    def _say_apart(self, lane: Lane, number: int) -> None:
+        if not self._is_apart:
+            self._is_apart = True
+            logger.warning(
+                "handler %r: %s waits for partition %d of %s, which is with another member of the group: records of a "
+                "key that is tried again keep their order only where both are read together. That is so with "
+                "assignors=['range'] and topics of equally many partitions; Retry(order='none') does without",
+                self._handler.__name__, lane.topic_partition, number, self.recovery.retry_topic,
+            )  # fmt: skip
+
+    def _hold_back(self, lane: Lane, waiting: Waiting, chunk: FetchedRecords, index: int) -> None:
+        record = chunk.record(index)
+        waiting.hold(record)
+        lane.moves[record.offset] = self.recovery.behind(record, self._clock())
+
+    async def _stored(self, lane: Lane) -> bool:
+        lane.on_commit_due()
+        while len(lane.moves) >= MOST_MOVES:
+            if not await self.retries.sleeps(lane, _LOOK_SECONDS):
+                return False
+        return True
+
+    async def unblocked(self, lane: Lane) -> bool:
+        """Return when the lane's next record has to wait for nothing. False: the lane stops meanwhile."""
+        while lane.held:
+            if not await self.retries.sleeps(lane, _LOOK_SECONDS):
+                return False
+        return True
+
+    # signals, and old entries ----------------------------------------------------------------------------------------
+
+    def is_idle(self) -> bool:
+        """Nothing that waits is due."""
+        now_ms = self._clock()
+        dues = (one.next_due_ms() for one in self.waiting.values())
+        return not self._loading and all(due is None or due > now_ms for due in dues)
+
+    def tell_depth(self) -> None:
+        dues = [due for due in (one.next_due_ms() for one in self.waiting.values()) if due is not None]
+        self.recovery.depth(sum(len(one) for one in self.waiting.values()), min(dues, default=None))
+
+    async def _trim(self, lane: Lane) -> None:
+        """Delete entries that are finished from the beginning of a retry partition. What goes wrong is no harm."""
+        partition, before = lane.topic_partition, lane.committed
+        if not self.is_retry(partition.topic) or before - self._trimmed.get(partition, 0) < _RECORDS_PER_TRIM:
+            return
+        self._trimmed[partition] = before
+        try:
+            await self._backend.delete_records({partition: before})
+        except EventBusError as error:
+            logger.debug("handler %r: %s is not shortened: %s", self._handler.__name__, partition, error)
+
+
+def _max_message_bytes(topic: TopicDescription) -> int:
+    entry = topic.configs.get("max.message.bytes")
+    return _MAX_MESSAGE_BYTES if entry is None or not entry.value else int(entry.value)

@@ -1,0 +1,150 @@
+"""What a handler's failure comes to where a policy decides: the record is called again, waits, or goes elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from eventbus.backends.clock import Clock, Timers
+from eventbus.client.handling.calls import Counts
+from eventbus.client.handling.failures import as_failure, failures
+from eventbus.client.handling.lane import Lane
+from eventbus.recovery import Again, Move, Recovery, Stop, Verdict, WaitHere
+from eventbus.types import ConsumerRecord
+
+_LOOK_SECONDS = 0.1
+"""How often one that waits in its place looks whether its partition moves away."""
+_MOST_QUESTIONS = 1_000
+"""A policy that says "again" for ever, where a call cannot be made again, is not asked for ever."""
+
+
+class Recall(NamedTuple):
+    """How a record is called again."""
+
+    begin: Callable[[], object]
+    """It is at work from now on: another call than the one before, for whoever watches how long calls take."""
+    rest: Callable[[], object]
+    """No call of it is at work for now."""
+    call: Callable[[], Awaitable[None]]
+    """Call the handler, and send what it returns."""
+
+
+class Ended(NamedTuple):
+    """What became of a record in its place."""
+
+    verdict: Verdict | None
+    """None: it was handled after all."""
+    error: Exception
+    """What it met the last time."""
+
+
+class Retries:
+    """Of one handler."""
+
+    def __init__(self, recovery: Recovery, counts: Counts, timers: Timers, clock: Clock) -> None:
+        self._recovery = recovery
+        self._counts = counts
+        self._timers = timers
+        self._clock = clock
+        self._told = 0
+        """Records handled, as the policy knows them."""
+
+    async def outcome(
+        self,
+        lane: Lane,
+        record: ConsumerRecord,
+        error: Exception,
+        recall: Recall | None,
+        may_call: Callable[[], bool] = lambda: True,
+        *,
+        may_wait: bool = True,
+    ) -> Ended:
+        """Ask, and call again or wait, until it was handled or the policy has another word for it.
+
+        What it may not do here is returned: ``may_call`` says whether what was published may stay. Without ``recall``
+        there is nothing to call: the record cannot be read.
+        """
+        tries = 1 + (lane.tried[1] if lane.tried[0] == record.offset else 0)
+        while True:
+            verdict = self._ask(record, error, tries)
+            if isinstance(verdict, Again) and tries < _MOST_QUESTIONS:
+                if not may_call():
+                    lane.tried = (record.offset, tries)
+                    return Ended(verdict, error)
+                tries += 1
+            elif isinstance(verdict, WaitHere):
+                if not may_wait or not await self._waits(lane, verdict.seconds, recall):
+                    return Ended(verdict, error)
+            else:
+                return Ended(verdict, error)
+            if recall is None:
+                continue
+            recall.begin()
+            try:
+                await recall.call()
+            except failures() as raised:
+                error = await as_failure(raised)
+            else:
+                return Ended(None, error)
+
+    def at_once(self, record: ConsumerRecord, error: Exception) -> Verdict:
+        """The same where nothing can be called again or waited for: a call was cancelled, its time is over."""
+        for tries in range(1, _MOST_QUESTIONS):
+            verdict = self._ask(record, error, tries)
+            if isinstance(verdict, WaitHere):
+                return self._aside(record)
+            if not isinstance(verdict, Again):
+                return verdict
+        return Stop()
+
+    def _aside(self, record: ConsumerRecord) -> Verdict:
+        """To the retry topic, where it waits like one that was not tried."""
+        if self._recovery.retry_topic is None:
+            return Stop()
+        return Move(self._recovery.behind(record, self._clock()), "retry")
+
+    def _ask(self, record: ConsumerRecord, error: Exception, tries: int) -> Verdict:
+        now_ms = self._clock()
+        self._tell(now_ms)
+        return self._recovery.decide(record, error, tries, now_ms)
+
+    def _tell(self, now_ms: int) -> None:
+        handled = self._counts.handled - self._told
+        if handled:
+            self._told += handled
+            self._recovery.handled(handled, now_ms)
+
+    async def _waits(self, lane: Lane, seconds: float, recall: Recall | None) -> bool:
+        """False: the lane stops meanwhile."""
+        if recall is not None:
+            recall.rest()
+        while seconds > 0:
+            if not await self.sleeps(lane, seconds):
+                if recall is not None:
+                    recall.begin()  # it is the one that was not finished
+                return False
+            seconds = self.closed_for()
+        return True
+
+    async def sleeps(self, lane: Lane, seconds: float) -> bool:
+        """False: the lane stops meanwhile."""
+        until = self._timers.current_time() + seconds
+        while not lane.closing and lane.error is None:
+            left = until - self._timers.current_time()
+            if left <= 0:
+                return True
+            await self._timers.sleep(min(left, _LOOK_SECONDS))
+        return False
+
+    def closed_for(self) -> float:
+        """Seconds to wait before a record may be begun; 0: go on."""
+        now_ms = self._clock()
+        self._tell(now_ms)
+        return self._recovery.admit(now_ms)
+
+    async def admitted(self, lane: Lane) -> bool:
+        """Return when a record may be begun. False: look at the lane first."""
+        while (seconds := self.closed_for()) > 0:
+            if not await self.sleeps(lane, seconds):
+                return False
+        return True
