@@ -21,12 +21,14 @@ from tests.clients.jars import NotAvailableError
 REQUIRED = os.environ.get("EVENTBUS_TEST_CLIENTS") == "require"
 QUIET = {"auto.create.topics.enable": "false"}
 """Creating a topic is no side effect of asking for it: it would come back while clients still ask for it."""
+SHORT_LIVED = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+"""The quick compiler alone and the smallest collector: brokers that live for minutes take half of the CPU."""
 
 
 def kafka_or_skip(folders: pytest.TempPathFactory, name: str, *, nodes: int = 1) -> RealKafka:
     """A cluster, not started. Without Java the test is skipped with the reason, or fails where Java is required."""
     try:
-        return RealKafka(folders.mktemp(name), nodes=nodes, properties=QUIET)
+        return RealKafka(folders.mktemp(name), nodes=nodes, properties=QUIET, java_options=SHORT_LIVED)
     except NotAvailableError as missing:
         if REQUIRED:
             raise
