@@ -40,7 +40,8 @@ class Load:
         """Between two acknowledgements of one partition."""
         self._copied = 0
 
-        @bus.consumer(self.source, group=name, exactly_once=True, start="earliest")
+        # What was begun at a broker that is gone ends after ten seconds, not a minute: readers wait for that.
+        @bus.consumer(self.source, group=name, exactly_once=True, start="earliest", transaction_timeout_ms=10_000)
         @bus.producer(self.target, key=lambda value: value.partition(b"/")[0])
         async def copy(value: bytes) -> bytes:
             self._copied += 1
