@@ -9,6 +9,7 @@ import msgspec
 
 from dlq.signals import FailureSignal
 from eventbus.errors import ConfigError, EventBusError, SchemaNotReady, SchemaUnavailable, SerializationError
+from serdes import SchemaRegistryError
 
 Kind = Literal["retry", "outage", "unreadable", "never", "crashed", "fatal"]
 """What becomes of a record whose handler raised an error of this kind:
@@ -91,8 +92,7 @@ def _known(error: BaseException) -> Kind | None:
         if (by_name := _BY_NAME.get((cls.__module__.partition(".")[0], cls.__name__))) is not None:
             return by_name
     if isinstance(error, EventBusError):
-        if error.fatal:
-            return "fatal"
-        if error.retriable:
-            return "outage"
+        return "fatal" if error.fatal else "outage" if error.retriable else None
+    if isinstance(error, SchemaRegistryError):
+        return "unreadable" if error.is_final else "outage"
     return None

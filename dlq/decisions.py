@@ -83,13 +83,14 @@ def decide(policy: Retry, error: Exception, failed: Failed, *, now_ms: int, chan
     What the handler says with a `FailureSignal` goes before everything else, then the kind of the error (see
     `dlq.classify`), then tries, then age:
 
-    - An outage, and a failure while the circuit is open, is tried again without end: at once as often as ``immediate``
-      says, then with the delays in turn, and with the last of them from there on.
+    - An outage is tried again without end: at once as often as ``immediate`` says, then with the delays in turn, and
+      with the last of them from there on. So is what failed as the probe of an open circuit, but not at once.
     - Any other error uses up the record's ``1 + immediate + len(delays)`` calls. Tries at once come in the go in which
       it failed first. Over budget they are left out, and the record waits for the first delay that much oftener: it has
       as many calls as without. (Where there are no delays, tries at once are all there is, and they stay.)
     - A delay grows by ``chance * jitter`` of itself, and is twice as long over budget. No try is earlier than asked.
-    - A try that would be due later than ``max_age`` after the first failure is not made.
+    - A try that would be due later than ``max_age`` after the first failure is not made; what jitter and budget add to
+      a delay ends there.
     """
     signal = signal_of(error)
     if signal is not None and not isinstance(signal, RetryLater):
@@ -118,7 +119,7 @@ def _said(signal: FailureSignal) -> Decision:
 
 
 def _at_once(policy: Retry, failed: Failed, is_outage: bool) -> bool:
-    if failed.before or (failed.over_budget and policy.tries_later):
+    if failed.before or failed.circuit_open or (failed.over_budget and policy.tries_later):
         return False
     return (failed.tries if is_outage else failed.tries - failed.outages) <= policy.immediate
 
@@ -142,14 +143,14 @@ def _later(
             return _said(delay)
         signal, delay = delay, _back_off_ms(calls)
     if signal is not None and signal.after_ms is not None:
-        due_ms = now_ms + signal.after_ms
+        least_ms = most_ms = now_ms + signal.after_ms
     else:
-        due_ms = now_ms + math.ceil(delay * (1 + policy.jitter * chance)) * (2 if failed.over_budget else 1)
-    if policy.max_age_ms is not None and not is_outage:
-        first_failed_ms = now_ms if failed.first_failed_ms is None else failed.first_failed_ms
-        if due_ms - first_failed_ms > policy.max_age_ms:
-            return ToDeadLetters("too-old")
-    return RetryAt(due_ms, is_outage)
+        stretch = (1 + policy.jitter * chance) * (2 if failed.over_budget else 1)
+        least_ms, most_ms = now_ms + delay, now_ms + math.ceil(delay * stretch)
+    if policy.max_age_ms is None or is_outage:
+        return RetryAt(most_ms, is_outage)
+    last_ms = policy.max_age_ms + (now_ms if failed.first_failed_ms is None else failed.first_failed_ms)
+    return ToDeadLetters("too-old") if least_ms > last_ms else RetryAt(min(most_ms, last_ms))
 
 
 def _delay_ms(policy: Retry, error: Exception, calls: int, is_outage: bool) -> int | FailureSignal | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, get_args
+from weakref import WeakSet
 
 import msgspec
 
@@ -13,10 +15,13 @@ from dlq.budget import Budget
 from dlq.circuit import Circuit
 from dlq.classify import Classify, classifier
 from dlq.durations import positive, shown
-from dlq.events import Hook
+from dlq.events import Hook, Signals
 from dlq.signals import FailureSignal
 from eventbus.errors import ConfigError
 from eventbus.recovery import FailurePolicy, Handling, Recovery, RetryOrder
+
+if TYPE_CHECKING:
+    from dlq.recovery import PolicyRecovery
 
 Duration: TypeAlias = float | str | timedelta
 """Seconds, a text such as ``"5m"``, or a timedelta."""
@@ -91,6 +96,7 @@ class Retry:
         self.max_waiting_bytes: Final = checks.whole("Retry(max_waiting_bytes", max_waiting_bytes, 1)
         self.redact: Final = None if redact is None else _function("redact", redact, "(name, text)")
         self.hooks: Final = _hooks(on_event)
+        self._at_work: WeakSet[PolicyRecovery] = WeakSet()
 
     @property
     def tries_later(self) -> bool:
@@ -100,6 +106,16 @@ class Retry:
     def open(self, handling: Handling) -> Recovery:
         """As `FailurePolicy`: with a dead-letter topic named after the group."""
         return Policy(self).open(handling)
+
+    def signals(self, now_ms: int | None = None) -> list[Signals]:
+        """How the handlers that go by it fail, in numbers, one for each of them in this process."""
+        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        found = [one.signals(now_ms) for one in self._at_work]
+        return sorted(found, key=lambda one: (one.group, one.handler))
+
+    def opened(self, recovery: PolicyRecovery) -> None:
+        """It goes by this policy, as long as somebody has it."""
+        self._at_work.add(recovery)
 
     def __repr__(self) -> str:
         if self.delay_function is not None:
@@ -125,7 +141,9 @@ class Policy(msgspec.Struct, frozen=True):
         dead_letter_topic = self._dead_letter_topic(handling, where)
         if retry_topic is not None and retry_topic == dead_letter_topic:
             raise ConfigError(f"{where}: {retry_topic!r} is its retry topic and its dead-letter topic: name two topics")
-        return PolicyRecovery(self.retry, handling, order, retry_topic, dead_letter_topic)
+        opened = PolicyRecovery(self.retry, handling, order, retry_topic, dead_letter_topic)
+        self.retry.opened(opened)
+        return opened
 
     def _order(self, handling: Handling, where: str) -> RetryOrder:
         chosen = self.retry.order

@@ -32,11 +32,12 @@ Place: TypeAlias = tuple[str, int, int]
 
 
 class _InPlace(NamedTuple):
-    """Calls with a record in this go that came before it waited, and after."""
+    """Calls with a record in this go, the ones before it waited too."""
 
     calls: int
     outages: int
     """Those that are not held against it."""
+    first_failed_ms: int
 
 
 class PolicyRecovery:
@@ -83,35 +84,24 @@ class PolicyRecovery:
         return WaitingEntries(self.order, max_waiting=most, max_bytes=most_bytes)
 
     def decide(self, record: ConsumerRecord, error: Exception, tries: int, now_ms: int) -> Verdict:
-        before = self._in_place.pop(_place(record), None)
-        if before is not None:
-            tries = before.calls + 1
-        is_probe = False
+        tried = attempts_of(record)
+        failed = self._failed(record, tried, tries, now_ms)
         if self._breaker is not None and self._blames_dependency(error):
             wait_ms = self._breaker.failed(now_ms)
             self._reporter.circuit(self._breaker, now_ms)
             if wait_ms:
-                self._keep(record, _InPlace(tries, tries))
+                self._keep(record, failed, outages=failed.tries)
                 return WaitHere(wait_ms / 1000, "the circuit of the handler is open")
-            is_probe = self._breaker.state == "open"
-        tried = attempts_of(record)
-        failed = Failed(
-            tries=tries,
-            before=tried.attempt,
-            outages=(0 if before is None else before.outages),
-            first_failed_ms=now_ms if tried.first_failed_ms is None else tried.first_failed_ms,
-            hops=tried.hops,
-            over_budget=self._is_over_budget(now_ms),
-            circuit_open=is_probe,
-        )
+            failed = failed._replace(circuit_open=self._breaker.state == "open")
         decision = decide(self._policy, error, failed, now_ms=now_ms, chance=self._chance())
+        if isinstance(decision, (Again, RetryAt)) and self._spending is not None:
+            self._spending.retried(now_ms)
         if isinstance(decision, Again):
-            self._retried(now_ms)
-            if before is not None:
-                self._keep(record, _InPlace(tries, before.outages))
+            if _place(record) in self._in_place:
+                self._keep(record, failed, outages=failed.outages - tried.outages)
             return recovery.Again()
+        self._in_place.pop(_place(record), None)
         if isinstance(decision, RetryAt):
-            self._retried(now_ms)
             return self._later(record, error, failed, tried, decision, now_ms)
         if isinstance(decision, Skipped):
             return recovery.Skip(decision.reason)
@@ -151,6 +141,19 @@ class PolicyRecovery:
         """It says something of what the handler needs, not of the record alone."""
         return signal_of(error) is None and self._policy.kind_of(error) in ("retry", "outage")
 
+    def _failed(self, record: ConsumerRecord, tried: Tried, tries: int, now_ms: int) -> Failed:
+        """``tries`` are those since the record waited in its place, or all of them: who waits need not count."""
+        known = self._in_place.get(_place(record))
+        first_failed_ms = known.first_failed_ms if known is not None else tried.first_failed_ms
+        return Failed(
+            tries=tries if known is None else known.calls + 1,
+            before=tried.attempt,
+            outages=tried.outages + (0 if known is None else known.outages),
+            first_failed_ms=now_ms if first_failed_ms is None else first_failed_ms,
+            hops=tried.hops,
+            over_budget=self._is_over_budget(now_ms),
+        )
+
     def _is_over_budget(self, now_ms: int) -> bool:
         if self._spending is None:
             return False
@@ -159,14 +162,12 @@ class PolicyRecovery:
         self._reporter.budget(is_over, now_ms)
         return is_over
 
-    def _retried(self, now_ms: int) -> None:
-        if self._spending is not None:
-            self._spending.retried(now_ms)
-
-    def _keep(self, record: ConsumerRecord, calls: _InPlace) -> None:
-        if len(self._in_place) == _MOST_IN_PLACE:  # those that were handled, or went to another member
-            del self._in_place[next(iter(self._in_place))]
-        self._in_place[_place(record)] = calls
+    def _keep(self, record: ConsumerRecord, failed: Failed, *, outages: int) -> None:
+        """``outages``: calls of this go that are not held against the record."""
+        place = _place(record)
+        if len(self._in_place) == _MOST_IN_PLACE and place not in self._in_place:
+            del self._in_place[next(iter(self._in_place))]  # it was handled, or went to another member
+        self._in_place[place] = _InPlace(failed.tries, outages, failed.first_failed_ms or 0)
 
     # what was decided, written down
 
@@ -174,20 +175,23 @@ class PolicyRecovery:
         self, record: ConsumerRecord, error: Exception, failed: Failed, tried: Tried, decision: RetryAt, now_ms: int
     ) -> Verdict:
         """Where there is no room for it in a retry topic, the record waits in its place."""
-        text = f"{class_of(error)}: {self._reporter.message(error)}"
+        # How a go ends says how all of its calls count.
+        outages = failed.tries if decision.is_outage else failed.outages - tried.outages
+        message = self._reporter.message(error)
+        text = f"{class_of(error)}: {message}"
         if self.retry_topic is not None:
             entry = retry_entry(
                 record,
                 attempt=failed.attempts,
                 due_ms=decision.due_ms,
-                first_failed_ms=failed.first_failed_ms or now_ms,
+                first_failed_ms=failed.first_failed_ms or 0,
                 error=text,
+                outages=tried.outages + outages,
             )
             if size_of(entry) <= self._max_message_bytes.get(self.retry_topic, _NO_LIMIT):
-                self._reporter.retry(record, error, failed, decision.due_ms, now_ms)
+                self._reporter.retry(record, error, message, failed, decision.due_ms, now_ms)
                 return Move(Outgoing(self.retry_topic, record.partition, entry), "retry")
-        outages = failed.tries if decision.is_outage else failed.outages
-        self._keep(record, _InPlace(failed.tries, outages))
+        self._keep(record, failed, outages=outages)
         return WaitHere((decision.due_ms - now_ms) / 1000, text)
 
     def _dead(self, record: ConsumerRecord, error: Exception, failed: Failed, reason: Reason, now_ms: int) -> Verdict:
@@ -201,12 +205,13 @@ class PolicyRecovery:
             handler=self._handling.handler,
             service=self._handling.client_id,
             attempts=failed.attempts,
-            first_failed_ms=failed.first_failed_ms or now_ms,
+            first_failed_ms=failed.first_failed_ms or 0,
             now_ms=now_ms,
         )
         max_bytes = self._max_message_bytes.get(topic, _NO_LIMIT)
         letter = dead_letter_record(record, cause, max_bytes=max_bytes, redact=self._policy.redact)
-        self._reporter.dead_letter(record, error, failed, reason, topic, now_ms)
+        message = self._reporter.message(error)
+        self._reporter.dead_letter(record, error, message, failed, reason, topic, now_ms)
         return Move(Outgoing(topic, record.partition, letter), "dead-letter")
 
 

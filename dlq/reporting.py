@@ -54,12 +54,14 @@ class Reporter:
                 text = None
         return (text or "")[:_MOST_MESSAGE]
 
-    def retry(self, record: ConsumerRecord, error: Exception, failed: Failed, due_ms: int, now_ms: int) -> None:
+    def retry(
+        self, record: ConsumerRecord, error: Exception, message: str, failed: Failed, due_ms: int, now_ms: int
+    ) -> None:
         self._retries += 1
         logger.info(
             "handler %r: %s-%d offset %d is tried again in %g s, call %d failed: %s: %s", self._handler, record.topic,
             record.partition, record.offset, (due_ms - now_ms) / 1000, failed.attempts, class_of(error),
-            self.message(error),
+            message,
         )  # fmt: skip
         if self._hooks:
             self._tell(
@@ -72,18 +74,25 @@ class Reporter:
                     offset=record.offset,
                     attempts=failed.attempts,
                     error_class=class_of(error),
-                    message=self.message(error),
+                    message=message,
                     due_ms=due_ms,
                 )
             )
 
     def dead_letter(
-        self, record: ConsumerRecord, error: Exception, failed: Failed, reason: str, topic: str, now_ms: int
+        self,
+        record: ConsumerRecord,
+        error: Exception,
+        message: str,
+        failed: Failed,
+        reason: str,
+        topic: str,
+        now_ms: int,
     ) -> None:
         self._dead_letters.add(now_ms)
         logger.error(
             "handler %r: %s-%d offset %d goes to %s (%s, %d calls): %s: %s", self._handler, record.topic,
-            record.partition, record.offset, topic, reason, failed.attempts, class_of(error), self.message(error),
+            record.partition, record.offset, topic, reason, failed.attempts, class_of(error), message,
         )  # fmt: skip
         if self._hooks:
             self._tell(
@@ -96,7 +105,7 @@ class Reporter:
                     offset=record.offset,
                     attempts=failed.attempts,
                     error_class=class_of(error),
-                    message=self.message(error),
+                    message=message,
                     reason=reason,
                     dead_letter_topic=topic,
                 )
