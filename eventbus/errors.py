@@ -399,6 +399,10 @@ class HandlerError(EventBusError):
     """A handler raised; the message carries the record's coordinates, the cause is chained."""
 
 
+class ProcessCrashed(EventBusError):
+    """The process died while a handler was at work on the record, as often as ``Retry(crashes=)`` allows."""
+
+
 class StoppedBySignal(EventBusError):
     """Exit with ``128 + number``: a second signal ended the bus before its records were finished."""
 

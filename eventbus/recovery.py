@@ -55,7 +55,7 @@ class WaitHere(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """The record is finished here, once ``outgoing`` is written."""
+    """The record is finished here, once ``outgoing`` is written. The policy logs it, for it knows what may be told."""
 
     outgoing: Outgoing
     kind: Literal["retry", "dead-letter"]
@@ -196,6 +196,14 @@ class Recovery(Protocol):
 
     @property
     def dead_letter_topic(self) -> str | None: ...
+
+    @property
+    def crashes(self) -> int | None:
+        """How often the process may die while it handles a record before `decide` is asked about a ProcessCrashed.
+
+        None: nobody counts, which costs nothing.
+        """
+        ...
 
     def configs(self, topic: str) -> Mapping[str, str]:
         """Of one of the two, when it is created."""

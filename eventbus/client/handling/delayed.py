@@ -11,13 +11,14 @@ import anyio
 import anyio.abc
 
 from eventbus.backends.clock import Clock
+from eventbus.client.handling.crash_marks import CrashMarks
 from eventbus.client.handling.exactly_once import ExactlyOnce, Work
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.ways import Shared, Way
 from eventbus.client.transaction import Transaction
 from eventbus.errors import HandlerError
-from eventbus.recovery import Entry, Outgoing, Plan, Waiting
+from eventbus.recovery import Entry, Move, Outgoing, Plan, Skip, Waiting
 from eventbus.types import FetchedRecords, OffsetAndMetadata, TopicPartition
 
 _LONGEST_LOOK_SECONDS = 10.0
@@ -140,11 +141,29 @@ class Delayed:
         self._lane.at_work = True
         if not await self._recovering.retries.admitted(self._lane):
             return
-        for entry in self._waiting.take(self._clock(), room):
+        marks = self._recovering.crash_marks
+        for entry in self._waiting.take(self._clock(), room if marks is None else 1):
+            if marks is not None and not await self._may_call(marks, entry):
+                continue
             if room == 1 and self._most == 1:
                 await self._handle(entry)  # one after the other: no task of its own
             else:
                 self._begin(entry)
+
+    async def _may_call(self, marks: CrashMarks, entry: Entry) -> bool:
+        """False: it has killed the process too often, and is not called again."""
+        verdict = await marks.ready_entry(self._lane, entry)
+        if verdict is None:
+            return True
+        if isinstance(verdict, Move):
+            self._lane.moves[next(self._numbers)] = verdict.outgoing
+        if isinstance(verdict, (Move, Skip)):
+            self._waiting.finish(entry)
+            self._shared.commits.expect()
+        else:
+            self._waiting.put_back(entry)
+            self._lane.wake.set()
+        return False
 
     def _begin(self, entry: Entry) -> None:
         one = self._lane_of(entry)

@@ -24,7 +24,6 @@ from eventbus.client.handling.failures import (
     as_failure,
     failures,
     handler_error,
-    log_moved,
     log_passed_over,
     log_skipped,
     log_stopped,
@@ -563,7 +562,6 @@ class Dispatch:
         """What the policy says, else ``on_error=`` at once: skip, crash, or stop the lane."""
         verdict, policy = failure.verdict, self._handler.spec.on_error
         if isinstance(verdict, Move):
-            log_moved(failure.error, verdict)
             lane.moves[failure.offset] = verdict.outgoing
             return True
         if isinstance(verdict, Skip):

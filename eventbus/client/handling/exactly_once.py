@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from eventbus.backends.delivery import Delivery
-from eventbus.client.handling.failures import Failure, log_moved, log_passed_over, log_skipped, log_stopped
+from eventbus.client.handling.failures import Failure, log_passed_over, log_skipped, log_stopped
 from eventbus.client.handling.handlers import ProducerFunction
 from eventbus.client.handling.lane import Lane, part_of
 from eventbus.client.handling.lane_commits import REBALANCED
@@ -242,9 +242,7 @@ class ExactlyOnce:
         return False
 
     def _log(self, failure: Failure) -> None:
-        if isinstance(failure.verdict, Move):
-            log_moved(failure.error, failure.verdict)
-        elif isinstance(failure.verdict, Skip):
+        if isinstance(failure.verdict, Skip):
             log_passed_over(failure.error, failure.verdict.reason)
 
     async def _after(self, cause: EventBusError, work: Work, end: int) -> Failure | None:

@@ -14,7 +14,7 @@ import msgspec
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
 from eventbus.errors import HandlerError, SerializationError
-from eventbus.recovery import Move, Verdict
+from eventbus.recovery import Verdict
 from eventbus.types import ConsumerRecord
 
 logger = logging.getLogger("eventbus.runner")
@@ -70,15 +70,6 @@ def log_skipped(error: HandlerError) -> None:
 
 def log_passed_over(error: HandlerError, reason: str) -> None:
     logger.warning("%s; skipped%s", error, f": {reason}" if reason else "", exc_info=error.__cause__)
-
-
-def log_moved(error: HandlerError, move: Move) -> None:
-    """A try that comes again is no alarm; a dead letter is."""
-    topic = move.outgoing.topic
-    if move.kind == "retry":
-        logger.info("%s; it is tried again later, and waits in %s", error, topic)
-    else:
-        logger.error("%s; it goes to the dead letters in %s", error, topic, exc_info=error.__cause__)
 
 
 def log_stopped(lane: Lane, error: HandlerError, policy: str) -> None:

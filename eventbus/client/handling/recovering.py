@@ -13,6 +13,7 @@ import anyio
 from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.backends.clock import Clock
 from eventbus.broker import TopicDescription, TopicSpec
+from eventbus.client.handling.crash_marks import CrashMarks
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.handovers import transactional_id_of
@@ -71,7 +72,10 @@ def recovering_of(
     moves = Moves(handler, consumer, open_producer, partitions.__getitem__)
     dispatch.recover_by(retries, recovery.order)
     commits.moves = moves
-    return Recovering(handler, recovery, retries, moves, backend, consumer, clock, partitions)
+    marks = None
+    if recovery.crashes is not None:
+        marks = CrashMarks(handler, recovery, retries, consumer, commits, clock)
+    return Recovering(handler, recovery, retries, moves, backend, consumer, clock, partitions, marks)
 
 
 class Recovering:
@@ -87,6 +91,7 @@ class Recovering:
         consumer: BackendConsumer,
         clock: Clock,
         partitions: dict[str, int],
+        crash_marks: CrashMarks | None = None,
     ) -> None:
         """``partitions``: of the policy's topics, filled in by `prepare`."""
         self.recovery = recovery
@@ -98,6 +103,7 @@ class Recovering:
         self._consumer = consumer
         self._clock = clock
         self.partitions = partitions
+        self.crash_marks = crash_marks
         self.waiting: dict[int, Waiting] = {}
         """By retry partition, of those that are ours."""
         self._loading: dict[int, int] = {}
@@ -219,6 +225,8 @@ class Recovering:
         if is_gated and not await self._gate(lane):
             return False
         if len(lane.moves) >= MOST_MOVES and not await self._stored(lane):
+            return False
+        if self.crash_marks is not None and not await self.crash_marks.ready(lane):
             return False
         return await self.retries.admitted(lane)
 

@@ -89,7 +89,7 @@ class Retries:
 
     def at_once(self, record: ConsumerRecord, error: Exception) -> Verdict:
         """The same where nothing can be called again or waited for: a call was cancelled, its time is over."""
-        for tries in range(1, _MOST_QUESTIONS):
+        for tries in range(1, _MOST_QUESTIONS):  # a policy counts the tries that it allows
             verdict = self._ask(record, error, tries)
             if isinstance(verdict, WaitHere):
                 return self._aside(record)

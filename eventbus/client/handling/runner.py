@@ -369,6 +369,8 @@ class Runner:
                     lane.predecessor = None
                 await self._work(lane, way)
                 await way.finish()
+                if self.recovering is not None and self.recovering.crash_marks is not None:
+                    await self.recovering.crash_marks.ended(lane)
         finally:
             await way.aclose()
             lane.ended.set()

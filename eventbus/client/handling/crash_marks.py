@@ -1,0 +1,149 @@
+"""Records that kill the process are found: a mark beside the committed offset tells the next owner what was begun.
+
+A partition is marked when it is taken up; any progress clears the mark. Who finds one follows somebody that died: it
+handles the next records one by one, with a mark before each that says how often this very record was begun. So it costs
+one commit for a partition, and one for each record only where a process has died. A record whose mark has been found as
+often as the policy allows is not called again: the policy is asked what becomes of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from eventbus.backends.base import BackendConsumer
+from eventbus.backends.clock import Clock
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.lane import Lane, part_of
+from eventbus.client.handling.lane_commits import LaneCommits
+from eventbus.client.handling.retries import Retries
+from eventbus.errors import EventBusError, HandlerError, ProcessCrashed
+from eventbus.recovery import Entry, Move, Recovery, Skip, Verdict
+from eventbus.types import ConsumerRecord, OffsetAndMetadata, TopicPartition
+
+logger = logging.getLogger("eventbus.runner")
+
+_RECORDS_IN_DOUBT = 10_000
+"""Behind the offset at which a process died: so far ahead of its commits it may have been."""
+_LOOK_SECONDS = 0.01
+_BEGUN = "eb-begun"
+_TRY = re.compile(r"eb-try (\d{1,9}) (.+)", re.DOTALL)
+
+
+class _Doubt:
+    """Of a lane: what its last owner left behind."""
+
+    def __init__(self, committed: OffsetAndMetadata | None, begun_at: int) -> None:
+        self.at = begun_at if committed is None else committed.offset
+        """Where the mark stands; -1: there is none any more."""
+        mark = "" if committed is None else committed.metadata
+        found = _TRY.fullmatch(mark)
+        self.left = _RECORDS_IN_DOUBT if found is not None or mark == _BEGUN else 0
+        """Records to be handled one by one."""
+        self.crashes: dict[str, int] = {} if found is None else {found[2]: int(found[1])}
+
+
+class CrashMarks:
+    """Of one handler whose policy counts crashes."""
+
+    def __init__(
+        self,
+        handler: Handler[Any, Any],
+        recovery: Recovery,
+        retries: Retries,
+        consumer: BackendConsumer,
+        commits: LaneCommits,
+        clock: Clock,
+    ) -> None:
+        self._handler = handler
+        self._recovery = recovery
+        self._most = recovery.crashes or 1
+        self._retries = retries
+        self._consumer = consumer
+        self._commits = commits
+        self._clock = clock
+        self._doubts: dict[Lane, _Doubt] = {}
+
+    async def ready(self, lane: Lane) -> bool:
+        """The lane's next fetch may be begun, as far as it is left there. False: look at the lane first."""
+        doubt = await self._doubt_of(lane, lane.chunks[0].offsets[0])
+        if not doubt.left:
+            return True
+        if not await self._all_committed(lane):
+            return False
+        chunk = lane.chunks.popleft()
+        if len(chunk) > 1:
+            lane.chunks.appendleft(part_of(chunk, 1, len(chunk)))
+        record = chunk.record(0)
+        doubt.left -= 1
+        verdict = await self._mark(lane, doubt, record, record.offset)
+        if verdict is None:
+            lane.chunks.appendleft(part_of(chunk, 0, 1))
+            return True
+        if isinstance(verdict, Move):
+            lane.moves[record.offset] = verdict.outgoing
+        lane.finished = record.next_offset
+        await self._all_committed(lane)
+        return False
+
+    async def ready_entry(self, lane: Lane, entry: Entry) -> Verdict | None:
+        """The same of an entry of a retry partition, which stands nowhere in particular; None: it may be called."""
+        doubt = await self._doubt_of(lane, max(lane.begun_at, 0))
+        if not doubt.left:
+            return None
+        doubt.left -= 1
+        await self._commits.attempt()
+        return await self._mark(lane, doubt, entry.record, max(doubt.at, lane.committed))
+
+    async def _doubt_of(self, lane: Lane, begun_at: int) -> _Doubt:
+        doubt = self._doubts.get(lane)
+        if doubt is None:
+            committed = (await self._consumer.committed([lane.topic_partition])).get(lane.topic_partition)
+            doubt = self._doubts[lane] = _Doubt(committed, begun_at)
+            if doubt.left:
+                logger.warning(
+                    "handler %r: whoever had %s before died at offset %d or soon behind it: records are handled one by "
+                    "one for a while, to find out at which", self._handler.__name__, lane.topic_partition, doubt.at,
+                )  # fmt: skip
+            else:
+                await self._write(lane.topic_partition, doubt.at, _BEGUN)
+        return doubt
+
+    async def _mark(self, lane: Lane, doubt: _Doubt, record: ConsumerRecord, at: int) -> Verdict | None:
+        """Say that the record is about to be called; or what the policy says of one that has killed too often."""
+        where = f"{record.topic} {record.partition} {record.offset}"
+        crashes = doubt.crashes.get(where, 0)
+        if crashes >= self._most:
+            error = ProcessCrashed(f"the process died {crashes} time(s) while it handled this record")
+            verdict = self._retries.at_once(record, error)
+            if isinstance(verdict, (Move, Skip)):
+                return verdict
+            lane.error = HandlerError(f"handler {self._handler.__name__!r}: {where}: {error}")
+            return verdict
+        await self._write(lane.topic_partition, at, f"eb-try {crashes + 1} {where}")
+        doubt.at = at
+        return None
+
+    async def _write(self, partition: TopicPartition, at: int, mark: str) -> None:
+        try:
+            await self._consumer.commit({partition: OffsetAndMetadata(at, mark)})
+        except EventBusError as error:
+            # The group is on the move, or its coordinator away: the commits say that loudly enough.
+            logger.debug("handler %r: %s is not marked: %s", self._handler.__name__, partition, error)
+
+    async def _all_committed(self, lane: Lane) -> bool:
+        """Return when everything begun is finished and committed. False: the lane stops meanwhile."""
+        while lane.unfinished or lane.moves or lane.finished > lane.committed:
+            if not lane.unfinished:
+                await self._commits.attempt()
+            is_late = lane.unfinished or lane.moves or lane.finished > lane.committed
+            if is_late and not await self._retries.sleeps(lane, _LOOK_SECONDS):
+                return False
+        return not lane.closing and lane.error is None
+
+    async def ended(self, lane: Lane) -> None:
+        """The lane has come to its end in an orderly way: nobody died."""
+        doubt = self._doubts.pop(lane, None)
+        if doubt is not None and not lane.abandoned and max(lane.finished, lane.committed) <= doubt.at:
+            await self._write(lane.topic_partition, doubt.at, "")
