@@ -8,7 +8,14 @@ from typing import Literal, cast
 import msgspec
 
 from dlq.signals import FailureSignal
-from eventbus.errors import ConfigError, EventBusError, SchemaNotReady, SchemaUnavailable, SerializationError
+from eventbus.errors import (
+    ConfigError,
+    EventBusError,
+    ProcessCrashed,
+    SchemaNotReady,
+    SchemaUnavailable,
+    SerializationError,
+)
 from serdes import SchemaRegistryError
 
 Kind = Literal["retry", "outage", "unreadable", "never", "crashed", "fatal"]
@@ -28,6 +35,7 @@ DEFAULTS: Mapping[type[BaseException], Kind] = {
     TypeError: "never",
     AttributeError: "never",
     ConfigError: "never",
+    ProcessCrashed: "crashed",
     MemoryError: "fatal",
 }
 """Of an error's classes the nearest one counts. Any other error is retried: a KeyError or a ValueError may well be gone
@@ -35,7 +43,6 @@ when data that is missing now has come, and a TimeoutError may be the record's o
 
 _BY_NAME: Mapping[tuple[str, str], Kind] = {
     ("pydantic_core", "ValidationError"): "never",
-    ("eventbus", "ProcessCrashed"): "crashed",
 }
 """Of libraries that need not be installed: the package's name, and the class's."""
 
