@@ -6,12 +6,23 @@ from importlib import import_module
 
 from eventbus.cli.parser import Subcommands
 
-COMMANDS: tuple[str, ...] = ()
+COMMANDS = ("list_letters", "show", "stats", "redrive", "edit", "mark", "export")
 """Modules of this package; what is heavy they import when they run."""
 
 
+EPILOG = """\
+  eventbus dlq list                                 what fails, how often, since when
+  eventbus dlq show 3f2a9c1d07                      the newest letter of a case: error, stack, headers, payload
+  eventbus dlq redrive 3f2a9c1d07 --dry-run         what a redrive of the case would do
+
+A letter's name is where it stands: topic/partition/offset. It stays there; what became of it is kept beside it.
+"""
+
+
 def register(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser("dlq", help="dead letters: list, show, redrive, edit, park, resolve, ...")
+    parser = subcommands.add_parser(
+        "dlq", help="dead letters: list, show, redrive, edit, park, resolve, ...", epilog=EPILOG
+    )
     actions = parser.add_subparsers(metavar="ACTION", title="actions")
     for name in COMMANDS:
         import_module(f"dlq.cli.{name}").add(actions)

@@ -1,0 +1,118 @@
+"""``eventbus dlq edit``: a letter with another content, as a new record to where it came from."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from difflib import unified_diff
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET, UnsetType
+
+from dlq.cli.choosing import add_who, is_sure, letter_id, who, with_letters
+from dlq.cli.new_content import add_content, bytes_of, changes_anything, changes_value, new_headers, new_value
+from dlq.cli.payloads import show_payload
+from dlq.cli.registry import add_registry, registry_of
+from dlq.cli.screen import Screen
+from eventbus.cli.output import Output
+from eventbus.cli.parser import Subcommands, UsageError
+
+if TYPE_CHECKING:
+    from dlq.cli.registry import Registry
+    from dlq.dead_letters import DeadLetters
+    from dlq.letters import DeadLetter
+    from eventbus import EventBus
+    from eventbus.types import Headers
+
+_MOST_LINES = 60
+_EPILOG = """\
+  eventbus dlq edit dlq.billing/0/17 --editor
+  eventbus dlq edit dlq.billing/0/17 --value '{"id": 7, "cents": 250}' --header tenant=acme
+
+The letter itself stays as it is, and says what became of it; the new record's headers name the letter. A payload that
+names a schema is edited as JSON, and written in the latest schema of its subject.
+"""
+
+
+def add(actions: Subcommands) -> None:
+    parser = actions.add_parser("edit", help="send one letter with another content", epilog=_EPILOG)
+    parser.add_argument("letter", metavar="LETTER", help="topic/partition/offset, as list --letters shows it")
+    add_content(parser)
+    parser.add_argument("--to", metavar="TOPIC", help="to this topic instead")
+    parser.add_argument("--note", default="", metavar="TEXT", help="why, for the record")
+    add_registry(parser)
+    add_who(parser)
+    parser.set_defaults(run=edit)
+
+
+def edit(args: argparse.Namespace) -> int:
+    out, id = Output.of(args), letter_id(args.letter, args)
+    if not changes_anything(args):
+        raise UsageError(
+            f"{args.program}: what is to be another? Give --value, --value-file, --editor, --tombstone, --key, "
+            f"--header or --no-header; to send it as it is: eventbus dlq redrive {id}"
+        )
+    if out.json and not args.yes:
+        raise UsageError(f"{args.program}: with --json nobody is asked: say --yes")
+
+    async def work(letters: DeadLetters, bus: EventBus) -> int:
+        letter = await letters.get(str(id))
+        before = await letters.payload(letter)
+        async with registry_of(bus, args) as registry:
+            value: bytes | UnsetType | None = UNSET
+            if changes_value(args) and (made := await new_value(letter, before, registry, args)) != before:
+                value = made
+            headers = new_headers(letter.headers, args)
+            key = UNSET if args.key is None else bytes_of(args.key)
+            if (value, headers, key) == (UNSET, UNSET, UNSET):
+                out.note("nothing is changed, so nothing is sent")
+                return 0
+            if not out.json:
+                screen = Screen(out)
+                screen.heading(
+                    f"{id} to {args.to or (letter.source.topic if letter.source else 'no topic that it names')}"
+                )
+                for line in await _changes(letter, before, registry, value, headers, key):
+                    screen.line(line)
+            if not is_sure(args, out, "Send it?"):
+                return 1
+        sent = await letters.edit(
+            str(id), value=value, key=key, headers=headers, to=args.to, by=who(args), note=args.note
+        )
+        where = f"{sent.topic}/{sent.partition}/{sent.offset}"
+        out.answer({"letter": str(id), "sent": where}, f"sent as {where}; {id} is edited")
+        return 0
+
+    return with_letters(args, work, topics={id.topic})
+
+
+async def _changes(
+    letter: DeadLetter,
+    before: bytes | None,
+    registry: Registry,
+    value: bytes | UnsetType | None,
+    headers: Headers | UnsetType,
+    key: bytes | UnsetType,
+) -> list[str]:
+    """Lines that go and lines that come, as diff writes them."""
+    lines: list[str] = []
+    if key is not UNSET:
+        lines += _differences([f"key: {_short(letter.key)}"], [f"key: {_short(key)}"])
+    if headers is not UNSET:
+        old, new = ([f"{name}: {_short(text)}" for name, text in sorted(some)] for some in (letter.headers, headers))
+        lines += _differences(old, new)
+    if value is not UNSET:
+        shown = [show_payload(await registry.as_json(letter, data) or data).text for data in (before, value)]
+        lines += _differences(*(text.splitlines() for text in shown))
+    more = len(lines) - _MOST_LINES
+    return lines if more <= 0 else [*lines[:_MOST_LINES], f"... and {more:,} more lines"]
+
+
+def _differences(old: list[str], new: list[str]) -> Iterator[str]:
+    lines = unified_diff(old, new, lineterm="", n=2)
+    return (line for line in islice(lines, 2, None) if not line.startswith("@@"))
+
+
+def _short(data: bytes | None) -> str:
+    return show_payload(data, most=200).text

@@ -1,0 +1,97 @@
+"""``eventbus dlq export``: dead letters as lines of JSON, or as a table for a spreadsheet."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from typing import TYPE_CHECKING, Any
+
+from dlq.cli.choosing import UNDONE, add_letters, selection_of, topics_of, with_letters
+from dlq.cli.letter_json import letter_as_json
+from dlq.cli.words import count_of
+from dlq.payloads import PayloadGone
+from eventbus.cli.output import Output, one_line, text_or_base64
+from eventbus.cli.parser import Subcommands
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator
+
+    from dlq.dead_letters import DeadLetters
+    from dlq.letters import DeadLetter
+    from eventbus import EventBus
+
+_BATCH = 500
+_COLUMNS = (
+    "id", "status", "case", "handler", "group", "error_class", "message", "top_frame", "reason", "attempts",
+    "first_failed_ms", "last_failed_ms", "source", "key", "value", "stack",
+)  # fmt: skip
+_FORMULA = ("=", "+", "-", "@")
+
+
+def add(actions: Subcommands) -> None:
+    parser = actions.add_parser(
+        "export",
+        help="letters as lines of JSON, or as CSV",
+        description="JSON has all that a letter says; bytes that are no UTF-8 are in value_base64 and the like.\n"
+        "CSV is for spreadsheets: line feeds and control characters are spelled out, and a text that one\n"
+        "would take for a formula begins with an apostrophe.",
+        epilog="  eventbus dlq export dlq.billing --since 7d > letters.jsonl\n"
+        "  eventbus dlq export --error ValueError --format csv > letters.csv",
+    )
+    add_letters(parser, UNDONE)
+    parser.add_argument("--format", choices=["jsonl", "csv"], default="jsonl", help="jsonl (default) or csv")
+    parser.set_defaults(run=export)
+
+
+def export(args: argparse.Namespace) -> int:
+    selection, out = selection_of(args), Output.of(args)
+
+    async def work(letters: DeadLetters, bus: EventBus) -> None:
+        count = 0
+        lines = csv.writer(out.stdout, lineterminator="\n")
+        if args.format == "csv":
+            lines.writerow(_COLUMNS)
+        async for some in _batches(letters.letters(selection)):
+            statuses = await letters.statuses([one.id for one in some])
+            for letter in some:
+                count += 1
+                fields = letter_as_json(letter, statuses.get(letter.id, "open"))
+                if not letter.has_payload:
+                    fields |= await _from_source(letters, letter)
+                if args.format == "csv":
+                    lines.writerow([_cell(name, fields) for name in _COLUMNS])
+                else:
+                    out.data(fields)
+        out.note(f"{count_of(count, 'letter')} exported")
+
+    return with_letters(args, work, topics=topics_of(selection))
+
+
+async def _batches(letters: AsyncIterable[DeadLetter]) -> AsyncIterator[list[DeadLetter]]:
+    """Some at a time: what became of them is asked for all of these at once."""
+    batch: list[DeadLetter] = []
+    async for letter in letters:
+        batch.append(letter)
+        if len(batch) >= _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def _from_source(letters: DeadLetters, letter: DeadLetter) -> dict[str, Any]:
+    """The value of a letter that holds only its place; what is gone is left out."""
+    try:
+        return text_or_base64("value", await letters.payload(letter))
+    except PayloadGone:
+        return {}
+
+
+def _cell(name: str, fields: dict[str, Any]) -> str:
+    value = fields.get(name)
+    if value is None:
+        value = fields.get(f"{name}_base64", "")
+    elif name == "source":
+        value = f"{value['topic']}/{value['partition']}/{value['offset']}"
+    text = one_line(str(value))
+    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -1,0 +1,213 @@
+"""``eventbus dlq list``: what went wrong, and how often; or the single letters."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dlq.cli.choosing import NOTHING_CHOSEN, UNDONE, add_letters, chooses, selection_of, topics_of, with_letters
+from dlq.cli.letter_json import letter_as_json
+from dlq.cli.screen import Screen
+from dlq.cli.words import age, count_of
+from dlq.selection import Selection
+from eventbus.cli.output import Output
+from eventbus.cli.parser import Subcommands
+
+if TYPE_CHECKING:
+    from dlq.dead_letters import Case, DeadLetters, DeadLetterTopic
+    from dlq.letters import DeadLetter
+    from eventbus import EventBus
+
+_MOST_LETTERS = 50
+_DONE = ("resolved", "redriven", "edited")
+"""What nobody has to do anything about."""
+_EPILOG = """\
+  eventbus dlq list                             what fails, how often, since when
+  eventbus dlq list dlq.billing --since 1h
+  eventbus dlq list --error ValueError --letters
+"""
+
+
+def add(actions: Subcommands) -> None:
+    parser = actions.add_parser(
+        "list",
+        help="what went wrong, grouped; or the letters one by one",
+        description="Dead letters that have handler, error class and place in the code in common are one case.",
+        epilog=_EPILOG,
+    )
+    add_letters(parser, None)
+    parser.add_argument("--letters", "-l", action="store_true", help="the single letters, not their cases")
+    parser.set_defaults(run=list_letters)
+
+
+def list_letters(args: argparse.Namespace) -> int:
+    selection, out = selection_of(args), Output.of(args)
+
+    async def work(letters: DeadLetters, bus: EventBus) -> None:
+        if args.letters:
+            await _show_letters(letters, selection, out, args.status is None)
+            return
+        everything = msgspec.structs.replace(selection, limit=None)
+        cases = await letters.groups(selection=everything)
+        shown = [case for case in cases if args.status is not None or _undone(case)]
+        if out.json:
+            out.data([case_as_json(case) for case in shown[: selection.limit]])
+        elif shown:
+            _show_cases(shown[: selection.limit], out)
+            _say_more(len(shown[: selection.limit]), shown, cases, out)
+        else:
+            _show_topics(await letters.topics(), selection, len(cases), bus.url, out)
+
+    return with_letters(args, work, topics=topics_of(selection))
+
+
+# cases ----------------------------------------------------------------------------------------------------------------
+
+
+def _undone(case: Case) -> int:
+    return sum(case.statuses.get(status, 0) for status in UNDONE)
+
+
+def done_of(statuses: dict[str, int]) -> int:
+    return sum(statuses.get(status, 0) for status in _DONE)
+
+
+def case_as_json(case: Case) -> dict[str, Any]:
+    fields = {name: getattr(case, name) for name in case.__struct_fields__ if name != "sample_ids"}
+    return fields | {"samples": case.sample_ids}
+
+
+def _show_cases(cases: Sequence[Case], out: Output) -> None:
+    screen, now_ms = Screen(out), round(time.time() * 1000)
+    columns = _columns(cases, now_ms, wide=not out.rich)
+    for topic, group in groupby(sorted(cases, key=lambda case: case.topic), lambda case: case.topic):
+        screen.table([*columns], [[read(case) for read in columns.values()] for case in group], title=topic)
+
+
+def _columns(cases: Sequence[Case], now_ms: int, *, wide: bool) -> dict[str, Callable[[Case], Any]]:
+    """Into a pipe all there are. On a terminal no amounts that are 0 throughout, and the names in one that can wrap."""
+    names: dict[str, Callable[[Case], Any]] = {
+        "handler": lambda case: case.handler,
+        "error": lambda case: case.error_class,
+        "top frame": lambda case: case.top_frame,
+    }
+    amounts: dict[str, Callable[[Case], Any]] = {
+        "open": lambda case: case.statuses.get("open", 0),
+        "parked": lambda case: case.statuses.get("parked", 0),
+        "done": lambda case: done_of(case.statuses),
+    }
+    if not wide:
+        amounts = {name: read for name, read in amounts.items() if name == "open" or any(map(read, cases))}
+    return {
+        "case": lambda case: case.case,
+        **(names if wide else {}),
+        **({"count": lambda case: case.count} if wide else {}),
+        **amounts,
+        "oldest": lambda case: age(case.first_ms, now_ms),
+        "newest": lambda case: age(case.last_ms, now_ms),
+        **({} if wide else {"what": what_of}),
+    }
+
+
+def what_of(case: Case | DeadLetter) -> str:
+    """``bill: ValueError at pricing.py:total:42``."""
+    error = case.error_class.rpartition(".")[2] or "an error that is not told"
+    place = f" at {case.top_frame}" if case.top_frame else ""
+    return f"{case.handler or case.group or 'somebody'}: {error}{place}"
+
+
+def _say_more(count: int, shown: Sequence[Case], cases: Sequence[Case], out: Output) -> None:
+    if count < len(shown):
+        out.note(f"{count_of(len(shown) - count, 'more case')}: --limit {len(shown)}")
+    if len(shown) < len(cases):
+        out.note(f"{count_of(len(cases) - len(shown), 'more case')}, all dealt with: --status all")
+    out.note(f"one of them: eventbus dlq show {shown[0].case or shown[0].sample_ids[0]}")
+
+
+# letters --------------------------------------------------------------------------------------------------------------
+
+
+async def _show_letters(letters: DeadLetters, selection: Selection, out: Output, undone: bool) -> None:
+    most = selection.limit or _MOST_LETTERS
+    status = UNDONE if undone else selection.status
+    found = [one async for one in letters.letters(msgspec.structs.replace(selection, status=status, limit=most + 1))]
+    statuses = await letters.statuses([letter.id for letter in found])
+    if out.json:
+        out.data([letter_as_json(one, statuses.get(one.id, "open")) for one in found[:most]])
+        return
+    now_ms = round(time.time() * 1000)
+    columns = ("letter", "failed", "status", "tries", "key", "what")
+    rows = [
+        (one.id, age(one.last_failed_ms or one.timestamp_ms, now_ms), statuses.get(one.id, "open"),
+         one.attempts, short(one.key), _error_of(one))
+        for one in found[:most]
+    ]  # fmt: skip
+    if rows:
+        Screen(out).table(columns, rows)
+    else:
+        out.note(NOTHING_CHOSEN if chooses(selection) else "there are no dead letters that wait for somebody")
+    if len(found) > most:
+        out.note(f"and more: --limit {most * 4}")
+
+
+def short(data: bytes | None, most: int = 24) -> str:
+    """A key within a line: its text, or hexadecimal."""
+    if data is None:
+        return "-"
+    try:
+        text = data[: most * 4].decode()
+    except UnicodeDecodeError:
+        text = f"0x{data[:most].hex()}"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _error_of(letter: DeadLetter) -> str:
+    error = letter.error_class.rpartition(".")[2]
+    return ": ".join(one for one in (error, _first_line(letter.message)) if one) or letter.reason
+
+
+def _first_line(text: str) -> str:
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= 200 else f"{line[:199]}…"
+
+
+# topics ---------------------------------------------------------------------------------------------------------------
+
+
+def _show_topics(topics: Sequence[DeadLetterTopic], selection: Selection, hidden: int, url: str, out: Output) -> None:
+    """There is no case to show: say what there is, and why."""
+    if not topics:
+        no_topics(url, out)
+        return
+    now_ms = round(time.time() * 1000)
+    rows = topic_rows(topics, now_ms)
+    Screen(out).table(TOPIC_COLUMNS, rows)
+    if hidden:
+        out.note(f"{count_of(hidden, 'case')}, all dealt with: --status all")
+    elif chooses(selection):
+        out.note(NOTHING_CHOSEN)
+    else:
+        out.note("nothing waits for anybody")
+
+
+def no_topics(url: str, out: Output) -> None:
+    out.note(
+        f"there are no dead letters in {url}: no topic is named like one of dead letters (dlq.*, *-dlq, *.DLT, "
+        "*_error, ...); name another with --topic"
+    )
+
+
+TOPIC_COLUMNS = ("topic", "letters", "open", "parked", "done", "cases", "oldest open", "newest", "groups")
+
+
+def topic_rows(topics: Iterable[DeadLetterTopic], now_ms: int) -> list[tuple[Any, ...]]:
+    return [
+        (one.name, one.count, one.statuses.get("open", 0), one.statuses.get("parked", 0), done_of(one.statuses),
+         one.cases, age(one.oldest_open_ms, now_ms), age(one.newest_ms, now_ms), ", ".join(one.groups))
+        for one in topics
+    ]  # fmt: skip

@@ -1,0 +1,78 @@
+"""``eventbus dlq park | resolve | reopen``: what is to become of letters, without sending them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, NamedTuple
+
+from dlq.cli.choosing import (
+    OPEN,
+    UNDONE,
+    add_letters,
+    add_who,
+    chooses,
+    is_sure,
+    say_what_is_there,
+    selection_of,
+    topics_of,
+    who,
+    with_letters,
+)
+from dlq.cli.words import count_of
+from eventbus.cli.output import Output
+from eventbus.cli.parser import Subcommands, UsageError
+
+if TYPE_CHECKING:
+    from dlq.dead_letters import DeadLetters
+    from eventbus import EventBus
+
+
+class _Mark(NamedTuple):
+    done: str
+    statuses: frozenset[str]
+    """Which letters, unless --status says it."""
+    help: str
+
+
+_MARKS = {
+    "park": _Mark("parked", OPEN, "put letters aside, to wait for somebody"),
+    "resolve": _Mark("resolved", UNDONE, "say that nothing is to be done about letters any more"),
+    "reopen": _Mark("reopened", frozenset({"parked", "resolved"}), "take back that letters are parked or resolved"),
+}
+
+
+def add(actions: Subcommands) -> None:
+    for name, mark in _MARKS.items():
+        parser = actions.add_parser(
+            name,
+            help=mark.help,
+            description="The letters stay where they are. What became of them is kept beside them, with who said it.",
+            epilog=f'  eventbus dlq {name} 3f2a9c1d07 --note "the supplier is asked"',
+        )
+        add_letters(parser, mark.statuses)
+        parser.add_argument("--all", action="store_true", help="all there are, where nothing else is chosen")
+        parser.add_argument("--note", default="", metavar="TEXT", help="why, for the record")
+        add_who(parser)
+        parser.set_defaults(run=mark_letters, action=name)
+
+
+def mark_letters(args: argparse.Namespace) -> int:
+    selection, out = selection_of(args), Output.of(args)
+    if not chooses(selection) and not args.all:
+        raise UsageError(
+            f"{args.program}: which letters? Name some, a case, a topic, or a filter; --all for all there are"
+        )
+
+    async def work(letters: DeadLetters, bus: EventBus) -> int:
+        count = sum(case.count for case in await letters.groups(selection=selection))
+        if not count:
+            out.answer({args.action: 0}, f"0 letters {_MARKS[args.action].done}")
+            await say_what_is_there(letters, selection, out)
+            return 0
+        if count > 1 and not is_sure(args, out, f"{args.action.capitalize()} {count_of(count, 'letter')}?"):
+            return 1
+        marked = await getattr(letters, args.action)(selection, note=args.note, by=who(args))
+        out.answer({args.action: marked}, f"{count_of(marked, 'letter')} {_MARKS[args.action].done}")
+        return 0
+
+    return with_letters(args, work, topics=topics_of(selection))

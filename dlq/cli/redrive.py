@@ -1,0 +1,174 @@
+"""``eventbus dlq redrive``: dead letters back to where they came from, or elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dlq.cli.choosing import (
+    OPEN,
+    add_letters,
+    add_who,
+    chooses,
+    is_sure,
+    say_what_is_there,
+    selection_of,
+    topics_of,
+    who,
+    with_letters,
+)
+from dlq.cli.screen import Screen
+from dlq.cli.words import count_of
+from dlq.targets import REASONS
+from eventbus.cli.app import EXIT_INTERRUPTED
+from eventbus.cli.output import Output, one_line
+from eventbus.cli.parser import Subcommands, UsageError, positive
+from eventbus.cli.shell import until_signal
+
+if TYPE_CHECKING:
+    from dlq.dead_letters import DeadLetters
+    from dlq.redrive import Redriven
+    from eventbus import EventBus
+
+_MAX_HOPS = 3
+_EPILOG = """\
+  eventbus dlq redrive 3f2a9c1d07 --dry-run           what would become of a case, as list shows it
+  eventbus dlq redrive --handler bill --rate 500
+  eventbus dlq redrive dlq.billing/0/17 --to orders-fixed
+
+Each letter is sent once: begin the same redrive again after Ctrl-C, or while another one runs, and it goes on with the
+rest. Headers say where a record comes from; one that failed again and comes back is left out after --max-hops.
+"""
+
+
+def add(actions: Subcommands) -> None:
+    parser = actions.add_parser("redrive", help="send letters back to the topics they came from", epilog=_EPILOG)
+    add_letters(parser, OPEN)
+    parser.add_argument("--all", action="store_true", help="all there are, where nothing else is chosen")
+    parser.add_argument("--to", metavar="TOPIC", help="to this topic instead")
+    parser.add_argument("--allow", action="append", metavar="TOPIC", help="send to these alone; repeatable")
+    parser.add_argument(
+        "--rate", type=_rate, metavar="N", help="records a second at most (default: as fast as it goes)"
+    )
+    parser.add_argument(
+        "--max-hops", type=positive, default=_MAX_HOPS, metavar="N",
+        help=f"leave out what was redriven so often already (default: {_MAX_HOPS})",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--note", default="", metavar="TEXT", help="why, for the record")
+    add_who(parser)
+    parser.set_defaults(run=redrive)
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text.removesuffix("/s"))
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no rate: records a second, more than 0")
+    return rate
+
+
+def redrive(args: argparse.Namespace) -> int:
+    selection, out = selection_of(args), Output.of(args)
+    if not chooses(selection) and not args.all:
+        raise UsageError(
+            f"{args.program}: which letters? Name some, a case, a topic, or a filter; --all for all there are"
+        )
+    if out.json and not (args.yes or args.dry_run):
+        raise UsageError(f"{args.program}: with --json nobody is asked: say --yes, or --dry-run")
+
+    async def work(letters: DeadLetters, bus: EventBus) -> int:
+        start = partial(
+            letters.start_redrive, selection, to=args.to, max_hops=args.max_hops, allow=args.allow, by=who(args),
+            note=args.note,
+        )  # fmt: skip
+        if args.dry_run or not args.yes:
+            plan = await start(dry_run=True).run()
+            if args.dry_run and out.json:
+                out.data(plan)
+            else:
+                _show(plan, out)
+            if not plan.seen:
+                await say_what_is_there(letters, selection, out)
+            if args.dry_run or not plan.redriven:
+                return 0
+            if not is_sure(args, out, f"Redrive {count_of(plan.redriven, 'letter')}?"):
+                return 1
+        with _progress(out) as on_progress:
+            async with start(rate=args.rate, on_progress=on_progress) as run:
+                async with until_signal():
+                    await run.wait()
+                run.cancel()  # after Ctrl-C; it changes nothing where the end was waited for
+        return _finish(run.done, out)
+
+    return with_letters(args, work, topics=topics_of(selection))
+
+
+def _finish(done: Redriven, out: Output) -> int:
+    if out.json:
+        out.data(done)
+    else:
+        _show(done, out)
+    if done.cancelled:
+        out.note(
+            f"interrupted: {max(done.total - done.seen, 0):,} were not looked at; the same command goes on with them"
+        )
+        return EXIT_INTERRUPTED
+    return 1 if "refused" in done.left_out else 0
+
+
+def _show(done: Redriven, out: Output) -> None:
+    """What it has done, or would do."""
+    if len(done.topics) > 1:
+        Screen(out).table(("to", "letters"), sorted(done.topics.items()))
+    to = f" to {next(iter(done.topics))}" if len(done.topics) == 1 else ""
+    how_fast = "" if done.dry_run else f" in {done.seconds:.1f} s, {done.per_second:,.0f} a second"
+    what = "would be redriven" if done.dry_run else "redriven"
+    out.line(f"{count_of(done.redriven, 'letter')} {what}{to}{how_fast if done.redriven else ''}")
+    for reason, count in sorted(done.left_out.items()):
+        samples = ", ".join(done.samples.get(reason, ()))
+        out.note(f"left out, {count_of(count, 'letter')}: {_as_options(REASONS.get(reason, reason))} ({samples})")
+    for letter, error in done.errors.items():
+        out.note(f"  {letter}: {one_line(error)}")
+
+
+def _as_options(text: str) -> str:
+    """The words of the API as those of the command line."""
+    return text.replace("to=", "--to").replace("allow=", "--allow").replace("max_hops", "--max-hops")
+
+
+# while it runs --------------------------------------------------------------------------------------------------------
+
+_LINE_SECONDS = 5.0
+
+
+@contextmanager
+def _progress(out: Output) -> Generator[Callable[[Redriven], None]]:
+    """A bar on a terminal, a line now and then elsewhere."""
+    if not out.rich or not out.stderr.isatty():
+        yield _Lines(out)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    rate = TextColumn("{task.fields[rate]:,.0f}/s")
+    columns = (TextColumn("redriving"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=out.stderr), transient=True) as bars:
+        task = bars.add_task("redriving", total=None, rate=0.0)
+        yield lambda done: bars.update(task, completed=done.seen, total=done.total, rate=done.per_second)
+
+
+class _Lines:
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._said_at = 0.0
+
+    def __call__(self, done: Redriven) -> None:
+        if not self._out.json and done.seconds - self._said_at >= _LINE_SECONDS:
+            self._said_at = done.seconds
+            self._out.note(f"{done.seen:,} of {done.total:,}, {done.per_second:,.0f} a second")

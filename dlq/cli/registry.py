@@ -1,0 +1,95 @@
+"""Payloads in Avro: read with the schema that they name, from a registry."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.to_thread import run_sync
+
+from dlq.cli.payloads import schema_of
+from eventbus.cli.parser import UsageError
+from eventbus.cli.schema_values import AsJson, FromJson, avro_of, parts_of
+from eventbus.types import ConsumerRecord, TimestampType
+from serdes import SchemaRegistryError
+from serdes.framing import VALUE_HEADER, with_prefix
+
+if TYPE_CHECKING:
+    from dlq.letters import DeadLetter
+    from eventbus import EventBus
+    from serdes import Avro
+
+_VARIABLE = "EVENTBUS_REGISTRY"
+_TOPIC = "_schemas"
+"""Where a registry in a log keeps them."""
+
+
+def add_registry(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--schema", metavar="REGISTRY",
+        help=f"where schemas of payloads are: http://HOST:PORT, or log (default: ${_VARIABLE}, else the log)",
+    )  # fmt: skip
+
+
+class Registry:
+    """Reads payloads that name a schema. Without a registry it reads none."""
+
+    def __init__(self, avro: Avro | None, advice: str = "") -> None:
+        self._avro = avro
+        self.advice = advice
+        """How to have a payload read that was not."""
+
+    async def as_json(self, letter: DeadLetter, payload: bytes | None) -> bytes | None:
+        """The payload as JSON; None where it names no schema, or cannot be read with it: `advice` says why."""
+        if (
+            self._avro is None
+            or payload is None
+            or schema_of(with_prefix(payload, letter.headers, VALUE_HEADER)) is None
+        ):
+            return None
+        topic = letter.topic if letter.source is None else letter.source.topic
+        record = ConsumerRecord(topic, 0, 0, 0, TimestampType.CREATE_TIME, None, payload, letter.headers)
+        try:
+            [found], _ = await run_sync(AsJson(None, self._avro), [record], True)
+        except SchemaRegistryError as error:
+            self.advice = f"its schema cannot be had: {error}"
+            return None
+        except ValueError:  # nothing was read
+            self.advice = "its schema does not read it"
+            return None
+        return found.value
+
+    async def from_json(self, topic: str, data: bytes) -> bytes:
+        """JSON in the latest schema of a topic's values. Raises EventBusError for what does not fit it."""
+        assert self._avro is not None
+        return (await run_sync(FromJson(topic, None, self._avro), None, data, 1))[1] or b""
+
+    @property
+    def is_there(self) -> bool:
+        return self._avro is not None
+
+
+@asynccontextmanager
+async def registry_of(bus: EventBus, args: argparse.Namespace) -> AsyncGenerator[Registry]:
+    """The one that is asked for, or the one in the log."""
+    name: str | None = args.schema or os.environ.get(_VARIABLE) or None
+    in_log = _TOPIC in await bus.admin.list_topics(internal=True)
+    if name == "log" and not in_log:
+        raise UsageError(f"--schema log: {bus.url} has no schemas (no topic {_TOPIC})")
+    if name is None and not in_log:
+        yield Registry(None, "a registry reads it: --schema http://HOST:PORT")
+        return
+    avro = avro_of(name or "log", "--schema", use_latest=True)
+    started = parts_of(avro)
+    for part in started:
+        await part.start(bus)
+    try:
+        yield Registry(avro)
+    finally:
+        with anyio.CancelScope(shield=True):
+            for part in started:
+                await part.aclose()

@@ -1,0 +1,197 @@
+"""``eventbus dlq show``: everything that one dead letter says."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dlq.cli.choosing import NOTHING_CHOSEN, UNDONE, add_letters, selection_of, topics_of, with_letters
+from dlq.cli.letter_json import letter_as_json
+from dlq.cli.payloads import show_payload
+from dlq.cli.registry import add_registry, registry_of
+from dlq.cli.screen import Screen
+from dlq.cli.words import age, count_of, how_long, size_of, when
+from dlq.payloads import PayloadGone
+from eventbus.cli.output import Output, text_or_base64
+from eventbus.cli.parser import Subcommands, UsageError
+from eventbus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dlq.cli.registry import Registry
+    from dlq.dead_letters import DeadLetters
+    from dlq.letters import DeadLetter
+    from dlq.selection import Selection
+    from dlq.state import Step
+    from eventbus import EventBus
+
+_EPILOG = """\
+  eventbus dlq show dlq.billing/0/17
+  eventbus dlq show 3f2a9c1d07                        the newest letter of a case, as list shows it
+  eventbus dlq show dlq.billing/0/17 --payload > order.json
+"""
+
+
+def add(actions: Subcommands) -> None:
+    parser = actions.add_parser("show", help="all that one letter says: error, stack, headers, payload", epilog=_EPILOG)
+    add_letters(parser, None)
+    parser.add_argument("--payload", action="store_true", help="the payload alone, byte for byte into a pipe")
+    parser.add_argument("--full", action="store_true", help="also what is too long for a screen")
+    add_registry(parser)
+    parser.set_defaults(run=show)
+
+
+def show(args: argparse.Namespace) -> int:
+    selection, out = selection_of(args), Output.of(args)
+    if selection.ids is not None and len(selection.ids) > 1:
+        raise UsageError(f"{args.program}: one letter at a time; several, one a line: eventbus dlq list --letters")
+
+    async def work(letters: DeadLetters, bus: EventBus) -> None:
+        letter, alike = await _chosen(letters, selection)
+        payload, gone = letter.value, ""
+        try:
+            payload = await letters.payload(letter)
+        except PayloadGone as error:
+            gone = str(error)
+        if args.payload:
+            if gone:
+                raise PayloadGone(gone)
+            _write_payload(payload, out)
+            return
+        steps = await letters.history(letter.id)
+        status = (await letters.statuses([letter.id])).get(letter.id, "open")
+        async with registry_of(bus, args) as registry:
+            decoded = await registry.as_json(letter, payload)
+            if out.json:
+                extra = {"decoded": msgspec.Raw(decoded)} if decoded is not None else {}
+                history = [msgspec.to_builtins(step) for step in steps]
+                out.data(
+                    {**letter_as_json(letter, status), **text_or_base64("value", payload), **extra, "history": history}
+                )
+                return
+            screen = Screen(out)
+            _show_story(letter, status, alike, screen)
+            _show_history(steps, screen)
+            _show_stack(letter, screen)
+            _show_headers(letter, screen)
+            _show_body(payload, gone, decoded, registry, args.full, screen)
+        if status in UNDONE:
+            out.note(f"send it back: eventbus dlq redrive {letter.id}")
+
+    return with_letters(args, work, topics=topics_of(selection))
+
+
+async def _chosen(letters: DeadLetters, selection: Selection) -> tuple[DeadLetter, int]:
+    """The letter that is named, else the newest one that is chosen; and how many are of its case."""
+    if selection.ids:
+        letter = await letters.get(next(iter(selection.ids)))
+        of_case = [one for one in await letters.groups(letter.topic) if one.case == letter.case]
+        return letter, sum(one.count for one in of_case)
+    cases = await letters.groups(selection=selection)
+    undone = await letters.groups(selection=msgspec.structs.replace(selection, status=UNDONE))
+    if not cases:
+        raise ConfigError(NOTHING_CHOSEN)
+    newest = max(undone or cases, key=lambda case: case.last_ms)
+    return await letters.get(newest.sample_ids[0]), sum(one.count for one in cases if one.case == newest.case)
+
+
+def _write_payload(payload: bytes | None, out: Output) -> None:
+    """As it is, but to a terminal as one can read it."""
+    if out.stdout.isatty():
+        out.line(show_payload(payload, full=True).text)
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(payload or b"")
+        sys.stdout.buffer.flush()
+
+
+# the parts of the page ------------------------------------------------------------------------------------------------
+
+
+def _show_story(letter: DeadLetter, status: str, alike: int, screen: Screen) -> None:
+    screen.heading(letter.id)
+    screen.field("status", status)
+    screen.field("case", f"{letter.case}, {count_of(alike, 'letter')}")
+    by = f", service {letter.service}" if letter.service else ""
+    group = f", group {letter.group}" if letter.group else ""
+    screen.field("handler", f"{letter.handler or '?'}{group}{by}" if letter.handler or letter.group else "")
+    written = "" if letter.family in ("eventbus", "unknown") else letter.family
+    screen.field("written by", written)
+    screen.field("source", _source(letter))
+    screen.field("key", _key(letter))
+    failed_ms = letter.timestamp_ms if letter.last_failed_ms is None else letter.last_failed_ms
+    screen.field("failed", f"{when(failed_ms)}, {age(failed_ms, round(time.time() * 1000))} ago")
+    screen.field("tries", _tries(letter))
+    screen.field("reason", letter.reason)
+    screen.field("redriven", f"{count_of(letter.hops, 'time')} before" if letter.hops else "")
+    screen.field("error", ": ".join(one for one in (letter.error_class, letter.message) if one))
+    screen.field("at", letter.top_frame)
+
+
+def _source(letter: DeadLetter) -> str:
+    if letter.source is None:
+        return "it does not say where it came from"
+    offset = "?" if letter.source_offset is None else letter.source_offset
+    return f"{letter.source.topic}/{letter.source.partition}/{offset}"
+
+
+def _key(letter: DeadLetter) -> str:
+    return "" if letter.key is None else show_payload(letter.key, most=200).text
+
+
+def _tries(letter: DeadLetter) -> str:
+    first, last = letter.first_failed_ms, letter.last_failed_ms
+    calls = count_of(letter.attempts, "call") if letter.attempts else ""
+    earlier = (
+        "" if first is None or last is None or first >= last else f"the first failed {how_long(last - first)} earlier"
+    )
+    return ", ".join(one for one in (calls, earlier) if one)
+
+
+def _show_history(steps: tuple[Step, ...], screen: Screen) -> None:
+    for step in steps:
+        to = f" to {step.to}" if step.to else ""
+        by = f" by {step.by}" if step.by else ""
+        note = f": {step.note}" if step.note else ""
+        screen.field(step.status, f"{when(step.at_ms)}{to}{by}{note}")
+
+
+def _show_stack(letter: DeadLetter, screen: Screen) -> None:
+    if letter.stack:
+        screen.line()
+        screen.heading("stack")
+        screen.text(letter.stack.rstrip("\n"))
+
+
+def _show_headers(letter: DeadLetter, screen: Screen) -> None:
+    if not letter.headers:
+        return
+    screen.line()
+    screen.heading("headers")
+    width = min(max(len(name) for name, _ in letter.headers), 30)
+    for name, value in letter.headers:
+        shown = show_payload(value, most=500)
+        more = f" ... and {count_of(shown.left_out, 'character')} more" if shown.left_out else ""
+        screen.line(f"{name.ljust(width)}  {shown.text}{more}")
+
+
+def _show_body(
+    payload: bytes | None, gone: str, decoded: bytes | None, registry: Registry, full: bool, screen: Screen
+) -> None:
+    screen.line()
+    if gone:
+        screen.heading("payload")
+        screen.line(gone)
+        return
+    shown = show_payload(payload if decoded is None else decoded, full=full)
+    kind = shown.kind if decoded is None else "through its schema"
+    screen.heading(f"payload, {kind}" + (f", {size_of(len(payload))}" if payload else ""))
+    if shown.text:
+        screen.text(shown.text)
+    if shown.left_out:
+        screen.line(f"... and {shown.left_out:,} more: --full, or --payload into a file")
+    if decoded is None and registry.advice and "schema" in shown.kind:
+        screen.line(registry.advice)

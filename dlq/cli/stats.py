@@ -1,0 +1,70 @@
+"""``eventbus dlq stats``: how many dead letters there are, how old, and how fast they come."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dlq.cli.choosing import with_letters
+from dlq.cli.list_letters import TOPIC_COLUMNS, no_topics, topic_rows
+from dlq.cli.screen import Screen
+from dlq.cli.words import plot
+from eventbus.cli.output import Output
+from eventbus.cli.parser import Subcommands, add_topic, positive, topic_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dlq.dead_letters import DeadLetters, DeadLetterTopic
+    from eventbus import EventBus
+
+_HOUR_MS = 3_600_000
+_HOURS = 24
+
+
+def add(actions: Subcommands) -> None:
+    parser = actions.add_parser(
+        "stats",
+        help="counts, ages, and how many an hour",
+        description="How many letters each topic holds, how old they are, and how many came in each of the\n"
+        "last hours; the highest bar of a topic is its worst hour.",
+    )
+    add_topic(parser, required=False, help="default: all that look like dead letters")
+    parser.add_argument("--hours", type=positive, default=_HOURS, metavar="N", help=f"how far back (default: {_HOURS})")
+    parser.set_defaults(run=stats)
+
+
+def stats(args: argparse.Namespace) -> int:
+    topic, out = topic_of(args), Output.of(args)
+
+    async def work(letters: DeadLetters, bus: EventBus) -> None:
+        now_ms = round(time.time() * 1000)
+        since_ms = (now_ms // _HOUR_MS - args.hours + 1) * _HOUR_MS
+        topics = await letters.topics()
+        rates = await letters.rates(since_ms, _HOUR_MS, args.hours)
+        if out.json:
+            hours = {"hours_since_ms": since_ms}
+            out.data([{**msgspec.to_builtins(one), "per_hour": rates.get(one.name, []), **hours} for one in topics])
+        elif not topics:
+            no_topics(bus.url, out)
+        else:
+            screen = Screen(out)
+            screen.table(TOPIC_COLUMNS, topic_rows(topics, now_ms))
+            _show_rates(topics, rates, args.hours, screen)
+
+    return with_letters(args, work, topics={topic} if topic else set())
+
+
+def _show_rates(topics: Sequence[DeadLetterTopic], rates: dict[str, list[int]], hours: int, screen: Screen) -> None:
+    """The hour that runs is the last one."""
+    rows = [
+        (one.name, sum(counts), max(counts), counts[-1], plot(counts, screen.encoding))
+        for one in topics
+        if sum(counts := rates.get(one.name, []))
+    ]
+    if rows:
+        screen.line()
+        screen.table(("topic", "letters", "most", "this hour", f"each of the last {hours} hours"), rows)

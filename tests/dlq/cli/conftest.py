@@ -1,0 +1,97 @@
+"""``eventbus dlq ...`` in this process, on a log with dead letters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from dlq.headers import Cause, dead_letter_record
+from eventbus import ConsumerRecord, EventBus, Record, TimestampType
+from tests.cli.conftest import Cli, Result, cli, spawn
+
+__all__ = ["Dlq", "Letter", "cli", "letter", "spawn", "write"]
+
+HOUR_MS = 3_600_000
+TOPIC = "dlq.billing"
+Dlq = Callable[..., Result]
+Letter = tuple[str, int, Record]
+"""Topic, partition and record of a dead letter."""
+
+
+def failed(error: Exception) -> Exception:
+    """With a stack, as from a handler."""
+    try:
+        raise error
+    except Exception as raised:
+        return raised
+
+
+def letter(
+    offset: int,
+    error: Exception,
+    *,
+    key: bytes | None = b"k",
+    value: bytes | None = b'{"cents":-5}',
+    headers: Sequence[tuple[str, bytes | None]] = (("tenant", b"acme"),),
+    handler: str = "bill",
+    hours_ago: float = 1.0,
+    topic: str = TOPIC,
+    reason: str = "exhausted",
+    source: str = "orders",
+    max_bytes: int = 1_000_000,
+) -> Letter:
+    """What becomes of a record of ``source`` whose handler raised ``error``."""
+    now_ms = round(time.time() * 1000 - hours_ago * HOUR_MS)
+    record = ConsumerRecord(source, offset % 2, offset, now_ms, TimestampType.CREATE_TIME, key, value, tuple(headers))
+    cause = Cause(
+        error=failed(error), reason=reason, group="billing", handler=handler, service="shop", attempts=5,
+        first_failed_ms=now_ms - 600_000, now_ms=now_ms,
+    )  # fmt: skip
+    return topic, offset % 2, dead_letter_record(record, cause, max_bytes=max_bytes)
+
+
+def write(*letters: Letter) -> list[str]:
+    """Into ./data; their ids."""
+    return anyio.run(_write, letters)
+
+
+async def _write(letters: Sequence[Letter]) -> list[str]:
+    async with EventBus("file://./data", num_partitions=2, auto_create_topics=True) as bus:
+        sent = [
+            await bus.send(topic, record.value, key=record.key, headers=record.headers, partition=partition)
+            for topic, partition, record in letters
+        ]
+    return [f"{one.topic}/{one.partition}/{one.offset}" for one in sent]
+
+
+@pytest.fixture
+def dlq(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dlq:
+    """``dlq("list")`` runs ``eventbus dlq list``, as ann, with a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("EVENTBUS_REGISTRY", raising=False)
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+
+    def run(*args: str, **options: Any) -> Result:
+        return cli("dlq", *args, **options)
+
+    return run
+
+
+@pytest.fixture
+def shop(dlq: Dlq, cli: Cli) -> Dlq:
+    """Topics orders and payments; three letters of one case, one of another, one of another handler."""
+    for topic in ("orders", "payments"):
+        assert cli("topics", "create", topic, "--partitions", "2").code == 0
+    write(
+        letter(10, ValueError("price is negative"), hours_ago=3),
+        letter(11, ValueError("price is negative"), hours_ago=2),
+        letter(12, ValueError("price is zero"), hours_ago=1),
+        letter(13, KeyError("customer"), value=b"plain text", hours_ago=5),
+        letter(14, ValueError("late"), handler="ship", source="payments", hours_ago=0.1),
+    )
+    return dlq

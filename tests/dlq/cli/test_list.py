@@ -1,0 +1,116 @@
+"""``eventbus dlq list`` and ``stats``: what there is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.dlq.cli.conftest import TOPIC, Dlq, letter, write
+
+
+def test_the_cases_of_each_topic_the_largest_first(shop: Dlq) -> None:
+    shown = shop("list")
+    assert shown.code == 0, shown.err
+    title, head, *rows = shown.lines
+    assert title == f"{TOPIC}:" and head.split() == [
+        "CASE", "HANDLER", "ERROR", "TOP", "FRAME", "COUNT", "OPEN", "PARKED", "DONE", "OLDEST", "NEWEST",
+    ]  # fmt: skip
+    assert sorted(row.split()[1:3] for row in rows) == [
+        ["bill", "KeyError"],
+        ["bill", "ValueError"],
+        ["ship", "ValueError"],
+    ]
+    assert rows[0].split()[-6:] == ["3", "3", "0", "0", "3h", "1h"]
+    assert f"eventbus dlq show {rows[0].split()[0]}" in shown.err
+
+
+def test_as_json(shop: Dlq) -> None:
+    found = shop("list", "--handler", "bill", "--json").json
+    assert [(one["error_class"], one["count"], one["statuses"]) for one in found] == [
+        ("ValueError", 3, {"open": 3}),
+        ("KeyError", 1, {"open": 1}),
+    ]
+    assert found[0]["topic"] == TOPIC and len(found[0]["samples"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "count"),
+    [
+        ((), 5),
+        ((TOPIC,), 5),
+        (("--topic", TOPIC, "--handler", "ship"), 1),
+        (("--error", "ValueError"), 4),
+        (("--group", "billing", "--error", "KeyError"), 1),
+        (("--contains", "price is"), 3),
+        (("--since", "90m"), 2),
+        (("--until", "90m"), 3),
+        (("--since", "4h", "--until", "90m"), 2),
+        (("--status", "parked,resolved"), 0),
+        ((f"{TOPIC}/0/0", f"{TOPIC}/1/1"), 2),
+        (("--limit", "2"), 2),
+    ],
+)
+def test_filters(shop: Dlq, args: tuple[str, ...], count: int) -> None:
+    assert len(shop("list", "--letters", *args, "--json").json) == count
+
+
+def test_single_letters(shop: Dlq) -> None:
+    shown = shop("list", "--letters", "--error", "KeyError")
+    assert shown.lines[0].split() == ["LETTER", "FAILED", "STATUS", "TRIES", "KEY", "WHAT"]
+    assert shown.lines[1].split(maxsplit=5) == [f"{TOPIC}/1/1", "5h", "open", "5", "k", "KeyError: 'customer'"]
+    assert "--limit 4" in shop("list", "--letters", "--limit", "1").err
+
+
+def test_a_case_is_named_by_its_id_alone(shop: Dlq) -> None:
+    case = shop("list", "--json").json[0]["case"]
+    for args in ((case,), ("--case", case)):
+        assert {one["case"] for one in shop("list", "--letters", *args, "--json").json} == {case}
+
+
+def test_what_is_dealt_with_is_out_of_the_way_until_it_is_asked_for(shop: Dlq) -> None:
+    assert shop("resolve", "--all", "--yes").code == 0
+    shown = shop("list")
+    assert shown.lines[0].split()[:3] == ["TOPIC", "LETTERS", "OPEN"] and shown.lines[1].split()[:5] == [
+        TOPIC, "5", "0", "0", "5",
+    ]  # fmt: skip
+    assert "3 cases, all dealt with: --status all" in shown.err
+    assert len(shop("list", "--status", "all", "--json").json) == 3
+    write(letter(99, OSError("new")))
+    assert "3 more cases, all dealt with" in shop("list").err
+
+
+def test_topics_of_any_name_and_logs_without_any(dlq: Dlq) -> None:
+    write(letter(1, ValueError("x"), topic="graveyard"))
+    nothing = dlq("list")
+    assert (nothing.code, nothing.out) == (0, "") and "there are no dead letters in file://./data" in nothing.err
+    assert json.loads(dlq("list", "graveyard", "--json").out)[0]["count"] == 1
+    wrong = dlq("list", "graveyards")
+    assert wrong.code == 1 and "did you mean 'graveyard'" in wrong.err
+    assert "there is no log at" in dlq("list", "--url", "file://./nowhere").err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("list", "a/b"), "names no dead letter"),
+        (("list", "dlq.a", "dlq.b"), "two topics are given"),
+        (("list", "--status", "opn"), "did you mean 'open'"),
+        (("list", "--since", "1h", "--until", "2h"), "nothing between them"),
+        (("list", "--since", "earliest"), "--since takes a time"),
+        (("list", "--limit", "0"), "less than 1"),
+        (("show", "dlq.a/0/1", "dlq.a/0/2"), "one letter at a time"),
+        (("redrive",), "which letters?"),
+        (("redrive", "--limit", "5"), "which letters?"),
+        (("redrive", "--all", "--rate", "0"), "is no rate"),
+        (("redrive", "--all", "--json"), "nobody is asked"),
+        (("park",), "which letters?"),
+        (("edit", "dlq.a/0/1"), "what is to be another?"),
+        (("edit", "dlq.a", "--value", "x"), "names no dead letter"),
+        (("edit", "dlq.a/0/1", "--value", "x", "--editor"), "not allowed with"),
+        (("stats", "--hours", "0"), "less than 1"),
+    ],
+)
+def test_what_is_wrong_with_a_command_line(dlq: Dlq, args: tuple[str, ...], message: str) -> None:
+    result = dlq(*args)
+    assert result.code == 2 and message in result.err, result
