@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -19,14 +18,14 @@ from dlq.index_file import IndexCache
 from dlq.letters import DeadLetter, dead_letter
 from dlq.payloads import payload_of
 from dlq.pen import Pen
-from dlq.reading import records_at
+from dlq.reading import records_at, selected
 from dlq.redrive import Redrive, Redriven, RedriveOptions
 from dlq.selection import OVERFLOW, STATUSES, Case, DeadLetterTopic, LetterId, Selection
 from dlq.state import STATE_TOPIC, Step, new_step
 from dlq.targets import id_of
 from eventbus import EventBus
 from eventbus.errors import ConfigError
-from eventbus.types import Headers, RecordMetadata, TopicPartition
+from eventbus.types import Headers, RecordMetadata
 
 __all__ = ["Case", "DeadLetterTopic", "DeadLetters", "Redrive", "Redriven", "Selection"]
 
@@ -98,7 +97,8 @@ class DeadLetters:
         limits = [one for one in (limit, selection.limit) if one is not None]
         chosen = msgspec.structs.replace(selection, limit=min(limits, default=None))
         await self._following.catch_up()
-        async with aclosing(self._selected(chosen)) as batches:
+        wanted = views.offsets_of(self._following.indexes, chosen)
+        async with aclosing(selected(self._bus, wanted, chosen)) as batches:
             async for some in batches:
                 for letter in some:
                     yield letter
@@ -141,32 +141,17 @@ class DeadLetters:
             and any(OVERFLOW in index.cases for index in self._following.indexes.values())
         )
 
-    async def _selected(self, selection: Selection) -> AsyncGenerator[list[DeadLetter]]:
-        """The selected letters, as the index knows them now."""
-        wanted: dict[TopicPartition, array[int]] = {}
-        for topic, partition, offsets in views.rows_of(self._following.indexes, selection):
-            wanted.setdefault(TopicPartition(topic, partition), array("q")).extend(offsets)
-        left = selection.limit
-        async with aclosing(records_at(self._bus, wanted)) as batches:
-            async for records in batches:
-                found = [letter for letter in map(dead_letter, records) if selection.takes(letter)][:left]
-                if found:
-                    yield found
-                if left is not None:
-                    left -= len(found)
-                    if not left:
-                        return
-
     async def _ids(self, selection: Selection) -> AsyncGenerator[list[LetterId]]:
+        wanted = views.offsets_of(self._following.indexes, selection)
         if self._needs_letters(selection):
-            async with aclosing(self._selected(selection)) as batches:
+            async with aclosing(selected(self._bus, wanted, selection)) as batches:
                 async for some in batches:
                     yield [*map(id_of, some)]
             return
         left = selection.limit
-        for topic, partition, offsets in list(views.rows_of(self._following.indexes, selection)):
+        for where, offsets in wanted.items():
             chosen = offsets[:left]
-            yield [LetterId(topic, partition, offset) for offset in chosen]
+            yield [LetterId(*where, offset) for offset in chosen]
             left = None if left is None else left - len(chosen)
 
     # doing -----------------------------------------------------------------------------------------------------------
@@ -232,7 +217,7 @@ class DeadLetters:
         redrive, one at the same time, or one that was killed and begun again, sends none twice. For the options see
         `RedriveOptions`.
         """
-        return Redrive(self._bus, self._following, self._pen, self._selected, self._clock, selection, **options)
+        return Redrive(self._bus, self._following, self._pen, self._clock, selection, **options)
 
     async def redrive(self, selection: Selection, **options: Unpack[RedriveOptions]) -> Redriven:
         """All of `start_redrive`, and what it did."""

@@ -114,7 +114,7 @@ class Following:
             unread = set(ends)
             while unread:
                 for where, records in (await consumer.poll(max_records=POLL_RECORDS)).by_partition().items():
-                    self._scanners[where.topic].take(records)
+                    self._scanners[where.topic].take(where.partition, records)
                 for where in list(unread):
                     position = await consumer.position(where)
                     partition = self._partition(where)

@@ -180,7 +180,10 @@ class PartitionIndex:
         """The letter that follows; one that is here already is passed over."""
         if offset < self.next_offset:
             return
-        if not self.segments or len(self.segments[-1]) >= _ROWS:
+        if not self.segments:
+            self.segments.append(Segment())
+        elif len(self.segments[-1]) >= _ROWS:
+            self.segments[-1].sums()  # now, a little at a time: who asks for the view has no million to wait for
             self.segments.append(Segment())
         self.segments[-1].add(offset, case, time_ms, status)
         self.next_offset = offset + 1
@@ -272,7 +275,7 @@ class TopicIndex:
                 total[kind] = joined(total.get(kind), Sum(cell.letters, cell.first_ms, cell.last_ms, samples))
         return total
 
-    def rows(self, selection: Selection) -> Iterator[tuple[int, list[int]]]:
+    def rows(self, selection: Selection) -> Iterator[tuple[int, Sequence[int]]]:
         """Partition and offsets, in order, of letters that may be selected: by topic, ids, case, status and time."""
         if selection.topic not in (None, self.topic):
             return
@@ -281,7 +284,10 @@ class TopicIndex:
         for number, partition in sorted(self.partitions.items()):
             if named is None:
                 for segment in partition.segments:
-                    if any(map(kinds, segment.sums())):
+                    taken = [kinds(kind) for kind in segment.sums()]
+                    if all(taken) and selection.is_of_all_times:
+                        yield number, segment.offsets
+                    elif any(taken):
                         yield number, _chosen(segment, range(len(segment)), kinds, selection)
             else:
                 for letter in named:
@@ -308,7 +314,7 @@ class TopicIndex:
 
 
 def _sums_within(segment: Segment, selection: Selection) -> Sums:
-    if selection.since_ms is None and selection.until_ms is None:
+    if selection.is_of_all_times:
         return segment.sums()
     return segment.sums_of(index for index, time_ms in enumerate(segment.times) if selection.takes_time(time_ms))
 

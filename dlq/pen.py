@@ -49,10 +49,10 @@ _OVERTAKEN = (
     OutOfOrderSequence,
     ProducerClosed,
     ProducerFenced,
-    TransactionAborted,
-    TransactionOutcomeUnknown,
 )
-"""With a pen taken anew; that one sees a transaction through whose outcome is unknown, or ends it."""
+"""Somebody else has the pen: it is taken anew."""
+_UNDECIDED = (TransactionAborted, TransactionOutcomeUnknown)
+"""A pen taken anew sees the transaction through, or ends it."""
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -113,7 +113,9 @@ class Pen:
                 except EventBusError as error:
                     await self._drop()
                     failures = 0 if isinstance(error, _OVERTAKEN) else failures + 1
-                    if failures >= _MOST_FAILURES or not (isinstance(error, _OVERTAKEN) or _passes(error)):
+                    if failures >= _MOST_FAILURES or not (
+                        isinstance(error, (*_OVERTAKEN, *_UNDECIDED)) or _passes(error)
+                    ):
                         raise
                     logger.info("%s: %s; deciding anew", PEN, error)
                 asked = True
@@ -134,7 +136,8 @@ class Pen:
                 for one in decision.records:
                     sent.append(await _send(producer, one))  # noqa: PERF401  what was sent before an error counts too
         except TransactionAborted as error:
-            raise next((one for one in map(Delivery.exception, sent) if _explains(one)), None) or error from None
+            causes = (error.__cause__, *map(Delivery.exception, sent))
+            raise next(filter(_explains, causes), error) from None
         finally:
             if transaction.outcome == "committed":  # also when it was cancelled in the middle of its commit
                 decision.committed([one.result() for one in sent])
@@ -172,8 +175,11 @@ async def _send(producer: Producer, one: Outgoing) -> Delivery:
 
 
 def _passes(error: EventBusError) -> bool:
+    """The same may succeed when it is tried again."""
+    if isinstance(error, (*_OVERTAKEN, *_UNDECIDED)):
+        return True
     return error.retriable and not isinstance(error, (StorageError, UnknownTopicOrPartition))
 
 
-def _explains(error: EventBusError | None) -> bool:
-    return error is not None and not isinstance(error, _OVERTAKEN)
+def _explains(error: BaseException | None) -> bool:
+    return isinstance(error, EventBusError) and not isinstance(error, _UNDECIDED)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 
 from dlq.index import OPEN, PARKED, TopicIndex
-from dlq.letters import dead_letter
-from dlq.selection import key_of
+from dlq.letters import DeadLetter, dead_letter
+from dlq.selection import Selection, key_of
 from eventbus import EventBus
 from eventbus.types import ConsumerRecord, TopicPartition
 
@@ -53,6 +54,22 @@ async def records_at(
                     yield found
 
 
+async def selected(
+    bus: EventBus, wanted: Mapping[TopicPartition, Sequence[int]], selection: Selection
+) -> AsyncGenerator[list[DeadLetter]]:
+    """Of the letters at these offsets those that are selected, by all that they say themselves."""
+    left = selection.limit
+    async with aclosing(records_at(bus, wanted)) as batches:
+        async for records in batches:
+            found = [letter for letter in map(dead_letter, records) if selection.takes(letter)][:left]
+            if found:
+                yield found
+            if left is not None:
+                left -= len(found)
+                if not left:
+                    return
+
+
 class Scanner:
     """Puts dead letters into an index. What a case is made of is worked out once for each combination of headers."""
 
@@ -60,8 +77,9 @@ class Scanner:
         self._index = index
         self._known: dict[tuple[bytes | None, ...], tuple[int, int]] = {}
 
-    def take(self, records: Iterable[ConsumerRecord]) -> None:
-        index, known = self._index, self._known
+    def take(self, partition: int, records: Iterable[ConsumerRecord]) -> None:
+        """Records of a partition, in their order."""
+        known, add = self._known, self._index.partition(partition).add
         handler, group, error_class, top_frame, reason = _CASE_HEADERS
         for record in records:
             get = dict(record.headers).get
@@ -79,7 +97,7 @@ class Scanner:
                     number, status = found
                     failed = get(_TIME_HEADER) or b""
                     time_ms = int(failed) if len(failed) <= 15 and failed.isdigit() else record.timestamp_ms
-            index.partition(record.partition).add(record.offset, number, time_ms, status)
+            add(record.offset, number, time_ms, status)
 
     def _read(self, record: ConsumerRecord) -> tuple[int, int, int]:
         letter = dead_letter(record)

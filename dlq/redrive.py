@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, TypedDict
@@ -18,10 +18,11 @@ from dlq.changes import state_record
 from dlq.following import Following
 from dlq.payloads import source_records
 from dlq.pen import Decision, Outgoing, Pen
+from dlq.reading import selected
 from dlq.selection import STATUSES, LetterId, Selection
 from dlq.state import LetterState, Step, new_step
 from dlq.targets import Target, Targets, id_of, redrive_headers
-from dlq.views import count_of, row_of
+from dlq.views import offsets_of, row_of
 from eventbus import EventBus
 from eventbus.errors import ConfigError, EventBusError, UnknownTopicOrPartition
 from eventbus.types import ConsumerRecord, RecordMetadata
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dlq")
 
-_BATCH = 1_000
+_BATCH = 2_000
 """Letters in a transaction."""
 _BATCH_BYTES = 8_000_000
 _BATCHES_A_SECOND = 4
@@ -131,7 +132,6 @@ class Redrive:
         bus: EventBus,
         following: Following,
         pen: Pen,
-        letters: Callable[[Selection], AsyncGenerator[list[DeadLetter]]],
         now_ms: Callable[[], int],
         selection: Selection,
         *,
@@ -150,7 +150,6 @@ class Redrive:
         self._bus = bus
         self._following = following
         self._pen = pen
-        self._letters = letters
         self._selection = selection
         self._now_ms = now_ms
         self._to = to
@@ -207,6 +206,10 @@ class Redrive:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         assert self._tasks is not None
+        if isinstance(error, Exception):  # the caller's own: not one of a group of errors
+            self._tasks.cancel_scope.cancel()
+            await self._tasks.__aexit__(None, None, None)
+            return None
         swallowed = await self._tasks.__aexit__(kind, error, traceback)
         if error is None and self._error is not None:
             raise self._error
@@ -241,9 +244,10 @@ class Redrive:
     async def _redrive(self) -> None:
         try:
             await self._following.catch_up()
-            self.done.total = count_of(self._following.indexes, self._selection)
+            wanted = offsets_of(self._following.indexes, self._selection)
+            self.done.total = sum(map(len, wanted.values()))
             await self._look_up_targets()
-            async with self._pen, aclosing(self._letters(self._selection)) as letters:
+            async with self._pen, aclosing(selected(self._bus, wanted, self._selection)) as letters:
                 await self._send_all(letters)
         except Exception as error:  # for `wait`, and whoever leaves the block
             self._error = error

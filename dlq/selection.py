@@ -44,10 +44,13 @@ class LetterId(NamedTuple):
     @classmethod
     def of(cls, text: str) -> LetterId:
         """Raises ConfigError for what names no dead letter."""
-        parts = text.rsplit("/", 2)
-        # ASCII digits alone, and few enough to be an offset: int() takes more than that
-        if len(parts) == 3 and parts[0] and all(re.fullmatch("[0-9]{1,18}", part) for part in parts[1:]):
-            return cls(parts[0], int(parts[1]), int(parts[2]))
+        topic, _, rest = text.partition("/")
+        partition, _, offset = rest.partition("/")
+        # int() takes more than the digits of a number, and more of them than an offset has.
+        if topic and len(rest) <= 30 and rest.isascii() and partition.isdigit() and offset.isdigit():
+            found = cls(topic, int(partition), int(offset))
+            if str(found) == text:  # a letter has one name
+                return found
         raise ConfigError(f"{text!r} names no dead letter: write topic/partition/offset, as in dlq.billing/0/17")
 
 
@@ -102,6 +105,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     def takes_status(self, status: str) -> bool:
         return self.status is None or status in self.status
+
+    @property
+    def is_of_all_times(self) -> bool:
+        return self.since_ms is None and self.until_ms is None
 
     def takes_time(self, time_ms: int) -> bool:
         return (self.since_ms is None or time_ms >= self.since_ms) and (

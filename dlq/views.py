@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 
 from dlq.index import Row, Sum, TopicIndex, case_and_status, joined, kind_of
 from dlq.selection import STATUSES, Case, DeadLetterTopic, LetterId, Selection
+from eventbus.types import TopicPartition
 
 _ALL = Selection(status=None)
 
@@ -15,17 +17,18 @@ def row_of(indexes: Mapping[str, TopicIndex], letter: LetterId) -> Row | None:
     return None if index is None else index.row(letter)
 
 
-def count_of(indexes: Mapping[str, TopicIndex], selection: Selection) -> int:
-    """Letters that may be selected."""
-    return sum(len(offsets) for _, _, offsets in rows_of(indexes, selection))
+Offsets = dict[TopicPartition, "array[int]"]
+"""Of letters, in order."""
 
 
-def rows_of(indexes: Mapping[str, TopicIndex], selection: Selection) -> Iterator[tuple[str, int, list[int]]]:
-    """Topic, partition and offsets, in order, of letters that may be selected."""
+def offsets_of(indexes: Mapping[str, TopicIndex], selection: Selection) -> Offsets:
+    """The letters that may be selected."""
+    found: Offsets = {}
     for name, index in sorted(indexes.items()):
         for partition, offsets in index.rows(selection):
             if offsets:
-                yield name, partition, offsets
+                found.setdefault(TopicPartition(name, partition), array("q")).extend(offsets)
+    return found
 
 
 def topics_of(indexes: Mapping[str, TopicIndex]) -> list[DeadLetterTopic]:

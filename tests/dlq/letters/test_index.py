@@ -1,0 +1,205 @@
+"""The index of a topic against a plain list of its letters, and the bytes it is kept as."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlq import index as index_module
+from dlq.index import OPEN, PARKED, TopicIndex
+from dlq.index_file import IndexCache, UnreadableIndex, cache_folder, dump, load
+from dlq.selection import OVERFLOW, STATUSES, CaseKey, LetterId, Selection
+from dlq.views import groups_of, offsets_of, topics_of
+from eventbus import TopicPartition
+
+CASES = [CaseKey(f"c{n}", f"handler{n % 3}", f"group{n % 2}", f"app.Error{n}", f"a.py:f{n}:1") for n in range(4)]
+
+letters = st.tuples(
+    st.integers(0, 1), st.integers(1, 4), st.integers(0, 3), st.integers(0, 50), st.sampled_from([OPEN, PARKED])
+)
+"""Partition, step to the next offset, case, time, status."""
+changes = st.tuples(st.integers(0, 1), st.integers(0, 60), st.sampled_from(STATUSES))
+selections = st.builds(
+    Selection,
+    case=st.none() | st.sampled_from(["c0", "c1"]),
+    handler=st.none() | st.just("handler0"),
+    error_class=st.none() | st.sampled_from(["Error1", "app.Error2"]),
+    since_ms=st.none() | st.integers(0, 50),
+    until_ms=st.none() | st.integers(0, 50),
+    status=st.none() | st.sets(st.sampled_from(STATUSES), min_size=1),
+)
+
+
+class Model:
+    """The letters as a list."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[int, int], tuple[int, int, str]] = {}
+
+    def selected(self, selection: Selection) -> dict[tuple[int, int], tuple[int, int, str]]:
+        return {
+            where: (case, time_ms, status)
+            for where, (case, time_ms, status) in self.rows.items()
+            if selection.takes_case(CASES[case])
+            and (selection.since_ms is None or selection.since_ms <= time_ms)
+            and (selection.until_ms is None or time_ms < selection.until_ms)
+            and (selection.status is None or status in selection.status)
+        }
+
+
+def build(added: list[tuple[int, int, int, int, int]]) -> tuple[TopicIndex, Model]:
+    index, model = TopicIndex("t", "id-of-the-topic-0"), Model()
+    for key in CASES:
+        index.number_of(key)
+    ends = [0, 0]
+    for partition, step, case, time_ms, status in added:
+        offset = ends[partition] + step - 1
+        index.partition(partition).add(offset, case, time_ms, status)
+        model.rows[partition, offset] = case, time_ms, STATUSES[status]
+        ends[partition] = offset + 1
+    return index, model
+
+
+def check(index: TopicIndex, model: Model, selection: Selection) -> None:
+    expected = model.selected(selection)
+    indexes = {"t": index}
+    offsets: dict[TopicPartition, list[int]] = {}
+    for partition, offset in sorted(expected):
+        offsets.setdefault(TopicPartition("t", partition), []).append(offset)
+    assert {where: list(found) for where, found in offsets_of(indexes, selection).items()} == offsets
+    groups = {one.case: one for one in groups_of(indexes, selection)}
+    counted = Counter(CASES[case].case for case, _, _ in expected.values())
+    assert {case: one.count for case, one in groups.items()} == counted
+    for case, one in groups.items():
+        mine = {where: row for where, row in expected.items() if CASES[row[0]].case == case}
+        assert one.statuses == Counter(status for _, _, status in mine.values())
+        assert (one.first_ms, one.last_ms) == (min(r[1] for r in mine.values()), max(r[1] for r in mine.values()))
+        samples = [LetterId.of(id) for id in one.sample_ids]
+        assert len(set(samples)) == min(len(mine), 5)
+        assert {(letter.partition, letter.offset) for letter in samples} <= mine.keys()
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "_ROWS", 4)
+
+
+@given(st.lists(letters, max_size=30), st.lists(changes, max_size=10), selections, st.integers(0, 70))
+def test_index_is_what_a_list_says(
+    added: list[tuple[int, int, int, int, int]],
+    changed: list[tuple[int, int, str]],
+    selection: Selection,
+    begin: int,
+) -> None:
+    index, model = build(added)
+    check(index, model, selection)
+    for at, (partition, offset, status) in enumerate(changed):
+        index.set_state(LetterId("t", partition, offset), status, at)
+        row = model.rows.get((partition, offset))
+        if row is not None:
+            model.rows[partition, offset] = *row[:2], status
+    check(index, model, selection)
+    again = load(dump(index))
+    check(again, model, selection)
+    assert dump(again) == dump(index)
+    removed = again.partition(0).trim(begin)
+    gone = [where for where in model.rows if where[0] == 0 and where[1] < begin]
+    assert removed == len(gone)
+    for where in gone:
+        del model.rows[where]
+    check(again, model, selection)
+    assert len(again) == len(model.rows)
+
+
+def test_letter_that_is_read_twice_counts_once() -> None:
+    index, _ = build([(0, 1, 0, 5, OPEN)])
+    index.partition(0).add(0, 0, 5, OPEN)
+    assert len(index) == 1
+    assert index.row(LetterId("t", 0, 1)) is None
+    assert index.row(LetterId("t", 7, 0)) is None
+
+
+def test_topic_is_summed_up() -> None:
+    index, _ = build([(0, 1, 0, 50, OPEN), (1, 1, 1, 40, OPEN), (0, 1, 1, 10, PARKED)])
+    (topic,) = topics_of({"t": index})
+    assert (topic.name, topic.count, topic.statuses) == ("t", 3, {"open": 2, "parked": 1})
+    assert (topic.oldest_open_ms, topic.newest_ms, topic.groups, topic.cases) == (40, 50, ("group0", "group1"), 2)
+    (empty,) = topics_of({"e": TopicIndex("e", "")})
+    assert (empty.count, empty.oldest_open_ms, empty.newest_ms) == (0, None, None)
+
+
+def test_cases_without_number_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "_MOST_CASES", 4)
+    index, _ = build([])
+    more = [index.number_of(CaseKey(f"new{n}", "h", "g", "E", "")) for n in range(3)]
+    assert set(more) == {4}
+    assert index.cases[4] == OVERFLOW
+    assert index.number_of(CASES[2]) == 2
+    index.partition(0).add(0, 4, 1, OPEN)
+    # Which case it is nobody knows before it is read: it may be the one that is asked for.
+    found = offsets_of({"t": index}, Selection(case="new1"))
+    assert {where: list(offsets) for where, offsets in found.items()} == {TopicPartition("t", 0): [0]}
+
+
+# as bytes ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10_000), st.integers(1, 255))
+def test_damaged_index_is_none(at: int, flip: int) -> None:
+    data = bytearray(dump(build([(0, 1, 0, 5, OPEN)])[0]))
+    data[at % len(data)] ^= flip
+    with pytest.raises(UnreadableIndex):
+        load(bytes(data))
+
+
+@given(st.binary(max_size=200))
+def test_foreign_bytes_are_no_index(data: bytes) -> None:
+    with pytest.raises(UnreadableIndex):
+        load(data)
+
+
+def test_index_of_another_format_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = dump(build([])[0])
+    monkeypatch.setattr("dlq.index_file._FORMAT", "eventbus-dead-letters-2-little")
+    with pytest.raises(UnreadableIndex, match="eventbus-dead-letters-1"):
+        load(data)
+
+
+def test_cache_gives_back_what_fits(tmp_path: Path) -> None:
+    cache = IndexCache(tmp_path / "made")
+    index, _ = build([(0, 1, 0, 5, OPEN)])
+    assert cache.load("t", index.topic_id) is None
+    cache.save(index)
+    found = cache.load("t", index.topic_id)
+    assert found is not None
+    assert dump(found) == dump(index)
+    assert cache.load("another", index.topic_id) is None
+    (path,) = (tmp_path / "made").iterdir()
+    path.write_bytes(b"torn")
+    assert cache.load("t", index.topic_id) is None
+
+
+@pytest.mark.parametrize("topic_id", ["", "None", "AAAAAAAAAAAAAAAAAAAAAA", "../../etc/passwd-of-a-machine"])
+def test_topic_without_an_id_is_not_kept(tmp_path: Path, topic_id: str) -> None:
+    cache = IndexCache(tmp_path / "made")
+    cache.save(TopicIndex("t", topic_id))
+    assert cache.load("t", topic_id) is None
+    assert not (tmp_path / "made").exists()
+
+
+def test_folder_that_takes_nothing_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    cache = IndexCache(tmp_path / "file")
+    cache.save(build([])[0])
+    assert cache.load("t", "id-of-the-topic-0") is None
+
+
+def test_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_folder() == Path("/somewhere/eventbus/dead-letters")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_folder() == Path.home() / ".cache/eventbus/dead-letters"
