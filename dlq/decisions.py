@@ -61,6 +61,8 @@ class RetryAt(msgspec.Struct, frozen=True):
 
 
 class ToDeadLetters(msgspec.Struct, frozen=True):
+    """For good, until somebody sends it back."""
+
     reason: Reason
 
 

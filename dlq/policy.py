@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, get_args
 from weakref import WeakSet
@@ -67,9 +67,9 @@ class Retry:
         delays: Sequence[Duration] | Delays | None = DEFAULT_DELAYS,
         jitter: bool | float = True,
         max_age: Duration | None = None,
-        on: Iterable[type[BaseException]] | None = None,
-        never: Iterable[type[BaseException]] = (),
-        outages: Iterable[type[BaseException]] = (),
+        on: Collection[type[Exception]] | None = None,
+        never: Collection[type[Exception]] = (),
+        outages: Collection[type[Exception]] = (),
         order: RetryOrder | None = None,
         topic: str | None = None,
         budget: Budget | float | None = 0.2,

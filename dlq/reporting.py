@@ -91,7 +91,7 @@ class Reporter:
     ) -> None:
         self._dead_letters.add(now_ms)
         logger.error(
-            "handler %r: %s-%d offset %d goes to %s (%s, %d calls): %s: %s", self._handler, record.topic,
+            "handler %r: %s-%d offset %d goes to %s (%s, call %d): %s: %s", self._handler, record.topic,
             record.partition, record.offset, topic, reason, failed.attempts, class_of(error), message,
         )  # fmt: skip
         if self._hooks:
