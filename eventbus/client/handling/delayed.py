@@ -73,7 +73,7 @@ class Delayed:
         waiting.add(chunk)
         self._change()
         self._recovering.tell_depth()
-        while not waiting.has_room and not (lane.closing or lane.error):
+        while not (waiting.has_room or self._is_loading or self._stops):
             await self._changes()
 
     async def rest(self) -> None:
@@ -114,9 +114,16 @@ class Delayed:
     def _stops(self) -> bool:
         return self._lane.closing or self._lane.error is not None
 
+    @property
+    def _is_loading(self) -> bool:
+        """What is still to be read may say that an entry is finished, or comes before others: none is begun yet."""
+        return self._recovering.is_loading(self._lane.topic_partition)
+
     async def _fire(self) -> None:
         try:
             with self._scope:
+                while self._is_loading and await self._recovering.changes(self._lane):
+                    pass
                 while not self._stops:
                     await self._next()
         finally:
@@ -128,15 +135,12 @@ class Delayed:
         now_ms = self._clock()
         room = self._most - len(self._at_work)
         due_ms = self._waiting.next_due_ms()
-        if room <= 0 or due_ms is None:
-            self._lane.at_work = bool(self._at_work)
-            await self._changes()
-            return
-        if due_ms > now_ms:
+        if room <= 0 or due_ms is None or due_ms > now_ms:
             self._lane.at_work = bool(self._at_work)
             self._recovering.tell_depth()
             self._lane.wake.set()  # who asks whether the lane is idle asks again
-            await self._changes(min((due_ms - now_ms) / 1000, _LONGEST_LOOK_SECONDS))
+            left_seconds = None if room <= 0 or due_ms is None else (due_ms - now_ms) / 1000
+            await self._changes(left_seconds and min(left_seconds, _LONGEST_LOOK_SECONDS))
             return
         self._lane.at_work = True
         if not await self._recovering.retries.admitted(self._lane):
@@ -198,6 +202,7 @@ class Delayed:
         del self._at_work[one]
         self._lane.at_work = bool(self._at_work)
         self._change()
+        self._recovering.change()
 
     async def _run(self, one: Lane, entry: Entry) -> None:
         shared, chunk = self._shared, chunk_of(entry)

@@ -32,6 +32,7 @@ _EARLIEST = -2
 _MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's default, for a log that does not tell."""
 _LOOK_SECONDS = 0.05
+"""How often one that waits looks whether its partition moves away."""
 _RECORDS_PER_TRIM = 10_000
 """Retry partitions are shortened when so many records at their beginning are finished."""
 
@@ -97,7 +98,7 @@ class Recovering:
         self.recovery = recovery
         self.retries = retries
         self.moves = moves
-        moves.on_stored = self._trim
+        moves.on_stored = self._stored
         self._handler = handler
         self._backend = backend
         self._consumer = consumer
@@ -108,7 +109,7 @@ class Recovering:
         """By retry partition, of those that are ours."""
         self._loading: dict[int, int] = {}
         """Retry partitions that are not read to where they ended when they came, and where that was."""
-        self._loaded = anyio.Event()
+        self._changed = anyio.Event()
         self._trimmed: dict[TopicPartition, int] = {}
         self._is_apart = False
         """It has been said that a retry partition is with another member than its source."""
@@ -208,8 +209,22 @@ class Recovering:
                 continue  # it is being taken away
             if position >= end:
                 del self._loading[number]
-                loaded, self._loaded = self._loaded, anyio.Event()
-                loaded.set()
+                self.change()
+
+    def is_loading(self, partition: TopicPartition) -> bool:
+        """A retry partition is not read to where it ended when it came."""
+        return partition.partition in self._loading
+
+    def change(self) -> None:
+        """What a lane may wait for has come: an entry is finished, or all are known."""
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    async def changes(self, lane: Lane) -> bool:
+        """Return when something has, or soon. False: the lane stops."""
+        with self._backend.timers.move_on_after(_LOOK_SECONDS):
+            await self._changed.wait()
+        return not lane.closing and lane.error is None
 
     def _waiting_of(self, source: TopicPartition) -> Waiting | None:
         count = self.partitions.get(self.recovery.retry_topic or "", 0)
@@ -224,8 +239,12 @@ class Recovering:
         is_gated = self.recovery.order != "none" and self.recovery.retry_topic is not None and lane.held is None
         if is_gated and not await self._gate(lane):
             return False
-        if len(lane.moves) >= MOST_MOVES and not await self._stored(lane):
-            return False
+        waiting = self._waiting_of(lane.topic_partition)
+        while len(lane.moves) >= MOST_MOVES or not (waiting is None or waiting.has_room):
+            if lane.moves:
+                lane.on_commit_due()
+            if not await self.changes(lane):
+                return False
         if self.crash_marks is not None and not await self.crash_marks.ready(lane):
             return False
         return await self.retries.admitted(lane)
@@ -237,7 +256,7 @@ class Recovering:
         while number not in self.waiting or number in self._loading:
             if number not in self.waiting:
                 self._say_apart(lane, number)
-            if not await self.retries.sleeps(lane, _LOOK_SECONDS):
+            if not await self.changes(lane):
                 return False
         waiting = self.waiting[number]
         lane.held = waiting.holds(lane.topic_partition)
@@ -260,17 +279,10 @@ class Recovering:
         waiting.hold(record)
         lane.moves[record.offset] = self.recovery.behind(record, self._clock())
 
-    async def _stored(self, lane: Lane) -> bool:
-        lane.on_commit_due()
-        while len(lane.moves) >= MOST_MOVES:
-            if not await self.retries.sleeps(lane, _LOOK_SECONDS):
-                return False
-        return True
-
     async def unblocked(self, lane: Lane) -> bool:
         """Return when the lane's next record has to wait for nothing. False: the lane stops meanwhile."""
         while lane.held:
-            if not await self.retries.sleeps(lane, _LOOK_SECONDS):
+            if not await self.changes(lane):
                 return False
         return True
 
@@ -286,8 +298,9 @@ class Recovering:
         dues = [due for due in (one.next_due_ms() for one in self.waiting.values()) if due is not None]
         self.recovery.depth(sum(len(one) for one in self.waiting.values()), min(dues, default=None))
 
-    async def _trim(self, lane: Lane) -> None:
-        """Delete entries that are finished from the beginning of a retry partition. What goes wrong is no harm."""
+    async def _stored(self, lane: Lane) -> None:
+        """A lane's moves are; finished entries at the beginning of a retry partition are deleted, if that can be."""
+        self.change()
         partition, before = lane.topic_partition, lane.committed
         if not self.is_retry(partition.topic) or before - self._trimmed.get(partition, 0) < _RECORDS_PER_TRIM:
             return
