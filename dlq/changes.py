@@ -11,9 +11,9 @@ from msgspec import UNSET, UnsetType
 from dlq.editing import check_edit
 from dlq.following import Following
 from dlq.payloads import payload_gone, source_records
-from dlq.pen import Decision, Outgoing
+from dlq.pen import Outgoing, Writes
 from dlq.selection import STATUSES, LetterId, Selection
-from dlq.state import LetterState, Step, with_step, write_key, write_state
+from dlq.state import LetterState, Step, with_step
 from dlq.targets import REASONS, Target, Targets, id_of, redrive_headers
 from dlq.views import row_of
 from eventbus import EventBus
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from dlq.letters import DeadLetter
 
 
-def state_record(following: Following, letter: LetterId, before: LetterState | None, step: Step) -> Outgoing:
-    """What became of a letter, as it is stored."""
-    state = with_step(before, following.indexes[letter.topic].topic_id, step)
-    return Outgoing(following.state_topic, 0, write_key(letter), write_state(state))
+def state_after(
+    following: Following, letter: LetterId, before: LetterState | None, step: Step
+) -> tuple[LetterId, LetterState]:
+    """What became of a letter."""
+    return letter, with_step(before, following.indexes[letter.topic].topic_id, step)
 
 
 class Mark:
@@ -41,23 +42,23 @@ class Mark:
         self.count = 0
         """How many got it."""
 
-    async def decide(self, asked: bool) -> Decision:
+    async def decide(self, asked: bool) -> Writes:
         following, step = self._following, self._step
         states = await following.states(self._letters)
-        records: list[Outgoing] = []
+        changed: list[tuple[LetterId, LetterState]] = []
         count = 0
         for letter in self._letters:
             row, before = row_of(following.indexes, letter), states.get(letter)
             if asked and before is not None and before.last == step:
                 count += 1  # stored after all
             elif row is not None and self._is_to_change(STATUSES[row.status]):
-                records.append(state_record(following, letter, before, step))
-        count += len(records)
+                changed.append(state_after(following, letter, before, step))
+        count += len(changed)
 
         def committed(_: Sequence[RecordMetadata]) -> None:
             self.count = count
 
-        return Decision(records, committed)
+        return Writes((), changed, committed)
 
     def _is_to_change(self, status: str) -> bool:
         return status != self._step.status and self._selection.takes_status(status)
@@ -109,7 +110,7 @@ class Edit:
         partition = target.partition if isinstance(key, UnsetType) else None
         self._record = Outgoing(target.topic, partition, new_key, new_value, new_headers)
 
-    async def decide(self, asked: bool) -> Decision:
+    async def decide(self, asked: bool) -> Writes:
         following = self._following
         row = row_of(following.indexes, self._id)
         before = (await following.states([self._id])).get(self._id)
@@ -119,14 +120,15 @@ class Edit:
             raise ConfigError(f"there is no dead letter {self._id} any more: retention has removed it")
         if asked and before is not None and before.last == step:  # stored after all
             self.sent = RecordMetadata(self._record.topic, -1, -1, step.at_ms)
-            return Decision([], lambda _: None)
+            return Writes((), (), lambda _: None)
         status = STATUSES[row.status]
         if status not in ("open", "parked"):
             raise ConfigError(
                 f"dead letter {self._id} is {status} already: nothing was sent. Open it again first, if it is to be "
                 "sent once more"
             )
-        return Decision(
-            [self._record, state_record(following, self._id, before, step)],
+        return Writes(
+            [self._record],
+            [state_after(following, self._id, before, step)],
             lambda sent: setattr(self, "sent", sent[0]),
         )

@@ -8,7 +8,7 @@ import anyio
 
 from dlq.index import NO_STATE, PartitionIndex, TopicIndex
 from dlq.index_file import IndexCache
-from dlq.reading import POLL_RECORDS, Scanner, records_at
+from dlq.reading import POLL_RECORDS, Scanner, reader, records_at
 from dlq.selection import LetterId, looks_dead
 from dlq.state import LetterState, read_key, read_state
 from dlq.views import row_of
@@ -16,6 +16,9 @@ from eventbus import Consumer, EventBus, IsolationLevel
 from eventbus.broker import TopicDescription
 from eventbus.errors import ConfigError, EventBusError, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.types import TopicPartition
+
+_MARKER = 1
+"""Offsets that a transaction takes after its records; on a Kafka a moment after its commit has returned."""
 
 
 class StaleIndex(EventBusError):
@@ -52,7 +55,7 @@ class Following:
                 del self.indexes[name], self._scanners[name]
             await self._read_letters(ends)
             if self._states_until(states_end) < states_end:
-                async with self._bus.new_consumer(partitions=[self._state], start="earliest") as consumer:
+                async with reader(self._bus, [self._state]) as consumer:
                     await self._read_states(consumer, states_end)
             if self._cache is not None:
                 for name, index in self.indexes.items():
@@ -101,14 +104,14 @@ class Following:
             and all(one.next_offset <= ends.get(number, -1) for number, one in index.partitions.items())
             and (
                 not index.states_until
-                or (index.state_topic_id == self._state_topic_id and index.states_until <= states_end)
+                or (index.state_topic_id == self._state_topic_id and index.states_until <= states_end + _MARKER)
             )
         )
 
     async def _read_letters(self, ends: Mapping[TopicPartition, int]) -> None:
         if not ends:
             return
-        async with self._bus.new_consumer(partitions=ends, start="earliest") as consumer:
+        async with reader(self._bus, ends) as consumer:
             for where in ends:
                 consumer.seek(where, self._partition(where).next_offset)
             unread = set(ends)
@@ -132,7 +135,7 @@ class Following:
         """Read what became of letters, to the very end: for who holds the pen, so that nobody else writes."""
         async with self._lock:
             end = (await self._bus.admin.list_offsets({self._state: -1}, IsolationLevel.READ_UNCOMMITTED))[self._state]
-            if end.offset < self._states_until(end.offset):
+            if end.offset + _MARKER < self._states_until(end.offset):
                 raise StaleIndex(f"topic {self.state_topic!r} was deleted or cut while what it says was in use")
             await self._read_states(consumer, end.offset)
 
@@ -147,7 +150,10 @@ class Following:
         return found.partitions[0].last_stable_offset
 
     async def make_state_topic(self) -> None:
-        """See to it that the topic of states is there. Raises ConfigError for one that is not fit for them."""
+        """See to it that the topic of states is there, and is the one that the indexes know.
+
+        Raises ConfigError for one that is not fit for them.
+        """
         name = self.state_topic
         try:
             found = (await self._bus.admin.describe_topics([name]))[0]
@@ -164,6 +170,8 @@ class Following:
                 f"with DeadLetters(state_topic=...), or mend it: eventbus topics alter {name} --config "
                 "cleanup.policy=compact"
             )
+        if found.topic_id != self._state_topic_id:
+            await self.catch_up()
 
     async def _read_states(self, consumer: Consumer, end: int) -> None:
         begin = self._states_until(end)
@@ -177,6 +185,13 @@ class Following:
             position = await consumer.position(self._state)
         for index in self.indexes.values():
             index.states_until = position
+
+    def written(self, states: Iterable[tuple[LetterId, LetterState]], offsets: Sequence[int]) -> None:
+        """These were stored by who holds the pen, at these offsets, after what was read last: no need to read them."""
+        for (letter, state), offset in zip(states, offsets, strict=True):
+            self.indexes[letter.topic].set_state(letter, state.status, offset)
+        for index in self.indexes.values():
+            index.states_until = offsets[-1] + 1 + _MARKER
 
     def _states_until(self, end: int) -> int:
         return min((index.states_until for index in self.indexes.values()), default=end)

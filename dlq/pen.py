@@ -11,13 +11,16 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING, TypeGuard
 
 import anyio
 import msgspec
 
 from dlq.following import Following
+from dlq.reading import reader
+from dlq.selection import LetterId
+from dlq.state import LetterState, write_key, write_state
 from eventbus import Consumer, Delivery, EventBus
-from eventbus.client.producer import Producer
 from eventbus.errors import (
     BufferExhausted,
     EventBusError,
@@ -33,6 +36,9 @@ from eventbus.errors import (
     UnknownTopicOrPartition,
 )
 from eventbus.types import Headers, RecordMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from eventbus.client.producer import Producer
 
 logger = logging.getLogger("dlq")
 
@@ -65,14 +71,17 @@ class Outgoing(msgspec.Struct, frozen=True):
     headers: Headers = ()
 
 
-class Decision(msgspec.Struct, frozen=True):
-    """What is to be stored, and what to do when it is."""
+class Writes(msgspec.Struct, frozen=True):
+    """What is to be stored together, and what to do when it is."""
 
     records: Sequence[Outgoing]
+    states: Sequence[tuple[LetterId, LetterState]]
+    """What becomes of letters."""
     committed: Callable[[Sequence[RecordMetadata]], None]
+    """Told where the records are."""
 
 
-Decide = Callable[[bool], Awaitable[Decision]]
+Decide = Callable[[bool], Awaitable[Writes]]
 """Decides on the newest states. Told whether it was asked before, and what it decided then may have been stored."""
 
 
@@ -97,7 +106,10 @@ class Pen:
         self._users -= 1
         if not self._users:
             with anyio.CancelScope(shield=True):
-                await self._drop()
+                await self._drop_producer()
+                states, self._states = self._states, None
+                if states is not None:
+                    await states.aclose()
 
     async def write(self, decide: Decide) -> None:
         """Store what ``decide`` says of the newest states. It is asked again when somebody else was faster.
@@ -111,11 +123,9 @@ class Pen:
                     await self._write_once(decide, asked)
                     return
                 except EventBusError as error:
-                    await self._drop()
+                    await self._drop_producer()
                     failures = 0 if isinstance(error, _OVERTAKEN) else failures + 1
-                    if failures >= _MOST_FAILURES or not (
-                        isinstance(error, (*_OVERTAKEN, *_UNDECIDED)) or _passes(error)
-                    ):
+                    if failures >= _MOST_FAILURES or not _passes(error):
                         raise
                     logger.info("%s: %s; deciding anew", PEN, error)
                 asked = True
@@ -125,45 +135,57 @@ class Pen:
     async def _write_once(self, decide: Decide, asked: bool) -> None:
         producer, states = await self._take()
         await self._following.catch_up_states(states)
-        decision = await decide(asked)
-        sent: list[Delivery] = []
-        if not decision.records:
-            decision.committed(())
+        writes = await decide(asked)
+        if not writes.states:
+            writes.committed(())
             return
+        sent: list[Delivery] = []
         transaction = producer.transaction()
         try:
             async with transaction:
-                for one in decision.records:
+                for one in (*writes.records, *map(self._state_record, writes.states)):
                     sent.append(await _send(producer, one))  # noqa: PERF401  what was sent before an error counts too
         except TransactionAborted as error:
             causes = (error.__cause__, *map(Delivery.exception, sent))
-            raise next(filter(_explains, causes), error) from None
+            raise next((one for one in causes if _explains(one)), error) from None
         finally:
             if transaction.outcome == "committed":  # also when it was cancelled in the middle of its commit
-                decision.committed([one.result() for one in sent])
+                where = [one.result() for one in sent]
+                count = len(writes.records)
+                self._following.written(writes.states, [one.offset for one in where[count:]])
+                writes.committed(where[:count])
+
+    def _state_record(self, written: tuple[LetterId, LetterState]) -> Outgoing:
+        letter, state = written
+        return Outgoing(self._following.state_topic, 0, write_key(letter), write_state(state))
 
     async def _take(self) -> tuple[Producer, Consumer]:
-        if self._producer is not None and self._states is not None:
-            return self._producer, self._states
-        following = self._following
-        await following.make_state_topic()
-        self._producer = self._bus.new_producer(transactional_id=PEN, acks="all", batch_size=1_000_000)
-        await self._producer.init()
-        self._states = self._bus.new_consumer(partitions=[TopicPartition(following.state_topic, 0)], start="earliest")
-        await self._states.__aenter__()
-        await following.catch_up()
+        if self._states is None:
+            self._states = await self._open_states()
+        if self._producer is None:
+            producer = self._bus.new_producer(transactional_id=PEN, acks="all", batch_size=1_000_000)
+            try:
+                await producer.init()
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await producer.aclose()
+                raise
+            self._producer = producer
         return self._producer, self._states
 
-    async def _drop(self) -> None:
+    async def _open_states(self) -> Consumer:
+        await self._following.make_state_topic()
+        states = reader(self._bus, [TopicPartition(self._following.state_topic, 0)])
+        await states.__aenter__()  # closes itself when that fails
+        return states
+
+    async def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None
-        states, self._states = self._states, None
-        try:
-            if states is not None:
-                await states.aclose()
-            if producer is not None:
+        if producer is not None:
+            try:
                 await producer.aclose()
-        except EventBusError as error:
-            logger.debug("closing the writer %r: %s", PEN, error)
+            except EventBusError as error:
+                logger.debug("closing the writer %r: %s", PEN, error)
 
 
 async def _send(producer: Producer, one: Outgoing) -> Delivery:
@@ -181,5 +203,5 @@ def _passes(error: EventBusError) -> bool:
     return error.retriable and not isinstance(error, (StorageError, UnknownTopicOrPartition))
 
 
-def _explains(error: BaseException | None) -> bool:
+def _explains(error: BaseException | None) -> TypeGuard[EventBusError]:
     return isinstance(error, EventBusError) and not isinstance(error, _UNDECIDED)

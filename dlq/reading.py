@@ -8,16 +8,22 @@ from contextlib import aclosing
 from dlq.index import OPEN, PARKED, TopicIndex
 from dlq.letters import DeadLetter, dead_letter
 from dlq.selection import Selection, key_of
-from eventbus import EventBus
+from eventbus import Consumer, EventBus
 from eventbus.types import ConsumerRecord, TopicPartition
 
 POLL_RECORDS = 1_000
+_WAIT_MS = 10
 _WIDE = 2_000
 """So many offsets that nobody asked for are passed over by a seek; fewer are read through."""
 _CASE_HEADERS = ("eb-dlq-handler", "__dlq.errors.group", "eb-dlq-error-class", "eb-dlq-top-frame", "eb-dlq-reason")
 _TIME_HEADER = "eb-dlq-last-failed"
 _MOST_KNOWN = 10_000
 _LAST_MS = 10**15
+
+
+def reader(bus: EventBus, partitions: Iterable[TopicPartition]) -> Consumer:
+    """A consumer for what is there already: a log that has nothing more does not make it wait."""
+    return bus.new_consumer(partitions=partitions, start="earliest", fetch_max_wait_ms=_WAIT_MS)
 
 
 async def records_at(
@@ -34,7 +40,7 @@ async def records_at(
         held = [offset for offset in offsets if begin <= offset < end]
         if not held:
             continue
-        async with bus.new_consumer(partitions=[where], start="earliest") as consumer:
+        async with reader(bus, [where]) as consumer:
             position, at = -_WIDE, 0
             while at < len(held) and position < end:
                 if held[at] - position >= _WIDE:

@@ -14,13 +14,13 @@ import anyio
 import anyio.abc
 import msgspec
 
-from dlq.changes import state_record
+from dlq.changes import state_after
 from dlq.following import Following
 from dlq.payloads import source_records
-from dlq.pen import Decision, Outgoing, Pen
+from dlq.pen import Outgoing, Pen, Writes
 from dlq.reading import selected
 from dlq.selection import STATUSES, LetterId, Selection
-from dlq.state import LetterState, Step, new_step
+from dlq.state import LetterState, new_step
 from dlq.targets import Target, Targets, id_of, redrive_headers
 from dlq.views import offsets_of, row_of
 from eventbus import EventBus
@@ -308,7 +308,7 @@ class Redrive:
         """In one transaction; where one of them is refused, the others apart from it."""
         sources = await source_records(self._bus, [letter for letter in batch if not letter.has_payload])
 
-        async def decide(asked: bool) -> Decision:
+        async def decide(asked: bool) -> Writes:
             return await self._decide(batch, sources, asked)
 
         if self.done.dry_run:
@@ -334,11 +334,12 @@ class Redrive:
 
     async def _decide(
         self, batch: Sequence[DeadLetter], sources: Mapping[LetterId, ConsumerRecord], asked: bool
-    ) -> Decision:
+    ) -> Writes:
         states = await self._following.states(map(id_of, batch))
         now_ms = self._now_ms()
         step = new_step("redriven", now_ms, by=self._by, note=self._note, run=self.done.run_id)
         records: list[Outgoing] = []
+        written: list[tuple[LetterId, LetterState]] = []
         sent: list[str] = []
         left_out: list[tuple[LetterId, str]] = []
         for letter in batch:
@@ -347,7 +348,9 @@ class Redrive:
             source = sources.get(id)
             target = self._target_of(letter, id, before, source)
             if isinstance(target, Target):
-                records += self._records(letter, id, before, source, target, step)
+                records.append(self._record(letter, id, source, target, now_ms))
+                step = msgspec.structs.replace(step, to=target.topic)
+                written.append(state_after(self._following, id, before, step))
                 sent.append(target.topic)
             elif asked and before is not None and before.last.run == self.done.run_id:
                 sent.append(before.last.to)  # stored after all, by a transaction of ours whose outcome was unknown
@@ -360,7 +363,7 @@ class Redrive:
             for id, reason in left_out:
                 self.done.leave_out(id, reason)
 
-        return Decision(records, committed)
+        return Writes(records, written, committed)
 
     def _target_of(
         self, letter: DeadLetter, id: LetterId, before: LetterState | None, source: ConsumerRecord | None
@@ -379,19 +382,10 @@ class Redrive:
             return "no-payload"
         return self._targets.of(letter)
 
-    def _records(
-        self,
-        letter: DeadLetter,
-        id: LetterId,
-        before: LetterState | None,
-        source: ConsumerRecord | None,
-        target: Target,
-        step: Step,
-    ) -> tuple[Outgoing, Outgoing]:
-        """The letter as it goes back, and what became of it."""
+    def _record(
+        self, letter: DeadLetter, id: LetterId, source: ConsumerRecord | None, target: Target, now_ms: int
+    ) -> Outgoing:
+        """The letter as it goes back."""
         record = letter if source is None else source
-        headers = redrive_headers(record.headers, id, hops=letter.hops + 1, at_ms=step.at_ms, by=self._by)
-        return (
-            Outgoing(target.topic, target.partition, record.key, record.value, headers),
-            state_record(self._following, id, before, msgspec.structs.replace(step, to=target.topic)),
-        )
+        headers = redrive_headers(record.headers, id, hops=letter.hops + 1, at_ms=now_ms, by=self._by)
+        return Outgoing(target.topic, target.partition, record.key, record.value, headers)
