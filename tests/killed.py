@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+START_S = 60
 
 
-def kill(program: str, log: Path, trials: int, seed: int) -> str:
+def kill(program: str, log: Path | str, trials: int, seed: int) -> str:
     """What ``python -m PROGRAM LOG TRIALS SEED`` prints. Raises AssertionError when it found something wrong."""
     done = subprocess.run(
         [sys.executable, "-m", program, str(log), str(trials), str(seed)],
@@ -26,8 +27,11 @@ def kill(program: str, log: Path, trials: int, seed: int) -> str:
     return done.stdout
 
 
-def told_by_killed(work: Callable[[int], object], lifetime_seconds: float) -> bytes:
-    """Fork, have the child do ``work`` with a pipe to write to, kill it after a while; what came through the pipe."""
+def told_by_killed(work: Callable[[int], object], lifetime_seconds: float, after_bytes: int = 0) -> bytes:
+    """Fork, have the child do ``work`` with a pipe to write to, kill it after a while; what came through the pipe.
+
+    ``after_bytes``: its lifetime begins when it has told so much, however long a busy machine takes until then.
+    """
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
@@ -37,9 +41,11 @@ def told_by_killed(work: Callable[[int], object], lifetime_seconds: float) -> by
     os.close(writable)
     os.set_blocking(readable, False)
     received = bytearray()
-    deadline = time.monotonic() + lifetime_seconds
+    deadline = time.monotonic() + (START_S if after_bytes else lifetime_seconds)
     while time.monotonic() < deadline:
         received += _available(readable)
+        if 0 < after_bytes <= len(received):
+            after_bytes, deadline = 0, time.monotonic() + lifetime_seconds
         time.sleep(0.002)  # the child's lifetime is real time: this is a process under test, not a test's wait
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)

@@ -1,0 +1,111 @@
+"""The service that is killed: its handler fails by a plan that stands in each record, and tells of each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from dlq import Reject, Retry
+from dlq.entries import attempts_of
+from eventbus import ConsumerRecord, EventBus
+
+PARTITIONS = 3
+KEYS = 12
+DELAYS_S = (0.004, 0.008, 0.02)
+
+ONCE, REJECTED, NEVER = "once", "rejected", "9"
+PLANS = ("0",) * 12 + ("1", "2", "3", "4", ONCE, NEVER, REJECTED)
+"""A number: it fails as long as its headers tell of fewer calls. "once": at the first call of each life."""
+
+
+class Names(NamedTuple):
+    """Of what the service reads and writes."""
+
+    orders: str = "orders"
+    done: str = "done"
+    group: str = "billing"
+
+    @classmethod
+    def of(cls, run: str) -> Names:
+        """For a log that others use too."""
+        return cls(f"orders-{run}", f"done-{run}", f"billing-{run}")
+
+    @property
+    def retry(self) -> str:
+        return f"retry.{self.group}"
+
+    @property
+    def dead_letters(self) -> str:
+        return f"dlq.{self.group}"
+
+
+class Call(NamedTuple):
+    """Of the handler, for the record of a partition and offset whose headers told of ``attempt`` calls before."""
+
+    partition: int
+    offset: int
+    attempt: int
+    succeeded: bool
+
+
+Tell = Callable[[Call], object]
+
+
+def is_doomed(plan: str) -> bool:
+    """It ends among the dead letters."""
+    return plan in (NEVER, REJECTED)
+
+
+def service(
+    bus: EventBus,
+    names: Names,
+    tell: Tell,
+    *,
+    exactly_once: bool,
+    delays: tuple[float, ...] = DELAYS_S,
+    instance: str | None = None,
+) -> None:
+    """Declares the topics and the handler. ``instance``: who it is to the group, in each of its lives."""
+    for topic in (names.orders, names.done):
+        bus.topic(topic, partitions=PARTITIONS)
+    met: set[tuple[int, int]] = set()
+
+    def fails(record: ConsumerRecord, plan: str, attempt: int) -> bool:
+        if plan != ONCE:
+            return is_doomed(plan) or attempt < int(plan)
+        at = record.partition, record.offset
+        is_first = at not in met
+        met.add(at)
+        return is_first
+
+    @bus.consumer(
+        names.orders,
+        group=names.group,
+        group_instance_id=instance,
+        order="partition" if exactly_once else "key",
+        concurrency=1 if exactly_once else 4,
+        exactly_once=exactly_once,
+        retry=Retry(immediate=1, delays=delays, jitter=False, order="key", budget=None),
+    )
+    @bus.producer(names.done)
+    async def bill(order: str, record: ConsumerRecord) -> str:
+        plan = plan_of(order)
+        attempt = attempts_of(record).attempt
+        failed = fails(record, plan, attempt)
+        tell(Call(record.partition, record.offset, attempt, not failed))
+        if plan == REJECTED:
+            raise Reject("no such customer")
+        if failed:
+            raise ValueError(f"{order} fails at attempt {attempt}")
+        return f"{record.partition}/{record.offset}"
+
+
+def plan_of(value: str) -> str:
+    return value.partition("/")[0]
+
+
+def send_some(bus: EventBus, topic: str, chance: Random, count: int) -> None:
+    for _ in range(count):
+        key = None if chance.random() < 0.1 else f"k{chance.randrange(KEYS)}"
+        bus.send_nowait(topic, f"{chance.choice(PLANS)}/{chance.randrange(1_000_000)}", key=key)

@@ -1,0 +1,25 @@
+"""kill -9 while records fail, wait, are tried again and die: each is done, waits, or is dead, and only one of these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.killed import kill
+
+PROGRAM = "tests.dlq.kill.kill_service"
+PROMISES = pytest.mark.parametrize(("kills", "promise"), [(130, ""), (70, "once:")], ids=["at-least", "exactly"])
+
+
+@PROMISES
+@pytest.mark.timeout(240)
+def test_200_kills(tmp_path: Path, kills: int, promise: str) -> None:
+    assert f"{kills} kills" in kill(PROGRAM, f"{promise}{tmp_path / 'log'}", kills, seed=1)
+
+
+@pytest.mark.slow
+@PROMISES
+@pytest.mark.timeout(3_600)
+def test_2000_kills(tmp_path: Path, kills: int, promise: str) -> None:
+    assert f"{kills * 10} kills" in kill(PROGRAM, f"{promise}{tmp_path / 'log'}", kills * 10, seed=2)

@@ -1,0 +1,152 @@
+"""A service ends before and after each of its steps, from the first failure to the last commit, on a log in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+
+from dlq.waiting import WaitingEntries
+from eventbus import EventBus
+from eventbus.backends.urls import broker_config
+from eventbus.client.producer import Producer
+from eventbus.recovery import Plan
+from eventbus.testing import FakeClock
+from eventbus.testing.bus import bus_on
+from eventbus.testing.crash_disk import Disk
+from eventbus.testing.crash_process import Instant, Process, Settings, Way
+from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from tests.dlq.kill.account import Account, account, disordered, unsettled, wrong
+from tests.dlq.kill.service import NEVER, ONCE, REJECTED, Call, Names, service
+
+NAMES = Names()
+DELAYS_S = (0.2, 0.3)
+"""Shorter than the second after which a life in which nothing moves is over."""
+RECORDS = [("a", "2"), ("b", REJECTED), ("a", "0"), ("b", ONCE), (None, NEVER), ("a", "3"), ("b", "0")]
+PROMISES = pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
+
+
+class Trials:
+    """Lives of a service on disks that begin alike."""
+
+    def __init__(self, *, exactly_once: bool) -> None:
+        self._exactly_once = exactly_once
+        self._clock = FakeClock()
+        self._disk = Disk()
+        self._config: dict[str, Any] = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
+
+    async def publish(self) -> None:
+        async def send(bus: EventBus) -> None:
+            for number, (key, plan) in enumerate(RECORDS):
+                await bus.send(NAMES.orders, f"{plan}/{number}", key=key, partition=0)
+
+        await Process(self._bus([]), self._disk, self._settings(send)).only_publish()
+
+    async def steps(self) -> list[Instant]:
+        """Those of a life that nothing ends; of several between which nothing was done, one."""
+        process = await self._live([], self._disk.copy())
+        return [instant for index, instant in enumerate(process.trace) if process.is_told_apart(index)]
+
+    async def end_at(self, way: Way, *ends: Instant | int) -> list[str]:
+        """What is wrong after lives that end at these steps, and one that does not."""
+        lives: list[list[Call]] = []
+        disk = self._disk
+        at = f"{way} {', then '.join(map(str, ends))}: "
+        for end in (*ends, None):
+            lives.append([])
+            disk = (await self._live(lives[-1], disk.copy(), end, way)).survivors
+            if complaints := [at + each for each in wrong(await self._account(disk), exactly_once=self._exactly_once)]:
+                return complaints
+        found = await self._account(disk)
+        return [at + each for each in (*unsettled(found, 2 + len(DELAYS_S)), *disordered(found, lives))]
+
+    async def _account(self, disk: Disk) -> Account:
+        async with bus_on(disk.copy(), **self._config) as bus:
+            return await account(bus, NAMES)
+
+    async def _live(
+        self, calls: list[Call], disk: Disk, ends_at: Instant | int | None = None, way: Way = "kill"
+    ) -> Process:
+        process = Process(self._bus(calls), disk, self._settings(_idle), ends_at, way)
+        await process.live()
+        assert process.error is None, process.error
+        return process
+
+    def _bus(self, calls: list[Call]) -> EventBus:
+        bus = EventBus("memory://")
+        service(bus, NAMES, calls.append, exactly_once=self._exactly_once, delays=DELAYS_S)
+        return bus
+
+    def _settings(self, run: Callable[[EventBus], Awaitable[object]]) -> Settings:
+        return Settings(self._clock, broker_config(self._config), run, 60)
+
+
+async def _idle(bus: EventBus) -> None:
+    """Beside the handlers: a life goes on while anything moves, not only until all that came is handled."""
+    await anyio.sleep_forever()
+
+
+async def complaints(way: Way, *, exactly_once: bool, pairs: int = 0) -> list[str]:
+    """Of the first end, at any step, that costs something; or of the first two ends, at steps drawn by chance."""
+    trials = Trials(exactly_once=exactly_once)
+    await trials.publish()
+    steps = await trials.steps()
+    assert len(steps) > 50
+    ends: list[tuple[Instant | int, ...]] = [(step,) for step in steps]
+    if pairs:
+        chance = Random(pairs)
+        ends = [(chance.choice(steps), chance.randrange(2 * len(steps))) for _ in range(pairs)]
+    for each in ends:
+        if found := await trials.end_at(way, *each):
+            return found
+    return []
+
+
+@PROMISES
+async def test_killed_at_any_step(exactly_once: bool) -> None:
+    assert await complaints("kill", exactly_once=exactly_once) == []
+
+
+@pytest.mark.parametrize("way", ["cancel", "stop"])
+async def test_ended_at_any_step(way: Way) -> None:
+    assert await complaints(way, exactly_once=False) == []
+
+
+@pytest.mark.slow
+@PROMISES
+@pytest.mark.parametrize("way", ["kill", "cancel", "stop"])
+@pytest.mark.timeout(900)
+async def test_ended_twice(way: Way, exactly_once: bool) -> None:
+    assert await complaints(way, exactly_once=exactly_once) == []
+    assert await complaints(way, exactly_once=exactly_once, pairs=1_000) == []
+
+
+# planted bugs ---------------------------------------------------------------------------------------------------------
+
+
+async def test_offsets_beside_the_transaction_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def beside(self: Producer, offsets: dict[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
+        engine = self._backend._backend.engine  # of the faulty producer's faulty log
+        engine.broker.groups.commit_offsets(group, offsets, engine.now_ms())
+
+    monkeypatch.setattr(Producer, "send_offsets", beside)
+    assert await complaints("kill", exactly_once=False)
+
+
+async def test_marks_that_are_left_out_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = WaitingEntries.plan
+
+    def forgetful(self: WaitingEntries) -> Plan | None:
+        made = plan(self)
+        return made and made._replace(done=None)
+
+    monkeypatch.setattr(WaitingEntries, "plan", forgetful)
+    assert await complaints("kill", exactly_once=False)
+
+
+async def test_keys_that_are_not_held_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WaitingEntries, "holds", lambda *_: ())
+    assert "is called before" in (await complaints("kill", exactly_once=False))[0]
