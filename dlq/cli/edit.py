@@ -57,6 +57,8 @@ def edit(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.program}: with --json nobody is asked: say --yes")
 
     async def work(letters: DeadLetters, bus: EventBus) -> int:
+        if args.to is not None:
+            await bus.admin.describe_topics([args.to])  # a wrong name fails here, with the nearest one
         letter = await letters.get(str(id))
         before = await letters.payload(letter)
         async with registry_of(bus, args) as registry:

@@ -15,7 +15,7 @@ from dlq.cli.letter_json import letter_as_json
 from dlq.cli.screen import Screen
 from dlq.cli.words import age, count_of
 from dlq.selection import Selection
-from eventbus.cli.output import Output
+from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from eventbus import EventBus
 
 _MOST_LETTERS = 50
+_MOST_OF_KEY = 16
+"""Characters, however they are spelled out."""
 _DONE = ("resolved", "redriven", "edited")
 """What nobody has to do anything about."""
 _EPILOG = """\
@@ -40,7 +42,7 @@ def add(actions: Subcommands) -> None:
         description="Dead letters that have handler, error class and place in the code in common are one case.",
         epilog=_EPILOG,
     )
-    add_letters(parser, None)
+    add_letters(parser, UNDONE)
     parser.add_argument("--letters", "-l", action="store_true", help="the single letters, not their cases")
     parser.set_defaults(run=list_letters)
 
@@ -50,10 +52,13 @@ def list_letters(args: argparse.Namespace) -> int:
 
     async def work(letters: DeadLetters, bus: EventBus) -> None:
         if args.letters:
-            await _show_letters(letters, selection, out, args.status is None)
+            await _show_letters(letters, selection, out)
             return
-        everything = msgspec.structs.replace(selection, limit=None)
-        cases = await letters.groups(selection=everything)
+        # All of a case is counted, also what is dealt with.
+        counted = msgspec.structs.replace(
+            selection, limit=None, status=None if args.status is None else selection.status
+        )
+        cases = await letters.groups(selection=counted)
         shown = [case for case in cases if args.status is not None or _undone(case)]
         if out.json:
             out.data([case_as_json(case) for case in shown[: selection.limit]])
@@ -132,10 +137,9 @@ def _say_more(count: int, shown: Sequence[Case], cases: Sequence[Case], out: Out
 # letters --------------------------------------------------------------------------------------------------------------
 
 
-async def _show_letters(letters: DeadLetters, selection: Selection, out: Output, undone: bool) -> None:
+async def _show_letters(letters: DeadLetters, selection: Selection, out: Output) -> None:
     most = selection.limit or _MOST_LETTERS
-    status = UNDONE if undone else selection.status
-    found = [one async for one in letters.letters(msgspec.structs.replace(selection, status=status, limit=most + 1))]
+    found = [one async for one in letters.letters(msgspec.structs.replace(selection, limit=most + 1))]
     statuses = await letters.statuses([letter.id for letter in found])
     if out.json:
         out.data([letter_as_json(one, statuses.get(one.id, "open")) for one in found[:most]])
@@ -144,7 +148,7 @@ async def _show_letters(letters: DeadLetters, selection: Selection, out: Output,
     columns = ("letter", "failed", "status", "tries", "key", "what")
     rows = [
         (one.id, age(one.last_failed_ms or one.timestamp_ms, now_ms), statuses.get(one.id, "open"),
-         one.attempts, short(one.key), _error_of(one))
+         one.attempts, _short(one.key), _error_of(one))
         for one in found[:most]
     ]  # fmt: skip
     if rows:
@@ -155,15 +159,15 @@ async def _show_letters(letters: DeadLetters, selection: Selection, out: Output,
         out.note(f"and more: --limit {most * 4}")
 
 
-def short(data: bytes | None, most: int = 24) -> str:
+def _short(data: bytes | None) -> str:
     """A key within a line: its text, or hexadecimal."""
     if data is None:
         return "-"
     try:
-        text = data[: most * 4].decode()
+        text = one_line(data.decode() if len(data) < _MOST_OF_KEY * 8 else data[:_MOST_OF_KEY].decode(errors="ignore"))
     except UnicodeDecodeError:
-        text = f"0x{data[:most].hex()}"
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+        text = f"0x{data[:_MOST_OF_KEY].hex()}"
+    return text if len(text) <= _MOST_OF_KEY else f"{text[: _MOST_OF_KEY - 3]}..."
 
 
 def _error_of(letter: DeadLetter) -> str:
@@ -173,7 +177,7 @@ def _error_of(letter: DeadLetter) -> str:
 
 def _first_line(text: str) -> str:
     line = text.strip().partition("\n")[0]
-    return line if len(line) <= 200 else f"{line[:199]}…"
+    return line if len(line) <= 200 else f"{line[:197]}..."
 
 
 # topics ---------------------------------------------------------------------------------------------------------------

@@ -83,6 +83,8 @@ def redrive(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.program}: with --json nobody is asked: say --yes, or --dry-run")
 
     async def work(letters: DeadLetters, bus: EventBus) -> int:
+        if args.to is not None:
+            await bus.admin.describe_topics([args.to])  # a wrong name fails here, with the nearest one
         start = partial(
             letters.start_redrive, selection, to=args.to, max_hops=args.max_hops, allow=args.allow, by=who(args),
             note=args.note,

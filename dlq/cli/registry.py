@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 from anyio.to_thread import run_sync
 
 from dlq.cli.payloads import schema_of
 from eventbus.cli.parser import UsageError
-from eventbus.cli.schema_values import AsJson, FromJson, avro_of, parts_of
-from eventbus.types import ConsumerRecord, TimestampType
+from eventbus.cli.schema_values import avro_of, parts_of
+from eventbus.errors import SerializationError
 from serdes import SchemaRegistryError
 from serdes.framing import VALUE_HEADER, with_prefix
 
@@ -45,32 +46,26 @@ class Registry:
 
     async def as_json(self, letter: DeadLetter, payload: bytes | None) -> bytes | None:
         """The payload as JSON; None where it names no schema, or cannot be read with it: `advice` says why."""
-        if (
-            self._avro is None
-            or payload is None
-            or schema_of(with_prefix(payload, letter.headers, VALUE_HEADER)) is None
-        ):
+        avro = self._avro
+        if avro is None or payload is None or schema_of(with_prefix(payload, letter.headers, VALUE_HEADER)) is None:
             return None
         topic = letter.topic if letter.source is None else letter.source.topic
-        record = ConsumerRecord(topic, 0, 0, 0, TimestampType.CREATE_TIME, None, payload, letter.headers)
         try:
-            [found], _ = await run_sync(AsJson(None, self._avro), [record], True)
-        except SchemaRegistryError as error:
-            self.advice = f"its schema cannot be had: {error}"
+            value = await run_sync(avro.deserialize, topic, payload, letter.headers)
+            return msgspec.json.encode(value, enc_hook=str)
+        except (ValueError, TypeError, SchemaRegistryError) as error:
+            self.advice = f"by the schema that it names it cannot be read: {error}"
             return None
-        except ValueError:  # nothing was read
-            self.advice = "its schema does not read it"
-            return None
-        return found.value
 
-    async def from_json(self, topic: str, data: bytes) -> bytes:
-        """JSON in the latest schema of a topic's values. Raises EventBusError for what does not fit it."""
+    async def from_json(self, topic: str, data: bytes) -> bytes | None:
+        """JSON in the latest schema of a topic's values. Raises SerializationError for what does not fit it."""
         assert self._avro is not None
-        return (await run_sync(FromJson(topic, None, self._avro), None, data, 1))[1] or b""
-
-    @property
-    def is_there(self) -> bool:
-        return self._avro is not None
+        try:
+            return await run_sync(self._avro.serialize, topic, msgspec.json.decode(data))
+        except (ValueError, TypeError, SchemaRegistryError) as error:
+            raise SerializationError(
+                f"the new payload does not fit the latest schema of {topic!r}, so nothing is sent: {error}"
+            ) from None
 
 
 @asynccontextmanager

@@ -12,9 +12,9 @@ import pytest
 
 from dlq.headers import Cause, dead_letter_record
 from eventbus import ConsumerRecord, EventBus, Record, TimestampType
-from tests.cli.conftest import Cli, Result, cli, spawn
+from tests.cli.conftest import Cli, Result, Spawn, cli, spawn
 
-__all__ = ["Dlq", "Letter", "cli", "letter", "spawn", "write"]
+__all__ = ["Cli", "Dlq", "Letter", "Spawn", "cli", "letter", "spawn", "write"]
 
 HOUR_MS = 3_600_000
 TOPIC = "dlq.billing"
