@@ -1,0 +1,45 @@
+"""A retry partition as tests write it: records at offsets, fetched in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dlq.waiting import WaitingEntries, WaitingEntry
+from eventbus.types import ConsumerRecord, FetchedRecords, Header, Record, TimestampType, TopicPartition
+
+SOURCE = TopicPartition("orders", 3)
+RETRY = TopicPartition("retry.billing", 3)
+
+
+def source_record(
+    offset: int, key: bytes | None = b"k", value: bytes | None = b"v", headers: Iterable[Header] = ()
+) -> ConsumerRecord:
+    """As the handler's own partition has it."""
+    return ConsumerRecord(
+        *SOURCE, offset, 1_700_000_000_000 + offset, TimestampType.LOG_APPEND_TIME, key, value, tuple(headers)
+    )
+
+
+def fetched(records: Sequence[tuple[int, Record]], next_offset: int | None = None) -> FetchedRecords:
+    """Records of the retry partition, by their offsets."""
+    end = records[-1][0] + 1 if next_offset is None else next_offset
+    return FetchedRecords(
+        *RETRY,
+        [offset for offset, _ in records],
+        [0] * len(records),
+        [record.key for _, record in records],
+        [record.value for _, record in records],
+        [record.headers for _, record in records],
+        TimestampType.CREATE_TIME,
+        end,
+    )
+
+
+def add(waiting: WaitingEntries, *records: Record, at: int = 0) -> None:
+    """One after the other, from the offset ``at`` on."""
+    waiting.add(fetched(list(enumerate(records, at))))
+
+
+def places(entries: Sequence[WaitingEntry]) -> list[int]:
+    """Their offsets in the source."""
+    return [entry.record.offset for entry in entries]

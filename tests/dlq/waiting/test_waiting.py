@@ -1,0 +1,397 @@
+"""What waits, case by case: lines and places, what is read, foreign records, room."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlq.entries import done_mark, entry_behind, retry_entry
+from dlq.waiting import WaitingEntries
+from eventbus.recovery import EveryKey, Plan, Waiting
+from eventbus.types import ConsumerRecord, Header, Record, TopicPartition
+from tests.dlq.waiting.retry_log import SOURCE, add, fetched, places, source_record
+
+
+def failed(place: int, due_ms: int = 100, attempt: int = 1, key: bytes | None = b"k") -> Record:
+    record = source_record(place, key)
+    return retry_entry(record, attempt=attempt, due_ms=due_ms, first_failed_ms=50, error="Error: no")
+
+
+def behind(place: int, key: bytes | None = b"k") -> Record:
+    return entry_behind(source_record(place, key))
+
+
+def told(plan: Plan | None) -> tuple[int, bool] | None:
+    return None if plan is None else (plan.next_offset, plan.done is not None)
+
+
+def test_it_is_what_the_runner_asks_for() -> None:
+    waiting: Waiting = WaitingEntries("key")
+    assert len(waiting) == 0
+    assert waiting.next_due_ms() is None
+    assert waiting.take(10**9, 10) == []
+    assert waiting.plan() is None
+
+
+def test_never_early_and_in_the_order_of_their_times() -> None:
+    waiting = WaitingEntries("none")
+    add(waiting, failed(1, 300), failed(2, 100), failed(3, 200), failed(4, 100))
+    assert waiting.next_due_ms() == 100
+    assert waiting.take(99, 10) == []
+    assert places(waiting.take(100, 1)) == [2]
+    assert places(waiting.take(250, 10)) == [4, 3]
+    assert waiting.next_due_ms() == 300
+
+
+def test_a_key_waits_in_line_and_others_do_not() -> None:
+    waiting = WaitingEntries("key")
+    add(waiting, failed(1, 500), behind(2), behind(3), failed(4, 100, key=b"other"), behind(5, key=b"other"))
+    (other,) = waiting.take(400, 10)
+    assert places([other]) == [4]
+    assert waiting.next_due_ms() == 500
+    waiting.finish(other)
+    assert places(waiting.take(400, 10)) == [5], "nothing is ahead of it"
+    (first,) = waiting.take(500, 10)
+    waiting.finish(first)
+    (second,) = waiting.take(600, 10)
+    assert (places([first, second]), second.due_ms) == ([1, 2], 500)
+    waiting.put_back(second)
+    assert places(waiting.take(600, 10)) == [2]
+
+
+def test_records_without_a_key_are_held_by_nobody() -> None:
+    waiting = WaitingEntries("key")
+    waiting.hold(source_record(1, None))
+    add(waiting, failed(1, 500, key=None), failed(2, 100, key=None), failed(3, 100, key=b""))
+    assert places(waiting.take(100, 10)) == [2, 3]
+    assert list(waiting.holds(SOURCE) or ()) == [b""], "an empty key is one"
+
+
+def test_a_partition_is_one_line() -> None:
+    waiting = WaitingEntries("partition")
+    held = waiting.holds(SOURCE)
+    assert isinstance(held, EveryKey) and not held
+    add(waiting, failed(1, 500, key=b"a"), failed(2, 100, key=None), failed(3, 100, key=b"c"))
+    assert held and b"anything" in held
+    for place in (1, 2, 3):
+        (entry,) = waiting.take(500, 10)
+        assert places([entry]) == [place]
+        waiting.finish(entry)
+    assert not held
+
+
+def test_without_an_order_nothing_is_held() -> None:
+    waiting = WaitingEntries("none")
+    waiting.hold(source_record(1))
+    add(waiting, failed(1), failed(2))
+    assert waiting.holds(SOURCE) is None
+    assert places(waiting.take(100, 10)) == [1, 2]
+
+
+def test_keys_of_two_partitions_are_not_the_same() -> None:
+    waiting = WaitingEntries("key")
+    there = TopicPartition("orders", 7)
+    add(waiting, failed(1, 500))
+    waiting.hold(ConsumerRecord(*there, 9, 0, source_record(0).timestamp_type, b"else", b"v"))
+    assert list(waiting.holds(SOURCE) or ()) == [b"k"]
+    assert list(waiting.holds(there) or ()) == [b"else"]
+
+
+def test_the_view_of_what_is_held_is_live() -> None:
+    waiting = WaitingEntries("key")
+    held = waiting.holds(SOURCE)
+    assert held is not None and not held
+    waiting.hold(source_record(1))
+    assert list(held) == [b"k"]
+    add(waiting, failed(1))
+    (entry,) = waiting.take(100, 1)
+    assert list(held) == [b"k"]
+    waiting.finish(entry)
+    assert not held
+    waiting.hold(source_record(2, b"l"))
+    assert list(held) == [b"l"], "also after a time when nothing waited"
+
+
+# records that are tried again ----------------------------------------------------------------------------------------
+
+
+def test_a_record_that_is_tried_again_keeps_its_place() -> None:
+    waiting = WaitingEntries("key")
+    add(waiting, failed(1), behind(2))
+    (first,) = waiting.take(100, 10)
+    waiting.hold(first.record)
+    waiting.finish(first)
+    assert waiting.take(10**9, 10) == [], "it is on its way"
+    assert list(waiting.holds(SOURCE) or ()) == [b"k"]
+    add(waiting, failed(1, 700, attempt=2), at=2)
+    assert waiting.next_due_ms() == 700
+    (again,) = waiting.take(700, 10)
+    assert (places([again]), again.attempt) == ([1], 2)
+
+
+def test_read_anew_a_record_that_was_tried_again_stands_before_those_behind_it() -> None:
+    """Its second entry stands behind them in the log, and the mark behind that."""
+    waiting = WaitingEntries("key")
+    add(waiting, failed(1), behind(2), failed(1, 700, attempt=2), done_mark([0]))
+    assert len(waiting) == 2
+    assert waiting.plan() is None
+    assert waiting.next_due_ms() == 700
+
+
+def test_the_log_was_shortened_up_to_those_behind() -> None:
+    waiting = WaitingEntries("key")
+    add(waiting, behind(2), behind(3), failed(1, 700, attempt=2), at=10)
+    assert waiting.next_due_ms() == 700
+    assert places(waiting.take(700, 10)) == [1]
+
+
+def test_of_two_entries_of_a_record_the_one_that_was_tried_more_often_counts() -> None:
+    """Somebody set the group back, so the record fails in its source a second time."""
+    waiting = WaitingEntries("key")
+    add(waiting, failed(1, 100, attempt=5), failed(1, 200, attempt=3), failed(1, 300, attempt=5))
+    assert (len(waiting), waiting.next_due_ms()) == (1, 100)
+    plan = waiting.plan()
+    assert plan is not None and plan.next_offset == 0 and plan.done == done_mark([1, 2])
+    add(waiting, failed(1, 400, attempt=6), at=3)
+    assert (len(waiting), waiting.next_due_ms()) == (1, 400)
+    assert told(waiting.plan()) == (3, False)
+
+
+def test_an_entry_at_work_is_overtaken_by_its_next() -> None:
+    """What it became is stored and read before the runner says that it is finished."""
+    waiting = WaitingEntries("key")
+    add(waiting, failed(1), behind(2))
+    (first,) = waiting.take(100, 10)
+    waiting.hold(first.record)
+    plan = waiting.plan([first])
+    assert told(plan) == (1, False)
+    add(waiting, failed(1, 700, attempt=2), at=2)
+    assert plan is not None
+    waiting.stored(plan)
+    waiting.finish(first)
+    assert (len(waiting), waiting.next_due_ms(), waiting.plan()) == (2, 700, None)
+
+
+def test_the_same_record_under_another_key() -> None:
+    """Of a hostile hand: no key is held for good."""
+    waiting = WaitingEntries("key")
+    add(waiting, failed(1, key=b"a"), behind(2, key=b"a"), failed(1, 300, attempt=2, key=b"b"))
+    assert sorted(waiting.holds(SOURCE) or ()) == [b"a", b"b"]
+    assert places(waiting.take(100, 10)) == [2]
+    assert places(waiting.take(300, 10)) == [1]
+
+
+def test_nobody_gets_ahead_of_one_at_work() -> None:
+    waiting = WaitingEntries("key")
+    add(waiting, failed(5))
+    (fifth,) = waiting.take(100, 10)
+    add(waiting, failed(3), at=1)
+    assert waiting.take(100, 10) == []
+    waiting.finish(fifth)
+    assert places(waiting.take(100, 10)) == [3]
+
+
+# what is on its way --------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_come_is_forgotten() -> None:
+    waiting = WaitingEntries("key")
+    for place in (1, 2, 3):
+        waiting.hold(source_record(place))
+    add(waiting, behind(2))
+    assert waiting.take(10**9, 10) == []
+    waiting.unhold(source_record(1))
+    waiting.unhold(source_record(1))
+    waiting.unhold(source_record(2))
+    (second,) = waiting.take(10**9, 10)
+    assert places([second]) == [2]
+    waiting.finish(second)
+    assert list(waiting.holds(SOURCE) or ()) == [b"k"]
+    waiting.release(SOURCE)
+    assert not waiting.holds(SOURCE)
+
+
+def test_a_release_leaves_what_was_read() -> None:
+    waiting = WaitingEntries("key")
+    add(waiting, failed(1))
+    (first,) = waiting.take(100, 1)
+    waiting.hold(first.record)
+    waiting.release(SOURCE)
+    waiting.release(TopicPartition("orders", 99))
+    assert list(waiting.holds(SOURCE) or ()) == [b"k"]
+    waiting.finish(first)
+    assert not waiting.holds(SOURCE)
+
+
+# commits -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_the_same_until_it_is_stored() -> None:
+    waiting = WaitingEntries("none")
+    add(waiting, failed(1, 300), failed(2), failed(3), failed(4))
+    second, third, fourth = waiting.take(100, 10)
+    waiting.finish(third)
+    waiting.finish(fourth)
+    plan = waiting.plan()
+    assert plan == waiting.plan() == Plan(0, done_mark([2, 3]))
+    waiting.finish(second)
+    assert plan is not None
+    waiting.stored(plan)
+    assert waiting.plan() == Plan(0, done_mark([1])), "what finished meanwhile is for the next"
+    (first,) = waiting.take(300, 1)
+    waiting.finish(first)
+    assert waiting.plan() == Plan(4, None)
+
+
+def test_behind_everything_that_was_read() -> None:
+    """Control records and gaps too: the consumer says where reading goes on."""
+    waiting = WaitingEntries("none")
+    waiting.add(fetched([(3, failed(1))], next_offset=9))
+    (entry,) = waiting.take(100, 1)
+    waiting.finish(entry)
+    assert waiting.plan() == Plan(9, None)
+
+
+def test_what_is_read_twice_counts_once() -> None:
+    waiting = WaitingEntries("key")
+    records = [(0, failed(1)), (1, failed(2, key=b"l")), (2, done_mark([0]))]
+    waiting.add(fetched(records[:2]))
+    (first, second) = waiting.take(100, 2)
+    waiting.finish(second)
+    waiting.add(fetched(records))
+    assert len(waiting) == 0, "the mark told of the first"
+    waiting.put_back(first)
+    waiting.finish(first)
+    assert waiting.take(10**9, 10) == []
+    assert waiting.plan() == Plan(3, None)
+
+
+def test_a_mark_tells_of_nothing_that_comes_later() -> None:
+    waiting = WaitingEntries("none")
+    add(waiting, done_mark([0, 1, 2, 3]), failed(1), failed(2))
+    assert len(waiting) == 2
+    assert waiting.foreign == 0
+
+
+def test_a_mark_may_tell_of_what_was_passed() -> None:
+    waiting = WaitingEntries("none")
+    add(waiting, failed(1), failed(2), done_mark([3, 4, 11]), at=10)
+    assert places(waiting.take(10**9, 10)) == [1]
+
+
+def test_a_mark_over_all_offsets_there_are() -> None:
+    waiting = WaitingEntries("none")
+    huge = Record(None, b"\x01" + bytes([0x92, 0, 0xCF]) + b"\xff" * 8, (("eb-retry-done", b"1"),))
+    add(waiting, failed(1), failed(2), huge, failed(3), at=2**40)
+    assert places(waiting.take(10**9, 10)) == [3]
+
+
+# what does not belong there ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        (("eb-retry-root", b"[1"),),
+        (("eb-retry-root", None),),
+        (("eb-retry-attempt", b"1"), ("eb-retry-due", b"1")),
+        (("eb-retry-done", b"1"),),
+        (("eb-retry-root", b'["orders",3,1,0,0]'), ("eb-retry-root", b"")),
+        (("�", b"\xff\xfe"),),
+    ],
+)
+def test_a_foreign_record_is_passed_over(headers: tuple[Header, ...]) -> None:
+    waiting = WaitingEntries("key")
+    add(waiting, Record(b"k", b"v", headers), failed(1))
+    assert (waiting.foreign, len(waiting)) == (1, 1)
+    (entry,) = waiting.take(100, 10)
+    waiting.finish(entry)
+    assert waiting.plan() == Plan(2, None)
+
+
+def test_a_fetch_without_any_headers() -> None:
+    waiting = WaitingEntries("key")
+    chunk = fetched([(0, Record(b"k", b"v"))])
+    chunk.headers = None
+    waiting.add(chunk)
+    assert waiting.foreign == 1
+
+
+@pytest.mark.parametrize("number", [b"", b"-5", b"soon", b"9" * 400, b"\xff", None])
+def test_an_entry_with_broken_numbers_is_somebodys_record(number: bytes | None) -> None:
+    waiting = WaitingEntries("key")
+    root = ("eb-retry-root", b'["orders",3,7,0,0]')
+    headers = (
+        ("eb-retry-due", b"999999"),
+        ("mine", b"1"),
+        root,
+        ("eb-retry-attempt", number),
+        ("eb-retry-due", number),
+    )
+    add(waiting, Record(b"k", b"v", headers), behind(8))
+    (entry,) = waiting.take(0, 10)
+    assert (entry.record.offset, entry.attempt, entry.due_ms) == (7, 1, 0)
+    assert entry.record.headers == headers, "as they were"
+
+
+# room ----------------------------------------------------------------------------------------------------------------
+
+
+def test_room_by_count() -> None:
+    waiting = WaitingEntries("none", max_waiting=2)
+    add(waiting, failed(1))
+    assert waiting.has_room
+    add(waiting, failed(2), at=1)
+    assert not waiting.has_room
+    entry = waiting.take(100, 1)[0]
+    assert not waiting.has_room
+    waiting.finish(entry)
+    assert waiting.has_room
+
+
+def test_room_by_bytes() -> None:
+    waiting = WaitingEntries("none", max_bytes=10_000)
+    big = retry_entry(source_record(1, b"k", b"v" * 9_000), attempt=1, due_ms=0, first_failed_ms=0, error="")
+    add(waiting, big)
+    assert waiting.has_room
+    add(waiting, failed(2), failed(3), at=1)
+    assert not waiting.has_room
+    for entry in waiting.take(100, 10):
+        waiting.finish(entry)
+    add(waiting, failed(4), at=3)
+    assert waiting.has_room
+
+
+def test_there_is_room_for_what_the_others_wait_for() -> None:
+    """Full of records of one key, and what they wait for is still to be read."""
+    waiting = WaitingEntries("key", max_waiting=2)
+    add(waiting, failed(1), behind(2), behind(3))
+    assert not waiting.has_room, "the first one is due some time"
+    (first,) = waiting.take(100, 10)
+    assert not waiting.has_room, "it is at work"
+    waiting.hold(first.record)
+    waiting.finish(first)
+    assert waiting.has_room
+    add(waiting, failed(1, 500, attempt=2), at=3)
+    assert not waiting.has_room
+
+
+def test_what_is_finished_is_not_kept_behind_one_that_waits_long() -> None:
+    waiting = WaitingEntries("none")
+    add(waiting, failed(0, 10**12))
+    for at in range(1, 20_000, 100):
+        add(waiting, *(failed(place, 10**11) for place in range(at, at + 100)), at=2 * at)
+        add(waiting, done_mark(range(2 * at, 2 * at + 100)), at=2 * at + 150)
+        for entry in waiting.take(10**11, 1000):
+            waiting.finish(entry)
+    assert len(waiting) == 1
+    add(waiting, failed(20_000), at=10**6)
+    (entry,) = waiting.take(100, 2)
+    waiting.finish(entry)
+    assert waiting.plan() == Plan(0, done_mark([10**6]))
+    assert entries_remembered(waiting) < 2_500
+
+
+def entries_remembered(waiting: WaitingEntries) -> int:
+    """Of those that are finished, in what is kept about offsets and times."""
+    return sum(len(kept) for kept in vars(waiting).values() if hasattr(kept, "__len__"))
