@@ -85,6 +85,9 @@ def test_what_ends_well_while_it_is_open_closes_nothing() -> None:
     breaker = opened()
     breaker.handled(100)
     assert breaker.state == "open"
+    breaker.admit(30_000)
+    breaker.handled(1)
+    assert [breaker.failed(30_000) for _ in range(4)] == [0, 0, 0, 30_000]  # nor does it count when it is closed
 
 
 def test_a_clock_that_is_set_back_keeps_it_open_no_longer_than_was_said() -> None:
