@@ -437,6 +437,11 @@ class EventBus(Declarations, Sending):
         self._running("transaction")
         return self._transactions.transaction(transactional_id, timeout_ms)
 
+    @property
+    def backend(self) -> Backend:
+        """What it runs on, for whoever builds another bus on the same log."""
+        return self._backend
+
     async def flush(self) -> None:
         """Return when every record sent by this bus so far is stored or has failed."""
         self._check_home("flush")

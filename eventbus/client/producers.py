@@ -21,6 +21,8 @@ from eventbus.client.threads import Home
 from eventbus.errors import BufferExhausted, SchemaNotReady
 from serdes import Bytes, Serde
 
+_MOVER_MAX_BYTES = 100 * 1_048_576
+"""What came from a topic goes to another, with headers added; how large it may be is for the topics to say."""
 _MOVER_TIMEOUT_MS = 20_000
 """Its transactions are short; what a killed process left open must not keep the partition's next owner for long."""
 
@@ -122,6 +124,7 @@ class Producers:
             {
                 "transactional_id": transactional_id,
                 "transaction_timeout_ms": _MOVER_TIMEOUT_MS,
+                "max_request_size": _MOVER_MAX_BYTES,
                 "acks": "all",
                 "enable_idempotence": True,
             },

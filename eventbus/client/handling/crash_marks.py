@@ -20,7 +20,7 @@ from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.retries import Retries
 from eventbus.errors import EventBusError, HandlerError, ProcessCrashed
 from eventbus.recovery import Entry, Move, Recovery, Skip, Verdict
-from eventbus.types import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from eventbus.types import ConsumerRecord, FetchedRecords, OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
 
@@ -72,20 +72,28 @@ class CrashMarks:
             return True
         if not await self._all_committed(lane):
             return False
-        chunk = lane.chunks.popleft()
-        if len(chunk) > 1:
-            lane.chunks.appendleft(part_of(chunk, 1, len(chunk)))
-        record = chunk.record(0)
+        one = self._first_alone(lane)
+        record = one.record(0)
         doubt.left -= 1
         verdict = await self._mark(lane, doubt, record, record.offset)
+        if lane.closing or lane.error is not None or lane.chunks[0] is not one:
+            return False
         if verdict is None:
-            lane.chunks.appendleft(part_of(chunk, 0, 1))
             return True
         if isinstance(verdict, Move):
             lane.moves[record.offset] = verdict.outgoing
         lane.finished = record.next_offset
+        lane.chunks.popleft()
         await self._all_committed(lane)
         return False
+
+    def _first_alone(self, lane: Lane) -> FetchedRecords:
+        """The lane's next record, now a fetch of its own: all stay in sight of who asks whether the lane is idle."""
+        chunk = lane.chunks[0]
+        if len(chunk) > 1:
+            lane.chunks[0] = part_of(chunk, 1, len(chunk))
+            lane.chunks.appendleft(part_of(chunk, 0, 1))
+        return lane.chunks[0]
 
     async def ready_entry(self, lane: Lane, entry: Entry) -> Verdict | None:
         """The same of an entry of a retry partition, which stands nowhere in particular; None: it may be called."""

@@ -21,6 +21,7 @@ from eventbus.errors import HandlerError
 from eventbus.recovery import Entry, Move, Outgoing, Plan, Skip, Waiting
 from eventbus.types import FetchedRecords, OffsetAndMetadata, TopicPartition
 
+_PAUSE_SECONDS = 0.1
 _LONGEST_LOOK_SECONDS = 10.0
 """Between two looks at the clock: it may be set while an entry waits."""
 
@@ -163,7 +164,9 @@ class Delayed:
             self._lane.moves[next(self._numbers)] = verdict.outgoing
         if isinstance(verdict, (Move, Skip)):
             self._waiting.finish(entry)
-            self._shared.commits.expect()
+            while self._lane.moves and not self._stops:
+                await self._shared.commits.attempt()
+                await self._changes(_PAUSE_SECONDS if self._lane.moves else 0)
         else:
             self._waiting.put_back(entry)
             self._lane.wake.set()

@@ -140,6 +140,8 @@ class Moves:
             writer.unsure = token, moving
             raise
         self._stored(lane, moving)
+        if self._handler.spec.exactly_once:
+            await self._let_go(writer)  # the id is that of the partition's own transactions, which take it back
 
     async def _settle(self, lane: Lane, writer: _Writer) -> None:
         """Find out what became of a commit that was not answered: taking the id over ends it, one way or the other."""
