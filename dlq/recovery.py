@@ -26,6 +26,7 @@ _RETRY_TOPIC_BYTES = 8 << 20
 that others run allow as much."""
 _NO_LIMIT = 1 << 31
 _MOST_IN_PLACE = 1000
+_OPEN = {"closed": 0.0, "half-open": 0.5, "open": 1.0}
 """Records that wait in their place at the same time: one a partition, or as many as are at work side by side."""
 
 Place: TypeAlias = tuple[str, int, int]
@@ -130,6 +131,19 @@ class PolicyRecovery:
 
     def depth(self, waiting: int, oldest_due_ms: int | None) -> None:
         self._waiting, self._oldest_due_ms = waiting, oldest_due_ms
+
+    def gauges(self, now_ms: int) -> dict[str, float]:
+        signals = self.signals(now_ms)
+        gauges = {
+            "retry_waiting_records": signals.waiting,
+            "retry_overdue_seconds": signals.overdue_ms / 1000,
+            "dead_letters_last_minute_records": signals.dead_letters_last_minute,
+        }
+        if signals.circuit is not None:
+            gauges["circuit_open_ratio"] = _OPEN[signals.circuit]
+        if signals.budget_left is not None:
+            gauges["retry_budget_left_records"] = signals.budget_left
+        return gauges
 
     def signals(self, now_ms: int) -> Signals:
         """How the handler fails, in numbers, of this process."""

@@ -237,6 +237,10 @@ class Recovery(Protocol):
         """So many records were handled without an error, since the last time this was said."""
         ...
 
+    def gauges(self, now_ms: int) -> Mapping[str, float]:
+        """How things stand, for metrics: names with their unit last, of one number each."""
+        ...
+
     def depth(self, waiting: int, oldest_due_ms: int | None) -> None:
         """So many entries wait in this member's partitions; when the first of them is due. For signals."""
         ...

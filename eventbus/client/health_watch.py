@@ -76,6 +76,7 @@ class HealthWatch:
                 counts=msgspec.structs.replace(runner.counts),
                 at_work=len(list(runner.at_work())),
                 lag_by_partition=self._tracks[runner].lag_by_partition if runner in self._tracks else {},
+                failing={} if runner.recovering is None else runner.recovering.gauges(),
             )
             for runner in self._runners
         )

@@ -34,6 +34,9 @@ class HandlerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     lag_by_partition: dict[str, int]
     """Records of this member's partitions that are not finished, as of the last look, a few seconds ago at most."""
 
+    failing: dict[str, float] = {}
+    """How its failure policy stands, where it has one: what waits for a next try, the circuit, the budget."""
+
     @property
     def lag(self) -> int:
         return sum(self.lag_by_partition.values())
@@ -72,6 +75,8 @@ def _of_handler(one: HandlerMetrics) -> Iterator[Sample]:
     for what, count in msgspec.structs.asdict(one.counts).items():
         yield Sample(f"eventbus_handler_{what}_records_total", labels, count, "counter")
     yield Sample("eventbus_handler_at_work", labels, one.at_work, "gauge")
+    for name, value in one.failing.items():
+        yield Sample(f"eventbus_handler_{name}", labels, value, "gauge")
     for partition, lag in one.lag_by_partition.items():
         topic, _, number = partition.rpartition("-")
         yield Sample("eventbus_handler_lag_records", {**labels, "topic": topic, "partition": number}, lag, "gauge")

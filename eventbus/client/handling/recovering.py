@@ -294,6 +294,11 @@ class Recovering:
         dues = (one.next_due_ms() for one in self.waiting.values())
         return not self._loading and all(due is None or due > now_ms for due in dues)
 
+    def gauges(self) -> dict[str, float]:
+        """How the policy stands, for metrics."""
+        self.tell_depth()
+        return dict(self.recovery.gauges(self._clock()))
+
     def tell_depth(self) -> None:
         dues = [due for due in (one.next_due_ms() for one in self.waiting.values()) if due is not None]
         self.recovery.depth(sum(len(one) for one in self.waiting.values()), min(dues, default=None))
