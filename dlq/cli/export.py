@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import csv
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from dlq.cli.choosing import UNDONE, add_letters, selection_of, topics_of, with_letters
 from dlq.cli.letter_json import letter_as_json
 from dlq.cli.words import count_of
-from dlq.payloads import PayloadGone
+from dlq.payloads import source_records
+from dlq.selection import LetterId
 from eventbus.cli.output import Output, one_line, text_or_base64
 from eventbus.cli.parser import Subcommands
 
@@ -51,17 +53,19 @@ def export(args: argparse.Namespace) -> int:
         lines = csv.writer(out.stdout, lineterminator="\n")
         if args.format == "csv":
             lines.writerow(_COLUMNS)
-        async for some in _batches(letters.letters(selection)):
-            statuses = await letters.statuses([one.id for one in some])
-            for letter in some:
-                count += 1
-                fields = letter_as_json(letter, statuses.get(letter.id, "open"))
-                if not letter.has_payload:
-                    fields |= await _from_source(letters, letter)
-                if args.format == "csv":
-                    lines.writerow([_cell(name, fields) for name in _COLUMNS])
-                else:
-                    out.data(fields)
+        async with aclosing(letters.letters(selection)) as found:
+            async for some in _batches(found):
+                statuses = await letters.statuses([one.id for one in some])
+                sources = await source_records(bus, [one for one in some if not one.has_payload])
+                for letter in some:
+                    fields = letter_as_json(letter, statuses.get(letter.id, "open"))
+                    source = sources.get(LetterId.of(letter.id))
+                    fields |= {} if source is None else text_or_base64("value", source.value)
+                    if args.format == "csv":
+                        lines.writerow([_cell(name, fields) for name in _COLUMNS])
+                    else:
+                        out.data(fields)
+                count += len(some)
         out.note(f"{count_of(count, 'letter')} exported")
 
     return with_letters(args, work, topics=topics_of(selection))
@@ -77,14 +81,6 @@ async def _batches(letters: AsyncIterable[DeadLetter]) -> AsyncIterator[list[Dea
             batch = []
     if batch:
         yield batch
-
-
-async def _from_source(letters: DeadLetters, letter: DeadLetter) -> dict[str, Any]:
-    """The value of a letter that holds only its place; what is gone is left out."""
-    try:
-        return text_or_base64("value", await letters.payload(letter))
-    except PayloadGone:
-        return {}
 
 
 def _cell(name: str, fields: dict[str, Any]) -> str:

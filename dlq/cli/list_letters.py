@@ -90,7 +90,10 @@ def case_as_json(case: Case) -> dict[str, Any]:
 def _show_cases(cases: Sequence[Case], out: Output) -> None:
     screen, now_ms = Screen(out), round(time.time() * 1000)
     columns = _columns(cases, now_ms, wide=not out.rich)
-    for topic, group in groupby(sorted(cases, key=lambda case: case.topic), lambda case: case.topic):
+    by_topic = groupby(sorted(cases, key=lambda case: case.topic), lambda case: case.topic)
+    for number, (topic, group) in enumerate(by_topic):
+        if number:
+            screen.line()
         screen.table([*columns], [[read(case) for read in columns.values()] for case in group], title=topic)
 
 

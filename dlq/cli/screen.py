@@ -60,16 +60,18 @@ class Screen:
         from rich import box
         from rich.console import Console
         from rich.table import Table
-        from rich.text import Text
 
         numeric = [all(isinstance(row[index], int) for row in rows) for index in range(len(columns))]
-        table = Table(title=Text(one_line(title)) if title else None, title_justify="left", title_style="bold",
-                      box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)  # fmt: skip
+        table = Table(
+            box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0), collapse_padding=True
+        )
         for index, column in enumerate(columns):
             is_last = index == len(columns) - 1
             table.add_column(column, justify="right" if numeric[index] else "left", no_wrap=not is_last)
         for row in rows:
             table.add_row(*(_cell(value) for value in row))
+        if title:
+            self.heading(title)
         Console(file=self._out.stdout, highlight=False).print(table)
 
     def _print(self, parts: Sequence[tuple[str, str]]) -> None:
