@@ -211,20 +211,14 @@ def test_a_policys_retries_and_dead_letters_are_left_alone(shop: Cli, tmp_path: 
 
 
 POLICY = """
+from dlq import Retry
 from eventbus import EventBus
 
 bus = EventBus("file://./data")
 
-class Never:
-    def open(self, handling):
-        raise AssertionError("asked")
-
-@bus.consumer("orders", group="g")
+@bus.consumer("orders", group="g", retry=Retry(immediate=1, delays=["1s"]))
 async def fail(value: str) -> None:
     raise ValueError("always")
-
-from msgspec.structs import replace
-fail.spec = replace(fail.spec, retry=Never())
 """
 
 
