@@ -26,8 +26,8 @@ _RETRY_TOPIC_BYTES = 8 << 20
 that others run allow as much."""
 _NO_LIMIT = 1 << 31
 _MOST_IN_PLACE = 1000
-_OPEN = {"closed": 0.0, "half-open": 0.5, "open": 1.0}
 """Records that wait in their place at the same time: one a partition, or as many as are at work side by side."""
+_OPEN = {"closed": 0.0, "half-open": 0.5, "open": 1.0}
 
 Place: TypeAlias = tuple[str, int, int]
 
