@@ -48,10 +48,10 @@ class DeadLetters:
                 print(case.count, case.handler, case.error_class, case.top_frame)
             done = await letters.redrive(Selection(handler="bill"), by="ann", note="prices are back")
 
-    ``topics``: those that hold dead letters; None: all that look like it, by their names (``dlq.*``, ``*-dlq``,
-    ``*.DLT``, ``*_error``, ...) or by Kafka's config for it. Dead letters are never changed: what became of them is
-    kept in ``state_topic``. What was read once is kept in memory, and in the folder ``cache`` where one is given; it is
-    brought up to date by every call.
+    ``topics``: those that hold dead letters; None: those of the bus's own handlers, and all that look like it, by their
+    names (``dlq.*``, ``*-dlq``, ``*.DLT``, ``*_error``, ...) or by Kafka's config for it. Dead letters are never
+    changed: what became of them is kept in ``state_topic``. What was read once is kept in memory, and in the folder
+    ``cache`` where one is given; every call brings it up to date.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class DeadLetters:
         if topic is not None:
             chosen = msgspec.structs.replace(chosen, topic=topic)
         await self._following.catch_up()
+        self._following.check(chosen)
         indexes = self._following.indexes
         if chosen.ids is None and chosen.limit is None and not self._needs_letters(chosen):
             return views.groups_of(indexes, chosen)
@@ -97,6 +98,7 @@ class DeadLetters:
         limits = [one for one in (limit, selection.limit) if one is not None]
         chosen = msgspec.structs.replace(selection, limit=min(limits, default=None))
         await self._following.catch_up()
+        self._following.check(chosen)
         wanted = views.offsets_of(self._following.indexes, chosen)
         async with aclosing(selected(self._bus, wanted, chosen)) as batches:
             async for some in batches:
@@ -171,6 +173,7 @@ class DeadLetters:
     async def _mark(self, status: str, selection: Selection, note: str, by: str) -> int:
         new_step(status, 0, by=by, note=note)  # what cannot be kept is told before anything is done
         await self._following.catch_up()
+        self._following.check(selection)
         count = 0
         async with self._pen:
             # All of them first: what is chosen must not change with what is written.

@@ -9,12 +9,13 @@ import anyio
 from dlq.index import NO_STATE, PartitionIndex, TopicIndex
 from dlq.index_file import IndexCache
 from dlq.reading import POLL_RECORDS, Scanner, reader, records_at
-from dlq.selection import LetterId, looks_dead
+from dlq.selection import LetterId, Selection, looks_dead
 from dlq.state import LetterState, read_key, read_state
 from dlq.views import row_of
 from eventbus import Consumer, EventBus, IsolationLevel
 from eventbus.broker import TopicDescription
 from eventbus.errors import ConfigError, EventBusError, TopicAlreadyExists, UnknownTopicOrPartition
+from eventbus.suggest import nearest
 from eventbus.types import TopicPartition
 
 _MARKER = 1
@@ -65,11 +66,27 @@ class Following:
     async def _look_for_topics(self) -> list[TopicDescription]:
         if self._chosen is not None:
             return await self._bus.admin.describe_topics(self._chosen)
+        own = {
+            runner.recovering.recovery.dead_letter_topic
+            for runner in self._bus.runners
+            if runner.recovering is not None
+        }
         return [
             one
             for one in await self._bus.admin.describe_topics()
-            if not one.is_internal and looks_dead(one.name, {key: str(e.value) for key, e in one.configs.items()})
+            if not one.is_internal
+            and (one.name in own or looks_dead(one.name, {key: str(e.value) for key, e in one.configs.items()}))
         ]
+
+    def check(self, selection: Selection) -> None:
+        """Raises ConfigError for topics that are not followed: nothing would be found in them."""
+        named = {selection.topic} if selection.topic else {one.topic for one in selection.letter_ids() or ()}
+        unknown = sorted(named - self.indexes.keys())
+        if unknown:
+            raise ConfigError(
+                f"topic {unknown[0]!r} is not known to hold dead letters{nearest(unknown[0], self.indexes)}. If it "
+                f"does, name it: DeadLetters(bus, topics=[{unknown[0]!r}])"
+            )
 
     def _mark(self, name: str) -> object:
         """Another one when there is something new to keep."""

@@ -113,7 +113,7 @@ class Segment:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def add(self, offset: int, case: int, time_ms: int, status: int) -> None:
+    def add(self, offset: int, case: int, status: int, time_ms: int) -> None:
         self.offsets.append(offset)
         self.cases.append(case)
         self.times.append(time_ms)
@@ -176,7 +176,7 @@ class PartitionIndex:
     def __len__(self) -> int:
         return sum(map(len, self.segments))
 
-    def add(self, offset: int, case: int, time_ms: int, status: int) -> None:
+    def add(self, offset: int, case: int, status: int, time_ms: int) -> None:
         """The letter that follows; one that is here already is passed over."""
         if offset < self.next_offset:
             return
@@ -185,7 +185,7 @@ class PartitionIndex:
         elif len(self.segments[-1]) >= _ROWS:
             self.segments[-1].sums()  # now, a little at a time: who asks for the view has no million to wait for
             self.segments.append(Segment())
-        self.segments[-1].add(offset, case, time_ms, status)
+        self.segments[-1].add(offset, case, status, time_ms)
         self.next_offset = offset + 1
 
     def trim(self, begin: int) -> int:

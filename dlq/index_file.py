@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 import zlib
 from array import array
 from contextlib import suppress
@@ -25,6 +26,7 @@ logger = logging.getLogger("dlq")
 
 _FORMAT = f"eventbus-dead-letters-1-{sys.byteorder}"
 """Columns are written as the machine has them."""
+_KEPT_SECONDS = 30 * 24 * 3600
 _COLUMNS = {"q": 8, "I": 4}
 
 
@@ -139,7 +141,10 @@ class IndexCache:
         return index if (index.topic, index.topic_id) == (topic, topic_id) else None
 
     def save(self, index: TopicIndex) -> None:
-        """Replace the file as a whole. Where that cannot be done the index is built again next time."""
+        """Replace the file as a whole, and remove those that nobody has for a month.
+
+        Where that cannot be done the index is built again next time.
+        """
         path = self._path(index.topic_id)
         if path is None:
             return
@@ -150,6 +155,9 @@ class IndexCache:
             with os.fdopen(handle, "wb") as file:
                 file.write(dump(index))
             Path(written).replace(path)
+            for other in self._folder.iterdir():
+                if other.stat().st_mtime < time.time() - _KEPT_SECONDS:
+                    other.unlink()
         except OSError as error:
             logger.debug("%s: %s; the index is not kept", path, error)
             if written is not None:

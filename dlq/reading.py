@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
+from dlq.headers import ERROR_CLASS, GROUP, HANDLER, LAST_FAILED, OURS, REASON, TOP_FRAME
 from dlq.index import OPEN, PARKED, TopicIndex
 from dlq.letters import DeadLetter, dead_letter
 from dlq.selection import Selection, key_of
+from dlq.texts import number_of
 from eventbus import Consumer, EventBus
 from eventbus.types import ConsumerRecord, TopicPartition
 
@@ -15,10 +17,9 @@ POLL_RECORDS = 1_000
 _WAIT_MS = 10
 _WIDE = 2_000
 """So many offsets that nobody asked for are passed over by a seek; fewer are read through."""
-_CASE_HEADERS = ("eb-dlq-handler", "__dlq.errors.group", "eb-dlq-error-class", "eb-dlq-top-frame", "eb-dlq-reason")
-_TIME_HEADER = "eb-dlq-last-failed"
 _MOST_KNOWN = 10_000
 _LAST_MS = 10**15
+"""A time beyond it is none."""
 
 
 def reader(bus: EventBus, partitions: Iterable[TopicPartition]) -> Consumer:
@@ -86,27 +87,25 @@ class Scanner:
     def take(self, partition: int, records: Iterable[ConsumerRecord]) -> None:
         """Records of a partition, in their order."""
         known, add = self._known, self._index.partition(partition).add
-        handler, group, error_class, top_frame, reason = _CASE_HEADERS
         for record in records:
-            get = dict(record.headers).get
-            if get(handler) is None:
-                number, time_ms, status = self._read(record)
-            else:
-                names = get(handler), get(group), get(error_class), get(top_frame), get(reason)
-                found = known.get(names)
-                if found is None:
-                    number, time_ms, status = self._read(record)
-                    if len(known) >= _MOST_KNOWN:
-                        known.clear()
-                    known[names] = number, status
-                else:
-                    number, status = found
-                    failed = get(_TIME_HEADER) or b""
-                    time_ms = int(failed) if len(failed) <= 15 and failed.isdigit() else record.timestamp_ms
-            add(record.offset, number, time_ms, status)
+            headers = record.headers
+            get = dict(headers).get
+            # Whose headers come last says why it is dead: only where that is us do ours tell the case.
+            if not headers or not headers[-1][0].startswith(OURS) or not get(ERROR_CLASS):
+                letter = dead_letter(record)
+                add(record.offset, *self._case_of(letter), _time_of(letter.last_failed_ms, record))
+                continue
+            names = get(HANDLER), get(GROUP), get(ERROR_CLASS), get(TOP_FRAME), get(REASON)
+            found = known.get(names)
+            if found is None:
+                if len(known) >= _MOST_KNOWN:
+                    known.clear()
+                found = known[names] = self._case_of(dead_letter(record))
+            add(record.offset, *found, _time_of(number_of(get(LAST_FAILED)), record))
 
-    def _read(self, record: ConsumerRecord) -> tuple[int, int, int]:
-        letter = dead_letter(record)
-        failed_ms = letter.last_failed_ms
-        time_ms = letter.timestamp_ms if failed_ms is None or not 0 <= failed_ms < _LAST_MS else failed_ms
-        return self._index.number_of(key_of(letter)), time_ms, PARKED if letter.reason == "parked" else OPEN
+    def _case_of(self, letter: DeadLetter) -> tuple[int, int]:
+        return self._index.number_of(key_of(letter)), PARKED if letter.reason == "parked" else OPEN
+
+
+def _time_of(failed_ms: int | None, record: ConsumerRecord) -> int:
+    return failed_ms if failed_ms is not None and failed_ms < _LAST_MS else record.timestamp_ms

@@ -48,7 +48,7 @@ class Redriven(msgspec.Struct, kw_only=True):
 
     run_id: str
     total: int
-    """Letters that were chosen by the index when it began; ``contains`` and ``limit`` may leave fewer."""
+    """Letters that were chosen by the index when it began; with ``contains`` there may be fewer."""
     seen: int = 0
     redriven: int = 0
     """Sent; of a dry run: that would be."""
@@ -157,8 +157,6 @@ class Redrive:
         self._max_hops = max_hops
         self._pace = Pace(rate)
         self._on_progress = on_progress
-        self._by = by
-        self._note = note
         self._targets: Targets | None = None
         self._began = 0.0
         self._went_on = anyio.Event()
@@ -168,8 +166,8 @@ class Redrive:
         self._scope = anyio.CancelScope()
         self._error: Exception | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
-        new_step("redriven", 0, by=by, note=note, run=run_id or "")  # what cannot be kept is told before it begins
-        self.done = Redriven(run_id=run_id or uuid.uuid4().hex, total=0, dry_run=dry_run)
+        self._step = new_step("redriven", 0, by=by, note=note, run=run_id or uuid.uuid4().hex)
+        self.done = Redriven(run_id=self._step.run, total=0, dry_run=dry_run)
         """What was done so far."""
 
     # from outside ----------------------------------------------------------------------------------------------------
@@ -244,8 +242,10 @@ class Redrive:
     async def _redrive(self) -> None:
         try:
             await self._following.catch_up()
+            self._following.check(self._selection)
             wanted = offsets_of(self._following.indexes, self._selection)
-            self.done.total = sum(map(len, wanted.values()))
+            count, limit = sum(map(len, wanted.values())), self._selection.limit
+            self.done.total = count if limit is None else min(count, limit)
             await self._look_up_targets()
             async with self._pen, aclosing(selected(self._bus, wanted, self._selection)) as letters:
                 await self._send_all(letters)
@@ -337,7 +337,6 @@ class Redrive:
     ) -> Writes:
         states = await self._following.states(map(id_of, batch))
         now_ms = self._now_ms()
-        step = new_step("redriven", now_ms, by=self._by, note=self._note, run=self.done.run_id)
         records: list[Outgoing] = []
         written: list[tuple[LetterId, LetterState]] = []
         sent: list[str] = []
@@ -349,7 +348,7 @@ class Redrive:
             target = self._target_of(letter, id, before, source)
             if isinstance(target, Target):
                 records.append(self._record(letter, id, source, target, now_ms))
-                step = msgspec.structs.replace(step, to=target.topic)
+                step = msgspec.structs.replace(self._step, at_ms=now_ms, to=target.topic)
                 written.append(state_after(self._following, id, before, step))
                 sent.append(target.topic)
             elif asked and before is not None and before.last.run == self.done.run_id:
@@ -387,5 +386,5 @@ class Redrive:
     ) -> Outgoing:
         """The letter as it goes back."""
         record = letter if source is None else source
-        headers = redrive_headers(record.headers, id, hops=letter.hops + 1, at_ms=now_ms, by=self._by)
+        headers = redrive_headers(record.headers, id, hops=letter.hops + 1, at_ms=now_ms, by=self._step.by)
         return Outgoing(target.topic, target.partition, record.key, record.value, headers)

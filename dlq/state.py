@@ -12,7 +12,7 @@ from eventbus.errors import ConfigError
 logger = logging.getLogger("dlq")
 
 STATE_TOPIC = "_dlq_state"
-_MOST_STEPS = 50
+_MOST_STEPS = 20
 """Steps that a record keeps: the first one, and the last ones."""
 _MOST_CHARACTERS = 1_000
 """Of a note, or of who wrote it."""
@@ -62,7 +62,12 @@ def new_step(status: str, at_ms: int, *, by: str = "", note: str = "", to: str =
     for name, text in (("by", by), ("note", note), ("run_id", run)):
         if len(text) > _MOST_CHARACTERS:
             raise ConfigError(f"{name}: {len(text)} characters, and {_MOST_CHARACTERS} are kept at most")
-    return Step(status, at_ms, by, note, to, run)
+    return Step(status, at_ms, _storable(by), _storable(note), to, _storable(run))
+
+
+def _storable(text: str) -> str:
+    """Half of a character, as a terminal may give it, cannot be written."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def with_step(before: LetterState | None, topic_id: str, step: Step) -> LetterState:

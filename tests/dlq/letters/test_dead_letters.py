@@ -34,6 +34,36 @@ async def test_log_without_dead_letters(bus: TestBus) -> None:
             await letters.get("dlq.absent/0/0")
 
 
+@pytest.mark.parametrize("wrong", [{"topic": "failures"}, {"ids": {f"{TOPIC}/0/0", "failures/0/0"}}])
+async def test_topic_that_is_not_followed_is_told(bus: TestBus, wrong: dict[str, Any]) -> None:
+    async with bus:
+        await topics(bus, TOPIC, "failures")
+        letters, chosen = letters_of(bus), Selection(**wrong)
+        with pytest.raises(ConfigError, match=r"topics=\['failures'\]"):
+            await letters.groups(selection=chosen)
+        with pytest.raises(ConfigError, match="failures"):
+            await letters.park(chosen)
+        with pytest.raises(ConfigError, match="failures"):
+            await letters.redrive(chosen)
+        with pytest.raises(ConfigError, match="failures"):
+            [one async for one in letters.letters(chosen)]
+        assert await letters_of(bus, "failures", TOPIC).groups(selection=chosen) == []
+
+
+async def test_topic_of_the_bus_s_own_handler_is_followed(bus: TestBus) -> None:
+    @bus.consumer("orders", group="billing", dead_letter="failures")
+    def bill(order: bytes) -> None:
+        raise ValueError("no price")
+
+    async with bus:
+        await bus.send("orders", b"{}")
+        await bus.clock.advance(seconds=1)
+        (case,) = await letters_of(bus).groups()
+        assert (case.topic, case.handler, case.group, case.error_class, case.count) == (
+            "failures", "bill", "billing", "ValueError", 1,
+        )  # fmt: skip
+
+
 async def test_two_services_share_a_topic(bus: TestBus) -> None:
     async with bus:
         await topics(bus, "dlq.all", partitions=2)
@@ -105,7 +135,7 @@ async def test_selection_narrows_the_view(bus: TestBus) -> None:
         assert await counts(error_class="KeyError") == [("KeyError", 5)]
         assert await counts(since_ms=NOW_MS + 3, until_ms=NOW_MS + 6, error_class="KeyError") == [("KeyError", 2)]
         assert await counts(contains="v7") == [("KeyError", 1)]
-        assert await counts(ids={f"{TOPIC}/0/2", f"{TOPIC}/0/99", "dlq.other/0/0"}) == [("ValueError", 1)]
+        assert await counts(ids={f"{TOPIC}/0/2", f"{TOPIC}/0/99", f"{TOPIC}/7/0"}) == [("ValueError", 1)]
         assert sum(count for _, count in await counts(limit=3)) == 3
         assert await counts(limit=0) == []
         assert await counts(status={"resolved"}) == []
@@ -278,7 +308,7 @@ async def test_index_that_is_ahead_of_its_topic_is_made_anew(bus: TestBus, tmp_p
         cache = IndexCache(tmp_path)
         index = cache.load(TOPIC, (await bus.admin.describe_topics([TOPIC]))[0].topic_id)
         assert index is not None
-        index.partition(0).add(5, 0, NOW_MS, 0)
+        index.partition(0).add(5, 0, 0, NOW_MS)
         cache.save(index)
         (case,) = await letters_of(bus, cache=tmp_path).groups()
         assert case.count == 1

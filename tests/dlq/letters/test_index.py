@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -10,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlq import index as index_module
+from dlq.headers import ERROR_CLASS, GROUP, HANDLER, LAST_FAILED, REASON, TOP_FRAME
 from dlq.index import OPEN, PARKED, TopicIndex
 from dlq.index_file import IndexCache, UnreadableIndex, cache_folder, dump, load
-from dlq.selection import OVERFLOW, STATUSES, CaseKey, LetterId, Selection
+from dlq.letters import dead_letter
+from dlq.reading import Scanner
+from dlq.selection import OVERFLOW, STATUSES, CaseKey, LetterId, Selection, key_of
 from dlq.views import groups_of, offsets_of, topics_of
-from eventbus import TopicPartition
+from eventbus import ConsumerRecord, TimestampType, TopicPartition
 
 CASES = [CaseKey(f"c{n}", f"handler{n % 3}", f"group{n % 2}", f"app.Error{n}", f"a.py:f{n}:1") for n in range(4)]
 
@@ -58,7 +62,7 @@ def build(added: list[tuple[int, int, int, int, int]]) -> tuple[TopicIndex, Mode
     ends = [0, 0]
     for partition, step, case, time_ms, status in added:
         offset = ends[partition] + step - 1
-        index.partition(partition).add(offset, case, time_ms, status)
+        index.partition(partition).add(offset, case, status, time_ms)
         model.rows[partition, offset] = case, time_ms, STATUSES[status]
         ends[partition] = offset + 1
     return index, model
@@ -117,7 +121,7 @@ def test_index_is_what_a_list_says(
 
 def test_letter_that_is_read_twice_counts_once() -> None:
     index, _ = build([(0, 1, 0, 5, OPEN)])
-    index.partition(0).add(0, 0, 5, OPEN)
+    index.partition(0).add(0, 0, OPEN, 5)
     assert len(index) == 1
     assert index.row(LetterId("t", 0, 1)) is None
     assert index.row(LetterId("t", 7, 0)) is None
@@ -139,10 +143,40 @@ def test_cases_without_number_are_counted_together(monkeypatch: pytest.MonkeyPat
     assert set(more) == {4}
     assert index.cases[4] == OVERFLOW
     assert index.number_of(CASES[2]) == 2
-    index.partition(0).add(0, 4, 1, OPEN)
+    index.partition(0).add(0, 4, OPEN, 1)
     # Which case it is nobody knows before it is read: it may be the one that is asked for.
     found = offsets_of({"t": index}, Selection(case="new1"))
     assert {where: list(offsets) for where, offsets in found.items()} == {TopicPartition("t", 0): [0]}
+
+
+# from records --------------------------------------------------------------------------------------------------------
+
+names = st.sampled_from(
+    [ERROR_CLASS, GROUP, HANDLER, LAST_FAILED, REASON, TOP_FRAME, "own", "__connect.errors.exception.class.name",
+     "__connect.errors.connector.name", "__streams.errors.exception", "eb-dlq-stack", "__dlq.errors.message"]
+)  # fmt: skip
+headers = st.lists(
+    st.tuples(names, st.none() | st.sampled_from([b"", b"a", b"parked", b"17", b"9" * 18, b"x.py:f:3", b"\xff"])),
+    max_size=10,
+)
+
+
+@given(st.lists(headers, min_size=1, max_size=8))
+def test_index_says_what_the_letters_say(letters: list[list[tuple[str, bytes | None]]]) -> None:
+    """Also where the index has worked it out for the letter before."""
+    records = [
+        ConsumerRecord("t", 0, offset, 5, TimestampType.CREATE_TIME, None, b"", tuple(one))
+        for offset, one in enumerate(letters)
+    ]
+    index = TopicIndex("t", "")
+    Scanner(index).take(0, records)
+    for record in records:
+        row, letter = index.row(LetterId("t", 0, record.offset)), dead_letter(record)
+        assert row is not None
+        assert index.cases[row.case] == key_of(letter)._replace(top_frame=index.cases[row.case].top_frame)
+        assert STATUSES[row.status] == ("parked" if letter.reason == "parked" else "open")
+        failed_ms = letter.last_failed_ms
+        assert row.time_ms == (5 if failed_ms is None or failed_ms >= 10**15 else failed_ms)
 
 
 # as bytes ------------------------------------------------------------------------------------------------------------
@@ -181,6 +215,15 @@ def test_cache_gives_back_what_fits(tmp_path: Path) -> None:
     (path,) = (tmp_path / "made").iterdir()
     path.write_bytes(b"torn")
     assert cache.load("t", index.topic_id) is None
+
+
+def test_indexes_that_nobody_needs_any_more_go(tmp_path: Path) -> None:
+    cache = IndexCache(tmp_path)
+    for name in ("old-topic-of-a-log", "new-topic-of-a-log"):
+        cache.save(TopicIndex("t", name))
+    os.utime(tmp_path / "old-topic-of-a-log.index", (0, 0))
+    cache.save(TopicIndex("t", "another-of-the-log"))
+    assert {one.name for one in tmp_path.iterdir()} == {"new-topic-of-a-log.index", "another-of-the-log.index"}
 
 
 @pytest.mark.parametrize("topic_id", ["", "None", "AAAAAAAAAAAAAAAAAAAAAA", "../../etc/passwd-of-a-machine"])
