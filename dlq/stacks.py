@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_JAVA = re.compile(r"\s*at (?P<where>[^\s()]{1,500})\((?P<file>[^\s():]{1,200})(:(?P<line>\d{1,9}))?\)")
+_JAVA = re.compile(r"\s*at (?P<where>[^\s()]{1,500})\((?:(?P<file>[^\s():]{1,200})(:(?P<line>\d{1,9}))?|[^()]{1,50})\)")
 _DOTNET = re.compile(r"\s*at (?P<where>[^\s()]{1,500})\([^()]*\)( in (?P<file>.{1,500}):line (?P<line>\d{1,9}))?")
 _CAUSE = "Caused by: "
 _NOT_USERS = (
