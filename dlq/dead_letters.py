@@ -135,6 +135,19 @@ class DeadLetters:
         rows = {id: views.row_of(self._following.indexes, LetterId.of(id)) for id in ids}
         return {id: STATUSES[row.status] for id, row in rows.items() if row is not None}
 
+    async def rates(
+        self, since_ms: int, bucket_ms: int, count: int, *, topic: str | None = None
+    ) -> dict[str, list[int]]:
+        """By topic how many letters failed in each of ``count`` stretches of ``bucket_ms`` from ``since_ms`` on."""
+        if bucket_ms < 1 or count < 1:
+            raise ConfigError(f"bucket_ms={bucket_ms}, count={count}: both are at least 1")
+        await self._following.catch_up()
+        self._following.check(Selection(topic=topic))
+        indexes = self._following.indexes
+        return {
+            name: index.rates(since_ms, bucket_ms, count) for name, index in indexes.items() if topic in (None, name)
+        }
+
     def _needs_letters(self, selection: Selection) -> bool:
         """Whether the index alone does not tell what is selected."""
         names = (selection.case, selection.handler, selection.group, selection.error_class)

@@ -297,6 +297,18 @@ class TopicIndex:
                     if found is not None:
                         yield number, _chosen(found[0], (found[1],), kinds, selection)
 
+    def rates(self, since_ms: int, bucket_ms: int, count: int) -> list[int]:
+        """Letters by time: in ``count`` buckets from ``since_ms`` on."""
+        buckets = [0] * count
+        segments = [one for partition in self.partitions.values() for one in partition.segments]
+        for segment in segments:
+            if max((cell.last_ms for cell in segment.sums().values()), default=since_ms) >= since_ms:
+                for time_ms in segment.times:
+                    at = (time_ms - since_ms) // bucket_ms
+                    if 0 <= at < count:
+                        buckets[at] += 1
+        return buckets
+
     def _kinds(self, selection: Selection) -> Callable[[int], bool]:
         """Whether letters of a kind may be selected, remembered."""
         known: dict[int, bool] = {}

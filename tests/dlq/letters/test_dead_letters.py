@@ -57,8 +57,10 @@ async def test_topic_of_the_bus_s_own_handler_is_followed(bus: TestBus) -> None:
 
     async with bus:
         await bus.send("orders", b"{}")
-        await bus.clock.advance(seconds=1)
-        (case,) = await letters_of(bus).groups()
+        letters = letters_of(bus)
+        while not (cases := await letters.groups()):
+            await bus.clock.advance(ms=100)
+        (case,) = cases
         assert (case.topic, case.handler, case.group, case.error_class, case.count) == (
             "failures", "bill", "billing", "ValueError", 1,
         )  # fmt: skip
@@ -106,6 +108,22 @@ async def test_view_follows_the_topic(bus: TestBus) -> None:
             await letters.get(f"{TOPIC}/0/1")
         await bus.admin.delete_topics("orders-dlq")
         assert [one.name for one in await letters.topics()] == [TOPIC]
+
+
+async def test_letters_by_time(bus: TestBus) -> None:
+    async with bus:
+        await topics(bus, TOPIC, "dlq.other", "dlq.late")
+        await put(bus, *[letter(n) for n in (0, 5, 9, 10, 25, 39, 40, 70)])
+        await put(bus, letter(5), topic="dlq.other")
+        letters = letters_of(bus)
+        assert await letters.rates(NOW_MS + 5, 10, 3) == {
+            TOPIC: [3, 0, 1],
+            "dlq.other": [1, 0, 0],
+            "dlq.late": [0, 0, 0],
+        }
+        assert await letters.rates(NOW_MS + 100, 10, 2, topic=TOPIC) == {TOPIC: [0, 0]}
+        with pytest.raises(ConfigError, match="bucket_ms=0"):
+            await letters.rates(NOW_MS, 0, 1)
 
 
 async def test_uncommitted_letters_are_none(bus: TestBus) -> None:
