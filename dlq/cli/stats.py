@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,11 +13,12 @@ from dlq.cli.choosing import with_letters
 from dlq.cli.list_letters import TOPIC_COLUMNS, no_topics, topic_rows
 from dlq.cli.screen import Screen
 from dlq.cli.words import plot
+from dlq.selection import Selection
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, add_topic, positive, topic_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from dlq.dead_letters import DeadLetters, DeadLetterTopic
     from eventbus import EventBus
@@ -44,10 +46,10 @@ def stats(args: argparse.Namespace) -> int:
         now_ms = round(time.time() * 1000)
         since_ms = (now_ms // _HOUR_MS - args.hours + 1) * _HOUR_MS
         topics = await letters.topics()
-        rates = await letters.rates(since_ms, _HOUR_MS, args.hours)
+        rates = await _rates(letters, since_ms, args.hours)
         if out.json:
             hours = {"hours_since_ms": since_ms}
-            out.data([{**msgspec.to_builtins(one), "per_hour": rates.get(one.name, []), **hours} for one in topics])
+            out.data([{**msgspec.to_builtins(one), "per_hour": rates[one.name], **hours} for one in topics])
         elif not topics:
             no_topics(bus.url, out)
         else:
@@ -58,12 +60,23 @@ def stats(args: argparse.Namespace) -> int:
     return with_letters(args, work, topics={topic} if topic else set())
 
 
-def _show_rates(topics: Sequence[DeadLetterTopic], rates: dict[str, list[int]], hours: int, screen: Screen) -> None:
+async def _rates(letters: DeadLetters, since_ms: int, hours: int) -> defaultdict[str, list[int]]:
+    """Letters of each topic, by the hour in which they failed."""
+    rates: defaultdict[str, list[int]] = defaultdict(lambda: [0] * hours)
+    for hour in range(hours):
+        begin_ms = since_ms + hour * _HOUR_MS
+        within = Selection(status=None, since_ms=begin_ms, until_ms=begin_ms + _HOUR_MS)
+        for case in await letters.groups(selection=within):
+            rates[case.topic][hour] += case.count
+    return rates
+
+
+def _show_rates(topics: Sequence[DeadLetterTopic], rates: Mapping[str, list[int]], hours: int, screen: Screen) -> None:
     """The hour that runs is the last one."""
     rows = [
         (one.name, sum(counts), max(counts), counts[-1], plot(counts, screen.encoding))
         for one in topics
-        if sum(counts := rates.get(one.name, []))
+        if sum(counts := rates[one.name])
     ]
     if rows:
         screen.line()

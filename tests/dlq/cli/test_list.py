@@ -80,6 +80,24 @@ def test_what_is_dealt_with_is_out_of_the_way_until_it_is_asked_for(shop: Dlq) -
     assert "3 more cases, all dealt with" in shop("list").err
 
 
+def test_counts_ages_and_how_many_an_hour(shop: Dlq) -> None:
+    write(*(letter(number, OSError("x"), topic="ship-dlq", hours_ago=2) for number in range(8)))
+    write(letter(9, OSError("old"), topic="ship-dlq", hours_ago=100))
+    shown = shop("stats")
+    assert shown.code == 0, shown.err
+    table, plots = shown.out.split("\n\n")
+    assert [line.split()[:7] for line in table.splitlines()[1:]] == [
+        [TOPIC, "5", "5", "0", "0", "3", "5h"],
+        ["ship-dlq", "9", "9", "0", "0", "1", "4d"],
+    ]
+    rows = [line.split() for line in plots.splitlines()[1:]]
+    assert [row[:2] for row in rows] == [[TOPIC, "5"], ["ship-dlq", "8"]] and rows[1][2] == "8"
+    assert rows[1][-1].rstrip(".") in ("." * 21 + "\u2588", "." * 20 + "\u2588"), "an hour may end meanwhile"
+    [billing, ship] = shop("stats", "--hours", "2", "--json").json
+    assert ship["per_hour"] == [0, 0] and 1 <= sum(billing["per_hour"]) <= 2 and len(billing["per_hour"]) == 2
+    assert [one["name"] for one in shop("stats", "ship-dlq", "--json").json] == ["ship-dlq"]
+
+
 def test_topics_of_any_name_and_logs_without_any(dlq: Dlq) -> None:
     write(letter(1, ValueError("x"), topic="graveyard"))
     nothing = dlq("list")
