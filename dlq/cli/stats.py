@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +12,6 @@ from dlq.cli.choosing import with_letters
 from dlq.cli.list_letters import TOPIC_COLUMNS, no_topics, topic_rows
 from dlq.cli.screen import Screen
 from dlq.cli.words import plot
-from dlq.selection import Selection
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, add_topic, positive, topic_of
 
@@ -45,8 +43,8 @@ def stats(args: argparse.Namespace) -> int:
     async def work(letters: DeadLetters, bus: EventBus) -> None:
         now_ms = round(time.time() * 1000)
         since_ms = (now_ms // _HOUR_MS - args.hours + 1) * _HOUR_MS
-        topics = await letters.topics()
-        rates = await _rates(letters, since_ms, args.hours)
+        rates = await letters.rates(since_ms, _HOUR_MS, args.hours)
+        topics = [one for one in await letters.topics() if one.name in rates]
         if out.json:
             hours = {"hours_since_ms": since_ms}
             out.data([{**msgspec.to_builtins(one), "per_hour": rates[one.name], **hours} for one in topics])
@@ -58,17 +56,6 @@ def stats(args: argparse.Namespace) -> int:
             _show_rates(topics, rates, args.hours, screen)
 
     return with_letters(args, work, topics={topic} if topic else set())
-
-
-async def _rates(letters: DeadLetters, since_ms: int, hours: int) -> defaultdict[str, list[int]]:
-    """Letters of each topic, by the hour in which they failed."""
-    rates: defaultdict[str, list[int]] = defaultdict(lambda: [0] * hours)
-    for hour in range(hours):
-        begin_ms = since_ms + hour * _HOUR_MS
-        within = Selection(status=None, since_ms=begin_ms, until_ms=begin_ms + _HOUR_MS)
-        for case in await letters.groups(selection=within):
-            rates[case.topic][hour] += case.count
-    return rates
 
 
 def _show_rates(topics: Sequence[DeadLetterTopic], rates: Mapping[str, list[int]], hours: int, screen: Screen) -> None:
