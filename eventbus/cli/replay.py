@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from eventbus import EventBus
     from eventbus.backends.base import Backend
     from eventbus.client.admin import Admin
+    from eventbus.client.handling.calls import Counts
     from eventbus.client.handling.handlers import Handler
 
 _TOLD = 5
@@ -98,7 +99,7 @@ def replay(args: argparse.Namespace) -> int:
             raise
         finally:
             reached = await _clean_up(log, group)
-        _say(out, handler, group, window, reached, counts.skipped, scope.cancel_called)
+        _say(out, handler, group, window, reached, counts, scope.cancel_called)
         return EXIT_INTERRUPTED if scope.cancel_called else 0
 
     return run_async(main)
@@ -106,15 +107,18 @@ def replay(args: argparse.Namespace) -> int:
 
 def _say(
     out: Output, handler: Handler[Any, Any], group: str, window: _Window, reached: Mapping[TopicPartition, int],
-    skipped: int, interrupted: bool,
+    counts: Counts, interrupted: bool,
 ) -> None:  # fmt: skip
-    count = sum(max(reached.get(partition, at) - at, 0) for partition, at in window.starts.items())
-    text = f"{'Interrupted after' if interrupted else 'Replayed'} {count:,} record(s) through {handler.__name__}"
+    offsets = sum(max(reached.get(partition, at) - at, 0) for partition, at in window.starts.items())
+    # Some of the offsets may be of transactions' marks; and what a transaction gave up may have been counted twice.
+    records, skipped = min(counts.handled + counts.skipped, offsets), counts.skipped
+    text = f"{'Interrupted after' if interrupted else 'Replayed'} {records:,} record(s) through {handler.__name__}"
     out.answer(
         {
             "handler": handler.__name__,
             "group": group,
-            "offsets": count,
+            "offsets": offsets,
+            "records": records,
             "skipped": skipped,
             "interrupted": interrupted,
         },
