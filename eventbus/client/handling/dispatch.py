@@ -11,23 +11,13 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from enum import IntEnum
 from functools import partial
 from typing import Any, Protocol
 
 from eventbus.backends.delivery import Delivery
 from eventbus.client.handling.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded, manual_records
-from eventbus.client.handling.failures import (
-    CallTimedOut,
-    Failure,
-    OnFailure,
-    as_failure,
-    failures,
-    handler_error,
-    log_passed_over,
-    log_skipped,
-    log_stopped,
-)
+from eventbus.client.handling.failing import Failing, Passed, in_lane
+from eventbus.client.handling.failures import OnFailure, as_failure, failures
 from eventbus.client.handling.handlers import Handler, each, no_producer
 from eventbus.client.handling.lane import Lane, Outcome, Taken
 from eventbus.client.handling.middleware import Middleware
@@ -36,7 +26,7 @@ from eventbus.client.handling.places import InBundle, InLane, Item, Places, Work
 from eventbus.client.handling.retries import Recall, Retries
 from eventbus.client.transaction import Transaction
 from eventbus.errors import SerializationError
-from eventbus.recovery import Again, Move, RetryOrder, Skip, Verdict, WaitHere
+from eventbus.recovery import RetryOrder
 from eventbus.types import ConsumerRecord, FetchedRecords
 from serdes import Serde
 
@@ -47,17 +37,6 @@ Publish = Callable[[Any], Awaitable[Delivery | None]]
 
 _THREAD_SLICE_SECONDS = 0.05
 """How long a sync handler's thread works through records before it reports what is finished."""
-
-
-class Passed(IntEnum):
-    """How one gets past a record that failed."""
-
-    NOT = 0
-    """The lane has stopped."""
-    OVER = 1
-    """Nothing comes of it here any more."""
-    HANDLED = 2
-    """It was handled after all."""
 
 
 class RunChunk(Protocol):
@@ -82,28 +61,21 @@ class Dispatch:
         self.counts = Counts()
         self._handler = handler
         self._publish = publish
-        self._on_failure: OnFailure = self._by_policy
         self._calls = Calls(handler, serdes, middleware, self.counts)
-        self._retries: Retries | None = None
-        self._retry_order: RetryOrder = "none"
-        self._in_place = True
-        """Records are called again where they failed; else that is for whoever owns the transaction."""
-        self._left_behind: dict[tuple[str, int, int], Outcome] = {}
-        self._given_up: set[tuple[Lane, int]] = set()
-        """Calls in threads that took too long and still run: what they come to is ignored."""
+        self._failing = Failing(handler, self.counts)
         self.run = self._choose()
 
     def bound(self, publish: Publish | None, on_failure: OnFailure) -> Dispatch:
         """The same for one lane that publishes, and fails, in a way of its own; they share threads and counts."""
         bound = copy.copy(self)
-        bound._publish, bound._on_failure, bound._in_place = publish, on_failure, False
+        bound._publish, bound._failing = publish, self._failing.bound(on_failure)
         bound._calls = self._calls.copy()
         bound.run = bound._choose()
         return bound
 
     def recover_by(self, retries: Retries, order: RetryOrder) -> None:
         """Ask a policy about each failure. ``order``: which records behind one that is tried later wait for it."""
-        self._retries, self._retry_order = retries, order
+        self._failing.recover_by(retries, order)
 
     def leave_threads_behind(self) -> None:
         """Calls of a plain function end for whoever waits for them; their tasks are to be cancelled."""
@@ -175,7 +147,7 @@ class Dispatch:
                 error = calls.is_readable(chunk, index) or raised
                 outputs: list[Delivery] = []
                 again = partial(self._once, partial(calls.of(chunk), index), outputs)
-                if not await self._failed(lane, chunk, index, error, in_lane(lane, index, again), outputs):
+                if not await self._failing.failed(lane, chunk, index, error, in_lane(lane, index, again), outputs):
                     return
                 lane.handled(offsets[index] + 1)
                 start = index + 1
@@ -203,7 +175,7 @@ class Dispatch:
                 except failures() as error:
                     outputs = [] if outputs is None else outputs
                     again = partial(self._once, partial(call, index), outputs)
-                    if not await self._failed(lane, chunk, index, error, in_lane(lane, index, again), outputs):
+                    if not await self._failing.failed(lane, chunk, index, error, in_lane(lane, index, again), outputs):
                         return
                 else:
                     handled += 1
@@ -284,7 +256,7 @@ class Dispatch:
 
     def _finished(self, places: Places, place: int, result: Any, error: BaseException | None) -> bool:
         """What most calls come to, in short. False: there is more to it."""
-        if result is not None or error is not None or self._publish is not None or self._given_up:
+        if result is not None or error is not None or self._publish is not None or self._failing.given_up:
             return False
         self.counts.handled += 1
         places.finish(place, None, failed=False)
@@ -320,7 +292,7 @@ class Dispatch:
         if lane.error is not None:
             # Of a call that was given up in its thread nothing counts, but what ended before it in the same slice does.
             offset = chunk.offsets[index]
-            if (lane, offset) in self._given_up or (places.in_order and offset >= lane.given_up_at):
+            if (lane, offset) in self._failing.given_up or (places.in_order and offset >= lane.given_up_at):
                 return not places.in_order
         outputs: list[Delivery] = []
         passed = Passed.HANDLED
@@ -335,7 +307,7 @@ class Dispatch:
             call = partial(self._calls.in_thread, self._calls.collected, places.call, place)
             again = partial(self._once, partial(places.call, place) if self._calls.on_loop else call, outputs)
             recall = Recall(partial(places.again, place), places.wait, again)
-            passed = await self._failed(lane, chunk, index, raised, recall, outputs)
+            passed = await self._failing.failed(lane, chunk, index, raised, recall, outputs)
             if not passed:
                 return not places.in_order
         places.finish(place, joined(outputs) if outputs else None, passed is Passed.OVER)
@@ -360,7 +332,7 @@ class Dispatch:
     async def _batch(self, lane: Lane, chunk: FetchedRecords, start: int, end: int, taken: Taken | None) -> bool:
         """One call. False: the lane has stopped."""
         given, outputs = set[int](), list[Delivery]()
-        reading = _Reading(lambda index, error: self._failed(lane, chunk, index, error, None, outputs))
+        reading = _Reading(lambda index, error: self._failing.failed(lane, chunk, index, error, None, outputs))
         passed = Passed.HANDLED
         try:
             result = await self._call_batch(chunk, range(start, end), taken, given, reading)
@@ -369,18 +341,18 @@ class Dispatch:
         except failures() as error:
             if reading.stopped:
                 return False
-            if self._retries is not None and end - start > 1:
-                if self._may_go_on(outputs):
+            if self._failing.is_asked and end - start > 1:
+                if self._failing.may_go_on(outputs):
                     return await self._singly(lane, chunk, start, end, taken, reading)
-                return self._decide(lane, chunk, start, await as_failure(error), end - start, False, Again())
+                return self._failing.wants_each_alone(lane, chunk, start, end - start, await as_failure(error))
             again = partial(self._batch_of_one, chunk, start, taken, given, outputs)
             recall = in_lane(lane, start, again)
-            passed = await self._failed(lane, chunk, start, error, recall, outputs, end - start)
+            passed = await self._failing.failed(lane, chunk, start, error, recall, outputs, end - start)
             if not passed:
                 return False
         else:
             self.counts.handled += 0 if reading.stopped else end - start - len(reading.left_out)
-        if reading.stopped or (lane, chunk.offsets[start]) in self._given_up:
+        if reading.stopped or (lane, chunk.offsets[start]) in self._failing.given_up:
             return False
         if taken is None:
             lane.handled(chunk.offsets[end - 1] + 1, joined(outputs) if outputs else None)
@@ -419,7 +391,7 @@ class Dispatch:
                     self.counts.handled += 1
                     passed = Passed.HANDLED
                 except failures() as error:
-                    passed = await self._failed(lane, chunk, index, error, recall, outputs)
+                    passed = await self._failing.failed(lane, chunk, index, error, recall, outputs)
                     if not passed:
                         return False
             if taken is None:
@@ -439,6 +411,19 @@ class Dispatch:
         """Behind the records of the call that begins at ``index``."""
         batch = self._handler.spec.batch
         return len(chunk) if batch is True else min(index + max(int(batch), 1), len(chunk))
+
+    # calls that took too long ----------------------------------------------------------------------------------------
+
+    def timed_out(self, lane: Lane, chunk: FetchedRecords, index: int, seconds: float) -> bool:
+        """The call that began at ``index`` took longer than ``seconds``, and was cancelled where that can be.
+
+        True: go on behind it, at `end_of`; what it had published is `left_behind`.
+        """
+        return self._failing.timed_out(lane, chunk, index, self.end_of(chunk, index), seconds)
+
+    def left_behind(self, chunk: FetchedRecords, index: int) -> Outcome | None:
+        """What a call that was cancelled because of its ``timeout`` had published before, told once."""
+        return self._failing.left_behind(chunk, index)
 
     # results ---------------------------------------------------------------------------------------------------------
 
@@ -462,119 +447,9 @@ class Dispatch:
         else:
             await _publish_one(publish, result, outputs)
 
-    # errors ----------------------------------------------------------------------------------------------------------
-
     async def _once(self, call: Callable[[], Any], outputs: list[Delivery]) -> None:
         """One more call, to its end."""
         await self._send(call(), outputs)
-
-    def _may_go_on(self, outputs: Sequence[Delivery]) -> bool:
-        """Calling again adds to what was published; where that belongs to a transaction, it has to be taken back."""
-        return self._in_place or self._is_clean(outputs)
-
-    def _is_clean(self, outputs: Sequence[Delivery]) -> bool:
-        return not outputs and self._handler.signature.transaction_name is None
-
-    async def _failed(
-        self,
-        lane: Lane,
-        chunk: FetchedRecords,
-        index: int,
-        raised: BaseException,
-        recall: Recall | None,
-        outputs: list[Delivery],
-        count: int = 1,
-    ) -> Passed:
-        """A record's handler raised. Go on with the next record, unless the lane has stopped.
-
-        ``outputs``: what it published; what it publishes when it is called again is added.
-        """
-        if (lane, chunk.offsets[index]) in self._given_up:
-            return Passed.NOT
-        try:
-            error = await as_failure(raised)
-            verdict = None
-            if self._retries is not None:
-                record, in_place = chunk.record(index), self._in_place
-                verdict, error = await self._retries.outcome(
-                    lane, record, error, recall, partial(self._may_go_on, outputs), may_wait=in_place
-                )
-                if verdict is None:
-                    self.counts.handled += 1
-                    return Passed.HANDLED
-                if isinstance(verdict, WaitHere) and in_place:
-                    return Passed.NOT  # the lane is closing
-        except BaseException:
-            if outputs and self._handler.spec.timeout is not None:
-                self._left_behind[_position(chunk, index)] = joined(list(outputs))
-            raise
-        is_passed_over = self._decide(lane, chunk, index, error, count, self._is_clean(outputs), verdict)
-        return Passed.OVER if is_passed_over else Passed.NOT
-
-    def timed_out(self, lane: Lane, chunk: FetchedRecords, index: int, seconds: float) -> bool:
-        """The call that began at ``index`` took longer than ``seconds``, and was cancelled where that can be.
-
-        True: go on behind it, at `end_of`; what it had published is `left_behind`.
-        """
-        is_clean = self._handler.producer is None and self._handler.signature.transaction_name is None
-        count = self.end_of(chunk, index) - index
-        if not self._handler.signature.is_async:
-            self._given_up.add((lane, chunk.offsets[index]))
-        error = CallTimedOut(seconds)
-        verdict = None if self._retries is None else self._retries.at_once(chunk.record(index), error)
-        return self._decide(lane, chunk, index, error, count, is_clean, verdict)
-
-    def left_behind(self, chunk: FetchedRecords, index: int) -> Outcome | None:
-        """What a call that was cancelled because of its ``timeout`` had published before, told once."""
-        return self._left_behind.pop(_position(chunk, index), None)
-
-    def _decide(
-        self,
-        lane: Lane,
-        chunk: FetchedRecords,
-        index: int,
-        error: Exception,
-        count: int,
-        is_clean: bool,
-        verdict: Verdict | None,
-    ) -> bool:
-        counts = self.counts
-        counts.failed += count
-        if isinstance(error, CallTimedOut):
-            counts.timed_out += count
-        wrapped = handler_error(self._handler, chunk.record(index), error, count)
-        is_passed_over = self._on_failure(
-            lane, Failure(index, count, chunk.offsets[index], wrapped, error, is_clean, verdict)
-        )
-        if is_passed_over and isinstance(verdict, Move):
-            if verdict.kind == "retry":
-                counts.retried += count
-                lane.hold(chunk.record(index))
-                # The next record may have to wait for this one: whoever runs the lane looks before it begins another.
-                lane.stopping = lane.stopping or self._retry_order != "none"
-            else:
-                counts.dead_lettered += count
-        elif is_passed_over:
-            counts.skipped += count
-        return is_passed_over
-
-    def _by_policy(self, lane: Lane, failure: Failure) -> bool:
-        """What the policy says, else ``on_error=`` at once: skip, crash, or stop the lane."""
-        verdict, policy = failure.verdict, self._handler.spec.on_error
-        if isinstance(verdict, Move):
-            lane.moves[failure.offset] = verdict.outgoing
-            return True
-        if isinstance(verdict, Skip):
-            log_passed_over(failure.error, verdict.reason)
-            return True
-        if policy == "skip":
-            log_skipped(failure.error)
-            return True
-        lane.error = lane.error or failure.error
-        if policy == "crash":
-            raise failure.error from failure.cause
-        log_stopped(lane, failure.error, policy)
-        return False
 
 
 class _Reading:
@@ -614,19 +489,6 @@ def _next_offsets(offsets: Sequence[int]) -> Iterable[int]:
     return [offset + 1 for offset in offsets]
 
 
-def in_lane(lane: Lane, index: int, call: Callable[[], Awaitable[None]]) -> Recall:
-    """How a record of a lane that is handled in order is called again."""
-
-    def begin() -> None:
-        lane.index = index
-        lane.calls += 1
-
-    def rest() -> None:
-        lane.index = -1
-
-    return Recall(begin, rest, call)
-
-
 def _index_of(chunk: FetchedRecords, record: ConsumerRecord) -> int:
     return bisect_left(chunk.offsets, record.offset)
 
@@ -635,7 +497,3 @@ async def _publish_one(publish: Publish, value: Any, outputs: list[Delivery]) ->
     delivery = await publish(value)
     if delivery is not None:
         outputs.append(delivery)
-
-
-def _position(chunk: FetchedRecords, index: int) -> tuple[str, int, int]:
-    return chunk.topic, chunk.partition, chunk.offsets[index]

@@ -1,0 +1,200 @@
+"""What a failed call comes to: a policy is asked if there is one, else ``on_error`` says."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable, Sequence
+from enum import IntEnum
+from functools import partial
+from typing import Any
+
+from eventbus.backends.delivery import Delivery
+from eventbus.client.handling.calls import Counts
+from eventbus.client.handling.failures import (
+    CallTimedOut,
+    Failure,
+    OnFailure,
+    as_failure,
+    handler_error,
+    log_passed_over,
+    log_skipped,
+    log_stopped,
+)
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.lane import Lane, Outcome
+from eventbus.client.handling.outcomes import joined
+from eventbus.client.handling.retries import Recall, Retries
+from eventbus.recovery import Again, Move, RetryOrder, Skip, Verdict, WaitHere
+from eventbus.types import FetchedRecords
+
+
+class Passed(IntEnum):
+    """How one gets past a record that failed."""
+
+    NOT = 0
+    """The lane has stopped."""
+    OVER = 1
+    """Nothing comes of it here any more."""
+    HANDLED = 2
+    """It was handled after all."""
+
+
+class Failing:
+    """Of one handler, or of one lane that fails in a way of its own."""
+
+    def __init__(self, handler: Handler[Any, Any], counts: Counts) -> None:
+        self._handler = handler
+        self._counts = counts
+        self._on_failure: OnFailure = self._by_policy
+        self._retries: Retries | None = None
+        self._retry_order: RetryOrder = "none"
+        self._in_place = True
+        """Records are called again where they failed; else that is for whoever owns the transaction."""
+        self._left_behind: dict[tuple[str, int, int], Outcome] = {}
+        self.given_up: set[tuple[Lane, int]] = set()
+        """Calls in threads that took too long and still run, by offset: what they come to is ignored."""
+
+    def bound(self, on_failure: OnFailure) -> Failing:
+        """The same for one lane, whose transaction ``on_failure`` knows."""
+        bound = copy.copy(self)
+        bound._on_failure, bound._in_place = on_failure, False
+        return bound
+
+    def recover_by(self, retries: Retries, order: RetryOrder) -> None:
+        self._retries, self._retry_order = retries, order
+
+    @property
+    def is_asked(self) -> bool:
+        """There is a policy."""
+        return self._retries is not None
+
+    def may_go_on(self, outputs: Sequence[Delivery]) -> bool:
+        """Calling again adds to what was published; where that belongs to a transaction, it has to be taken back."""
+        return self._in_place or self._is_clean(outputs)
+
+    def _is_clean(self, outputs: Sequence[Delivery]) -> bool:
+        return not outputs and self._handler.signature.transaction_name is None
+
+    async def failed(
+        self,
+        lane: Lane,
+        chunk: FetchedRecords,
+        index: int,
+        raised: BaseException,
+        recall: Recall | None,
+        outputs: list[Delivery],
+        count: int = 1,
+    ) -> Passed:
+        """A record's handler raised. Go on with the next record, unless the lane has stopped.
+
+        ``outputs``: what it published; what it publishes when it is called again is added.
+        """
+        if (lane, chunk.offsets[index]) in self.given_up:
+            return Passed.NOT
+        try:
+            error = await as_failure(raised)
+            verdict = None
+            if self._retries is not None:
+                record, in_place = chunk.record(index), self._in_place
+                verdict, error = await self._retries.outcome(
+                    lane, record, error, recall, partial(self.may_go_on, outputs), may_wait=in_place
+                )
+                if verdict is None:
+                    self._counts.handled += 1
+                    return Passed.HANDLED
+                if isinstance(verdict, WaitHere) and in_place:
+                    return Passed.NOT  # the lane is closing
+        except BaseException:
+            if outputs and self._handler.spec.timeout is not None:
+                self._left_behind[_position(chunk, index)] = joined(list(outputs))
+            raise
+        is_passed_over = self._decide(lane, chunk, index, error, count, self._is_clean(outputs), verdict)
+        return Passed.OVER if is_passed_over else Passed.NOT
+
+    def wants_each_alone(self, lane: Lane, chunk: FetchedRecords, index: int, count: int, error: Exception) -> bool:
+        """A batch failed in a transaction that cannot keep what it published: its records are to come one by one."""
+        return self._decide(lane, chunk, index, error, count, False, Again())
+
+    def timed_out(self, lane: Lane, chunk: FetchedRecords, index: int, end: int, seconds: float) -> bool:
+        """The call of the records from ``index`` up to ``end`` took too long. True: go on behind it."""
+        is_clean = self._handler.producer is None and self._handler.signature.transaction_name is None
+        if not self._handler.signature.is_async:
+            self.given_up.add((lane, chunk.offsets[index]))
+        error, count = CallTimedOut(seconds), end - index
+        if self._retries is None:
+            return self._decide(lane, chunk, index, error, count, is_clean, None)
+        if count > 1 and not self._in_place:
+            return self.wants_each_alone(lane, chunk, index, count, error)
+        return all(  # nobody knows which one is to blame: each goes its way
+            self._decide(lane, chunk, one, error, 1, is_clean, self._retries.at_once(chunk.record(one), error))
+            for one in range(index, end)
+        )
+
+    def left_behind(self, chunk: FetchedRecords, index: int) -> Outcome | None:
+        """What a call that was cancelled because of its ``timeout`` had published before, told once."""
+        return self._left_behind.pop(_position(chunk, index), None)
+
+    def _decide(
+        self,
+        lane: Lane,
+        chunk: FetchedRecords,
+        index: int,
+        error: Exception,
+        count: int,
+        is_clean: bool,
+        verdict: Verdict | None,
+    ) -> bool:
+        counts = self._counts
+        counts.failed += count
+        if isinstance(error, CallTimedOut):
+            counts.timed_out += count
+        record = chunk.record(index)
+        wrapped = handler_error(self._handler, record, error, count)
+        failure = Failure(index, count, record.offset, wrapped, error, is_clean, verdict)
+        is_passed_over = self._on_failure(lane, failure)
+        if is_passed_over and isinstance(verdict, Move):
+            if verdict.kind == "retry":
+                counts.retried += count
+                lane.hold(record)
+                # The next record may have to wait for this one: whoever runs the lane looks before it begins another.
+                lane.stopping = lane.stopping or self._retry_order != "none"
+            else:
+                counts.dead_lettered += count
+        elif is_passed_over:
+            counts.skipped += count
+        return is_passed_over
+
+    def _by_policy(self, lane: Lane, failure: Failure) -> bool:
+        """What the policy says, else ``on_error=`` at once: skip, crash, or stop the lane."""
+        verdict, on_error = failure.verdict, self._handler.spec.on_error
+        if isinstance(verdict, Move):
+            lane.moves[failure.offset] = verdict.outgoing
+            return True
+        if isinstance(verdict, Skip):
+            log_passed_over(failure.error, verdict.reason)
+            return True
+        if on_error == "skip":
+            log_skipped(failure.error)
+            return True
+        lane.error = lane.error or failure.error
+        if on_error == "crash":
+            raise failure.error from failure.cause
+        log_stopped(lane, failure.error, on_error)
+        return False
+
+
+def in_lane(lane: Lane, index: int, call: Callable[[], Awaitable[None]]) -> Recall:
+    """How a record of a lane that is handled in order is called again."""
+
+    def begin() -> None:
+        lane.index = index
+        lane.calls += 1
+
+    def rest() -> None:
+        lane.index = -1
+
+    return Recall(begin, rest, call)
+
+
+def _position(chunk: FetchedRecords, index: int) -> tuple[str, int, int]:
+    return chunk.topic, chunk.partition, chunk.offsets[index]
