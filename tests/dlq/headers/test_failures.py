@@ -123,7 +123,10 @@ def test_a_text_that_cannot_be_had() -> None:
     failure = failure_of(Mute())
     assert failure.message == "<str() of it raised RuntimeError>"
     assert failure.stack == f"{__name__}.Mute: <str() of it raised RuntimeError>\n"
-    wordless = type("Wordless", (Exception,), {"__str__": lambda self: None})
+
+    def no_text(error: Exception) -> None: ...
+
+    wordless = type("Wordless", (Exception,), {"__str__": no_text})
     assert failure_of(wordless()).message == "<str() of it raised TypeError>"
 
 

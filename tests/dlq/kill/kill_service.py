@@ -53,7 +53,7 @@ class Place:
         work = partial(anyio.run, live, self, chance.randrange(1 << 30))
         if chance.random() < 0.125:
             return calls_of(told_by_killed(work, chance.uniform(0.01, 0.1)))
-        return calls_of(told_by_killed(work, chance.uniform(0, 0.1), CALL.size * chance.randint(1, MOST_CALLS)))
+        return calls_of(told_by_killed(work, chance.uniform(0, 0.16), CALL.size * chance.randint(1, MOST_CALLS)))
 
 
 async def live(place: Place, seed: int, pipe: int) -> None:
