@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from eventbus import ConsumerRecord, EventBus
 LETHAL = 9
 """What a child leaves with when a record killed it."""
 COUNT, KILLS_AT, KILLS_LATER = 40, 7, 20
-MOST_DEATHS = 12
+MOST_DEATHS = 15
 WAYS: list[dict[str, Any]] = [{}, {"order": "key", "concurrency": 8}, {"exactly_once": True}, {"ack": "manual"}]
 
 
@@ -70,6 +71,8 @@ def in_child(url: str, options: dict[str, Any], done: Path) -> int:
         try:
             anyio.run(work, url, options, done)
         except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
