@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,9 +15,10 @@ import pytest
 
 from dlq.headers import Cause, dead_letter_record
 from eventbus import ConsumerRecord, EventBus, Record, TimestampType
+from eventbus.cli import main
 from tests.cli.conftest import Cli, Result, Spawn, cli, spawn
 
-__all__ = ["Cli", "Dlq", "Letter", "Spawn", "cli", "letter", "spawn", "write"]
+__all__ = ["Cli", "Dlq", "Letter", "OnTerminal", "Spawn", "cli", "letter", "spawn", "write"]
 
 HOUR_MS = 3_600_000
 TOPIC = "dlq.billing"
@@ -95,3 +99,46 @@ def shop(dlq: Dlq, cli: Cli) -> Dlq:
         letter(14, ValueError("late"), handler="ship", source="payments", hours_ago=0.1),
     )
     return dlq
+
+
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+OnTerminal = Callable[..., Result]
+
+
+@pytest.fixture
+def on_terminal(dlq: Dlq, monkeypatch: pytest.MonkeyPatch) -> OnTerminal:
+    """Runs a command, and sees to it that nothing reaches the screen that the screen would obey.
+
+    A dumb terminal: nothing is bold, so that not even our own commands are among the letters. With ``columns`` it is
+    one that is so wide, and what is bold is taken for granted.
+    """
+
+    def run(*args: str, answer: str = "", columns: int | None = None) -> Result:
+        out, err = Terminal(), Terminal()
+        with monkeypatch.context() as patched:
+            patched.setenv("TERM", "dumb" if columns is None else "xterm")
+            patched.setenv("COLUMNS", str(columns or 80))
+            patched.setattr(sys, "stdout", out)
+            patched.setattr(sys, "stderr", err)
+            patched.setattr(sys, "stdin", io.StringIO(answer))
+            code = main(["dlq", *args])
+        texts = [out.getvalue(), err.getvalue()]
+        if columns is not None:
+            texts = [STYLE.sub("", text) for text in texts]
+        for text in texts:
+            found = FORBIDDEN.search(text)
+            assert found is None, (args, text[max(found.start() - 80, 0) : found.end() + 20])
+        assert "this should not happen" not in err.getvalue(), err.getvalue()
+        return Result(code, *texts)
+
+    return run

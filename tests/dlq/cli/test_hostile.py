@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import cycle
-from typing import NamedTuple
 
 import anyio
-import pytest
 
 from dlq import headers as names
 from eventbus import EventBus, Record
-from eventbus.cli import main
-from tests.dlq.cli.conftest import TOPIC, Dlq, Letter
+from tests.dlq.cli.conftest import FORBIDDEN, TOPIC, Dlq, Letter, OnTerminal
 
 SEEDS = [
     b"\x1b[31mred\x1b[0m", b"\x1b[2J\x1b[H", b"\x1b]0;title\x07", b"\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\",
@@ -32,7 +27,6 @@ SEEDS = [
     b"\x00\x00\x00\x00\x07{\"a\":\"\xc2\x9b\"}",
 ]  # fmt: skip
 BOMBS = [b"x" * 5_000_000, b"\x1b[31m" * 200_000, b"\x00" * 1_000_000, b'{"a":"' + b"\xc2\x9b" * 500_000 + b'"}']
-FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def hostile() -> Iterator[bytes]:
@@ -76,44 +70,7 @@ async def fill(letters: list[Letter]) -> None:
         await bus.flush()
 
 
-class Terminal(io.StringIO):
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
-
-
-class Screen(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def on_terminal(dlq: Dlq, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Screen]:
-    """Runs a command, and sees to it that nothing reaches the screen that the screen would obey.
-
-    A dumb terminal: there is nothing in colours, so that not even our own commands are among the letters.
-    """
-    monkeypatch.setenv("TERM", "dumb")
-
-    def run(*args: str, answer: str = "") -> Screen:
-        out, err = Terminal(), Terminal()
-        with monkeypatch.context() as patched:
-            patched.setattr(sys, "stdout", out)
-            patched.setattr(sys, "stderr", err)
-            patched.setattr(sys, "stdin", io.StringIO(answer))
-            code = main(["dlq", *args])
-        for text in (out.getvalue(), err.getvalue()):
-            found = FORBIDDEN.search(text)
-            assert found is None, (args, text[max(found.start() - 80, 0) : found.end() + 20])
-        assert "this should not happen" not in err.getvalue(), err.getvalue()
-        return Screen(code, out.getvalue(), err.getvalue())
-
-    return run
-
-
-def test_no_letter_commands_a_terminal(on_terminal: Callable[..., Screen], dlq: Dlq) -> None:
+def test_no_letter_commands_a_terminal(on_terminal: OnTerminal, dlq: Dlq) -> None:
     letters = evil_letters()
     anyio.run(fill, letters)
     everything = len(letters)
@@ -129,7 +86,7 @@ def test_no_letter_commands_a_terminal(on_terminal: Callable[..., Screen], dlq: 
     assert FORBIDDEN.search(into_a_file) is None and not re.search('(^|,|")[=@+-]', into_a_file.partition("\n")[2])
 
 
-def test_no_page_of_a_letter_commands_a_terminal(on_terminal: Callable[..., Screen]) -> None:
+def test_no_page_of_a_letter_commands_a_terminal(on_terminal: OnTerminal) -> None:
     letters = evil_letters()
     chosen = letters[: len(SEEDS)] + letters[-len(BOMBS) :]
     anyio.run(fill, chosen)
@@ -144,7 +101,7 @@ def test_no_page_of_a_letter_commands_a_terminal(on_terminal: Callable[..., Scre
         assert on_terminal("show", f"{TOPIC}/0/{offset}", "--json", "--full").code == 0
 
 
-def test_nor_does_what_is_done_about_it(on_terminal: Callable[..., Screen]) -> None:
+def test_nor_does_what_is_done_about_it(on_terminal: OnTerminal) -> None:
     letters = evil_letters()[:12]
     anyio.run(fill, letters)
     evil = "\x1b[31m\x9b1m\u202e"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.dlq.cli.conftest import TOPIC, Dlq, letter, write
+from tests.dlq.cli.conftest import TOPIC, Dlq, OnTerminal, letter, write
 
 
 def test_the_cases_of_each_topic_the_largest_first(shop: Dlq) -> None:
@@ -132,3 +132,17 @@ def test_topics_of_any_name_and_logs_without_any(dlq: Dlq) -> None:
 def test_what_is_wrong_with_a_command_line(dlq: Dlq, args: tuple[str, ...], message: str) -> None:
     result = dlq(*args)
     assert result.code == 2 and message in result.err, result
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_on_a_terminal_it_fits(on_terminal: OnTerminal, dlq: Dlq, columns: int) -> None:
+    long = "payments.adapters.CardWasDeclinedByTheIssuerError"
+    error = type(long, (Exception,), {})("no funds " * 40)
+    write(letter(1, error, handler="charge_the_customers_card", key=b"customer-1234567890-abcdef"))
+    [case] = dlq("list", "--json").json
+    cases, letters = on_terminal("list", columns=columns), on_terminal("list", "--letters", columns=columns)
+    for shown in (cases, letters, on_terminal("stats", columns=columns)):
+        assert shown.code == 0 and max(map(len, shown.lines)) <= columns
+    assert case["case"] in cases.out and "charge_the_customers_card" in cases.out
+    assert ("CardWasDeclinedByTheIssuerError at conftest.py" in cases.out) == (columns == 140)
+    assert f"{TOPIC}/1/0" in letters.out and "customer-1234..." in letters.out
