@@ -102,13 +102,14 @@ class Segment:
         times: array[int] | None = None,
         statuses: bytearray | None = None,
         states: array[int] | None = None,
+        sums: Sums | None = None,
     ) -> None:
         self.offsets = array("q") if offsets is None else offsets
         self.cases = array("I") if cases is None else cases
         self.times = array("q") if times is None else times
         self.statuses = bytearray() if statuses is None else statuses
         self.states = array("q") if states is None else states
-        self._sums: Sums | None = None
+        self._sums = sums
 
     def __len__(self) -> int:
         return len(self.offsets)

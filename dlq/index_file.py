@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from dlq.index import PartitionIndex, Segment, TopicIndex
+from dlq.index import Cell, PartitionIndex, Segment, TopicIndex
 from dlq.selection import STATUSES, CaseKey
 
 logger = logging.getLogger("dlq")
@@ -34,9 +34,18 @@ class UnreadableIndex(Exception):
     """Build it anew."""
 
 
+class _Segment(msgspec.Struct, array_like=True):
+    offsets: bytes
+    cases: bytes
+    times: bytes
+    statuses: bytes
+    states: bytes
+    sums: dict[int, Cell]
+
+
 class _Partition(msgspec.Struct, array_like=True):
     next_offset: int
-    segments: list[tuple[bytes, bytes, bytes, bytes, bytes]]
+    segments: list[_Segment]
 
 
 class _File(msgspec.Struct, array_like=True):
@@ -56,7 +65,7 @@ _decode = msgspec.msgpack.Decoder(_File).decode
 def dump(index: TopicIndex) -> bytes:
     """The index as bytes, with a checksum at the end."""
     partitions = {
-        number: _Partition(one.next_offset, [_columns_of(segment) for segment in one.segments])
+        number: _Partition(one.next_offset, [_written(segment) for segment in one.segments])
         for number, one in index.partitions.items()
     }
     data = _encode(
@@ -76,7 +85,7 @@ def load(data: bytes) -> TopicIndex:
     if found.format != _FORMAT:
         raise UnreadableIndex(f"it is in the format {found.format!r:.60}, not {_FORMAT!r}")
     partitions = {
-        number: PartitionIndex(one.next_offset, [_segment(columns, len(found.cases)) for columns in one.segments])
+        number: PartitionIndex(one.next_offset, [_read(segment, len(found.cases)) for segment in one.segments])
         for number, one in found.partitions.items()
     }
     index = TopicIndex(found.topic, found.topic_id, found.cases, partitions)
@@ -84,24 +93,28 @@ def load(data: bytes) -> TopicIndex:
     return index
 
 
-def _columns_of(segment: Segment) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-    return (
+def _written(segment: Segment) -> _Segment:
+    return _Segment(
         segment.offsets.tobytes(),
         segment.cases.tobytes(),
         segment.times.tobytes(),
         bytes(segment.statuses),
         segment.states.tobytes(),
+        segment.sums(),
     )
 
 
-def _segment(columns: tuple[bytes, bytes, bytes, bytes, bytes], cases: int) -> Segment:
-    offsets, numbers, times, statuses, states = columns
-    count = len(statuses)
+def _read(found: _Segment, cases: int) -> Segment:
+    count = len(found.statuses)
     segment = Segment(
-        _column("q", offsets, count), _column("I", numbers, count), _column("q", times, count),
-        bytearray(statuses), _column("q", states, count),
-    )  # fmt: skip
-    if not count or max(segment.cases) >= cases or max(statuses) >= len(STATUSES):
+        _column("q", found.offsets, count),
+        _column("I", found.cases, count),
+        _column("q", found.times, count),
+        bytearray(found.statuses),
+        _column("q", found.states, count),
+        found.sums,
+    )
+    if not count or max(segment.cases) >= cases or max(segment.statuses) >= len(STATUSES):
         raise UnreadableIndex("its columns do not fit its cases")
     return segment
 
