@@ -7,6 +7,7 @@ says it is finished are one transaction, so that it is exactly one of done, wait
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -259,14 +260,19 @@ def policy_of(retry: Any, dead_letter: Any, where: str) -> FailurePolicy | None:
 
     Raises ConfigError for what is no policy, or when nobody is installed.
     """
-    from importlib.metadata import entry_points
-
     from eventbus.errors import ConfigError
 
     if retry is None and dead_letter in (None, False):
         return None
-    found = entry_points(group="eventbus.failure_policies", name="default")
-    if not found:
+    make = _installed()
+    if make is None:
         raise ConfigError(f"{where}: retry= and dead_letter= need the package dlq, which is not installed")
-    make = next(iter(found)).load()
     return make(retry, dead_letter, where)
+
+
+@cache
+def _installed() -> Callable[[Any, Any, str], FailurePolicy] | None:
+    from importlib.metadata import entry_points
+
+    found = entry_points(group="eventbus.failure_policies", name="default")
+    return next(iter(found)).load() if found else None

@@ -20,6 +20,9 @@ from eventbus.types import ConsumerRecord
 logger = logging.getLogger("eventbus.runner")
 
 
+_MOST_TEXT = 10_000
+
+
 class CallTimedOut(TimeoutError):
     """A call took longer than ``timeout=``."""
 
@@ -79,6 +82,15 @@ def log_stopped(lane: Lane, error: HandlerError, policy: str) -> None:
     )  # fmt: skip
 
 
+def _text_of(error: Exception) -> str:
+    """What it says; an exception of the user's may raise when it is asked, or say megabytes."""
+    try:
+        text = str(error)
+    except Exception as raised:
+        return f"(its __str__ raised {type(raised).__name__})"
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}... ({len(text):,} characters)"
+
+
 def handler_error(handler: Handler[Any, Any], record: ConsumerRecord, error: Exception, count: int) -> HandlerError:
     """What happened, to which record, where."""
     many = f" (a batch of {count} records)" if count > 1 else ""
@@ -89,6 +101,6 @@ def handler_error(handler: Handler[Any, Any], record: ConsumerRecord, error: Exc
         what = ""  # it says itself whether the record cannot be read, or an output not be written
     else:
         what = f"made it raise {type(error).__name__}: "
-    wrapped = HandlerError(f"handler {handler.__name__!r}: {where}: {what}{error}")
+    wrapped = HandlerError(f"handler {handler.__name__!r}: {where}: {what}{_text_of(error)}")
     wrapped.__cause__ = error
     return wrapped

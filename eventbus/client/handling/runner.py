@@ -256,6 +256,8 @@ class Runner:
         False while the group rebalances: records of a partition on its way are nobody's, and not yet handled.
         """
         if self._stopping or not all(lane.is_idle for lane in self.lanes.values()):
+            if any(lane.moves for lane in self.lanes.values()):
+                self._commits.due()  # they are handled once they are written, and somebody waits for that
             return False  # what is dropped when it stops is not handled
         if self.recovering is not None and not self.recovering.is_idle():
             return False
