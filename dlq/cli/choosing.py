@@ -160,7 +160,10 @@ async def say_what_is_there(letters: DeadLetters, selection: Selection, out: Out
 
 
 def add_who(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--by", metavar="NAME", help="who does it, for the record (default: the user and this machine)")
+    parser.add_argument("--note", type=printable, default="", metavar="TEXT", help="why, for the record")
+    parser.add_argument(
+        "--by", type=printable, metavar="NAME", help="who does it, for the record (default: the user and this machine)"
+    )
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
 
 

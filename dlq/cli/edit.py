@@ -40,7 +40,6 @@ def add(actions: Subcommands) -> None:
     parser.add_argument("letter", metavar="LETTER", help="topic/partition/offset, as list --letters shows it")
     add_content(parser)
     parser.add_argument("--to", metavar="TOPIC", help="to this topic instead")
-    parser.add_argument("--note", default="", metavar="TEXT", help="why, for the record")
     add_registry(parser)
     add_who(parser)
     parser.set_defaults(run=edit)

@@ -51,7 +51,6 @@ def add(actions: Subcommands) -> None:
         )
         add_letters(parser, mark.statuses)
         parser.add_argument("--all", action="store_true", help="all there are, where nothing else is chosen")
-        parser.add_argument("--note", default="", metavar="TEXT", help="why, for the record")
         add_who(parser)
         parser.set_defaults(run=mark_letters, action=name)
 

@@ -112,7 +112,7 @@ def new_headers(headers: Headers, args: argparse.Namespace) -> Headers | UnsetTy
     given: dict[str, bytes] = {}
     for text in args.header:
         name, equals, value = text.partition("=")
-        if not name or not equals:
+        if not name or not equals or any("\ud800" <= one <= "\udfff" for one in name):
             raise UsageError(f"--header {text!r} is not of the form name=value, as in: --header tenant=acme")
         given[name] = bytes_of(value)
     known = {name for name, _ in headers}

@@ -58,7 +58,6 @@ def add(actions: Subcommands) -> None:
         help=f"leave out what was redriven so often already (default: {_MAX_HOPS})",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
-    parser.add_argument("--note", default="", metavar="TEXT", help="why, for the record")
     add_who(parser)
     parser.set_defaults(run=redrive)
 

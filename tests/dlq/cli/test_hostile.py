@@ -114,5 +114,8 @@ def test_nor_does_what_is_done_about_it(on_terminal: OnTerminal) -> None:
     assert on_terminal("redrive", TOPIC, "--dry-run").code == 0
     assert on_terminal("redrive", TOPIC, "--yes", "--by", evil, "--note", evil).code == 0
     assert on_terminal("resolve", "--all", "--status", "all", answer="y\n").code == 0
+    for no_text in ("--note", "--by", "--contains", "--handler"):
+        assert on_terminal("park", TOPIC, no_text, "\udcff").code == 0, "a byte of the shell's that is no UTF-8"
+    assert on_terminal("edit", f"{TOPIC}/0/2", "--header", "\udcff=1").code == 2
     assert on_terminal("list", evil).code == on_terminal("show", evil).code == 1
     assert on_terminal("list", "--contains", evil, "--handler", evil, "--error", evil).code == 0
