@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import re
+import signal
 import socket
 import sys
 from collections import Counter
@@ -181,11 +182,20 @@ def is_sure(args: argparse.Namespace, out: Output, question: str) -> bool:
     if args.yes:
         return True
     print(printable(f"{question} (y/n) "), end="", file=out.stderr, flush=True)
-    answer = sys.stdin.readline()
+    answer = _answer()
     if answer.strip().lower() in ("y", "yes"):
         return True
     out.note("nothing is done" if answer else "nobody answers, nothing is done; --yes does not ask")
     return False
+
+
+def _answer() -> str:
+    """A line of stdin. While it is waited for, Ctrl-C is an exception: the event loop would only hear it afterwards."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.readline()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def read_file(path: str, option: str) -> bytes:

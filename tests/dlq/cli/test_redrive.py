@@ -82,6 +82,19 @@ def test_as_json(shop: Dlq) -> None:
     assert (done["redriven"], done["seen"], done["cancelled"]) == (5, 5, False) and done["run_id"]
 
 
+def test_ctrl_c_is_an_answer(shop: Dlq, cli: Cli, spawn: Spawn) -> None:
+    process = spawn("dlq", "redrive", "--all")
+    assert process.stderr is not None
+    asked = b""
+    while b"(y/n)" not in asked:
+        asked += process.stderr.read(1)
+        assert process.poll() is None, asked
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and b"interrupted" in err
+    assert values(cli, "orders") == []
+
+
 def test_ctrl_c_ends_it_says_what_was_done_and_the_same_command_goes_on(
     shop: Dlq, cli: Cli, spawn: Spawn, tmp_path: Path
 ) -> None:
