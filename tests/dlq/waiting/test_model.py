@@ -85,7 +85,8 @@ class Runner(RuleBasedStateMachine):
         self.handled: set[int] = set()
         self.source_moves: dict[int, Record] = {}
         self.entry_moves: dict[int, Record] = {}
-        """Of entries that were finished; by their places."""
+        """Of entries that were finished, numbered: one may come again before the runner knows that it was written."""
+        self.moves = 0
         self.finished: set[int] = set()
         """Places whose entries were finished for good, not told yet."""
         self.finished_offsets: set[int] = set()
@@ -319,7 +320,8 @@ class Runner(RuleBasedStateMachine):
         self.finished_offsets.add(known.offset)
 
     def move(self, known: Known, entry: WaitingEntry, delay_ms: int) -> None:
-        self.entry_moves[known.place] = self.entry(known.place, known.attempt + 1, delay_ms)
+        self.moves += 1
+        self.entry_moves[self.moves] = self.entry(known.place, known.attempt + 1, delay_ms)
         self.waiting.hold(entry.record)
         self.coming[known.place] = known.key
 
@@ -376,8 +378,8 @@ class Runner(RuleBasedStateMachine):
         assert moving is not None
         if moving.committed:
             self.waiting.stored(moving.plan)
-            for place in moving.moved:
-                del self.entry_moves[place]
+            for number in moving.moved:
+                del self.entry_moves[number]
             self.finished -= moving.done
             told = set[int]() if moving.plan.done is None else offsets_told(moving.plan.done)
             self.finished_offsets = {

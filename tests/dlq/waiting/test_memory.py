@@ -1,0 +1,66 @@
+"""What waiting entries take in memory, and that they give it back."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Generator
+
+import pytest
+
+from dlq.entries import retry_entry
+from dlq.waiting import WaitingEntries
+from eventbus.types import Headers, Record
+from tests.dlq.waiting.retry_log import fetched, source_record
+
+ENTRIES = 3_000
+
+
+@pytest.fixture(autouse=True)
+def tracing() -> Generator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+def entry(number: int) -> Record:
+    """Whose bytes nobody else refers to."""
+    record = source_record(number, b"key-%d" % number, b"v" * 200, [("trace", b"t" * 20)])
+    written = retry_entry(record, attempt=3, due_ms=10**12 + number, first_failed_ms=10**12 + number, error="Error: no")
+    headers: Headers = tuple((name, bytes(bytearray(value or b""))) for name, value in written.headers)
+    return Record(written.key, bytes(bytearray(written.value or b"")), headers)
+
+
+def taken() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def filled() -> WaitingEntries:
+    waiting = WaitingEntries("key")
+    for start in range(0, ENTRIES, 500):
+        waiting.add(fetched([(offset, entry(offset)) for offset in range(start, start + 500)]))
+    return waiting
+
+
+def test_an_entry_takes_half_a_kilobyte_beside_its_bytes() -> None:
+    before = taken()
+    waiting = filled()
+    sample = entry(ENTRIES - 1)
+    names = sum(len(name) + len(value or b"") for name, value in sample.headers)
+    own = len(sample.key or b"") + len(sample.value or b"") + names
+    assert len(waiting) == ENTRIES
+    assert (taken() - before) / ENTRIES - own < 500
+
+
+def test_what_is_let_go_of_is_freed() -> None:
+    """Entries are none of the garbage collector's: a circle of theirs would stay for good."""
+    filled()
+    before = taken()
+    waiting = filled()
+    held = taken() - before
+    (first, *_) = waiting.take(2 * 10**12, 10)
+    waiting.hold(first.record)
+    waiting.finish(first)
+    del waiting, first, _
+    assert taken() - before < held / 50
