@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -13,10 +14,12 @@ from dlq.selection import LetterId, Selection, looks_dead
 from dlq.state import LetterState, read_key, read_state
 from dlq.views import row_of
 from eventbus import Consumer, EventBus, IsolationLevel
-from eventbus.broker import TopicDescription
 from eventbus.errors import ConfigError, EventBusError, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.suggest import nearest
 from eventbus.types import TopicPartition
+
+if TYPE_CHECKING:
+    from eventbus.broker import TopicDescription
 
 _MARKER = 1
 """Offsets that a transaction takes after its records; on a Kafka a moment after its commit has returned."""
@@ -99,7 +102,9 @@ class Following:
         index = self.indexes.get(found.name)
         if index is None and self._cache is not None:
             index = self._cache.load(found.name, found.topic_id)
-        if index is None or not self._fits(index, found, states_end):
+            if index is not None and index.states_until > states_end + _MARKER:
+                index = None  # of a log that was put back from a copy, say
+        if index is None or not self._fits(index, found):
             index = TopicIndex(found.name, found.topic_id)
         index.state_topic_id = self._state_topic_id
         if self.indexes.get(found.name) is not index:
@@ -113,16 +118,13 @@ class Following:
                 ends[TopicPartition(found.name, one.partition)] = one.last_stable_offset
         return ends
 
-    def _fits(self, index: TopicIndex, found: TopicDescription, states_end: int) -> bool:
+    def _fits(self, index: TopicIndex, found: TopicDescription) -> bool:
         """Whether the index was made of this topic, and of these states."""
         ends = {one.partition: one.log_end_offset for one in found.partitions}
         return (
             index.topic_id == found.topic_id
             and all(one.next_offset <= ends.get(number, -1) for number, one in index.partitions.items())
-            and (
-                not index.states_until
-                or (index.state_topic_id == self._state_topic_id and index.states_until <= states_end + _MARKER)
-            )
+            and (not index.states_until or index.state_topic_id == self._state_topic_id)
         )
 
     async def _read_letters(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -201,7 +203,7 @@ class Following:
                 self._take_state(record.key, record.value, record.offset)
             position = await consumer.position(self._state)
         for index in self.indexes.values():
-            index.states_until = position
+            index.states_until = max(index.states_until, position)  # who has the pen may have written meanwhile
 
     def written(self, states: Iterable[tuple[LetterId, LetterState]], offsets: Sequence[int]) -> None:
         """These were stored by who holds the pen, at these offsets, after what was read last: no need to read them."""

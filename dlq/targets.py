@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dlq.selection import LetterId, looks_dead
-from eventbus.broker import TopicDescription
 from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord, Headers
 
 if TYPE_CHECKING:
     from dlq.letters import DeadLetter
+    from eventbus.broker import TopicDescription
 
 REASONS = {
     "status": "somebody has dealt with them already",

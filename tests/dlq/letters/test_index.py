@@ -127,6 +127,16 @@ def test_letter_that_is_read_twice_counts_once() -> None:
     assert index.row(LetterId("t", 7, 0)) is None
 
 
+def test_state_that_is_read_late_does_not_undo_a_newer_one() -> None:
+    index, _ = build([(0, 1, 0, 5, OPEN)])
+    letter = LetterId("t", 0, 0)
+    index.set_state(letter, "redriven", 7)
+    index.set_state(letter, "parked", 3)
+    row = index.row(letter)
+    assert row is not None
+    assert (STATUSES[row.status], row.state_at) == ("redriven", 7)
+
+
 def test_topic_is_summed_up() -> None:
     index, _ = build([(0, 1, 0, 50, OPEN), (1, 1, 1, 40, OPEN), (0, 1, 1, 10, PARKED)])
     (topic,) = topics_of({"t": index})

@@ -226,6 +226,23 @@ async def test_two_at_once_send_each_once(bus: TestBus, monkeypatch: pytest.Monk
         assert Counter(await linked(bus)) == links(200)
 
 
+async def test_view_beside_a_redrive_is_always_whole(bus: TestBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redrive, "_BATCH", 5)
+    async with bus:
+        letters = await started(bus, 100)
+        await letters.groups()
+        monkeypatch.setattr("dlq.following.TopicIndex", lambda *_: pytest.fail("the index is made anew"))
+        redriven: list[int] = []
+        async with letters.start_redrive(Selection()) as run:
+            while run.done.redriven < 100:
+                (case,) = await letters.groups()
+                assert sum(case.statuses.values()) == case.count == 100
+                redriven.append(case.statuses.get("redriven", 0))
+        assert redriven == sorted(redriven)
+        assert len(set(redriven)) > 2
+        assert (await letters.groups())[0].statuses == {"redriven": 100}
+
+
 async def test_letters_dealt_with_meanwhile_are_left_out(bus: TestBus) -> None:
     """Seen by an operator whose view is old: what counts is what holds when they are sent."""
     async with bus:
