@@ -123,8 +123,9 @@ class Delayed:
     async def _fire(self) -> None:
         try:
             with self._scope:
-                while self._is_loading and await self._recovering.changes(self._lane):
-                    pass
+                while self._is_loading and not self._stops:
+                    self._recovering.on_change(self._change)
+                    await self._changes()
                 while not self._stops:
                     await self._next()
         finally:
@@ -147,30 +148,34 @@ class Delayed:
         if not await self._recovering.retries.admitted(self._lane):
             return
         marks = self._recovering.crash_marks
-        for entry in self._waiting.take(self._clock(), room if marks is None else 1):
-            if marks is not None and not await self._may_call(marks, entry):
-                continue
+        if marks is not None and await marks.is_in_doubt(self._lane):
+            await self._one_in_doubt(marks)
+            return
+        for entry in self._waiting.take(self._clock(), room):
             if room == 1 and self._most == 1:
                 await self._handle(entry)  # one after the other: no task of its own
             else:
                 self._begin(entry)
 
-    async def _may_call(self, marks: CrashMarks, entry: Entry) -> bool:
-        """False: it has killed the process too often, and is not called again."""
-        verdict = await marks.ready_entry(self._lane, entry)
-        if verdict is None:
-            return True
-        if isinstance(verdict, Move):
-            self._lane.moves[next(self._numbers)] = verdict.outgoing
-        if isinstance(verdict, (Move, Skip)):
-            self._waiting.finish(entry)
-            while self._lane.moves and not self._stops:
+    async def _one_in_doubt(self, marks: CrashMarks) -> None:
+        """One entry alone, to the commit of what became of it: a process died at an entry here, or soon behind it."""
+        while self._at_work:
+            await self._changes()
+        for entry in self._waiting.take(self._clock(), 1):
+            verdict = await marks.ready_entry(self._lane, entry)
+            if verdict is None:
+                await self._handle(entry)
+            elif isinstance(verdict, (Move, Skip)):  # it has killed too often, and is not called again
+                if isinstance(verdict, Move):
+                    self._lane.moves[next(self._numbers)] = verdict.outgoing
+                self._waiting.finish(entry)
+            else:
+                self._waiting.put_back(entry)
+                self._lane.wake.set()
+            while self._waiting.plan() is not None and not self._stops:
                 await self._shared.commits.attempt()
-                await self._changes(_PAUSE_SECONDS if self._lane.moves else 0)
-        else:
-            self._waiting.put_back(entry)
-            self._lane.wake.set()
-        return False
+                await self._changes(_PAUSE_SECONDS if self._waiting.plan() is not None else 0)
+            marks.entry_ended(self._lane)
 
     def _begin(self, entry: Entry) -> None:
         one = self._lane_of(entry)

@@ -24,41 +24,24 @@ from eventbus.client.handling.failures import Failure, log_passed_over, log_skip
 from eventbus.client.handling.handlers import ProducerFunction
 from eventbus.client.handling.lane import Lane, part_of
 from eventbus.client.handling.lane_commits import REBALANCED
-from eventbus.client.handling.moves import send
+from eventbus.client.handling.moves import TAKEN_OVER, send
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.ways import Shared, held_in
 from eventbus.client.producer import Producer
 from eventbus.client.transaction import Transaction
 from eventbus.errors import (
     BufferExhausted,
-    ConcurrentTransactions,
     EventBusError,
     HandlerError,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidTxnState,
     KafkaError,
-    OutOfOrderSequence,
-    ProducerFenced,
     TransactionAborted,
     TransactionOutcomeUnknown,
-    UnknownProducerId,
 )
 from eventbus.recovery import Again, Move, Outgoing, Skip, WaitHere
 from eventbus.types import FetchedRecords
 
 logger = logging.getLogger("eventbus.runner")
 
-_TAKEN_OVER = (
-    ProducerFenced,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    UnknownProducerId,
-    OutOfOrderSequence,
-    ConcurrentTransactions,
-    InvalidTxnState,
-)
-"""What a send or a commit says to a producer whose transaction was ended by others."""
 _MOST_INTERRUPTIONS = 5
 """In a row, without progress; beyond that it is no accident."""
 _AWAY = frozenset((5, 6, 7, 13, 14, 15, 16, 19, 20, 88))
@@ -404,7 +387,7 @@ class ExactlyOnce:
     def _failed(self, lane: Lane, failure: Failure) -> bool:
         """A record's handler raised: see what is to be done once the slice has stopped there."""
         cause = failure.cause
-        if isinstance(cause, (*_TAKEN_OVER, *REBALANCED, TransactionAborted)):
+        if isinstance(cause, (*TAKEN_OVER, *REBALANCED, TransactionAborted)):
             self._interruption = cause
             return False
         if failure.is_clean and isinstance(failure.verdict, (Move, Skip)):
@@ -462,8 +445,8 @@ async def enqueue(producer: Producer, function: ProducerFunction[Any, Any], valu
 def _was_interrupted(error: EventBusError) -> bool:
     """Others ended the transaction. Not so when it had failed before: then the cause is what an output met."""
     if isinstance(error, TransactionAborted):
-        return error.__cause__ is None or isinstance(error.__cause__, (*_TAKEN_OVER, TransactionAborted))
-    return isinstance(error, _TAKEN_OVER)
+        return error.__cause__ is None or isinstance(error.__cause__, (*TAKEN_OVER, TransactionAborted))
+    return isinstance(error, TAKEN_OVER)
 
 
 def _is_away(error: BaseException | None) -> bool:

@@ -13,14 +13,35 @@ from eventbus.backends.base import BackendConsumer
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
 from eventbus.client.producer import Producer
-from eventbus.errors import EventBusError, KafkaError, TransactionOutcomeUnknown
+from eventbus.errors import (
+    ConcurrentTransactions,
+    EventBusError,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    KafkaError,
+    OutOfOrderSequence,
+    ProducerFenced,
+    UnknownProducerId,
+)
 from eventbus.recovery import Outgoing, Plan, Waiting
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
 
-MOST_MOVES = 2_000
-"""A partition with more of them uncommitted handles no further record until they are stored."""
+TAKEN_OVER = (
+    ProducerFenced,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    UnknownProducerId,
+    OutOfOrderSequence,
+    ConcurrentTransactions,
+    InvalidTxnState,
+)
+"""What a send or a commit says to a producer whose transaction was ended by others."""
+_MOST_MOVES = 2_000
+"""A partition with more of them uncommitted, or as many bytes, handles no further record until they are stored."""
+_MOST_BYTES = 16 << 20
 
 
 class Moving(NamedTuple):
@@ -129,14 +150,7 @@ class Moves:
                     await send(writer.producer, outgoing, self._partitions(outgoing.topic))
                 offset = OffsetAndMetadata(moving.next_offset, token if moving.records else "")
                 await transaction.send_offsets({lane.topic_partition: offset}, self._consumer.group_metadata())
-        except TransactionOutcomeUnknown:
-            writer.unsure = token, moving
-            await self._let_go(writer)
-            raise
-        except EventBusError:
-            await self._let_go(writer)  # fenced, or in a state nobody knows: the next one begins anew
-            raise
-        except BaseException:  # cancelled in the middle: it may have been committed
+        except BaseException:  # also an answer that was lost, or a cancellation: it may have been committed
             writer.unsure = token, moving
             raise
         self._stored(lane, moving)
@@ -180,6 +194,13 @@ class Moves:
             await self._left.pop().aclose()
 
 
+def is_full(lane: Lane) -> bool:
+    """Enough of the lane's records wait to be written elsewhere."""
+    if len(lane.moves) >= _MOST_MOVES:
+        return True
+    return sum(len(outgoing.record.value or b"") for outgoing in lane.moves.values()) >= _MOST_BYTES
+
+
 async def _nothing(lane: Lane) -> None: ...
 
 
@@ -199,4 +220,4 @@ def is_final(error: EventBusError) -> bool:
     """No later try of the same commit can do better."""
     while isinstance(error.__cause__, EventBusError) and not isinstance(error, KafkaError):
         error = error.__cause__
-    return isinstance(error, KafkaError) and not error.retriable
+    return isinstance(error, KafkaError) and not (error.retriable or isinstance(error, TAKEN_OVER))

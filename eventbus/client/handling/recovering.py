@@ -19,7 +19,7 @@ from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.handovers import transactional_id_of
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.lane_commits import LaneCommits
-from eventbus.client.handling.moves import MOST_MOVES, Moves
+from eventbus.client.handling.moves import Moves, is_full
 from eventbus.client.handling.retries import Retries
 from eventbus.client.producer import Producer
 from eventbus.errors import ConfigError, EventBusError, KafkaError, TopicAlreadyExists
@@ -32,7 +32,6 @@ _EARLIEST = -2
 _MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's default, for a log that does not tell."""
 _LOOK_SECONDS = 0.05
-"""How often one that waits looks whether its partition moves away."""
 _RECORDS_PER_TRIM = 10_000
 """Retry partitions are shortened when so many records at their beginning are finished."""
 
@@ -43,6 +42,7 @@ def recovering_of(
     backend: Backend,
     consumer: BackendConsumer,
     commits: LaneCommits,
+    lanes: Mapping[TopicPartition, Lane],
     dispatch: Dispatch,
     clock: Clock,
     client_id: str,
@@ -76,7 +76,7 @@ def recovering_of(
     marks = None
     if recovery.crashes is not None:
         marks = CrashMarks(handler, recovery, retries, consumer, commits, clock)
-    return Recovering(handler, recovery, retries, moves, backend, consumer, clock, partitions, marks)
+    return Recovering(handler, recovery, retries, moves, backend, consumer, clock, lanes, partitions, marks)
 
 
 class Recovering:
@@ -91,6 +91,7 @@ class Recovering:
         backend: Backend,
         consumer: BackendConsumer,
         clock: Clock,
+        lanes: Mapping[TopicPartition, Lane],
         partitions: dict[str, int],
         crash_marks: CrashMarks | None = None,
     ) -> None:
@@ -103,13 +104,14 @@ class Recovering:
         self._backend = backend
         self._consumer = consumer
         self._clock = clock
+        self._lanes = lanes
         self.partitions = partitions
         self.crash_marks = crash_marks
         self.waiting: dict[int, Waiting] = {}
         """By retry partition, of those that are ours."""
         self._loading: dict[int, int] = {}
         """Retry partitions that are not read to where they ended when they came, and where that was."""
-        self._changed = anyio.Event()
+        self._wakes: list[Callable[[], object]] = []
         self._trimmed: dict[TopicPartition, int] = {}
         self._is_apart = False
         """It has been said that a retry partition is with another member than its source."""
@@ -189,6 +191,8 @@ class Recovering:
             self.waiting.pop(partition.partition, None)
             self._loading.pop(partition.partition, None)
             self.moves.watch(partition, None)
+            for lane in self._lanes.values():
+                lane.held = None  # whoever still has a source of it looks anew
         else:
             waiting = self._waiting_of(partition)
             if waiting is not None:
@@ -217,13 +221,20 @@ class Recovering:
 
     def change(self) -> None:
         """What a lane may wait for has come: an entry is finished, or all are known."""
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        wakes, self._wakes = self._wakes, []
+        for wake in wakes:
+            wake()
 
-    async def changes(self, lane: Lane) -> bool:
-        """Return when something has, or soon. False: the lane stops."""
-        with self._backend.timers.move_on_after(_LOOK_SECONDS):
-            await self._changed.wait()
+    def on_change(self, wake: Callable[[], object]) -> None:
+        """Call it once, with the next change."""
+        self._wakes.append(wake)
+
+    async def _changes(self, lane: Lane) -> bool:
+        """Return when something has, or the lane is woken. False: it stops."""
+        if not (lane.closing or lane.error):
+            lane.wake = anyio.Event()
+            self.on_change(lane.wake.set)
+            await lane.wake.wait()
         return not lane.closing and lane.error is None
 
     def _waiting_of(self, source: TopicPartition) -> Waiting | None:
@@ -240,10 +251,10 @@ class Recovering:
         if is_gated and not await self._gate(lane):
             return False
         waiting = self._waiting_of(lane.topic_partition)
-        while len(lane.moves) >= MOST_MOVES or not (waiting is None or waiting.has_room):
+        while is_full(lane) or not (waiting is None or waiting.has_room):
             if lane.moves:
                 lane.on_commit_due()
-            if not await self.changes(lane):
+            if not await self._changes(lane):
                 return False
         if self.crash_marks is not None and not await self.crash_marks.ready(lane):
             return False
@@ -253,15 +264,28 @@ class Recovering:
         """Records wait for earlier ones of their key: what waits has to be known before the first is begun."""
         count = self.partitions[self.recovery.retry_topic or ""]
         number = lane.topic_partition.partition % count
+        if lane.moves and not await self._moves_read_back(lane, number):
+            return False
         while number not in self.waiting or number in self._loading:
             if number not in self.waiting:
                 self._say_apart(lane, number)
-            if not await self.changes(lane):
+            if not await self._changes(lane):
                 return False
         waiting = self.waiting[number]
         lane.held = waiting.holds(lane.topic_partition)
         lane.hold, lane.unhold = waiting.hold, waiting.unhold
         lane.hold_back = partial(self._hold_back, lane, waiting)
+        return True
+
+    async def _moves_read_back(self, lane: Lane, number: int) -> bool:
+        """The retry partition was away while its source stayed: what went there meanwhile is to be read too."""
+        while lane.moves:
+            lane.on_commit_due()
+            if not await self.retries.sleeps(lane, _LOOK_SECONDS):
+                return False
+        if number in self.waiting:
+            partition = TopicPartition(self.recovery.retry_topic or "", number)
+            self._loading[number] = (await self._consumer.end_offsets([partition]))[partition]
         return True
 
     def _say_apart(self, lane: Lane, number: int) -> None:
@@ -281,10 +305,20 @@ class Recovering:
 
     async def unblocked(self, lane: Lane) -> bool:
         """Return when the lane's next record has to wait for nothing. False: the lane stops meanwhile."""
-        while lane.held:
-            if not await self.changes(lane):
-                return False
-        return True
+        lane.waits = True
+        try:
+            while lane.held:
+                if not await self._changes(lane):
+                    return False
+            return True
+        finally:
+            lane.waits = False
+
+    def overdue(self, partition: TopicPartition) -> int:
+        """How many wait in a retry partition, if one of them is due: what is to wait is not behind."""
+        waiting = self.waiting.get(partition.partition)
+        due_ms = None if waiting is None else waiting.next_due_ms()
+        return len(waiting) if waiting is not None and due_ms is not None and due_ms <= self._clock() else 0
 
     # signals, and old entries ----------------------------------------------------------------------------------------
 
