@@ -250,7 +250,7 @@ class TopicIndex:
         return None if found is None else found[0].row(found[1])
 
     def set_state(self, letter: LetterId, status: str, state_at: int) -> None:
-        """What a record at ``state_at`` says, unless a later one has spoken. Of letters that are gone nothing is kept."""
+        """What a record at ``state_at`` says, unless a later one spoke. Of letters that are gone nothing is kept."""
         found = self._find(letter)
         if found is not None and state_at > found[0].states[found[1]]:
             found[0].set_state(found[1], STATUSES.index(status), state_at)

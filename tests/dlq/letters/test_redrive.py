@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 
 import anyio
 import pytest
@@ -12,6 +13,8 @@ from dlq import pen, redrive
 from dlq.dead_letters import DeadLetters, Redriven, Selection
 from dlq.redrive import Pace
 from eventbus import ConsumerRecord, TopicPartition
+from eventbus.broker import TopicDescription
+from eventbus.client.admin import Admin
 from eventbus.client.producer import Producer
 from eventbus.errors import ConfigError, RequestTimedOut, StorageFull, TransactionOutcomeUnknown
 from eventbus.testing import FakeClock, TestBus
@@ -227,7 +230,17 @@ async def test_two_at_once_send_each_once(bus: TestBus, monkeypatch: pytest.Monk
 
 
 async def test_view_beside_a_redrive_is_always_whole(bus: TestBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redrive, "_BATCH", 5)
+    describe = Admin.describe_topics
+
+    async def answers_late(self: Admin, names: Sequence[str] | None = None) -> list[TopicDescription]:
+        """What it says is old by the time that it is heard: others have written."""
+        found = await describe(self, names)
+        for _ in range(50):
+            await anyio.lowlevel.checkpoint()
+        return found
+
+    monkeypatch.setattr(Admin, "describe_topics", answers_late)
+    monkeypatch.setattr(redrive, "_BATCH", 2)
     async with bus:
         letters = await started(bus, 100)
         await letters.groups()
