@@ -146,8 +146,8 @@ class _Track:
     def _see_lag(self, lag: dict[TopicPartition, int], now: float) -> None:
         finished: dict[TopicPartition, tuple[int, float]] = {}
         for one, behind in lag.items():
-            if behind > 0:
-                lane = self._runner.lanes.get(one)
+            lane = self._runner.lanes.get(one)
+            if behind > 0 and not (lane is not None and lane.waits):
                 at = -1 if lane is None else lane.finished
                 before = self._finished.get(one)
                 finished[one] = before if before is not None and before[0] == at else (at, now)

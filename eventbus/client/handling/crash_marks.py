@@ -1,15 +1,17 @@
 """Records that kill the process are found: a mark beside the committed offset tells the next owner what was begun.
 
 A partition is marked when it is taken up; any progress clears the mark. Who finds one follows somebody that died: it
-handles the next records one by one, with a mark before each that says how often this very record was begun. So it costs
-one commit for a partition, and one for each record only where a process has died. A record whose mark has been found as
-often as the policy allows is not called again: the policy is asked what becomes of it.
+handles the next records one by one, of all such partitions only one at a time, with a mark before each that says how
+often this very record was begun; it is committed before the next one. So nobody is blamed for another's record, and it
+costs one commit for a partition, and one for each record only where a process has died. A record whose mark has been
+found as often as the policy allows is not called again: the policy is asked what becomes of it.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import sys
 from typing import Any
 
 from eventbus.backends.base import BackendConsumer
@@ -19,13 +21,13 @@ from eventbus.client.handling.lane import Lane, part_of
 from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.retries import Retries
 from eventbus.errors import EventBusError, HandlerError, ProcessCrashed
-from eventbus.recovery import Entry, Move, Recovery, Skip, Verdict
+from eventbus.recovery import Entry, Move, Recovery, Skip, Stop, Verdict
 from eventbus.types import ConsumerRecord, FetchedRecords, OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
 
-_RECORDS_IN_DOUBT = 10_000
-"""Behind the offset at which a process died: so far ahead of its commits it may have been."""
+_RECORDS_IN_DOUBT = 1_000
+"""Behind the offset at which a process died: so far ahead of its commits most are. The next death tells of others."""
 _LOOK_SECONDS = 0.01
 _BEGUN = "eb-begun"
 _TRY = re.compile(r"eb-try (\d{1,9}) (.+)", re.DOTALL)
@@ -64,13 +66,15 @@ class CrashMarks:
         self._commits = commits
         self._clock = clock
         self._doubts: dict[Lane, _Doubt] = {}
+        self._turn: tuple[Lane, int] | None = None
+        """Whose record in doubt is at work, and the offset whose commit tells that it is over."""
 
     async def ready(self, lane: Lane) -> bool:
         """The lane's next fetch may be begun, as far as it is left there. False: look at the lane first."""
         doubt = await self._doubt_of(lane, lane.chunks[0].offsets[0])
         if not doubt.left:
             return True
-        if not await self._all_committed(lane):
+        if not (await self._all_committed(lane) and await self._takes_turn(lane, lane.chunks[0].offsets[0])):
             return False
         one = self._first_alone(lane)
         record = one.record(0)
@@ -95,14 +99,35 @@ class CrashMarks:
             lane.chunks.appendleft(part_of(chunk, 0, 1))
         return lane.chunks[0]
 
+    async def is_in_doubt(self, lane: Lane) -> bool:
+        """Entries of a retry partition are to be handled one by one, between `ready_entry` and `entry_ended`."""
+        return (await self._doubt_of(lane, max(lane.begun_at, 0))).left > 0
+
     async def ready_entry(self, lane: Lane, entry: Entry) -> Verdict | None:
-        """The same of an entry of a retry partition, which stands nowhere in particular; None: it may be called."""
-        doubt = await self._doubt_of(lane, max(lane.begun_at, 0))
-        if not doubt.left:
-            return None
+        """None: the entry may be called. Else that is what becomes of it, or the lane stops."""
+        doubt = await self._doubt_of(lane, 0)
         doubt.left -= 1
-        await self._commits.attempt()
+        if not await self._takes_turn(lane, sys.maxsize):
+            return Stop()
         return await self._mark(lane, doubt, entry.record, max(doubt.at, lane.committed))
+
+    def entry_ended(self, lane: Lane) -> None:
+        """What became of it is committed."""
+        if self._turn is not None and self._turn[0] is lane:
+            self._turn = None
+
+    async def _takes_turn(self, lane: Lane, offset: int) -> bool:
+        """Return when nobody else's record in doubt is at work, or uncommitted. False: the lane stops meanwhile."""
+        while self._turn is not None and self._turn[0] is not lane:
+            holder, at = self._turn
+            if holder.committed > at or holder.abandoned or holder.ended.is_set():
+                break
+            if not self._handler.spec.exactly_once:
+                await self._commits.attempt()
+            if not await self._retries.sleeps(lane, _LOOK_SECONDS):
+                return False
+        self._turn = lane, offset
+        return True
 
     async def _doubt_of(self, lane: Lane, begun_at: int) -> _Doubt:
         doubt = self._doubts.get(lane)
@@ -152,6 +177,7 @@ class CrashMarks:
 
     async def ended(self, lane: Lane) -> None:
         """The lane has come to its end in an orderly way: nobody died."""
+        self.entry_ended(lane)
         doubt = self._doubts.pop(lane, None)
         if doubt is not None and not lane.abandoned and max(lane.finished, lane.committed) <= doubt.at:
             await self._write(lane.topic_partition, doubt.at, "")

@@ -102,8 +102,9 @@ class Failing:
                 if verdict is None:
                     self._counts.handled += 1
                     return Passed.HANDLED
-                if isinstance(verdict, WaitHere) and in_place:
-                    return Passed.NOT  # the lane is closing
+                if isinstance(verdict, WaitHere) and in_place:  # the lane is closing, and the record is not handled
+                    lane.limit = min(lane.limit, record.offset)  # nor is any behind it that a worker may hold
+                    return Passed.NOT
         except BaseException:
             if outputs and self._handler.spec.timeout is not None:
                 self._left_behind[_position(chunk, index)] = joined(list(outputs))

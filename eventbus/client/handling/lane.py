@@ -56,7 +56,7 @@ class Lane:
         "at_work", "begun_at", "begun_count", "calls", "chunks", "closing", "commit_every", "committed", "ended",
         "error", "finished", "finished_count", "given_up_at", "held", "hold", "hold_back", "index", "limit", "moves",
         "on_commit_due", "paused", "predecessor", "ring_at", "scope", "stopping", "taken", "topic_partition", "tried",
-        "unhold", "waiters", "wake",
+        "unhold", "waiters", "waits", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +107,8 @@ class Lane:
         """Says that a record goes to wait for its next try: later ones of its key are held from now on."""
         self.unhold: Callable[[ConsumerRecord], object] = lambda record: None
         """It does not go there after all."""
+        self.waits = False
+        """Its next record waits on purpose: for a time that was set, or for an earlier record's next try."""
         self.tried: tuple[int, int] = (-1, 0)
         """An offset whose call was made before, in a transaction that was aborted because of it, and how often."""
         self.hold_back: Callable[[FetchedRecords, int], None] = lambda chunk, index: None

@@ -52,6 +52,7 @@ class LaneCommits:
         """Of a handler whose failed records go elsewhere."""
         self.on_moved: Callable[[], object] = lambda: None
         """Called when such records are stored, or could not be."""
+        self._turn = anyio.Lock()
         self._interval_seconds = handler.spec.commit_interval_ms / 1000
         self._expected = anyio.Event()
         """There will be something to commit."""
@@ -125,10 +126,15 @@ class LaneCommits:
     async def commit_lanes(self, lanes: Collection[Lane]) -> None:
         """The same of some lanes."""
         moves = self.moves
-        moving = [] if moves is None else [lane for lane in lanes if moves.has(lane)]
-        if moves is None or not moving:
+        if moves is None:
             await self._commit_plainly(lanes)
             return
+        # One at a time: a plain commit that is answered late would take an offset back behind which a record was moved.
+        async with self._turn:
+            await self._commit_with(moves, lanes)
+
+    async def _commit_with(self, moves: Moves, lanes: Collection[Lane]) -> None:
+        moving = [lane for lane in lanes if moves.has(lane)]
         await self._commit_plainly([lane for lane in lanes if lane not in moving])
         errors: list[EventBusError] = []
         async with anyio.create_task_group() as tasks:  # each is a transaction of its own

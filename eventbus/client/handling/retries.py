@@ -129,12 +129,16 @@ class Retries:
     async def sleeps(self, lane: Lane, seconds: float) -> bool:
         """False: the lane stops meanwhile."""
         until = self._timers.current_time() + seconds
-        while not lane.closing and lane.error is None:
-            left = until - self._timers.current_time()
-            if left <= 0:
-                return True
-            await self._timers.sleep(min(left, _LOOK_SECONDS))
-        return False
+        lane.waits = True
+        try:
+            while not lane.closing and lane.error is None:
+                left = until - self._timers.current_time()
+                if left <= 0:
+                    return True
+                await self._timers.sleep(min(left, _LOOK_SECONDS))
+            return False
+        finally:
+            lane.waits = False
 
     def closed_for(self) -> float:
         """Seconds to wait before a record may be begun; 0: go on."""

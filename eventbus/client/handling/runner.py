@@ -100,7 +100,7 @@ class Runner:
         )
         self._clock = clock
         self.recovering = recovering_of(
-            handler, group, backend, consumer, self._commits, self._dispatch, clock, config.client_id,
+            handler, group, backend, consumer, self._commits, self.lanes, self._dispatch, clock, config.client_id,
             open_mover or open_producer,
         )  # fmt: skip
         self._shared = Shared(
@@ -516,6 +516,9 @@ class Runner:
         committed = await self._consumer.committed(partitions)
         behind: dict[TopicPartition, int] = {}
         for topic_partition, end in (await self._consumer.end_offsets(partitions)).items():
+            if self.recovering is not None and self.recovering.is_retry(topic_partition.topic):
+                behind[topic_partition] = self.recovering.overdue(topic_partition)
+                continue
             known, lane = committed.get(topic_partition), self.lanes.get(topic_partition)
             if known is not None:
                 at = known.offset

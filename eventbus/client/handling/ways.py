@@ -34,6 +34,8 @@ _RECORDS_PER_SLICE = 500
 """Committed at a time before they are handled: so many a crash may lose."""
 _MOST_TAKEN = 2_000
 """Records given to the workers in one go; then others run."""
+_LEAST_AHEAD = 64
+"""Records looked at for keys that wait: after a failure so many, then twice as many each time, up to a whole fetch."""
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
@@ -151,19 +153,25 @@ class InOrder:
         """Records of keys that wait for a next try are put behind it; a failure may add a key, so look again then."""
         lane, shared = self._lane, self._shared
         start, end = 0, len(chunk)
+        ahead = end
         while start < end and not (lane.closing or lane.error):
-            held = held_in(lane, chunk, start)
+            stop = min(start + ahead, end)
+            held = held_in(lane, chunk, start, stop)
             if held is None:
                 if not await shared.unblocked(lane):
                     return
                 continue
             for index in held:
                 lane.hold_back(chunk, index)
-            piece = part_of(chunk, start, end, held)
+            piece = part_of(chunk, start, stop, held)
             lane.stopping = lane.closing
             async with shared.turn(lane):
                 begun = await shared.watch.run_in_order(shared.dispatch, lane, piece)
-            start = bisect_left(chunk.offsets, piece.offsets[begun]) if begun < len(piece) else end
+            if begun < len(piece):
+                start, ahead = bisect_left(chunk.offsets, piece.offsets[begun]), _LEAST_AHEAD
+                await anyio.lowlevel.checkpoint()  # a failure costs as much as a hundred records: others run too
+            else:
+                start, ahead = stop, 2 * ahead
         lane.stopping = lane.closing
 
     async def _in_turns(self, turns: Turns, chunk: FetchedRecords) -> None:
