@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dlq import Reject, Retry
 from dlq.entries import attempts_of
 from eventbus import ConsumerRecord, EventBus
+from eventbus.recovery import RetryOrder
 
 PARTITIONS = 3
 KEYS = 12
@@ -63,10 +64,12 @@ def service(
     tell: Tell,
     *,
     exactly_once: bool,
+    order: RetryOrder = "key",
     delays: tuple[float, ...] = DELAYS_S,
     instance: str | None = None,
 ) -> None:
     """Declares the topics and the handler. ``instance``: who it is to the group, in each of its lives."""
+    side_by_side: dict[str, Any] = {} if exactly_once or order == "partition" else {"order": order, "concurrency": 4}
     for topic in (names.orders, names.done):
         bus.topic(topic, partitions=PARTITIONS)
     met: set[tuple[int, int]] = set()
@@ -83,10 +86,9 @@ def service(
         names.orders,
         group=names.group,
         group_instance_id=instance,
-        order="partition" if exactly_once else "key",
-        concurrency=1 if exactly_once else 4,
         exactly_once=exactly_once,
-        retry=Retry(immediate=1, delays=delays, jitter=False, order="key", budget=None),
+        retry=Retry(immediate=1, delays=delays, jitter=False, order=order, budget=None),
+        **side_by_side,
     )
     @bus.producer(names.done)
     async def bill(order: str, record: ConsumerRecord) -> str:

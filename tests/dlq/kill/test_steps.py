@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
@@ -13,7 +13,7 @@ from dlq.waiting import WaitingEntries
 from eventbus import EventBus
 from eventbus.backends.urls import broker_config
 from eventbus.client.producer import Producer
-from eventbus.recovery import Plan
+from eventbus.recovery import Plan, RetryOrder
 from eventbus.testing import FakeClock
 from eventbus.testing.bus import bus_on
 from eventbus.testing.crash_disk import Disk
@@ -26,14 +26,27 @@ NAMES = Names()
 DELAYS_S = (0.2, 0.3)
 """Shorter than the second after which a life in which nothing moves is over."""
 RECORDS = [("a", "2"), ("b", REJECTED), ("a", "0"), ("b", ONCE), (None, NEVER), ("a", "3"), ("b", "0")]
-PROMISES = pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
+
+
+class Form(NamedTuple):
+    """Of a handler."""
+
+    order: RetryOrder = "key"
+    exactly_once: bool = False
+
+    def __repr__(self) -> str:
+        return f"{self.order}, exactly once" if self.exactly_once else self.order
+
+
+FORMS = [Form(), Form("partition"), Form("none"), Form("key", exactly_once=True)]
+ALL_FORMS = [*FORMS, Form("partition", exactly_once=True), Form("none", exactly_once=True)]
 
 
 class Trials:
     """Lives of a service on disks that begin alike."""
 
-    def __init__(self, *, exactly_once: bool) -> None:
-        self._exactly_once = exactly_once
+    def __init__(self, form: Form) -> None:
+        self._form = form
         self._clock = FakeClock()
         self._disk = Disk()
         self._config: dict[str, Any] = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
@@ -58,10 +71,12 @@ class Trials:
         for end in (*ends, None):
             lives.append([])
             disk = (await self._live(lives[-1], disk.copy(), end, way)).survivors
-            if complaints := [at + each for each in wrong(await self._account(disk), exactly_once=self._exactly_once)]:
-                return complaints
-        found = await self._account(disk)
-        return [at + each for each in (*unsettled(found, 2 + len(DELAYS_S)), *disordered(found, lives))]
+            found = [*wrong(await self._account(disk), exactly_once=self._form.exactly_once)]
+            if found:
+                return [at + each for each in found]
+        last = await self._account(disk)
+        found = [*unsettled(last, 2 + len(DELAYS_S)), *(() if self._form.order == "none" else disordered(last, lives))]
+        return [at + each for each in found]
 
     async def _account(self, disk: Disk) -> Account:
         async with bus_on(disk.copy(), **self._config) as bus:
@@ -77,7 +92,7 @@ class Trials:
 
     def _bus(self, calls: list[Call]) -> EventBus:
         bus = EventBus("memory://")
-        service(bus, NAMES, calls.append, exactly_once=self._exactly_once, delays=DELAYS_S)
+        service(bus, NAMES, calls.append, delays=DELAYS_S, **self._form._asdict())
         return bus
 
     def _settings(self, run: Callable[[EventBus], Awaitable[object]]) -> Settings:
@@ -89,9 +104,9 @@ async def _idle(bus: EventBus) -> None:
     await anyio.sleep_forever()
 
 
-async def complaints(way: Way, *, exactly_once: bool, pairs: int = 0) -> list[str]:
+async def complaints(way: Way, form: Form = FORMS[0], *, pairs: int = 0) -> list[str]:
     """Of the first end, at any step, that costs something; or of the first two ends, at steps drawn by chance."""
-    trials = Trials(exactly_once=exactly_once)
+    trials = Trials(form)
     await trials.publish()
     steps = await trials.steps()
     assert len(steps) > 50
@@ -105,23 +120,23 @@ async def complaints(way: Way, *, exactly_once: bool, pairs: int = 0) -> list[st
     return []
 
 
-@PROMISES
-async def test_killed_at_any_step(exactly_once: bool) -> None:
-    assert await complaints("kill", exactly_once=exactly_once) == []
+@pytest.mark.parametrize("form", FORMS, ids=repr)
+async def test_killed_at_any_step(form: Form) -> None:
+    assert await complaints("kill", form) == []
 
 
-@pytest.mark.parametrize("way", ["cancel", "stop"])
-async def test_ended_at_any_step(way: Way) -> None:
-    assert await complaints(way, exactly_once=False) == []
+@pytest.mark.parametrize("form", FORMS[:2], ids=repr)
+async def test_cancelled_at_any_step(form: Form) -> None:
+    assert await complaints("cancel", form) == []
 
 
 @pytest.mark.slow
-@PROMISES
+@pytest.mark.parametrize("form", ALL_FORMS, ids=repr)
 @pytest.mark.parametrize("way", ["kill", "cancel", "stop"])
 @pytest.mark.timeout(900)
-async def test_ended_twice(way: Way, exactly_once: bool) -> None:
-    assert await complaints(way, exactly_once=exactly_once) == []
-    assert await complaints(way, exactly_once=exactly_once, pairs=1_000) == []
+async def test_ended_twice(way: Way, form: Form) -> None:
+    assert await complaints(way, form) == []
+    assert await complaints(way, form, pairs=500) == []
 
 
 # planted bugs ---------------------------------------------------------------------------------------------------------
@@ -133,7 +148,7 @@ async def test_offsets_beside_the_transaction_would_be_found(monkeypatch: pytest
         engine.broker.groups.commit_offsets(group, offsets, engine.now_ms())
 
     monkeypatch.setattr(Producer, "send_offsets", beside)
-    assert await complaints("kill", exactly_once=False)
+    assert await complaints("kill")
 
 
 async def test_marks_that_are_left_out_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,9 +159,9 @@ async def test_marks_that_are_left_out_would_be_found(monkeypatch: pytest.Monkey
         return made and made._replace(done=None)
 
     monkeypatch.setattr(WaitingEntries, "plan", forgetful)
-    assert await complaints("kill", exactly_once=False)
+    assert await complaints("kill")
 
 
 async def test_keys_that_are_not_held_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WaitingEntries, "holds", lambda *_: ())
-    assert "is called before" in (await complaints("kill", exactly_once=False))[0]
+    assert "is called before" in (await complaints("kill"))[0]
