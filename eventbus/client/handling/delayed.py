@@ -72,6 +72,7 @@ class Delayed:
         if lane.begun_at < 0:
             lane.begun_at = chunk.offsets[0]
         waiting.add(chunk)
+        await self._recovering.read(lane.topic_partition, lane)  # the next fetch may take its time
         self._change()
         self._recovering.tell_depth()
         while not (waiting.has_room or self._is_loading or self._stops):

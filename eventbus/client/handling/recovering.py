@@ -201,19 +201,21 @@ class Recovering:
 
     async def polled(self, lanes: Mapping[TopicPartition, Lane]) -> None:
         """The consumer has answered, and what it fetched is in the lanes: which retry partitions are read so far?"""
-        retry = self.recovery.retry_topic
-        for number, end in list(self._loading.items()):
-            partition = TopicPartition(retry or "", number)
-            lane = lanes.get(partition)
-            if lane is not None and (lane.chunks or lane.at_work):
-                continue
-            try:
-                position = await self._consumer.position(partition)
-            except EventBusError:
-                continue  # it is being taken away
-            if position >= end:
-                del self._loading[number]
-                self.change()
+        for number in list(self._loading):
+            partition = TopicPartition(self.recovery.retry_topic or "", number)
+            await self.read(partition, lanes.get(partition))
+
+    async def read(self, partition: TopicPartition, lane: Lane | None) -> None:
+        """More of a retry partition is, perhaps all; ``lane`` may have some of it that is not taken up."""
+        end = self._loading.get(partition.partition)
+        if end is None or (lane is not None and lane.chunks):
+            return
+        try:
+            position = await self._consumer.position(partition)
+        except EventBusError:
+            return  # it is being taken away
+        if position >= end and self._loading.pop(partition.partition, None) is not None:
+            self.change()
 
     def is_loading(self, partition: TopicPartition) -> bool:
         """A retry partition is not read to where it ended when it came."""
