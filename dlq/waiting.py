@@ -122,7 +122,8 @@ class WaitingEntries:
     of the entry: the place stays taken, with nothing to run in it, until the new entry is read back. With order "key"
     a line is a key's, and records without a key stand in none; with "partition" it is a source partition's.
 
-    A new entry of a record takes the place of the earlier one, if it was tried more often; else it counts as finished.
+    A new entry of a record takes the place of the earlier one, which nobody needs to be told of: whoever reads that one
+    reads this one, too. If it was not tried more often, it is the new one that is finished, and told.
     Records that are neither entries nor marks are passed over and counted in `foreign`. An entry is what says where its
     record comes from: without that nobody could handle it in its order, nor find it again. What else it fails to say
     costs no record: it is due, and was tried once.
@@ -192,7 +193,6 @@ class WaitingEntries:
                 return
             kept_for = earlier.key
             self._shut(earlier)
-            self._finished.add(earlier.offset)
         if place in source.places and kept_for != key:
             self._leave(source, kept_for, place)
         is_new = place not in source.places
@@ -220,7 +220,6 @@ class WaitingEntries:
             offsets = range(max(one.start, first), min(one.stop, offset))
             for finished in _among(offsets, self._open):
                 self._told(finished)
-            self._finished.difference_update(_among(offsets, self._finished))
         return True
 
     @property

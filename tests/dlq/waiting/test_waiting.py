@@ -156,6 +156,19 @@ def test_of_two_entries_of_a_record_the_one_that_was_tried_more_often_counts() -
     assert told(waiting.plan()) == (3, False)
 
 
+def test_a_duplicate_is_not_found_open_when_the_first_one_is_gone() -> None:
+    waiting = WaitingEntries("none")
+    log = [failed(1), failed(2, 10**9), failed(1)]
+    add(waiting, *log)
+    (first,) = waiting.take(100, 10)
+    waiting.finish(first)
+    plan = waiting.plan()
+    assert plan == Plan(1, done_mark([2]))
+    anew = WaitingEntries("none")
+    anew.add(fetched([(1, log[1]), (2, log[2]), (3, plan.done or behind(0))]))
+    assert len(anew) == 1
+
+
 def test_an_entry_at_work_is_overtaken_by_its_next() -> None:
     """What it became is stored and read before the runner says that it is finished."""
     waiting = WaitingEntries("key")
