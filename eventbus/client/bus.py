@@ -328,7 +328,7 @@ class EventBus(Declarations, Sending):
             handler, group, self._backend, config, publish, self.flush, open_producer, self._serdes, self._notify,
             self._middleware, producers.mover, self._clock,
         )  # fmt: skip
-        await runner.start()
+        await runner.start(self._runners)
         self._runners.append(runner)
         assert self._tasks is not None
         self._tasks.start_soon(runner.run)

@@ -126,6 +126,16 @@ class Recovering:
     def is_retry(self, topic: str) -> bool:
         return topic == self.recovery.retry_topic
 
+    def check_apart(self, others: Mapping[str, Recovering | None]) -> None:
+        """Raises ConfigError when one of the other handlers reads the same retry topic, and would get our entries."""
+        for name, other in others.items():
+            if other is not None and other.recovery.retry_topic == self.recovery.retry_topic is not None:
+                raise ConfigError(
+                    f"handlers {name!r} and {self._handler.__name__!r} share the retry topic "
+                    f"{self.recovery.retry_topic!r}, where each would be given the other's records: give one of them a "
+                    "group of its own, and its own topic where Retry(topic=...) names one"
+                )
+
     async def prepare(self) -> None:
         """Create what is missing, as wide as the widest source. Raises ConfigError, and what the log refuses with."""
         recovery, spec = self.recovery, self._handler.spec

@@ -131,11 +131,12 @@ class Runner:
         self._thread_scope = anyio.CancelScope()
         """Around the last wait for plain functions."""
 
-    async def start(self) -> None:
-        """Subscribe; from here on nothing that arrives is missed. Raises UnknownTopicOrPartition."""
+    async def start(self, others: Sequence[Runner] = ()) -> None:
+        """Subscribe; from here on nothing that arrives is missed. Raises UnknownTopicOrPartition, ConfigError."""
         recovering, topics = self.recovering, self.handler.spec.topics
         try:
             if recovering is not None:
+                recovering.check_apart({one.handler.__name__: one.recovering for one in others})
                 await recovering.prepare()
                 topics += recovering.topics
             await self._consumer.subscribe(topics, self.handler.spec.pattern)
@@ -260,6 +261,7 @@ class Runner:
                 self._commits.due()  # they are handled once they are written, and somebody waits for that
             return False  # what is dropped when it stops is not handled
         if self.recovering is not None and not self.recovering.is_idle():
+            self._is_watched = True  # what waits may be known with the next fetch, and no lane has anything to say then
             return False
         if self.error is None and any(lane.error is not None for lane in self.lanes.values()):
             return False  # it is about to be said
