@@ -63,7 +63,7 @@ def list_letters(args: argparse.Namespace) -> int:
         if out.json:
             out.data([case_as_json(case) for case in shown[: selection.limit]])
         elif shown:
-            _show_cases(shown[: selection.limit], out)
+            show_cases(shown[: selection.limit], out)
             _say_more(len(shown[: selection.limit]), shown, cases, out)
         else:
             _show_topics(await letters.topics(), selection, len(cases), bus.url, out)
@@ -87,7 +87,8 @@ def case_as_json(case: Case) -> dict[str, Any]:
     return fields | {"samples": case.sample_ids}
 
 
-def _show_cases(cases: Sequence[Case], out: Output) -> None:
+def show_cases(cases: Sequence[Case], out: Output) -> None:
+    """The grouped view, a table for each topic."""
     screen, now_ms = Screen(out), round(time.time() * 1000)
     columns = _columns(cases, now_ms, wide=not out.rich)
     by_topic = groupby(sorted(cases, key=lambda case: case.topic), lambda case: case.topic)

@@ -20,8 +20,10 @@ import pytest
 from eventbus import ConsumerRecord, EventBus
 from eventbus.broker import Broker
 from eventbus.cli.demo import bank as bank_module
+from eventbus.cli.demo import board as board_module
 from eventbus.cli.demo import command, flights
 from eventbus.cli.demo.bank import COUNT, KILLED_AT, Bank, Entry, differences
+from eventbus.cli.demo.board import DOWN, TRIES, Arrival, Board, Posted, Waits, is_bad, read_arrivals
 from eventbus.cli.demo.command import check, releases_problems, remove_earlier_run
 from eventbus.cli.demo.flights import (
     EVOLVED_AT,
@@ -54,10 +56,12 @@ LOG_BYTES = 1_800_000
 
 
 @pytest.fixture(autouse=True)
-def without_the_bank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process takes a second to start: here only where a test is about it (and in demos that are a process)."""
+def without_bank_and_board(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take a second each: here only where a test is about them (and in demos that are a process)."""
     if "bank" not in request.node.name and "try_next" not in request.node.name:
         monkeypatch.setattr(command, "run_bank", lambda *_: _bank())
+    if "board" not in request.node.name and "try_next" not in request.node.name:
+        monkeypatch.setattr(command, "run_board", lambda *_: _board())
 
 
 def quick(cli: Cli, *args: str) -> dict[str, Any]:
@@ -114,12 +118,48 @@ def test_a_bank_that_does_not_start_says_why(cli: Cli, monkeypatch: pytest.Monke
     assert result.err.splitlines()[-1].startswith(f"error: the demo's bank did not come as far as transfer {KILLED_AT}")
 
 
+def test_what_fails_on_its_way_to_the_board_is_tried_again_or_dead_and_redriven(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "QUICK_FLIGHTS", 100)
+    url = ("--url", "file://./demo-data/log")
+    for _ in range(2):
+        first = cli("demo", "--quick")
+        assert first.code == 0, first.err
+        begin = first.lines.index("1,914 late arrivals through a handler that fails:")
+        assert [line.rsplit(maxsplit=1)[1] for line in first.lines[begin + 2 : begin + 9]] == [
+            "1790", "21", "21", "19", "29", "24", "10",
+        ]  # fmt: skip
+        midnight, zipped = first.lines[begin + 13 : begin + 15]
+        assert "post     ValueError" in midnight and "board.py:first_release:" in midnight
+        assert midnight.split()[4:8] == ["7", "7", "0", "0"]
+        assert "SerializationError" in zipped and zipped.split()[4:8] == ["3", "3", "0", "0"]
+        assert "REDRIVEN   10 dead letters" in first.out
+        assert "0 are open, a second redrive sent 0. All 1,914 late arrivals" in first.out
+        rows = cli("dlq", "list", "dlq.board-maker", "--status", "all", "--json", *url).json
+        assert [row["statuses"] for row in rows] == [{"redriven": 7}, {"redriven": 3}]
+        # Redriven in one transaction, which leaves a mark in each partition; those of an earlier demo are gone.
+        assert count(cli, "arrivals") == 1_914 + 10 + 3
+        lines = cli("consume", "board", "--from-beginning", "--timeout-ms", "50", *url).lines
+        assert Counter(json.loads(line)["landed"] for line in lines)["00:00"] == 7
+        assert len(lines) == len({json.loads(line)["number"] for line in lines}) == 1_914
+
+
+def test_a_release_that_mends_nothing_fails_the_demo_with_the_board(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "QUICK_FLIGHTS", 100)
+    monkeypatch.setattr(board_module, "second_release", board_module.first_release)
+    result = cli("demo", "--quick")
+    assert result.code == 1
+    assert "NOT EQUAL  board, second release: 7 of the flights missing, 0 there twice" in result.err
+    assert "NOT EQUAL  board: 17 dead letters, 10 redriven, then 0, 7 open; expected 10, 10, then 0, 0" in result.err
+
+
 def test_what_it_tells_to_try_next_works(cli: Cli, tmp_path: Path) -> None:
     directory = "a demo's directory"
     quick(cli, "--dir", directory)
     environ = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     commands = next_commands(Places(Path(directory)), landed=False)
-    assert len(commands) == 9
+    assert len(commands) == 10
     for text in commands:
         done = subprocess.run(text, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=30)
         assert done.returncode == 0, f"{text}: {done.stderr}"
@@ -389,11 +429,28 @@ def _bank() -> Bank:
     )
 
 
+def _board() -> Board:
+    return Board(
+        flights=3,
+        ladder=[("posted at the first call", 3)],
+        cases=[],
+        dead=0,
+        redriven=0,
+        again=0,
+        open=0,
+        posted=3,
+        problems=[],
+        seconds=0.5,
+    )
+
+
 @pytest.fixture
 def a_run() -> Iterator[Run]:
     table = {Group("AA", 1): Departures(3, 2, 9), Group("UA", 2): Departures(1, 0, 0)}
     landed = Landed(4, 1, 10, 1.0, 1.0, table, {Group("AA", 1): 4.5, Group("UA", 2): None}, 0)
-    yield Run(Places(Path("d")), table, Outcome(table=table, held=4), _bank(), landed, [Step("nothing", 0, 0.0)], [])
+    yield Run(
+        Places(Path("d")), table, Outcome(table=table, held=4), _bank(), _board(), landed, [Step("nothing", 0, 0.0)], []
+    )
 
 
 def test_accounts_that_do_not_add_up_are_named() -> None:
@@ -405,6 +462,45 @@ def test_accounts_that_do_not_add_up_are_named() -> None:
     assert "together hold -1, not 0" in total
     [twice, total] = differences([*debits, debits[5]], credits)
     assert "3,001 debits, 0 of the transfers missing, 1 there twice" in twice
+
+
+def _posted(arrivals: list[Arrival]) -> list[Posted]:
+    """A board as it should be, by another way to midnight."""
+    landed = [f"{one.arr_time:04}".replace("2400", "0000") for one in arrivals]
+    return [Posted(one.number, one.tailnum, f"{at[:2]}:{at[2:]}") for one, at in zip(arrivals, landed, strict=True)]
+
+
+def test_flights_that_are_not_posted_as_they_should_be_are_named() -> None:
+    arrivals = read_arrivals(csv_path())
+    after, before = _posted(arrivals), _posted([one for one in arrivals if not is_bad(one)])
+    assert board_module.differences(arrivals, before, after) == []
+    [lost] = board_module.differences(arrivals, before[1:], after)
+    assert lost == "board, first release: 1 of the flights missing, 0 there twice"
+    [twice] = board_module.differences(arrivals, before, [*after, after[5]])
+    assert twice == "board, second release: 0 of the flights missing, 1 there twice"
+    late = next(one for one in before[1:] if one.tailnum == before[0].tailnum)
+    [order] = board_module.differences(arrivals, [late, *(one for one in before if one is not late)], after)
+    assert order == f"board: flights of {late.tailnum} out of order"
+
+
+@pytest.mark.parametrize(
+    ("arrival", "right", "wrong"),
+    [
+        (Arrival(1, "N1", "LAX", 2359), 1, 2),
+        (Arrival(1, "N1", "AUS", 2359), 3, 2),
+        (Arrival(1, "N1", "LAX", 2400), TRIES, TRIES + 1),
+        (Arrival(1, "N1", "SAN", 2359), 0, 1),
+        (Arrival(1, "N1", DOWN, 2359), TRIES + 1, TRIES),
+    ],
+)
+def test_a_handler_that_is_called_too_often_or_too_seldom_is_found_out(
+    arrival: Arrival, right: int, wrong: int
+) -> None:
+    waits = board_module.waits_for_the_tower([arrival])
+    assert waits == Waits({1} if arrival.dest == DOWN else set(), set())
+    assert board_module.wrong_counts([arrival], {1: right}, waits) == []
+    [problem] = board_module.wrong_counts([arrival], {1: wrong}, waits)
+    assert problem.startswith(f"board: {wrong} calls for flight 1 to {arrival.dest}")
 
 
 def test_equal_tables_have_no_problems(a_run: Run) -> None:

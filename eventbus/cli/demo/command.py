@@ -13,6 +13,7 @@ from pathlib import Path
 
 from eventbus import EventBus
 from eventbus.cli.demo.bank import remove_log, run_bank
+from eventbus.cli.demo.board import run_board
 from eventbus.cli.demo.display import Display, open_display
 from eventbus.cli.demo.flights import (
     EVOLVED_AT,
@@ -32,6 +33,7 @@ from eventbus.cli.output import Output
 from eventbus.cli.shell import run_async
 
 _BANK_STOPPED = "the log of flights is complete; the transfers begin anew"
+_BOARD_STOPPED = "the log of flights is complete; the arrivals begin anew"
 _LANDING_STOPPED = "the log is complete; landing goes on after the last whole batch"
 
 
@@ -53,6 +55,10 @@ def demo(args: argparse.Namespace) -> int:
             bank = run_bank(places, display)
         except KeyboardInterrupt:
             return _interrupted(out, _BANK_STOPPED)
+        try:
+            board = run_board(places, csv, display)
+        except KeyboardInterrupt:
+            return _interrupted(out, _BOARD_STOPPED)
         started = time.monotonic()
         expected = table_from_csv(csv, story.limit)
         steps = [
@@ -60,6 +66,7 @@ def demo(args: argparse.Namespace) -> int:
             Step("validate, publish delays", outcome.delays_made, outcome.handle_seconds),
             Step("count per carrier and month", outcome.counted, outcome.count_seconds),
             Step(f"transfers, {bank.how} and restarted", bank.transfers, bank.seconds),
+            Step("arrivals: failed, mended, redriven", board.flights, board.seconds),
             Step("the same by a loop over the CSV", story.limit, time.monotonic() - started),
         ]
         landed = None
@@ -71,8 +78,9 @@ def demo(args: argparse.Namespace) -> int:
                 return _interrupted(out, _LANDING_STOPPED)
             steps.append(Step("Spark: start, land as Parquet", landed.rows, landed.land_seconds))
             steps.append(Step("Spark: query", outcome.held, landed.query_seconds))
-    problems = check(expected, outcome, landed) + releases_problems(csv, story.limit, outcome, landed) + bank.problems
-    run = Run(places, expected, outcome, bank, landed, steps, problems)
+    problems = check(expected, outcome, landed) + releases_problems(csv, story.limit, outcome, landed)
+    problems += bank.problems + board.problems
+    run = Run(places, expected, outcome, bank, board, landed, steps, problems)
     print_report(out, run)
     return 1 if run.problems else 0
 
@@ -148,7 +156,8 @@ def remove_earlier_run(places: Places) -> None:
     for directory in (places.log, places.bank) if places.given is None else (places.copy,):
         remove_log(directory)
     if places.given is not None:
-        run_async(lambda: _delete_topics(places.url, places.names.of_flights))
+        names = (*places.names.of_flights, *places.names.of_the_board)
+        run_async(lambda: _delete_topics(places.url, names))
     if places.table.exists():
         shutil.rmtree(places.table)
 

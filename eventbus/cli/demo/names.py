@@ -10,8 +10,8 @@ import msgspec
 
 
 class Names(msgspec.Struct, frozen=True):
-    """Topics and groups. In a log of its own they have plain names; in one that others use they begin with ``demo-``,
-    so that nothing of theirs is met, and what the demo deletes is the demo's."""
+    """Topics and groups. In a log of its own they have plain names; in one that others use they begin with ``demo-``
+    (behind the ``dlq.`` of dead letters), so that nothing of theirs is met, and what the demo deletes is the demo's."""
 
     prefix: str = ""
 
@@ -51,12 +51,34 @@ class Names(msgspec.Struct, frozen=True):
         return f"{self.prefix}bank"
 
     @property
+    def arrivals(self) -> str:
+        return f"{self.prefix}arrivals"
+
+    @property
+    def board(self) -> str:
+        return f"{self.prefix}board"
+
+    @property
+    def board_maker(self) -> str:
+        """The group of the handler between the two."""
+        return f"{self.prefix}board-maker"
+
+    @property
+    def dead(self) -> str:
+        """What that handler could not do."""
+        return f"dlq.{self.board_maker}"
+
+    @property
     def of_flights(self) -> tuple[str, ...]:
         return self.flights, self.delays
 
     @property
     def of_the_bank(self) -> tuple[str, ...]:
         return self.transfers, self.checking, self.savings
+
+    @property
+    def of_the_board(self) -> tuple[str, ...]:
+        return self.arrivals, self.board, f"retry.{self.board_maker}", self.dead
 
 
 OWN, SHARED = Names(), Names("demo-")

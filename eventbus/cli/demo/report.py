@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from eventbus.cli.demo.bank import Bank
+from eventbus.cli.demo.board import Board
 from eventbus.cli.demo.flights import EVOLVED_AT, Table, by_carrier, csv_path, read_airlines
 from eventbus.cli.demo.names import Places, shown_url
 from eventbus.cli.demo.service import Outcome
@@ -40,6 +42,7 @@ class Run(msgspec.Struct, frozen=True):
     expected: Table
     outcome: Outcome
     bank: Bank
+    board: Board
     landed: Landed | None
     """None for ``--quick``, and for a log in memory."""
     steps: list[Step]
@@ -56,6 +59,7 @@ def print_report(out: Output, run: Run) -> None:
         out.data(_as_json(run))
         return
     _print_tables(out, run)
+    _print_board(out, run.board)
     out.line()
     out.table(
         ["step", "records", "seconds", "records/s"],
@@ -73,6 +77,7 @@ def print_report(out: Output, run: Run) -> None:
         out.line(line)
     sides = "running table" if run.landed is None else "running table = Spark's query"
     out.line(f"CONSERVED  {run.bank}")
+    out.line(f"REDRIVEN   {run.board}")
     out.line(f"EQUAL      {sides} = plain Python over the CSV, all {len(run.expected)} groups of carrier and month")
     # `make demo` runs the command of a virtual environment that nobody has activated.
     home = Path(sys.argv[0]).parent
@@ -126,6 +131,17 @@ def _print_tables(out: Output, run: Run) -> None:
     out.table(columns, means, title=title, dense=True)
 
 
+def _print_board(out: Output, board: Board) -> None:
+    """What failed, and what the dead letters were before they were redriven: as ``eventbus dlq list`` shows them."""
+    show_cases: Any = import_module("dlq.cli.list_letters").show_cases
+    out.line()
+    title = f"{board.flights:,} late arrivals through a handler that fails"
+    out.table(["what became of them", "flights"], board.ladder, title=title)
+    out.line()
+    out.line("its dead letters, as eventbus dlq list groups them:")
+    show_cases(board.cases, out)
+
+
 def _print_places(out: Output, run: Run) -> None:
     if run.places.given is None:
         files, size_bytes = _measure(run.places.log)
@@ -155,6 +171,7 @@ def next_commands(places: Places, *, landed: bool) -> list[str]:
         f"eventbus offsets {names.flights} --group {names.delay_maker} --url {url}",
         f"eventbus offsets {names.flights} --time 2013-01-02 --url {url}",
         f"eventbus groups describe {names.bank} --url {bank_url}",
+        f"eventbus dlq list {names.dead} --status all --url {url}",
     ]
     if places.is_in_memory:
         commands.clear()  # it is gone with the demo
@@ -195,6 +212,15 @@ def _as_json(run: Run) -> dict[str, Any]:
             "balance": run.bank.balance,
             "cut_off": run.bank.cut_off,
             "conserved": not run.bank.problems,
+        },
+        "failures": {
+            "flights": run.board.flights,
+            "ladder": dict(run.board.ladder),
+            "dead_letters": run.board.dead,
+            "redriven": run.board.redriven,
+            "open": run.board.open,
+            "posted": run.board.posted,
+            "conserved": not run.board.problems,
         },
         "schemas": {
             "versions": len(outcome.releases.texts),

@@ -1,0 +1,365 @@
+"""A handler that fails: late arrivals on their way onto a board, posted by a service with a bug and a bad day.
+
+Some flights it cannot take: those that landed at midnight, which the file writes as 2400, and a few whose bytes are no
+JSON. Some it cannot take yet: it asks the tower of every airport, some towers do not answer at once, and one is down
+for longer than all tries of an ordinary error last. Then its second release has both bugs mended.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import time as clock_time
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import msgspec
+
+from eventbus import EventBus
+from eventbus.cli.demo.display import Display
+from eventbus.cli.demo.flights import QUICK_FLIGHTS, read_lines
+from eventbus.cli.demo.names import Names, Places
+from eventbus.cli.shell import run_async
+
+LATE = 2200
+"""Flights that landed then or later are on the board: at 22:00."""
+SLOW = {"SJU": 1, "AUS": 2, "HOU": 3}
+"""Towers, and how many calls about each flight they leave without an answer."""
+DOWN = "BTV"
+"""The tower that does not answer anybody, until every flight it holds up has been tried `TRIES` times in vain."""
+ZIPPED = "SAN"
+"""Flights to there were exported by somebody who compresses what he writes."""
+
+_MIDNIGHT = 2400
+_GZIP = b"\x1f\x8b"
+_DELAYS_MS = (50, 100)
+TRIES = 2 + len(_DELAYS_MS)
+"""Calls that a record gets whose error is no outage: one, one more at once, and one after each delay."""
+_PATIENCE_SECONDS = 60
+_LOOK_SECONDS = 0.02
+_PARTITIONS = 3
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """A flight that has landed."""
+
+    number: int
+    """Its row."""
+    tailnum: str
+    dest: str
+    arr_time: int
+    """Hours and minutes, as the file has them: 2359, and 2400 for midnight."""
+
+
+class Posted(msgspec.Struct, frozen=True):
+    """A line of the board."""
+
+    number: int
+    tailnum: str
+    landed: str
+
+
+class Board(msgspec.Struct, kw_only=True):
+    """How the flights came onto the board."""
+
+    flights: int
+    ladder: list[tuple[str, int]]
+    """How many of them took how much."""
+    cases: list[Any]
+    """The dead letters before the bugs were mended, in groups: `dlq.Case`."""
+    dead: int
+    redriven: int
+    again: int
+    """What a second redrive of the same has sent."""
+    open: int
+    """Dead letters at the end that nobody has dealt with."""
+    posted: int
+    problems: list[str]
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.redriven:,} dead letters, midnight written as 2400 and bytes that are no JSON, by the next "
+            f"release;\n           {self.open:,} are open, a second redrive sent {self.again:,}. "
+            f"All {self.posted:,} late arrivals are on the board,\n           each once, a plane's in their order"
+        )
+
+
+class Towers:
+    """What the handler depends on."""
+
+    def __init__(self, patient: Collection[int] = ()) -> None:
+        self.calls: Counter[int] = Counter()
+        """Of the handler, for each flight."""
+        self.is_down = bool(patient)
+        self.were_asked = anyio.Event()
+        """About each of the ``patient`` flights so often that an ordinary error had made it a dead letter."""
+        self._patient = set(patient)
+
+    def ask(self, arrival: Arrival) -> None:
+        calls = self.calls[arrival.number]
+        if arrival.dest == DOWN and self.is_down:
+            if calls >= TRIES:
+                self._patient.discard(arrival.number)
+            if not self._patient:
+                self.were_asked.set()
+            raise ConnectionError(f"the tower of {DOWN} is down")
+        if calls <= SLOW.get(arrival.dest, 0):
+            raise TimeoutError(f"the tower of {arrival.dest} did not answer")
+
+
+class Zipped:
+    """What some exporters write, and the second release reads: JSON, compressed or not."""
+
+    _json = msgspec.json.Decoder(Arrival)
+
+    def serialize(self, topic: str, value: Any) -> bytes:
+        data = msgspec.json.encode(value)
+        return gzip.compress(data, mtime=0) if value.dest == ZIPPED else data
+
+    def deserialize(self, topic: str, data: bytes) -> Arrival:
+        return self._json.decode(gzip.decompress(data) if data.startswith(_GZIP) else data)
+
+
+def policy() -> Any:
+    """A ``dlq.Retry``: again at once, then after two delays; flights of other planes go on meanwhile.
+
+    The counts are to be exact: no delay is lengthened at random, and no try is saved because so many fail.
+    """
+    # dlq stands above eventbus, which never imports it: it is looked up by name, as commands are.
+    delays = [f"{delay_ms}ms" for delay_ms in _DELAYS_MS]
+    return import_module("dlq").Retry(immediate=1, delays=delays, jitter=False, budget=None)
+
+
+def build_board(
+    url: str, names: Names, retry: Any, towers: Towers, landed_at: Callable[[int], clock_time], **config: Any
+) -> EventBus:
+    """The service."""
+    bus = EventBus(url, client_id="demo", **config)
+    bus.topic(names.arrivals, partitions=_PARTITIONS)
+    bus.topic(names.board, partitions=_PARTITIONS)
+
+    @bus.consumer(names.arrivals, group=names.board_maker, retry=retry)
+    @bus.producer(names.board, key=lambda posted: posted.tailnum)
+    def post(arrival: Arrival) -> Posted:
+        towers.calls[arrival.number] += 1
+        landed = landed_at(arrival.arr_time)
+        towers.ask(arrival)
+        return Posted(arrival.number, arrival.tailnum, landed.isoformat("minutes"))
+
+    del post  # the bus has it
+    return bus
+
+
+def first_release(hhmm: int) -> clock_time:
+    return clock_time(hhmm // 100, hhmm % 100)
+
+
+def second_release(hhmm: int) -> clock_time:
+    return clock_time(hhmm // 100 % 24, hhmm % 100)
+
+
+def read_arrivals(path: Path) -> list[Arrival]:
+    """Those of the file's first days that landed late."""
+    lines = read_lines(path)
+    header = next(lines)
+    tail, dest, landed = (header.index(name) for name in ("tailnum", "dest", "arr_time"))
+    return [
+        Arrival(number, cells[tail], cells[dest], int(cells[landed]))
+        for number, cells in enumerate(islice(lines, QUICK_FLIGHTS))
+        if cells[landed].isdigit() and int(cells[landed]) >= LATE
+    ]
+
+
+def run_board(places: Places, csv: Path, display: Display) -> Board:
+    """The whole story, in topics that are made anew each time."""
+    arrivals = read_arrivals(csv)
+    bar = display.bar("arrivals -> board", len(arrivals))
+    results: list[Board] = []
+
+    async def story() -> None:
+        results.append(await _Story(places, arrivals).run(bar.update))
+
+    with _quietly():
+        run_async(story)
+    return results[0]
+
+
+class _Story:
+    """A release fails, what it could not do is looked at, the next one does it."""
+
+    def __init__(self, places: Places, arrivals: Sequence[Arrival]) -> None:
+        self._url, self._names, self._arrivals = places.url, places.names, arrivals
+        self._waits = waits_for_the_tower(arrivals)
+
+    async def run(self, on_progress: Callable[[int], None]) -> Board:
+        started = time.monotonic()
+        names, retry, towers = self._names, policy(), Towers(self._waits.first)
+        async with EventBus(self._url, serdes={Arrival: Zipped()}) as bus:  # a log in memory lives as long as this
+            await self._publish(bus)
+            async with build_board(self._url, names, retry, towers, first_release) as service:
+                with anyio.move_on_after(_PATIENCE_SECONDS):
+                    await towers.were_asked.wait()
+                towers.is_down = False
+                await _settle(service, retry)
+            before = await self._posted(bus)
+            on_progress(len(before))
+            letters: Any = import_module("dlq").DeadLetters(bus, names.dead)
+            cases = await letters.groups()
+            zipped = {Arrival: Zipped()}
+            async with build_board(self._url, names, retry, Towers(), second_release, serdes=zipped) as service:
+                redriven, again = await self._redrive(letters), await self._redrive(letters)
+                await _settle(service, retry)
+            posted = await self._posted(bus)
+            on_progress(len(posted))
+            [dead] = await letters.topics()
+        problems = differences(self._arrivals, before, posted) + wrong_counts(self._arrivals, towers.calls, self._waits)
+        board = Board(
+            flights=len(self._arrivals),
+            ladder=ladder(self._arrivals, towers.calls, self._waits, before),
+            cases=cases,
+            dead=dead.count,
+            redriven=redriven,
+            again=again,
+            open=dead.statuses.get("open", 0),
+            posted=len(posted),
+            problems=problems,
+            seconds=time.monotonic() - started,
+        )
+        problems += wrong_letters(board, sum(map(is_bad, self._arrivals)))
+        return board
+
+    async def _publish(self, bus: EventBus) -> None:
+        names = self._names
+        there = set(names.of_the_board).intersection(await bus.admin.list_topics())
+        if there:  # of an earlier run
+            await bus.admin.delete_topics(sorted(there))
+        await bus.admin.create_topic(names.arrivals, _PARTITIONS)
+        await bus.send_many(names.arrivals, self._arrivals, key=lambda arrival: arrival.tailnum)
+
+    async def _redrive(self, letters: Any) -> int:
+        """How many were sent back."""
+        every: Any = import_module("dlq").Selection(topic=self._names.dead)
+        done = await letters.redrive(every, by="demo", note="midnight is 00:00, and what is compressed is read")
+        return done.redriven
+
+    async def _posted(self, bus: EventBus) -> list[Posted]:
+        async with bus.new_consumer(self._names.board, value=Posted) as reader:
+            return [record.value async for record in reader.until_end()]
+
+
+async def _settle(service: EventBus, retry: Any) -> None:
+    """Return when nothing waits for its next try any more: a drain alone does not wait for what is not due yet."""
+    await service.drain()
+    while any(signals.waiting for signals in retry.signals()):
+        await anyio.sleep(_LOOK_SECONDS)
+        await service.drain()
+
+
+class Waits(NamedTuple):
+    """What the tower that is down holds up."""
+
+    first: set[int]
+    """For each plane the first flight that its tower has to be asked about: it is tried in vain."""
+    behind: set[int]
+    """Later flights of these planes, wherever they landed: they wait behind it, and nobody tries them."""
+
+
+def waits_for_the_tower(arrivals: Iterable[Arrival]) -> Waits:
+    first, behind, planes = set[int](), set[int](), set[str]()
+    for arrival in arrivals:
+        if arrival.tailnum in planes:
+            behind.add(arrival.number)
+        elif arrival.dest == DOWN:
+            planes.add(arrival.tailnum)
+            first.add(arrival.number)
+    return Waits(first, behind)
+
+
+def ladder(
+    arrivals: Sequence[Arrival], calls: Mapping[int, int], waits: Waits, before: Collection[Posted]
+) -> list[tuple[str, int]]:
+    """How many flights took how much, from the calls of the handler and from what the first release has posted."""
+    posted = {one.number for one in before}
+    free = posted - waits.first - waits.behind
+    took = Counter(calls[number] for number in free)
+    rungs = ["posted at the first call", "called again at once"]
+    texts = [f"{delay_ms} ms" for delay_ms in _DELAYS_MS]
+    rungs += [f"tried again after {' and '.join(texts[: count + 1])}" for count in range(len(texts))]
+    return [
+        *((rung, took[count]) for count, rung in enumerate(rungs, start=1)),
+        (f"tried until the tower of {DOWN} answered", len(posted & waits.first)),
+        ("waited behind one of those, untried: the same plane", len(posted & waits.behind)),
+        ("dead letters", len(arrivals) - len(posted)),
+    ]
+
+
+def differences(arrivals: Sequence[Arrival], before: Sequence[Posted], after: Sequence[Posted]) -> list[str]:
+    """What is not as it should be: every flight once, at its time, those of a plane in their order, the bad ones last.
+
+    ``before``, ``after``: the board of the first release, and in the end.
+    """
+    problems: list[str] = []
+    bad = {one.number for one in arrivals if is_bad(one)}
+    expected = [(one.number, one.tailnum, f"{one.arr_time // 100 % 24:02}:{one.arr_time % 100:02}") for one in arrivals]
+    first = [one for one in expected if one[0] not in bad]
+    for release, wanted, found in (("first", first, before), ("second", expected, after)):
+        lines = sorted((one.number, one.tailnum, one.landed) for one in found)
+        if lines != wanted:
+            missing, more = len({*wanted} - {*lines}), len(lines) - len({*lines})
+            problems.append(f"board, {release} release: {missing:,} of the flights missing, {more:,} there twice")
+    planes: dict[str, list[int]] = {}
+    for one in before:
+        planes.setdefault(one.tailnum, []).append(one.number)
+    problems += [f"board: flights of {plane} out of order" for plane, seen in planes.items() if seen != sorted(seen)]
+    return problems
+
+
+def is_bad(arrival: Arrival) -> bool:
+    """Whether the first release cannot take it."""
+    return arrival.dest == ZIPPED or arrival.arr_time == _MIDNIGHT
+
+
+def wrong_letters(board: Board, bad: int) -> list[str]:
+    """Dead letters that are not as many as they should be."""
+    found = (board.dead, board.redriven, board.again, board.open)
+    if found == (bad, bad, 0, 0) and sum(case.count for case in board.cases) == bad:
+        return []
+    told = "{} dead letters, {} redriven, then {}, {} open".format(*found)
+    return [f"board: {told}; expected {bad}, {bad}, then 0, 0"]
+
+
+def wrong_counts(arrivals: Sequence[Arrival], calls: Mapping[int, int], waits: Waits) -> list[str]:
+    """Flights that the first release was not called with as often as it should."""
+    problems: list[str] = []
+    for one in arrivals:
+        count = calls[one.number]
+        if one.dest == ZIPPED:
+            is_right = count == 0
+        elif one.arr_time == _MIDNIGHT:
+            is_right = count == TRIES
+        elif one.number in waits.first:
+            is_right = count > TRIES
+        else:
+            is_right = count == 1 + SLOW.get(one.dest, 0)
+        if not is_right:
+            problems.append(f"board: {count} calls for flight {one.number} to {one.dest}, landed at {one.arr_time}")
+    return problems
+
+
+@contextmanager
+def _quietly() -> Generator[None]:
+    """Its failures are what it tells, and not lines of a log."""
+    logger, nowhere = logging.getLogger("dlq"), logging.NullHandler()
+    logger.addHandler(nowhere)
+    try:
+        yield
+    finally:
+        logger.removeHandler(nowhere)
