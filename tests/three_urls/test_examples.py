@@ -22,6 +22,8 @@ from tests.three_urls.all_examples import FOLDER, follows_url
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if follows_url(path))
 ELSEWHERE = {"07_retries_and_order", "21_failover"}
 """One plays with a network inside the process, the other kills the brokers of a cluster of its own."""
+OF_THE_LOG = {"_schemas", "_dlq_state"}
+"""Its registry of schemas, and what became of its dead letters."""
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a URL runs all its examples
 
@@ -60,7 +62,7 @@ def on_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ra
 class OnKafka(NamedTuple):
     examples: dict[str, Ran]
     left: set[str]
-    """Topics that were not there before; ``_schemas``, the log's registry, is made by whoever uses it first."""
+    """Topics that were not there before; those of `OF_THE_LOG` are made by whoever uses them first."""
 
 
 @pytest.fixture(scope="module")
@@ -102,4 +104,4 @@ def test_an_example_prints_the_same(
 
 
 def test_nothing_of_an_example_stays_on_a_log_that_others_use(kafka: OnKafka) -> None:
-    assert kafka.left - {"_schemas"} == {"greetings"}, "the first one's topic is there to be looked at"
+    assert kafka.left - OF_THE_LOG == {"greetings"}, "the first one's topic is there to be looked at"
