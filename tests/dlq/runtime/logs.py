@@ -119,7 +119,7 @@ class Log:
         bus: EventBus,
         values: str | Sequence[str],
         *,
-        key: bytes | None | Literal[True] = True,
+        key: bytes | Literal[True] | None = True,
         partition: int | None = None,
     ) -> None:
         """Each with its first letter as its key, unless another is given."""
