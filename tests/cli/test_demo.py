@@ -19,11 +19,13 @@ import pytest
 
 from eventbus import ConsumerRecord, EventBus
 from eventbus.broker import Broker
+from eventbus.cli.demo import arrivals as arrivals_module
 from eventbus.cli.demo import bank as bank_module
 from eventbus.cli.demo import board as board_module
 from eventbus.cli.demo import command, flights
+from eventbus.cli.demo.arrivals import DOWN, TRIES, Arrival, Posted, Waits, is_bad, read_arrivals
 from eventbus.cli.demo.bank import COUNT, KILLED_AT, Bank, Entry, differences
-from eventbus.cli.demo.board import DOWN, TRIES, Arrival, Board, Posted, Waits, is_bad, read_arrivals
+from eventbus.cli.demo.board import Board
 from eventbus.cli.demo.command import check, releases_problems, remove_earlier_run
 from eventbus.cli.demo.flights import (
     EVOLVED_AT,
@@ -353,6 +355,18 @@ def test_a_log_of_something_else_is_refused(cli: Cli) -> None:
     assert len(result.err.splitlines()) == 3
 
 
+@pytest.mark.parametrize(("step", "told"), [("run_bank", "the transfers begin"), ("run_board", "the arrivals begin")])
+def test_ctrl_c_behind_the_flights(cli: Cli, monkeypatch: pytest.MonkeyPatch, step: str, told: str) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "QUICK_FLIGHTS", 100)
+    monkeypatch.setattr(command, step, interrupted)
+    result = cli("demo", "--quick")
+    assert (result.code, result.out) == (130, "")
+    assert f"interrupted: the log of flights is complete; {told} anew" in result.err
+
+
 def test_two_demos_in_one_directory(cli: Cli, spawn: Spawn) -> None:
     process = start_and_wait(spawn, 1)
     result = cli("demo", "--quick")
@@ -473,13 +487,13 @@ def _posted(arrivals: list[Arrival]) -> list[Posted]:
 def test_flights_that_are_not_posted_as_they_should_be_are_named() -> None:
     arrivals = read_arrivals(csv_path())
     after, before = _posted(arrivals), _posted([one for one in arrivals if not is_bad(one)])
-    assert board_module.differences(arrivals, before, after) == []
-    [lost] = board_module.differences(arrivals, before[1:], after)
+    assert arrivals_module.differences(arrivals, before, after) == []
+    [lost] = arrivals_module.differences(arrivals, before[1:], after)
     assert lost == "board, first release: 1 of the flights missing, 0 there twice"
-    [twice] = board_module.differences(arrivals, before, [*after, after[5]])
+    [twice] = arrivals_module.differences(arrivals, before, [*after, after[5]])
     assert twice == "board, second release: 0 of the flights missing, 1 there twice"
     late = next(one for one in before[1:] if one.tailnum == before[0].tailnum)
-    [order] = board_module.differences(arrivals, [late, *(one for one in before if one is not late)], after)
+    [order] = arrivals_module.differences(arrivals, [late, *(one for one in before if one is not late)], after)
     assert order == f"board: flights of {late.tailnum} out of order"
 
 
@@ -496,10 +510,10 @@ def test_flights_that_are_not_posted_as_they_should_be_are_named() -> None:
 def test_a_handler_that_is_called_too_often_or_too_seldom_is_found_out(
     arrival: Arrival, right: int, wrong: int
 ) -> None:
-    waits = board_module.waits_for_the_tower([arrival])
+    waits = arrivals_module.waits_for_the_tower([arrival])
     assert waits == Waits({1} if arrival.dest == DOWN else set(), set())
-    assert board_module.wrong_counts([arrival], {1: right}, waits) == []
-    [problem] = board_module.wrong_counts([arrival], {1: wrong}, waits)
+    assert arrivals_module.wrong_counts([arrival], {1: right}, waits) == []
+    [problem] = arrivals_module.wrong_counts([arrival], {1: wrong}, waits)
     assert problem.startswith(f"board: {wrong} calls for flight 1 to {arrival.dest}")
 
 

@@ -12,6 +12,7 @@ running table is counted again from the topic delays: stop it at any point, run 
 After Ctrl-C every step is exact. After kill -9 the topic delays may hold some records twice (at-least-once: published,
 not yet committed); flights, the tables and the warehouse are exact even then.
 The transfers show the other way: a service with exactly_once=True is killed in the middle of one, and nothing doubles.
+The arrivals show failures: what is tried again, what becomes a dead letter, and that a redrive empties them.
 With --url kafka://host:9092 (or any other) all of it happens there, in topics demo-...; the tables come out the same.
 """
 
@@ -21,7 +22,7 @@ def register(subcommands: Subcommands) -> None:
         "demo",
         help="the whole story on 336,776 real flights",
         description="Every flight out of New York in 2013: published, validated, counted, landed as Parquet, checked.\n"
-        "And a bank that is killed in the middle of a transfer, restarted, and audited.",
+        "A bank that is killed in the middle of a transfer, restarted, audited. A handler that fails, and is mended.",
         epilog=EPILOG,
     )
     parser.add_argument("--dir", default="demo-data", metavar="DIR", help="where log and warehouse go (demo-data)")
