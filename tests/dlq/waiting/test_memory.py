@@ -10,7 +10,7 @@ import pytest
 
 from dlq.entries import retry_entry
 from dlq.waiting import WaitingEntries
-from eventbus.types import Headers, Record
+from eventbus.types import Headers, Record, TopicPartition
 from tests.dlq.waiting.retry_log import fetched, source_record
 
 ENTRIES = 3_000
@@ -23,9 +23,10 @@ def tracing() -> Generator[None]:
     tracemalloc.stop()
 
 
-def entry(number: int) -> Record:
-    """Whose bytes nobody else refers to."""
-    record = source_record(number, b"key-%d" % number, b"v" * 200, [("trace", b"t" * 20)])
+def entry(number: int, partition: int = 3) -> Record:
+    """Whose bytes nobody else refers to; two of a key."""
+    record = source_record(number, b"key-%d" % (number // 2), b"v" * 200, [("trace", b"t" * 20)])
+    record.partition = partition
     written = retry_entry(record, attempt=3, due_ms=10**12 + number, first_failed_ms=10**12 + number, error="Error: no")
     headers: Headers = tuple((name, bytes(bytearray(value or b""))) for name, value in written.headers)
     return Record(written.key, bytes(bytearray(written.value or b"")), headers)
@@ -64,3 +65,22 @@ def test_what_is_let_go_of_is_freed() -> None:
     waiting.finish(first)
     del waiting, first, _
     assert taken() - before < held / 50
+
+
+@pytest.mark.parametrize("partitions", [1, 10**9])
+def test_keys_and_partitions_that_waited_once_are_forgotten(partitions: int) -> None:
+    waiting = WaitingEntries("key")
+    waiting.holds(TopicPartition("orders", 0))
+    sizes: list[int] = []
+    for start in range(0, ENTRIES, 200):
+        offsets = range(start, start + 200)
+        waiting.add(fetched([(offset, entry(offset, offset // 2 % partitions)) for offset in offsets]))
+        assert len(waiting) == 200
+        for _ in range(2):
+            for one in waiting.take(2 * 10**12, 200):
+                waiting.finish(one)
+        plan = waiting.plan()
+        assert plan is not None and plan.next_offset == start + 200
+        waiting.stored(plan)
+        sizes.append(taken())
+    assert sizes[-1] - sizes[3] < 50_000

@@ -193,6 +193,15 @@ def test_the_same_record_under_another_key() -> None:
     assert places(waiting.take(300, 10)) == [1]
 
 
+def test_one_in_the_middle_of_a_line_is_finished() -> None:
+    """As a mark tells of it: read anew, the first one was tried again since."""
+    waiting = WaitingEntries("key")
+    add(waiting, failed(1), behind(2), behind(3), done_mark([1]))
+    (first,) = waiting.take(100, 10)
+    waiting.finish(first)
+    assert places(waiting.take(100, 10)) == [3]
+
+
 def test_nobody_gets_ahead_of_one_at_work() -> None:
     waiting = WaitingEntries("key")
     add(waiting, failed(5))
@@ -380,6 +389,9 @@ def test_there_is_room_for_what_the_others_wait_for() -> None:
     waiting = WaitingEntries("key", max_waiting=2)
     add(waiting, failed(1), behind(2), behind(3))
     assert not waiting.has_room, "the first one is due some time"
+    (first,) = waiting.take(100, 10)
+    for _ in range(2):
+        waiting.put_back(first)
     (first,) = waiting.take(100, 10)
     assert not waiting.has_room, "it is at work"
     waiting.hold(first.record)
