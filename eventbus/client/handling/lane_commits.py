@@ -126,6 +126,9 @@ class LaneCommits:
     async def commit_lanes(self, lanes: Collection[Lane]) -> None:
         """The same of some lanes."""
         moves = self.moves
+        for lane in lanes:
+            lane.settle()
+            lane.commit_begins()
         if moves is None:
             await self._commit_plainly(lanes)
             return
@@ -134,6 +137,8 @@ class LaneCommits:
             await self._commit_with(moves, lanes)
 
     async def _commit_with(self, moves: Moves, lanes: Collection[Lane]) -> None:
+        # Nothing may be settled between this look and the offsets taken below: what became finished by that might
+        # be a record that moves, and a plain commit would cover it.
         moving = [lane for lane in lanes if moves.has(lane)]
         await self._commit_plainly([lane for lane in lanes if lane not in moving])
         errors: list[EventBusError] = []
@@ -169,8 +174,6 @@ class LaneCommits:
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         moving: list[Lane] = []
         for lane in lanes:
-            lane.settle()
-            lane.commit_begins()
             if lane.finished > lane.committed and not lane.abandoned:
                 offsets[lane.topic_partition] = OffsetAndMetadata(lane.finished)
                 moving.append(lane)

@@ -109,7 +109,7 @@ async def complaints(way: Way, form: Form = FORMS[0], *, pairs: int = 0) -> list
     trials = Trials(form)
     await trials.publish()
     steps = await trials.steps()
-    assert len(steps) > 50
+    assert len(steps) > 40
     ends: list[tuple[Instant | int, ...]] = [(step,) for step in steps]
     if pairs:
         chance = Random(pairs)
