@@ -6,6 +6,7 @@ import sys
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from itertools import compress
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -456,10 +457,12 @@ def part_of(chunk: FetchedRecords, start: int, end: int, left_out: Collection[in
     """The records of ``chunk`` from ``start`` up to ``end``, without those left out."""
     if start == 0 and end == len(chunk) and not left_out:
         return chunk
-    kept = [index for index in range(start, end) if index not in left_out] if left_out else None
+    kept = bytearray(b"\1") * (end - start)
+    for index in left_out:
+        kept[index - start] = 0
 
     def column(values: Sequence[Any]) -> Sequence[Any]:
-        return values[start:end] if kept is None else [values[index] for index in kept]
+        return list(compress(values[start:end], kept)) if left_out else values[start:end]
 
     return FetchedRecords(
         chunk.topic,

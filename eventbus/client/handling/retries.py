@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+import anyio.lowlevel
+
 from eventbus.backends.clock import Clock, Timers
 from eventbus.client.handling.calls import Counts
 from eventbus.client.handling.failures import as_failure, failures
@@ -14,6 +16,8 @@ from eventbus.types import ConsumerRecord
 
 _LOOK_SECONDS = 0.1
 """How often one that waits in its place looks whether its partition moves away."""
+_BREATH_SECONDS = 0.01
+"""A failure costs as much as a hundred records: where one follows the other, other tasks run so often."""
 _MOST_QUESTIONS = 1_000
 """A policy that says "again" for ever, where a call cannot be made again, is not asked for ever."""
 
@@ -46,6 +50,7 @@ class Retries:
         self._counts = counts
         self._timers = timers
         self._clock = clock
+        self._breath_at = 0.0
         self._told = 0
         """Records handled, as the policy knows them."""
 
@@ -64,6 +69,7 @@ class Retries:
         What it may not do here is returned: ``may_call`` says whether what was published may stay. Without ``recall``
         there is nothing to call: the record cannot be read.
         """
+        await self._breathe()
         tries = 1 + (lane.tried[1] if lane.tried[0] == record.offset else 0)
         while True:
             verdict = self._ask(record, error, tries)
@@ -86,6 +92,12 @@ class Retries:
                 error = await as_failure(raised)
             else:
                 return Ended(None, error)
+
+    async def _breathe(self) -> None:
+        now = self._timers.current_time()
+        if now >= self._breath_at:
+            self._breath_at = now + _BREATH_SECONDS
+            await anyio.lowlevel.checkpoint()
 
     def at_once(self, record: ConsumerRecord, error: Exception) -> Verdict:
         """The same where nothing can be called again or waited for: a call was cancelled, its time is over."""

@@ -169,7 +169,6 @@ class InOrder:
                 begun = await shared.watch.run_in_order(shared.dispatch, lane, piece)
             if begun < len(piece):
                 start, ahead = bisect_left(chunk.offsets, piece.offsets[begun]), _LEAST_AHEAD
-                await anyio.lowlevel.checkpoint()  # a failure costs as much as a hundred records: others run too
             else:
                 start, ahead = stop, 2 * ahead
         lane.stopping = lane.closing
