@@ -1,7 +1,7 @@
 """Measure the figures of docs/benchmarks.md beside their peers and print one table.
 
-python tests/benchmarks/bench.py [--wire | --kafka | --registry] [--quick] [--only E1,G4] [--rounds 5] [--dir FOLDER]
-                                  [--markdown PAGE]
+python tests/benchmarks/bench.py [--wire | --kafka | --registry | --failures] [--quick] [--only E1,G4] [--rounds 5]
+                                  [--dir FOLDER] [--markdown PAGE]
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ import transactions
 import wire
 from bench_avro import AVRO_FIGURES
 from bench_compat import COMPAT_FIGURES
+from bench_dead_letters import DEAD_LETTER_FIGURES
+from bench_failures import FAILURE_FIGURES
 from bench_registry import REGISTRY_FIGURES
+from bench_retries import RETRY_FIGURES
 from figures import FIGURES, KAFKA_FIGURES, WIRE_FIGURES
 from harness import CASES, Row, judge, markdown_table, plain_table, run_cases, run_here
 from kafka_broker import one_broker
 
 SCHEMA_FIGURES = AVRO_FIGURES + REGISTRY_FIGURES + COMPAT_FIGURES
+LOOP_FIGURES = sorted(FAILURE_FIGURES + RETRY_FIGURES + DEAD_LETTER_FIGURES, key=lambda figure: figure.id)
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
@@ -54,6 +58,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="figures to measure, by id: E1,G4")
     parser.add_argument("--wire", action="store_true", help="the figures of `eventbus serve`, beside Apache Kafka")
     parser.add_argument("--registry", action="store_true", help="the figures of the schema registry")
+    parser.add_argument("--failures", action="store_true", help="the figures of retries and dead letters")
     parser.add_argument("--kafka", action="store_true", help="the figures of kafka://, beside confluent-kafka itself")
     parser.add_argument("--rounds", type=int, help="rounds of every case (default: 5; 1 with --quick)")
     parser.add_argument(
@@ -83,7 +88,7 @@ def main() -> None:
         return
     wanted = {name.strip().lower() for name in chosen.only.split(",") if name.strip()}
     known = KAFKA_FIGURES if chosen.kafka else WIRE_FIGURES if chosen.wire else FIGURES
-    known = SCHEMA_FIGURES if chosen.registry else known
+    known = SCHEMA_FIGURES if chosen.registry else LOOP_FIGURES if chosen.failures else known
     figures = [figure for figure in known if not wanted or figure.id.lower() in wanted]
     if not figures:
         sys.exit(f"no figure {chosen.only!r}; there are {', '.join(figure.id for figure in known)}")

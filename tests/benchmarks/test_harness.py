@@ -28,7 +28,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 def test_every_figure_names_cases_that_exist(bench: ModuleType) -> None:
     from harness import CASES
 
-    figures = bench.FIGURES + bench.WIRE_FIGURES + bench.KAFKA_FIGURES + bench.SCHEMA_FIGURES
+    figures = bench.FIGURES + bench.WIRE_FIGURES + bench.KAFKA_FIGURES + bench.SCHEMA_FIGURES + bench.LOOP_FIGURES
     places = [place for figure in figures for place in (figure.ours, figure.beside) if place]
     assert [place for place in places if place.rpartition(":")[0] not in CASES] == []
     assert len({figure.id for figure in figures}) == len(figures)
@@ -40,6 +40,7 @@ def test_the_pages_explain_every_figure(bench: ModuleType) -> None:
         (DOCS / "benchmarks-serve.md", bench.WIRE_FIGURES),
         (DOCS / "benchmarks-kafka.md", bench.KAFKA_FIGURES),
         (DOCS / "benchmarks-registry.md", bench.SCHEMA_FIGURES),
+        (DOCS / "benchmarks-failures.md", bench.LOOP_FIGURES),
     ):
         text = page.read_text("utf-8")
         assert bench.BEGIN in text and bench.END in text
@@ -100,6 +101,13 @@ def test_a_page_keeps_what_was_written_by_hand(bench: ModuleType, tmp_path: Path
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text and "today" in text
 
 
+def test_the_failure_loop_is_measured() -> None:
+    command = [sys.executable, str(HERE / "bench.py"), "--failures", "--quick", "--only", "F2b,F3a,F5d"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "not measured" not in done.stdout, done.stdout + done.stderr
+
+
 def test_one_case_runs_in_a_process_of_its_own() -> None:
     command = [sys.executable, str(HERE / "bench.py"), "--quick", "--only", "E5"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
@@ -109,9 +117,10 @@ def test_one_case_runs_in_a_process_of_its_own() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_whole_table_prints() -> None:
+@pytest.mark.parametrize("group", [[], ["--failures"]])
+def test_the_whole_table_prints(group: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, str(HERE / "bench.py"), "--quick"], capture_output=True, text=True, check=False
+        [sys.executable, str(HERE / "bench.py"), "--quick", *group], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "not measured: failed" not in done.stdout, done.stdout + done.stderr
