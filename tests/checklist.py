@@ -15,6 +15,7 @@ __all__ = ["CORRECTIONS", "SECTIONS", "Row", "Section", "render"]
 
 C, B, K, L = "tests/client/", "tests/broker/", "eventbus/testing/conformance/", "tests/cli/"
 S, T, X, R = "tests/server/", "tests/clients/", "tests/kafka/", "tests/schema_registry/"
+D = "tests/dlq/"
 W = L + "test_over_the_wire.py::"
 
 PRODUCERS = Section(
@@ -352,10 +353,15 @@ CONSUMERS = Section(
              "tests/faults/test_exactly_once_crashes.py::test_crashes"), ("06_exactly_once.py",),
             "guide.md#exactly-once"),
         Row(126, "an outbox between database and topic", "later", "the `outbox` package"),
-        Row(127, "retries with back-off, then a dead letter topic", "later", "the `dlq` package. Today "
-            '`on_error="stop"`, "skip" or "crash"',
-            (C + "test_bus.py::test_a_handler_that_raises_stops_its_partition_and_commits_nothing_past_it",
-             C + "test_bus.py::test_on_error_skip_goes_on_and_says_so")),
+        Row(127, "retries with back-off, then a dead letter topic", "answered",
+            '`retry=Retry(delays=["5s", "1m"])`: tries at once and later, keys in their order, then `dlq.<group>`; '
+            "`eventbus dlq list`, `redrive`, `edit` for whoever mends it",
+            (D + "runtime/ladder.py::tries_at_once_then_later_then_a_dead_letter",
+             D + "runtime/orders.py::records_of_a_key_stay_in_order_and_others_go_on",
+             D + "kill/test_kill.py::test_200_kills", D + "letters/test_redrive.py::test_second_redrive_sends_nothing",
+             D + "cli/test_list.py::test_the_cases_of_each_topic_the_largest_first",
+             L + "test_demo.py::test_what_fails_on_its_way_to_the_board_is_tried_again_or_dead_and_redriven"),
+            ("24_retry_and_dead_letters.py",), "failures.md"),
         Row(128, "long work in stages", "answered", "a topic between them", (), ("17_crawler_in_two_stages.py",)),
         Row(129, "scaling by lag", "partly", "`eventbus groups describe --json` has the lag; an endpoint that a scaler "
             "asks comes with the metrics", (L + "test_groups.py::test_describe_shows_state_offsets_and_lag",), (),
@@ -455,8 +461,10 @@ DEMOS = Section(
         Row(167, "order: 3 partitions, 100 keyed records", "answered", "what is in order, and what is not", (),
             ("02_ordering.py",)),
         Row(168, "a retry puts records out of order", "answered",
-            "unless the producer is idempotent: both, over a network "
-            "that loses something", (), ("07_retries_and_order.py",)),
+            "unless the producer is idempotent: both, over a network that loses something; a handler's tries keep each "
+            'key\'s order, or not: `Retry(order="key" | "none")`',
+            (D + "runtime/orders.py::records_of_a_key_stay_in_order_and_others_go_on",
+             D + "runtime/orders.py::nothing_waits_where_no_order_is_kept"), ("07_retries_and_order.py",)),
         Row(169, "automatic commits lose work", "answered", "a crash in the middle, with and without", (),
             ("08_auto_commit_loses_work.py",)),
         Row(170, "two consumers, three partitions", "answered", "eager, cooperative, static: who stops", (),
