@@ -361,7 +361,7 @@ CONSUMERS = Section(
              D + "kill/test_kill.py::test_200_kills", D + "letters/test_redrive.py::test_second_redrive_sends_nothing",
              D + "cli/test_list.py::test_the_cases_of_each_topic_the_largest_first",
              L + "test_demo.py::test_what_fails_on_its_way_to_the_board_is_tried_again_or_dead_and_redriven"),
-            ("24_retry_and_dead_letters.py",), "failures.md"),
+            ("24_retry_and_dead_letters.py",), "failures.md#five-minutes"),
         Row(128, "long work in stages", "answered", "a topic between them", (), ("17_crawler_in_two_stages.py",)),
         Row(129, "scaling by lag", "partly", "`eventbus groups describe --json` has the lag; an endpoint that a scaler "
             "asks comes with the metrics", (L + "test_groups.py::test_describe_shows_state_offsets_and_lag",), (),
@@ -462,7 +462,7 @@ DEMOS = Section(
             ("02_ordering.py",)),
         Row(168, "a retry puts records out of order", "answered",
             "unless the producer is idempotent: both, over a network that loses something; a handler's tries keep each "
-            'key\'s order, or not: `Retry(order="key" | "none")`',
+            'key\'s order, or not: `Retry(order="key")` or "none"',
             (D + "runtime/orders.py::records_of_a_key_stay_in_order_and_others_go_on",
              D + "runtime/orders.py::nothing_waits_where_no_order_is_kept"), ("07_retries_and_order.py",)),
         Row(169, "automatic commits lose work", "answered", "a crash in the middle, with and without", (),
