@@ -105,6 +105,8 @@ def redrive(args: argparse.Namespace) -> int:
                 async with until_signal():
                     await run.wait()
                 run.cancel()  # after Ctrl-C; it changes nothing where the end was waited for
+        if args.yes and not (run.done.seen or run.done.cancelled):
+            await say_what_is_there(letters, selection, out)
         return _finish(run.done, out)
 
     return with_letters(args, work, topics=topics_of(selection))
