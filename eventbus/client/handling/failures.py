@@ -72,7 +72,8 @@ def log_skipped(error: HandlerError) -> None:
 
 
 def log_passed_over(error: HandlerError, reason: str) -> None:
-    logger.warning("%s; skipped%s", error, f": {reason}" if reason else "", exc_info=error.__cause__)
+    """On purpose: no alarm, and no traceback of a decision."""
+    logger.info("%s; skipped%s", error, f": {reason}" if reason else "")
 
 
 def log_stopped(lane: Lane, error: HandlerError, policy: str) -> None:
