@@ -155,6 +155,7 @@ class Delayed:
         for entry in self._waiting.take(self._clock(), room):
             if room == 1 and self._most == 1:
                 await self._handle(entry)  # one after the other: no task of its own
+                await self._recovering.retries.breathe()
             else:
                 self._begin(entry)
 

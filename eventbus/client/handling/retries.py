@@ -17,7 +17,7 @@ from eventbus.types import ConsumerRecord
 _LOOK_SECONDS = 0.1
 """How often one that waits in its place looks whether its partition moves away."""
 _BREATH_SECONDS = 0.01
-"""A failure costs as much as a hundred records: where one follows the other, other tasks run so often."""
+"""A failure or a later try costs as much as a hundred records: where one follows the other, others run so often."""
 _MOST_QUESTIONS = 1_000
 """A policy that says "again" for ever, where a call cannot be made again, is not asked for ever."""
 
@@ -69,7 +69,7 @@ class Retries:
         What it may not do here is returned: ``may_call`` says whether what was published may stay. Without ``recall``
         there is nothing to call: the record cannot be read.
         """
-        await self._breathe()
+        await self.breathe()
         tries = 1 + (lane.tried[1] if lane.tried[0] == record.offset else 0)
         while True:
             verdict = self._ask(record, error, tries)
@@ -93,7 +93,8 @@ class Retries:
             else:
                 return Ended(None, error)
 
-    async def _breathe(self) -> None:
+    async def breathe(self) -> None:
+        """Let other tasks run, if that was not just now."""
         now = self._timers.current_time()
         if now >= self._breath_at:
             self._breath_at = now + _BREATH_SECONDS
