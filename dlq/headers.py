@@ -69,22 +69,21 @@ def dead_letter_record(record: ConsumerRecord, cause: Cause, *, max_bytes: int, 
     """The dead letter of ``record``, which stands where it was read first.
 
     Its headers come first, without what they say of earlier hops, then ours, of 14 KiB at most. ``redact`` sees those
-    that an error has written. What does not fit in ``max_bytes`` is left where it stands in the source: the value,
-    then the headers, then the key; then stack and message are left out.
+    that an error has written. What does not fit in ``max_bytes`` stays where it is, in the source: the value; then the
+    record's headers, then its key, each only if it does not help to leave out the stack, or stack and message.
     """
     kept = tuple(header for header in record.headers if not header[0].startswith((PREFIX, OURS, SHARED)))
-    told = _of_the_error(cause, redact)
-    headers = (*_of_the_record(record, cause), *told)
-    letter = Record(record.key, record.value, kept + headers)
+    ours = (*_of_the_record(record, cause), *_of_the_error(cause, redact))
+    letter = Record(record.key, record.value, kept + ours)
     if size_of(letter) <= max_bytes:
         return letter
-    headers = (*headers, (PAYLOAD, b"source"))
-    short = tuple(header for header in headers if header[0] not in (STACK, MESSAGE))
-    smaller = Record(record.key, None, kept + headers), Record(record.key, None, headers), Record(None, None, headers)
-    for letter in smaller:
-        if size_of(letter) <= max_bytes:
-            return letter
-    return Record(None, None, short)
+    for key, headers in ((record.key, kept), (record.key, ()), (None, ())):
+        for left_out in ((), (STACK,), (STACK, MESSAGE)):
+            shorter = (header for header in ours if header[0] not in left_out)
+            letter = Record(key, None, (*headers, *shorter, (PAYLOAD, b"source")))
+            if size_of(letter) <= max_bytes:
+                return letter
+    return letter
 
 
 def size_of(record: Record) -> int:

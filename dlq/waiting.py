@@ -398,7 +398,7 @@ class WaitingEntries:
 
     def _ready_at(self, rank: int) -> WaitingEntry | None:
         entry = self._open.get(rank & _OFFSET_MASK)
-        return entry if entry is not None and entry.state == _READY and entry.rank == rank else None
+        return entry if entry is not None and entry.state == _READY else None
 
 
 def _among(offsets: range, known: Collection[int]) -> list[int]:

@@ -148,32 +148,56 @@ def test_ours_are_never_large(text: str) -> None:
         assert (value or b"").decode() is not None
 
 
-def shape(letter: Record) -> tuple[bool, ...]:
+def parts(letter: Record) -> str:
     names = [name for name, _ in letter.headers]
-    has = letter.key is not None, letter.value is not None
-    return (*has, "trace" in names, "eb-dlq-stack" in names, "eb-dlq-payload" in names)
+    has = {
+        "value": letter.value is not None,
+        "key": letter.key is not None,
+        "headers": "trace" in names,
+        "message": "__dlq.errors.message" in names,
+        "stack": "eb-dlq-stack" in names,
+    }
+    assert has["value"] == ("eb-dlq-payload" not in names)
+    return " ".join(name for name, is_there in has.items() if is_there)
+
+
+def shrunk(record: ConsumerRecord, why: Cause) -> list[str]:
+    """What there is in its letters, as topics take smaller and smaller ones."""
+    found: list[str] = []
+    for size in range(60_000, 100, -50):
+        letter = written(record, why, size)
+        assert size_of(letter) <= size or not parts(letter)
+        if parts(letter) not in found:
+            found.append(parts(letter))
+    return found
 
 
 def test_what_does_not_fit_stays_in_the_source() -> None:
-    """First the value, then the headers, then the key; then what is long of ours."""
-    record = failed(("trace", b"t" * 4000), key=b"k" * 3000, value=b"v" * 5000)
+    """A long stack goes before what is short of the record."""
+    record = failed(("trace", b"t" * 400), key=b"k" * 400, value=b"v" * 5000)
     why = cause(raised("x" * 5000))
-    shapes: list[tuple[bool, ...]] = []
-    for size in range(30_000, 100, -100):
-        letter = written(record, why, size)
-        if shape(letter) not in shapes:
-            shapes.append(shape(letter))
-        assert size_of(letter) <= size or not shape(letter)[3]
-    assert shapes == [
-        (True, True, True, True, False),
-        (True, False, True, True, True),
-        (True, False, False, True, True),
-        (False, False, False, True, True),
-        (False, False, False, False, True),
+    assert shrunk(record, why) == [
+        "value key headers message stack",
+        "key headers message stack",
+        "key headers message",
+        "key headers",
+        "key",
+        "",
     ]
-    told = read(written(record, why, 1200))
+    told = read(written(record, why, 800))
     assert (told.has_payload, told.source, told.source_offset) == (False, TopicPartition("orders", 3), 128)
     assert (told.error_class, told.reason) == ("ValueError", "exhausted")
+
+
+def test_no_stack_is_left_out_where_that_does_not_help() -> None:
+    record, why = failed(("trace", b"t" * 35_000), key=b"k" * 20_000), cause(raised("short"))
+    assert parts(written(record, why, 30_000)) == "key message stack"
+    assert parts(written(record, why, 10_000)) == "message stack"
+
+
+def test_a_letter_that_fits_nowhere_is_the_shortest() -> None:
+    letter = written(failed(value=b"v" * 100), cause(raised("short")), 10)
+    assert parts(letter) == "" and read(letter).source_offset == 128
 
 
 def test_the_limit_is_exact() -> None:
