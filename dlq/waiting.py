@@ -5,113 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
-from typing import Final
-
-import msgspec
 
 from dlq.entries import ATTEMPT, DONE, DUE, ROOT, done_mark, read_mark, read_root
+from dlq.lines import AT_WORK, BEHIND, OFFSET_BITS, READY, Source, WaitingEntry, packed, rank_of
 from dlq.texts import MAX_INT32, number_of
 from eventbus.recovery import Entry, EveryKey, Plan, RetryOrder
-from eventbus.types import ConsumerRecord, FetchedRecords, Headers, TimestampType, TopicPartition
+from eventbus.types import ConsumerRecord, FetchedRecords, TopicPartition
 
-_BEHIND, _READY, _AT_WORK = 0, 1, 2
-"""An entry's state. Ready: nothing is ahead of it, its rank is in the heap."""
-_OFFSET_BITS = 63
-_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
-_ENTRY_BYTES: Final = 450
-"""What an entry takes in memory beside its key, value and headers: 390 to 450, as its tables are just filled."""
-
+_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _MOST_STALE = 1000
 """So many are kept that nobody needs, before they are cleared away."""
-
-_pack_into = msgspec.msgpack.Encoder().encode_into
-_unpack = msgspec.msgpack.Decoder(tuple[bytes | None, Headers]).decode
-
-
-class WaitingEntry(msgspec.Struct, gc=False, eq=False):
-    """An entry, small while it waits: its record is made when it is asked for.
-
-    It must not refer to what refers to it: such circles would never be freed.
-    """
-
-    offset: int
-    """In the retry partition."""
-    rank: int
-    """When it is due, and in the low bits its offset: what the heap sorts by."""
-    attempt: int
-    state: int
-    source: TopicPartition
-    source_offset: int
-    key: bytes | None
-    packed: bytes
-    """Value and headers: one object in the place of a dozen."""
-
-    @property
-    def due_ms(self) -> int:
-        """Of one that only waited behind another: when it could have gone; 0 where nobody can tell."""
-        return self.rank >> _OFFSET_BITS
-
-    @property
-    def record(self) -> ConsumerRecord:
-        value, headers = _unpack(self.packed)
-        root = read_root(dict(headers)[ROOT])
-        assert root is not None, "it was read when the entry was"
-        topic, partition, offset, timestamp_ms, kind = root
-        return ConsumerRecord(topic, partition, offset, timestamp_ms, TimestampType(kind), self.key, value, headers)
-
-    @property
-    def size(self) -> int:
-        return _ENTRY_BYTES + len(self.packed) + len(self.key or b"")
-
-
-class _Source:
-    """A source partition: the places of its records that wait, by their offsets there.
-
-    Places of one key form a line. The head may go; the others are behind it. A place without an entry is kept for one
-    that is on its way.
-    """
-
-    __slots__ = ("behind", "coming", "heads", "is_watched", "places", "topic_partition")
-
-    def __init__(self, topic_partition: TopicPartition) -> None:
-        self.topic_partition = topic_partition
-        self.places: dict[int, WaitingEntry | None] = {}
-        self.heads: dict[bytes | None, int] = {}
-        """By key."""
-        self.behind: dict[bytes | None, list[int]] = {}
-        """Heaps, for keys of which more than one waits. Places that are gone are passed over when they come up."""
-        self.coming: dict[int, bytes | None] = {}
-        """What is on its way, and its key."""
-        self.is_watched = False
-        """Somebody has a view of the heads."""
-
-    def join(self, key: bytes | None, offset: int) -> None:
-        """Into the line, by the offset; ahead of one that is at work nobody gets any more."""
-        head = self.heads.get(key)
-        if head is None:
-            self.heads[key] = offset
-            return
-        entry = self.places[head]
-        if offset < head and (entry is None or entry.state != _AT_WORK):
-            self.heads[key], offset = offset, head
-            if entry is not None:
-                entry.state = _BEHIND
-        heappush(self.behind.setdefault(key, []), offset)
-
-    def leave(self, key: bytes | None, offset: int) -> WaitingEntry | None:
-        """The place is free; the entry that is the head because of it, where there is one."""
-        del self.places[offset]
-        if self.heads.get(key) != offset:
-            return None
-        line = self.behind.get(key, [])
-        while line and line[0] not in self.places:
-            heappop(line)
-        if not line:
-            self.behind.pop(key, None)
-            del self.heads[key]
-            return None
-        self.heads[key] = heappop(line)
-        return self.places[self.heads[key]]
 
 
 class WaitingEntries:
@@ -148,7 +51,7 @@ class WaitingEntries:
         """Not told in any mark, nor below a committed offset."""
         self._due: list[int] = []
         """A heap of ranks; those of entries that are not ready are passed over when they come up."""
-        self._sources: dict[TopicPartition, _Source] = {}
+        self._sources: dict[TopicPartition, Source] = {}
         self._bytes = 0
         self._buffer = bytearray()
         self._at_work = 0
@@ -170,20 +73,20 @@ class WaitingEntries:
                 source = self._source(TopicPartition(root.topic, root.partition))
                 entry = WaitingEntry(
                     offset,
-                    due_ms << _OFFSET_BITS | offset,
+                    rank_of(due_ms, offset),
                     1 if attempt is None else attempt,
-                    _BEHIND,
+                    BEHIND,
                     source.topic_partition,
                     root.offset,
                     records.keys[index],
-                    self._packed(records.values[index], given),
+                    packed(records.values[index], given, self._buffer),
                 )
                 self._enter(source, entry)
             elif DONE not in found or not self._mark(offset, records.values[index]):
                 self.foreign += 1
         self._next = max(self._next, records.next_offset)
 
-    def _enter(self, source: _Source, entry: WaitingEntry) -> None:
+    def _enter(self, source: Source, entry: WaitingEntry) -> None:
         place, key = entry.source_offset, entry.key
         earlier = source.places.get(place)
         kept_for = source.coming.pop(place, None)
@@ -238,25 +141,25 @@ class WaitingEntries:
         due = self._due
         while due:
             if self._ready_at(due[0]) is not None:
-                return due[0] >> _OFFSET_BITS
+                return due[0] >> OFFSET_BITS
             heappop(due)
         return None
 
     def take(self, now_ms: int, most: int) -> Sequence[WaitingEntry]:
         self._now_ms = now_ms
         taken: list[WaitingEntry] = []
-        due, end = self._due, (now_ms + 1) << _OFFSET_BITS
+        due, end = self._due, rank_of(now_ms + 1, 0)
         while due and due[0] < end and len(taken) < most:
             entry = self._ready_at(heappop(due))
             if entry is not None:
-                entry.state = _AT_WORK
+                entry.state = AT_WORK
                 taken.append(entry)
         self._at_work += len(taken)
         return taken
 
     def put_back(self, entry: Entry) -> None:
         known = self._known(entry)
-        if known is not None and known.state == _AT_WORK:
+        if known is not None and known.state == AT_WORK:
             self._at_work -= 1
             self._push(known)
 
@@ -334,11 +237,6 @@ class WaitingEntries:
 
     # parts -----------------------------------------------------------------------------------------------------------
 
-    def _packed(self, value: bytes | None, headers: Headers) -> bytes:
-        # By way of a buffer: what the encoder returns may keep twice its size.
-        _pack_into((value, headers), self._buffer)
-        return bytes(self._buffer)
-
     def _is_lined(self, key: bytes | None) -> bool:
         return self._order == "partition" or (self._order == "key" and key is not None)
 
@@ -349,22 +247,22 @@ class WaitingEntries:
         """It, if it is ours and not finished."""
         return entry if isinstance(entry, WaitingEntry) and self._open.get(entry.offset) is entry else None
 
-    def _source(self, topic_partition: TopicPartition) -> _Source:
+    def _source(self, topic_partition: TopicPartition) -> Source:
         source = self._sources.get(topic_partition)
         if source is None:
-            source = self._sources[topic_partition] = _Source(topic_partition)
+            source = self._sources[topic_partition] = Source(topic_partition)
         return source
 
-    def _drop_empty(self, source: _Source) -> None:
+    def _drop_empty(self, source: Source) -> None:
         if not source.places and not source.is_watched:
             self._sources.pop(source.topic_partition, None)
 
-    def _do_not_wait_for(self, source: _Source, place: int) -> None:
+    def _do_not_wait_for(self, source: Source, place: int) -> None:
         key = source.coming.pop(place)
         if source.places[place] is None:
             self._leave(source, key, place)
 
-    def _leave(self, source: _Source, key: bytes | None, place: int) -> None:
+    def _leave(self, source: Source, key: bytes | None, place: int) -> None:
         head = source.leave(self._line(key), place)
         if head is not None:
             self._ready(head)
@@ -382,23 +280,23 @@ class WaitingEntries:
     def _shut(self, entry: WaitingEntry) -> None:
         del self._open[entry.offset]
         self._bytes -= entry.size
-        self._at_work -= entry.state == _AT_WORK
+        self._at_work -= entry.state == AT_WORK
 
     def _ready(self, entry: WaitingEntry) -> None:
         if entry.attempt == 0:
             # It only waited behind another, and has fallen due just now.
-            entry.rank = self._now_ms << _OFFSET_BITS | entry.offset
+            entry.rank = rank_of(self._now_ms, entry.offset)
         self._push(entry)
 
     def _push(self, entry: WaitingEntry) -> None:
-        entry.state = _READY
+        entry.state = READY
         heappush(self._due, entry.rank)
         if len(self._due) > 2 * len(self._open) + _MOST_STALE:
-            self._due = sorted(one.rank for one in self._open.values() if one.state == _READY)
+            self._due = sorted(one.rank for one in self._open.values() if one.state == READY)
 
     def _ready_at(self, rank: int) -> WaitingEntry | None:
         entry = self._open.get(rank & _OFFSET_MASK)
-        return entry if entry is not None and entry.state == _READY else None
+        return entry if entry is not None and entry.state == READY else None
 
 
 def _among(offsets: range, known: Collection[int]) -> list[int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dlq.waiting import WaitingEntries, WaitingEntry
+from dlq.lines import WaitingEntry
+from dlq.waiting import WaitingEntries
 from eventbus.types import ConsumerRecord, FetchedRecords, Header, Record, TimestampType, TopicPartition
 
 SOURCE = TopicPartition("orders", 3)

@@ -23,7 +23,8 @@ from hypothesis.stateful import (
 )
 
 from dlq.entries import attempts_of, entry_behind, retry_entry
-from dlq.waiting import WaitingEntries, WaitingEntry
+from dlq.lines import WaitingEntry
+from dlq.waiting import WaitingEntries
 from eventbus.recovery import Plan, RetryOrder
 from eventbus.types import Record
 from tests.dlq.waiting.retry_log import SOURCE, fetched, source_record

@@ -163,7 +163,7 @@ def test_a_duplicate_is_not_found_open_when_the_first_one_is_gone() -> None:
     (first,) = waiting.take(100, 10)
     waiting.finish(first)
     plan = waiting.plan()
-    assert plan == Plan(1, done_mark([2]))
+    assert plan is not None and plan == Plan(1, done_mark([2]))
     anew = WaitingEntries("none")
     anew.add(fetched([(1, log[1]), (2, log[2]), (3, plan.done or behind(0))]))
     assert len(anew) == 1
