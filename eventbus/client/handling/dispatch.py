@@ -244,7 +244,8 @@ class Dispatch:
             for result, error in done:
                 places.begin(place)
                 if result is _HELD:
-                    places.holds(place)
+                    if not places.holds(place):
+                        break  # what it had to wait for ended meanwhile: it is begun after all
                 elif (
                     not self._finished(places, place, result, error)
                     and result is not _LEFT_OUT
@@ -294,6 +295,11 @@ class Dispatch:
             offset = chunk.offsets[index]
             if (lane, offset) in self._failing.given_up or (places.in_order and offset >= lane.given_up_at):
                 return not places.in_order
+        is_passed_over = self._failing.ends_late(lane, chunk.offsets[index])
+        if is_passed_over is not None:
+            if is_passed_over:
+                places.finish(place, None, failed=True)
+            return is_passed_over or not places.in_order
         outputs: list[Delivery] = []
         passed = Passed.HANDLED
         if raised is None:
@@ -336,24 +342,29 @@ class Dispatch:
         passed = Passed.HANDLED
         try:
             result = await self._call_batch(chunk, range(start, end), taken, given, reading)
-            if not reading.stopped:
+            if not (reading.stopped or (lane, chunk.offsets[start]) in self._failing.given_up):
                 await self._send(result, outputs)
         except failures() as error:
             if reading.stopped:
                 return False
-            if self._failing.is_asked and end - start > 1:
+            if (lane, chunk.offsets[start]) in self._failing.given_up:
+                pass  # what becomes of it was said when its time was over
+            elif self._failing.is_asked and end - start > 1:
                 if self._failing.may_go_on(outputs):
                     return await self._singly(lane, chunk, start, end, taken, reading)
                 return self._failing.wants_each_alone(lane, chunk, start, end - start, await as_failure(error))
-            again = partial(self._batch_of_one, chunk, start, taken, given, outputs)
-            recall = in_lane(lane, start, again)
-            passed = await self._failing.failed(lane, chunk, start, error, recall, outputs, end - start)
-            if not passed:
-                return False
+            else:
+                again = partial(self._batch_of_one, chunk, start, taken, given, outputs)
+                recall = in_lane(lane, start, again)
+                passed = await self._failing.failed(lane, chunk, start, error, recall, outputs, end - start)
+                if not passed:
+                    return False
         else:
             self.counts.handled += 0 if reading.stopped else end - start - len(reading.left_out)
-        if reading.stopped or (lane, chunk.offsets[start]) in self._failing.given_up:
+        is_passed_over = self._failing.ends_late(lane, chunk.offsets[start])
+        if reading.stopped or is_passed_over is False:
             return False
+        passed = Passed.OVER if is_passed_over else passed
         if taken is None:
             lane.handled(chunk.offsets[end - 1] + 1, joined(outputs) if outputs else None)
         else:
@@ -383,7 +394,7 @@ class Dispatch:
                 return False
             given, outputs = set[int](), list[Delivery]()
             passed = Passed.OVER
-            if index not in reading.left_out:
+            if index not in reading.left_out and not (taken is not None and taken.is_handled(index)):
                 recall = in_lane(lane, index, partial(self._batch_of_one, chunk, index, taken, given, outputs))
                 recall.begin()
                 try:

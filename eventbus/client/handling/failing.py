@@ -51,8 +51,9 @@ class Failing:
         self._in_place = True
         """Records are called again where they failed; else that is for whoever owns the transaction."""
         self._left_behind: dict[tuple[str, int, int], Outcome] = {}
-        self.given_up: set[tuple[Lane, int]] = set()
-        """Calls in threads that took too long and still run, by offset: what they come to is ignored."""
+        self.given_up: dict[tuple[Lane, int], bool] = {}
+        """Calls in threads that took too long and still run, by offset: what they come to is ignored. Whether a policy
+        has said what becomes of the record, so that it is finished when its call ends."""
 
     def bound(self, on_failure: OnFailure) -> Failing:
         """The same for one lane, whose transaction ``on_failure`` knows."""
@@ -118,9 +119,19 @@ class Failing:
 
     def timed_out(self, lane: Lane, chunk: FetchedRecords, index: int, end: int, seconds: float) -> bool:
         """The call of the records from ``index`` up to ``end`` took too long. True: go on behind it."""
+        if self._handler.signature.is_async:
+            return self._timed_out(lane, chunk, index, end, seconds)
+        call = lane, chunk.offsets[index]
+        self.given_up[call] = False
+        self.given_up[call] = is_passed_over = self._timed_out(lane, chunk, index, end, seconds)
+        return is_passed_over
+
+    def ends_late(self, lane: Lane, offset: int) -> bool | None:
+        """A call that had been given up has ended: whether one gets past it. None: it had not."""
+        return self.given_up.pop((lane, offset), None)
+
+    def _timed_out(self, lane: Lane, chunk: FetchedRecords, index: int, end: int, seconds: float) -> bool:
         is_clean = self._handler.producer is None and self._handler.signature.transaction_name is None
-        if not self._handler.signature.is_async:
-            self.given_up.add((lane, chunk.offsets[index]))
         error, count = CallTimedOut(seconds), end - index
         if self._retries is None:
             return self._decide(lane, chunk, index, error, count, is_clean, None)

@@ -201,8 +201,9 @@ class Recovering:
             self.waiting.pop(partition.partition, None)
             self._loading.pop(partition.partition, None)
             self.moves.watch(partition, None)
-            for lane in self._lanes.values():
-                lane.held = None  # whoever still has a source of it looks anew
+            for source, lane in self._lanes.items():
+                if source.partition % self.partitions[partition.topic] == partition.partition:
+                    lane.held = None  # whoever still has a source of it looks anew
         else:
             waiting = self._waiting_of(partition)
             if waiting is not None:

@@ -112,9 +112,9 @@ class LaneCall:
 
     def give_up(self, dispatch: Dispatch, seconds: float) -> Lane | None:
         index = self.index
-        self._lane.stopping = True
         self._lane.given_up_at = self.chunk.offsets[index]
-        dispatch.timed_out(self._lane, self.chunk, index, seconds)
+        if not dispatch.timed_out(self._lane, self.chunk, index, seconds):
+            self._lane.stopping = True
         return self._lane
 
 
