@@ -69,7 +69,9 @@ def service(
     instance: str | None = None,
 ) -> None:
     """Declares the topics and the handler. ``instance``: who it is to the group, in each of its lives."""
-    side_by_side: dict[str, Any] = {} if exactly_once or order == "partition" else {"order": order, "concurrency": 4}
+    form: dict[str, Any] = {"exactly_once": True} if exactly_once else {"commit_interval_ms": 20}
+    if order != "partition" and not exactly_once:
+        form |= {"order": order, "concurrency": 4}
     for topic in (names.orders, names.done):
         bus.topic(topic, partitions=PARTITIONS)
     met: set[tuple[int, int]] = set()
@@ -86,9 +88,8 @@ def service(
         names.orders,
         group=names.group,
         group_instance_id=instance,
-        exactly_once=exactly_once,
         retry=Retry(immediate=1, delays=delays, jitter=False, order=order, budget=None),
-        **side_by_side,
+        **form,
     )
     @bus.producer(names.done)
     async def bill(order: str, record: ConsumerRecord) -> str:

@@ -9,7 +9,7 @@ import pytest
 from tests.killed import kill
 
 PROGRAM = "tests.dlq.kill.kill_service"
-PROMISES = pytest.mark.parametrize(("kills", "promise"), [(130, ""), (70, "once:")], ids=["at-least", "exactly"])
+PROMISES = pytest.mark.parametrize(("kills", "promise"), [(140, ""), (60, "once:")], ids=["at-least", "exactly"])
 
 
 @PROMISES
