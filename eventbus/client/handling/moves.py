@@ -14,6 +14,7 @@ from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
 from eventbus.client.producer import Producer
 from eventbus.errors import (
+    BufferExhausted,
     ConcurrentTransactions,
     EventBusError,
     InvalidProducerEpoch,
@@ -205,15 +206,15 @@ async def _nothing(lane: Lane) -> None: ...
 
 
 async def send(producer: Producer, outgoing: Outgoing, partitions: int) -> None:
-    record = outgoing.record
-    await producer.wait_for_room()
-    producer.send_nowait(
-        outgoing.topic,
-        record.value,
-        key=record.key,
-        headers=record.headers,
-        partition=outgoing.partition % partitions,
-    )
+    topic, partition, record = outgoing
+    while True:
+        try:
+            producer.send_nowait(
+                topic, record.value, key=record.key, headers=record.headers, partition=partition % partitions
+            )
+            return
+        except BufferExhausted:
+            await producer.wait_for_room()
 
 
 def is_final(error: EventBusError) -> bool:
