@@ -29,6 +29,8 @@ logger = logging.getLogger("eventbus.runner")
 _RECORDS_IN_DOUBT = 1_000
 """Behind the offset at which a process died: so far ahead of its commits most are. The next death tells of others."""
 _LOOK_SECONDS = 0.01
+_AWAY_SECONDS = 0.5
+"""How long to wait before brokers that do not answer are asked again."""
 _BEGUN = "eb-begun"
 _TRY = re.compile(r"eb-try (\d{1,9}) (.+)", re.DOTALL)
 
@@ -72,6 +74,8 @@ class CrashMarks:
     async def ready(self, lane: Lane) -> bool:
         """The lane's next fetch may be begun, as far as it is left there. False: look at the lane first."""
         doubt = await self._doubt_of(lane, lane.chunks[0].offsets[0])
+        if doubt is None or not lane.chunks:
+            return False
         if not doubt.left:
             return True
         if not (await self._all_committed(lane) and await self._takes_turn(lane, lane.chunks[0].offsets[0])):
@@ -101,14 +105,15 @@ class CrashMarks:
 
     async def is_in_doubt(self, lane: Lane) -> bool:
         """Entries of a retry partition are to be handled one by one, between `ready_entry` and `entry_ended`."""
-        return (await self._doubt_of(lane, max(lane.begun_at, 0))).left > 0
+        doubt = await self._doubt_of(lane, max(lane.begun_at, 0))
+        return doubt is not None and doubt.left > 0
 
     async def ready_entry(self, lane: Lane, entry: Entry) -> Verdict | None:
         """None: the entry may be called. Else that is what becomes of it, or the lane stops."""
         doubt = await self._doubt_of(lane, 0)
-        doubt.left -= 1
-        if not await self._takes_turn(lane, sys.maxsize):
+        if doubt is None or not await self._takes_turn(lane, sys.maxsize):
             return Stop()
+        doubt.left -= 1
         return await self._mark(lane, doubt, entry.record, max(doubt.at, lane.committed))
 
     def entry_ended(self, lane: Lane) -> None:
@@ -129,10 +134,19 @@ class CrashMarks:
         self._turn = lane, offset
         return True
 
-    async def _doubt_of(self, lane: Lane, begun_at: int) -> _Doubt:
+    async def _doubt_of(self, lane: Lane, begun_at: int) -> _Doubt | None:
+        """None: the lane stops before that is known."""
         doubt = self._doubts.get(lane)
-        if doubt is None:
-            committed = (await self._consumer.committed([lane.topic_partition])).get(lane.topic_partition)
+        while doubt is None:
+            try:
+                committed = (await self._consumer.committed([lane.topic_partition])).get(lane.topic_partition)
+            except EventBusError as error:
+                if not error.retriable:
+                    raise
+                logger.debug("handler %r: %s: %s", self._handler.__name__, lane.topic_partition, error)
+                if not await self._retries.sleeps(lane, _AWAY_SECONDS):
+                    return None
+                continue
             doubt = self._doubts[lane] = _Doubt(committed, begun_at)
             if doubt.left:
                 logger.warning(
@@ -169,7 +183,9 @@ class CrashMarks:
         """Return when everything begun is finished and committed. False: the lane stops meanwhile."""
         while lane.unfinished or lane.moves or lane.finished > lane.committed:
             if not lane.unfinished:
-                await self._commits.attempt()
+                await self._commits.attempt(
+                    [lane]
+                )  # in the others a transaction may be open, which says more than that
             is_late = lane.unfinished or lane.moves or lane.finished > lane.committed
             if is_late and not await self._retries.sleeps(lane, _LOOK_SECONDS):
                 return False

@@ -175,7 +175,7 @@ class Delayed:
                 self._waiting.put_back(entry)
                 self._lane.wake.set()
             while self._waiting.plan() is not None and not self._stops:
-                await self._shared.commits.attempt()
+                await self._shared.commits.attempt([self._lane])
                 await self._changes(_PAUSE_SECONDS if self._waiting.plan() is not None else 0)
             marks.entry_ended(self._lane)
 

@@ -106,10 +106,10 @@ class LaneCommits:
             if any(lane.is_busy or lane.moves or lane.finished > lane.committed for lane in self._lanes.values()):
                 self._expected.set()  # slow handlers, or a commit that failed
 
-    async def attempt(self) -> None:
-        """Commit what is finished now; what goes wrong is logged."""
+    async def attempt(self, lanes: Collection[Lane] | None = None) -> None:
+        """Commit what is finished now, of some lanes or all; what goes wrong is logged."""
         try:
-            await self.commit()
+            await self.commit(lanes)
         except REBALANCED as error:
             # The next fetch rejoins; then it is tried again, or the partition is given up there.
             logger.debug("handler %r: not committed yet: %s", self._handler.__name__, error)
@@ -118,10 +118,10 @@ class LaneCommits:
                 logger.error("handler %r: offsets are not committed: %s", self._handler.__name__, error)
             self.failed(error)
 
-    async def commit(self) -> None:
-        """Commit what is finished now, of all lanes. Raises what a commit raises."""
+    async def commit(self, lanes: Collection[Lane] | None = None) -> None:
+        """Commit what is finished now, of some lanes or all. Raises what a commit raises."""
         self._consumer.assignment()  # those gone meanwhile are abandoned here
-        await self.commit_lanes(list(self._lanes.values()))
+        await self.commit_lanes(list(self._lanes.values()) if lanes is None else lanes)
 
     async def commit_lanes(self, lanes: Collection[Lane]) -> None:
         """The same of some lanes."""

@@ -32,6 +32,8 @@ _EARLIEST = -2
 _MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's default, for a log that does not tell."""
 _LOOK_SECONDS = 0.05
+_AWAY_SECONDS = 0.5
+"""How long to wait before brokers that do not answer are asked again."""
 _RECORDS_PER_TRIM = 10_000
 """Retry partitions are shortened when so many records at their beginning are finished."""
 
@@ -180,21 +182,32 @@ class Recovering:
     async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Before the first record of them is read."""
         ours = [partition for partition in partitions if self.is_retry(partition.topic)]
-        if not ours:
-            return
+        while ours:
+            try:
+                await self._take_up(ours)
+                break
+            except EventBusError as error:
+                if not error.retriable:
+                    raise
+                # Nobody asks again: without this nothing of them, nor of their sources, would ever be begun.
+                logger.debug("handler %r: not taken up yet: %s: %s", self._handler.__name__, ours, error)
+                await self._backend.timers.sleep(_AWAY_SECONDS)
+        await self.polled({})
+
+    async def _take_up(self, ours: Sequence[TopicPartition]) -> None:
         committed = await self._consumer.committed(ours)
         fresh = [partition for partition in ours if partition not in committed]
         if fresh and self._handler.spec.start != "earliest":
             # Where the handler begins is for its sources: no entry may be passed over.
             found = await self._backend.list_offsets(dict.fromkeys(fresh, _EARLIEST))
             for partition, start in found.items():
-                if not isinstance(start, KafkaError):
-                    self._consumer.seek(partition, start.offset)
+                if isinstance(start, KafkaError):
+                    raise start
+                self._consumer.seek(partition, start.offset)
         for partition, end in (await self._consumer.end_offsets(ours)).items():
             waiting = self.waiting[partition.partition] = self.recovery.waiting(partition.partition)
             self.moves.watch(partition, waiting)
             self._loading[partition.partition] = end
-        await self.polled({})
 
     def gone(self, partition: TopicPartition) -> None:
         if self.is_retry(partition.topic):
@@ -271,7 +284,8 @@ class Recovering:
                 return False
         if self.crash_marks is not None and not await self.crash_marks.ready(lane):
             return False
-        return await self.retries.admitted(lane)
+        # What was fetched is let go of while all this was asked, when the partition moves away.
+        return await self.retries.admitted(lane) and bool(lane.chunks)
 
     async def _gate(self, lane: Lane) -> bool:
         """Records wait for earlier ones of their key: what waits has to be known before the first is begun."""
@@ -296,9 +310,16 @@ class Recovering:
             lane.on_commit_due()
             if not await self.retries.sleeps(lane, _LOOK_SECONDS):
                 return False
-        if number in self.waiting:
-            partition = TopicPartition(self.recovery.retry_topic or "", number)
-            self._loading[number] = (await self._consumer.end_offsets([partition]))[partition]
+        partition = TopicPartition(self.recovery.retry_topic or "", number)
+        while number in self.waiting:
+            try:
+                self._loading[number] = (await self._consumer.end_offsets([partition]))[partition]
+                break
+            except EventBusError as error:
+                if not error.retriable:
+                    raise
+                if not await self.retries.sleeps(lane, _AWAY_SECONDS):
+                    return False
         return True
 
     def _say_apart(self, lane: Lane, number: int) -> None:

@@ -12,13 +12,16 @@ import anyio
 import pytest
 
 from dlq import Retry
-from eventbus import ConsumerRecord, EventBus, TopicPartition, consumer
+from eventbus import ConsumerRecord, EventBus, OffsetAndMetadata, TopicPartition, consumer
 from eventbus.backends.clock import system_clock
+from eventbus.backends.embedded_consumer import EmbeddedConsumer
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.workers import Worker
+from eventbus.errors import CoordinatorNotAvailable
 from eventbus.recovery import EveryKey
+from eventbus.testing import TestBus
 from eventbus.types import FetchedRecords, TimestampType
 
 SOURCE = TopicPartition("orders", 0)
@@ -124,3 +127,74 @@ async def test_records_of_a_batch_that_were_acknowledged_before_it_failed_are_no
         await until(lambda: [b"3"] in calls)
         await bus.drain()
         assert calls == [[b"1", b"2", b"3"], [b"2"], [b"3"]]
+
+
+@pytest.mark.parametrize(("method", "crashes"), [("committed", None), ("end_offsets", None), ("committed", 3)])
+@pytest.mark.parametrize("call", [1, 2, 3])
+async def test_brokers_that_are_away_when_a_partition_is_taken_up_are_asked_again(
+    method: str, crashes: int | None, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither does the bus end, nor does anything wait for ever."""
+    asked, calls = 0, list[bytes]()
+    ask = getattr(EmbeddedConsumer, method)
+
+    async def answer(self: EmbeddedConsumer, *args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == call:
+            raise CoordinatorNotAvailable("away")
+        return await ask(self, *args)
+
+    monkeypatch.setattr(EmbeddedConsumer, method, answer)
+    bus = TestBus()
+
+    @bus.consumer("orders", group="billing", retry=Retry(immediate=0, delays=["1s"], jitter=False, crashes=crashes))
+    async def bill(value: bytes) -> None:
+        calls.append(value)
+        if calls == [b"1"]:
+            raise ValueError
+
+    async def tick() -> None:
+        while True:
+            await bus.clock.advance(ms=100)
+
+    async with anyio.create_task_group() as ticking:
+        ticking.start_soon(tick)  # the bus has not started before its partitions are taken up
+        async with bus:
+            await bus.send("orders", b"1", key=b"a")
+            await bus.send("orders", b"2", key=b"a")
+            await until(lambda: len(calls) == 3)
+            assert calls == [b"1", b"1", b"2"]
+        ticking.cancel_scope.cancel()
+
+
+async def test_what_a_killed_record_turns_into_commits_nothing_of_another_partitions_open_transaction() -> None:
+    other, lethal = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    is_begun, goes_on = anyio.Event(), anyio.Event()
+    bus = EventBus("memory://killed")
+
+    @bus.consumer("orders", group="billing", exactly_once=True, retry=Retry(immediate=0, delays=["1s"], crashes=2))
+    @bus.producer("bills")
+    async def bill(value: bytes) -> bytes:
+        if value == b"2":
+            is_begun.set()
+            await goes_on.wait()
+        return value
+
+    async with EventBus("memory://killed") as log:
+        await log.admin.create_topic("orders", partitions=2)
+        log.send_nowait("orders", b"1", partition=0)
+        log.send_nowait("orders", b"2", partition=0)
+        await log.flush()
+        mark = OffsetAndMetadata(0, "eb-try 2 orders 1 0")
+        await log.admin.alter_group_offsets("billing", {lethal: mark})
+        async with bus, log.new_consumer("dlq.billing") as letters:
+            with anyio.fail_after(10):
+                await is_begun.wait()
+                await log.send("orders", b"killer", partition=1)
+                [letter] = await letters.poll(5_000)
+                assert letter.value == b"killer"
+                assert (await log.admin.group_offsets("billing"))[other].offset == 0
+                goes_on.set()
+                await bus.drain()
+            assert (await log.admin.group_offsets("billing"))[other].offset == 2
