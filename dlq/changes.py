@@ -124,8 +124,8 @@ class Edit:
         status = STATUSES[row.status]
         if status not in ("open", "parked"):
             raise ConfigError(
-                f"dead letter {self._id} is {status} already: nothing was sent. Open it again first, if it is to be "
-                "sent once more"
+                f"dead letter {self._id} is {status} already: nothing was sent. To send it once more, open it again "
+                f"first: eventbus dlq reopen {self._id} --status {status}"
             )
         return Writes(
             [self._record],

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any, cast
 
 from dlq.signals import FailureSignal
+from dlq.state import STATE_TOPIC
 from eventbus.errors import ConfigError
 
 _TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
@@ -36,6 +37,8 @@ def is_topic(name: Any) -> bool:
 def topic(what: str, name: Any, before: str = "") -> str:
     if not is_topic(name):
         raise ConfigError(f"{what}: {before}a topic's name, 1 to 249 of a-z A-Z 0-9 . _ -")
+    if name == STATE_TOPIC:
+        raise ConfigError(f"{what}: there it is kept what became of dead letters; name a topic of its own")
     return name
 
 

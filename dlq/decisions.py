@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from dlq import checks
 from dlq.classify import signal_of
 from dlq.durations import milliseconds
 from dlq.policy import Delays, Retry
@@ -178,7 +179,10 @@ def _asked(function: Delays, calls: int, error: Exception) -> int | FailureSigna
             return answer
         return milliseconds(answer, f"it returned {answer!r:.200}")
     except Exception:
-        logger.exception("Retry(delays=%r): asked about try %d, %r", function, calls, type(error).__name__)
+        logger.exception(
+            "Retry(delays=%s) gave no answer to call %d, which failed with %s: taken for None",
+            checks.shown(function), calls, type(error).__name__,
+        )  # fmt: skip
         return None
 
 

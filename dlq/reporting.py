@@ -20,6 +20,7 @@ from dlq.events import (
 )
 from dlq.failures import class_of, message_of
 from dlq.policy import Retry
+from dlq.texts import one_line
 from eventbus.recovery import Handling
 from eventbus.types import ConsumerRecord
 
@@ -61,7 +62,7 @@ class Reporter:
         logger.info(
             "handler %r: %s-%d offset %d is tried again in %g s, call %d failed: %s: %s", self._handler, record.topic,
             record.partition, record.offset, (due_ms - now_ms) / 1000, failed.attempts, class_of(error),
-            message,
+            one_line(message),
         )  # fmt: skip
         if self._hooks:
             self._tell(
@@ -92,7 +93,8 @@ class Reporter:
         self._dead_letters.add(now_ms)
         logger.error(
             "handler %r: %s-%d offset %d goes to %s (%s, call %d): %s: %s", self._handler, record.topic,
-            record.partition, record.offset, topic, reason, failed.attempts, class_of(error), message,
+            record.partition, record.offset, topic, reason, failed.attempts, class_of(error),
+            one_line(message),
         )  # fmt: skip
         if self._hooks:
             self._tell(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 MAX_INT32: Final = (1 << 31) - 1
 MAX_INT64: Final = (1 << 63) - 1
 _GAP = b" [...] "
+_COMMANDS = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def text_bytes(text: str, most: int) -> bytes:
@@ -20,6 +22,11 @@ def text_bytes(text: str, most: int) -> bytes:
     room = most - len(_GAP)
     start = data[: room // 2].decode("utf-8", "ignore").encode()
     return start + _GAP + data[len(start) - room :].decode("utf-8", "ignore").encode()
+
+
+def one_line(text: str) -> str:
+    """For a line of a service's log: what would end the line, or what a terminal would obey, is spelled out."""
+    return text if text.isprintable() else _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def text_of(value: bytes | None, most: int) -> str:

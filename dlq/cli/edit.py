@@ -17,6 +17,7 @@ from dlq.cli.registry import add_registry, registry_of
 from dlq.cli.screen import Screen
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
+from eventbus.errors import ConfigError
 
 if TYPE_CHECKING:
     from dlq.cli.registry import Registry
@@ -78,9 +79,12 @@ def edit(args: argparse.Namespace) -> int:
                     screen.line(line)
             if not is_sure(args, out, "Send it?"):
                 return 1
-        sent = await letters.edit(
-            str(id), value=value, key=key, headers=headers, to=args.to, by=who(args), note=args.note
-        )
+        try:
+            sent = await letters.edit(
+                str(id), value=value, key=key, headers=headers, to=args.to, by=who(args), note=args.note
+            )
+        except ConfigError as error:  # there is no --allow: one letter has one target
+            raise ConfigError(str(error).replace("to='", "--to '").partition("; name it in allow=")[0]) from None
         where = f"{sent.topic}/{sent.partition}/{sent.offset}"
         out.answer({"letter": str(id), "sent": where}, f"sent as {where}; {id} is edited")
         return 0

@@ -7,7 +7,7 @@ import csv
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from dlq.cli.choosing import UNDONE, add_letters, selection_of, topics_of, with_letters
+from dlq.cli.choosing import UNDONE, add_letters, say_what_is_there, selection_of, topics_of, with_letters
 from dlq.cli.letter_json import letter_as_json
 from dlq.cli.words import count_of
 from dlq.payloads import source_records
@@ -67,6 +67,8 @@ def export(args: argparse.Namespace) -> int:
                         out.data(fields)
                 count += len(some)
         out.note(f"{count_of(count, 'letter')} exported")
+        if not count:
+            await say_what_is_there(letters, selection, out)
 
     return with_letters(args, work, topics=topics_of(selection))
 

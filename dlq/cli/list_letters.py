@@ -14,7 +14,7 @@ from dlq.cli.choosing import NOTHING_CHOSEN, UNDONE, add_letters, chooses, selec
 from dlq.cli.letter_json import letter_as_json
 from dlq.cli.screen import Screen
 from dlq.cli.words import age, count_of
-from dlq.selection import Selection
+from dlq.selection import Selection, looks_dead
 from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands
 
@@ -135,7 +135,9 @@ def _say_more(count: int, shown: Sequence[Case], cases: Sequence[Case], out: Out
         out.note(f"{count_of(len(shown) - count, 'more case')}: --limit {len(shown)}")
     if len(shown) < len(cases):
         out.note(f"{count_of(len(cases) - len(shown), 'more case')}, all dealt with: --status all")
-    out.note(f"one of them: eventbus dlq show {shown[0].case or shown[0].sample_ids[0]}")
+    first = shown[0]
+    where = "" if looks_dead(first.topic) else f"{first.topic} "  # whose name does not tell, it is said each time
+    out.note(f"one of them: eventbus dlq show {where + first.case if first.case else first.sample_ids[0]}")
 
 
 # letters --------------------------------------------------------------------------------------------------------------

@@ -118,8 +118,7 @@ def new_headers(headers: Headers, args: argparse.Namespace) -> Headers | UnsetTy
     known = {name for name, _ in headers}
     for name in args.no_header:
         if name not in known:
-            raise UsageError(
-                f"--no-header {name!r}: it has none of that name, but {', '.join(sorted(known)) or 'none'}"
-            )
+            there = f"it has none of that name, but {', '.join(sorted(known))}" if known else "it has no headers"
+            raise UsageError(f"--no-header {name!r}: {there}")
     gone = {*args.no_header, *given}
     return (*((name, value) for name, value in headers if name not in gone), *given.items())

@@ -27,6 +27,7 @@ from eventbus.cli.app import EXIT_INTERRUPTED
 from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands, UsageError, positive
 from eventbus.cli.shell import until_signal
+from eventbus.errors import ConfigError
 
 if TYPE_CHECKING:
     from dlq.dead_letters import DeadLetters
@@ -68,7 +69,7 @@ def _rate(text: str) -> float:
     except ValueError:
         rate = 0.0
     if not 0 < rate < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no rate: records a second, more than 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is no rate: records a second, above 0 and below 1,000,000,000")
     return rate
 
 
@@ -81,7 +82,7 @@ def redrive(args: argparse.Namespace) -> int:
     if out.json and not (args.yes or args.dry_run):
         raise UsageError(f"{args.program}: with --json nobody is asked: say --yes, or --dry-run")
 
-    async def work(letters: DeadLetters, bus: EventBus) -> int:
+    async def send(letters: DeadLetters, bus: EventBus) -> int:
         if args.to is not None:
             await bus.admin.describe_topics([args.to])  # a wrong name fails here, with the nearest one
         start = partial(
@@ -108,6 +109,12 @@ def redrive(args: argparse.Namespace) -> int:
         if args.yes and not (run.done.seen or run.done.cancelled):
             await say_what_is_there(letters, selection, out)
         return _finish(run.done, out)
+
+    async def work(letters: DeadLetters, bus: EventBus) -> int:
+        try:
+            return await send(letters, bus)
+        except ConfigError as error:
+            raise ConfigError(_as_options(str(error))) from None
 
     return with_letters(args, work, topics=topics_of(selection))
 
@@ -142,7 +149,9 @@ def _show(done: Redriven, out: Output) -> None:
 
 def _as_options(text: str) -> str:
     """The words of the API as those of the command line."""
-    return text.replace("to=", "--to").replace("allow=", "--allow").replace("max_hops", "--max-hops")
+    for of_api, ours in (("to='", "--to '"), ("to=", "--to"), ("allow=", "--allow"), ("max_hops", "--max-hops")):
+        text = text.replace(of_api, ours)
+    return text
 
 
 # while it runs --------------------------------------------------------------------------------------------------------

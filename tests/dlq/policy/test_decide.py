@@ -202,7 +202,7 @@ def test_a_function_that_is_wrong_loses_nothing(answer: Any, caplog: pytest.LogC
     with caplog.at_level(logging.ERROR, "dlq"):
         assert asked(policy, ValueError()) == ToDeadLetters("exhausted")
         assert isinstance(asked(policy, ConnectionError()), RetryAt)
-    assert "asked about try 1, 'ValueError'" in caplog.text
+    assert "no answer to call 1, which failed with ValueError" in caplog.text
 
 
 # any sequence ---------------------------------------------------------------------------------------------------------
