@@ -191,6 +191,11 @@ class CrashMarks:
                 return False
         return not lane.closing and lane.error is None
 
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition is no longer ours."""
+        for lane in [lane for lane in self._doubts if lane.topic_partition == partition and lane.abandoned]:
+            del self._doubts[lane]
+
     async def ended(self, lane: Lane) -> None:
         """The lane has come to its end in an orderly way: nobody died."""
         self.entry_ended(lane)

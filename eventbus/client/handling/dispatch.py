@@ -309,6 +309,8 @@ class Dispatch:
                 raised = error
         if raised is None:
             self.counts.handled += 1
+        elif self._failing.is_asked and places.is_acknowledged(place):
+            self._failing.tell_acknowledged(chunk.record(index), raised)  # its handler's word is that it is finished
         else:
             call = partial(self._calls.in_thread, self._calls.collected, places.call, place)
             again = partial(self._once, partial(places.call, place) if self._calls.on_loop else call, outputs)

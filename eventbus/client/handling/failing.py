@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
 from functools import partial
@@ -25,7 +26,9 @@ from eventbus.client.handling.lane import Lane, Outcome
 from eventbus.client.handling.outcomes import joined
 from eventbus.client.handling.retries import Recall, Retries
 from eventbus.recovery import Again, Move, RetryOrder, Skip, Verdict, WaitHere
-from eventbus.types import FetchedRecords
+from eventbus.types import ConsumerRecord, FetchedRecords
+
+logger = logging.getLogger("eventbus.runner")
 
 
 class Passed(IntEnum):
@@ -112,6 +115,14 @@ class Failing:
             raise
         is_passed_over = self._decide(lane, chunk, index, error, count, self._is_clean(outputs), verdict)
         return Passed.OVER if is_passed_over else Passed.NOT
+
+    def tell_acknowledged(self, record: ConsumerRecord, raised: BaseException) -> None:
+        """A handler raised behind its acknowledgement: the record is done, and not tried again."""
+        self._counts.failed += 1
+        logger.error(
+            "handler %r: %s-%d offset %d was acknowledged, and its call raised behind that; it is not tried again",
+            self._handler.__name__, record.topic, record.partition, record.offset, exc_info=raised,
+        )  # fmt: skip
 
     def wants_each_alone(self, lane: Lane, chunk: FetchedRecords, index: int, count: int, error: Exception) -> bool:
         """A batch failed in a transaction that cannot keep what it published: its records are to come one by one."""

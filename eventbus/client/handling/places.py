@@ -52,6 +52,10 @@ class Places(Protocol):
         """If it is held: it is put behind that one, and finished here."""
         ...
 
+    def is_acknowledged(self, place: int) -> bool:
+        """Its handler has said that it is finished."""
+        ...
+
     def call(self, place: int, /) -> Any:
         """Begin the handler's call."""
         ...
@@ -108,6 +112,9 @@ class InLane:
         self._lane.hold_back(self._chunk, place)
         self._taken.handled(place)
         return True
+
+    def is_acknowledged(self, place: int) -> bool:
+        return self._taken is not None and self._taken.is_handled(place)
 
     def again(self, place: int) -> None:
         self._lane.calls += 1
@@ -167,6 +174,10 @@ class InBundle:
         taken.lane.hold_back(taken.chunk, index)
         taken.handled(index)
         return True
+
+    def is_acknowledged(self, place: int) -> bool:
+        taken, index = self._items[place]
+        return self._is_manual and taken.is_handled(index)
 
     def again(self, place: int) -> None:
         self._worker.calls += 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from eventbus.backends.base import Backend, BackendConsumer
+from eventbus.backends.base import Backend, BackendConsumer, ConsumerConfig
 from eventbus.backends.clock import Clock
 from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.client.handling.crash_marks import CrashMarks
@@ -47,7 +47,7 @@ def recovering_of(
     lanes: Mapping[TopicPartition, Lane],
     dispatch: Dispatch,
     clock: Clock,
-    client_id: str,
+    config: ConsumerConfig,
     open_mover: Callable[[str], Producer],
 ) -> Recovering | None:
     """A handler's policy, put to work. Raises ConfigError for a handler that it does not suit."""
@@ -63,9 +63,10 @@ def recovering_of(
             pattern=spec.pattern,
             order=spec.order,
             delivery=spec.delivery,
-            client_id=client_id,
+            client_id=config.client_id,
         )
     )
+    _check_assignors(handler, recovery, config)
     partitions: dict[str, int] = {}
 
     def open_producer(partition: TopicPartition) -> Producer:
@@ -157,6 +158,7 @@ class Recovering:
             for name, topic in known.items()
             if name in spec.topics or (spec.pattern is not None and re.fullmatch(spec.pattern, name))
         ]
+        self._check_widths({topic.name: len(topic.partitions) for topic in sources})
         width = max((len(topic.partitions) for topic in sources), default=-1)
         await self._create([topic for topic in own if topic not in known], width)
         described = await self._backend.describe_topics(own)
@@ -170,6 +172,16 @@ class Recovering:
             {topic: self.partitions[topic] for topic in own},
             {topic.name: _max_message_bytes(topic) for topic in described},
         )
+
+    def _check_widths(self, widths: Mapping[str, int]) -> None:
+        """Partitions are with the same member as their retry partitions only where all have equally many."""
+        if self.recovery.order != "none" and self.recovery.retry_topic is not None and len(set(widths.values())) > 1:
+            counts = ", ".join(f"{topic!r} has {count}" for topic, count in sorted(widths.items()))
+            raise ConfigError(
+                f"handler {self._handler.__name__!r}: Retry(order={self.recovery.order!r}) keeps records behind those "
+                f"that wait, which takes topics of equally many partitions: {counts}. Give each topic a handler of its "
+                "own, or say Retry(order='none')"
+            )
 
     async def _create(self, topics: Sequence[str], width: int) -> None:
         specs = [TopicSpec(topic, width, -1, dict(self.recovery.configs(topic))) for topic in topics]
@@ -222,6 +234,8 @@ class Recovering:
             if waiting is not None:
                 waiting.release(partition)
         self.moves.forget(partition)
+        if self.crash_marks is not None:
+            self.crash_marks.forget(partition)
 
     async def polled(self, lanes: Mapping[TopicPartition, Lane]) -> None:
         """The consumer has answered, and what it fetched is in the lanes: which retry partitions are read so far?"""
@@ -289,6 +303,8 @@ class Recovering:
 
     async def _gate(self, lane: Lane) -> bool:
         """Records wait for earlier ones of their key: what waits has to be known before the first is begun."""
+        if lane.topic_partition.partition >= self.partitions[self.recovery.retry_topic or ""]:
+            await self._widen()  # its topic has got partitions since the start
         count = self.partitions[self.recovery.retry_topic or ""]
         number = lane.topic_partition.partition % count
         if lane.moves and not await self._moves_read_back(lane, number):
@@ -303,6 +319,13 @@ class Recovering:
         lane.hold, lane.unhold = waiting.hold, waiting.unhold
         lane.hold_back = partial(self._hold_back, lane, waiting)
         return True
+
+    async def _widen(self) -> None:
+        try:
+            await self.prepare()
+        except EventBusError as error:
+            topic = self.recovery.retry_topic
+            logger.warning("handler %r: %s is not widened: %s", self._handler.__name__, topic, error)
 
     async def _moves_read_back(self, lane: Lane, number: int) -> bool:
         """The retry partition was away while its source stayed: what went there meanwhile is to be read too."""
@@ -387,3 +410,19 @@ class Recovering:
 def _max_message_bytes(topic: TopicDescription) -> int:
     entry = topic.configs.get("max.message.bytes")
     return _MAX_MESSAGE_BYTES if entry is None or not entry.value else int(entry.value)
+
+
+def _check_assignors(handler: Handler[Any, Any], recovery: Recovery, config: ConsumerConfig) -> None:
+    """Raises ConfigError for those that may give a partition and its retry partition to different members."""
+    if recovery.order == "none" or recovery.retry_topic is None:
+        return
+    first = config.assignors[0] if config.assignors else ""
+    name, where, fix = first, f"assignors={list(config.assignors)!r}", "assignors=['range']"
+    if config.kafka.get("group.protocol") == "consumer":
+        name = config.kafka.get("group.remote.assignor", "uniform")
+        where, fix = f"group_remote_assignor={name!r}", "group_remote_assignor='range'"
+    if name != "range":
+        raise ConfigError(
+            f"handler {handler.__name__!r}: Retry(order={recovery.order!r}) needs each partition beside its retry "
+            f"partition, and {where} may part them: say {fix}, or Retry(order='none')"
+        )

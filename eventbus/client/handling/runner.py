@@ -100,7 +100,7 @@ class Runner:
         )
         self._clock = clock
         self.recovering = recovering_of(
-            handler, group, backend, consumer, self._commits, self.lanes, self._dispatch, clock, config.client_id,
+            handler, group, backend, consumer, self._commits, self.lanes, self._dispatch, clock, config,
             open_mover or open_producer,
         )  # fmt: skip
         self._shared = Shared(

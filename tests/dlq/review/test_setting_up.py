@@ -1,0 +1,84 @@
+"""What a policy needs of topics, assignors and acknowledgements, said before it matters."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from dlq import Retry
+from eventbus import ConsumerRecord
+from eventbus.errors import ConfigError
+from eventbus.testing import TestBus
+from eventbus.types import TopicPartition
+
+
+def handler_of(bus: TestBus, topics: list[str], **options: Any) -> list[bytes]:
+    seen: list[bytes] = []
+
+    @bus.consumer(topics, group="billing", **{"retry": Retry(delays=["1s"]), **options})
+    async def bill(record: ConsumerRecord) -> None:
+        seen.append(record.value)
+
+    return seen
+
+
+async def test_topics_of_different_widths_cannot_keep_keys_in_order() -> None:
+    bus = TestBus()
+    bus.topic("orders", partitions=2)
+    bus.topic("refunds", partitions=3)
+    handler_of(bus, ["orders", "refunds"])
+    with pytest.raises(ConfigError, match=re.escape("'orders' has 2, 'refunds' has 3. Give each topic a handler")):
+        await bus.start()
+
+
+async def test_without_an_order_they_may_be_as_they_are() -> None:
+    bus = TestBus()
+    bus.topic("orders", partitions=2)
+    bus.topic("refunds", partitions=3)
+    seen = handler_of(bus, ["orders", "refunds"], retry=Retry(delays=["1s"], order="none"))
+    async with bus:
+        await bus.send("refunds", b"r", partition=2)
+        await bus.log.drain()
+    assert seen == [b"r"]
+
+
+@pytest.mark.parametrize("options", [{"assignor": "sticky"}, {"assignors": ["cooperative-sticky", "range"]}])
+async def test_an_assignor_that_may_part_them_is_refused(options: dict[str, Any]) -> None:
+    bus = TestBus()
+    handler_of(bus, ["orders"], **options)
+    with pytest.raises(ConfigError, match=r"say assignors=\['range'\], or Retry\(order='none'\)"):
+        await bus.start()
+
+
+async def test_a_partition_added_while_running_has_a_retry_partition_too() -> None:
+    bus = TestBus()
+    bus.topic("orders", partitions=1)
+    seen = handler_of(bus, ["orders"])
+    async with bus:
+        await bus.admin.add_partitions("orders", 2)
+        await bus.send("orders", b"new", partition=1)
+        await bus.log.drain()
+        [retry] = await bus.admin.describe_topics(["retry.billing"])
+    assert seen == [b"new"]
+    assert len(retry.partitions) == 2
+
+
+async def test_what_was_acknowledged_is_not_tried_again() -> None:
+    bus = TestBus()
+    calls: list[int] = []
+
+    @bus.consumer("orders", group="billing", ack="manual", retry=Retry(delays=["1s"]))
+    async def bill(record: ConsumerRecord) -> None:
+        calls.append(record.offset)
+        record.ack()
+        raise ValueError("behind the acknowledgement")
+
+    async with bus:
+        await bus.send("orders", b"one")
+        await bus.log.drain()
+        await bus.clock.advance(seconds=5)
+        await bus.log.drain()
+        assert calls == [0]
+        assert (await bus.admin.group_offsets("billing"))[TopicPartition("orders", 0)].offset == 1
