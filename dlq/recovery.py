@@ -16,6 +16,7 @@ from dlq.failures import class_of
 from dlq.headers import Cause, dead_letter_record, size_of
 from dlq.policy import Retry
 from dlq.reporting import Reporter
+from dlq.selection import MARK, looks_dead
 from dlq.waiting import WaitingEntries
 from eventbus import recovery
 from eventbus.recovery import Handling, Move, Outgoing, RetryOrder, Stop, Verdict, WaitHere, Waiting
@@ -75,7 +76,9 @@ class PolicyRecovery:
 
     def configs(self, topic: str) -> Mapping[str, str]:
         keep = {"cleanup.policy": "delete", "retention.ms": "-1"}
-        return {**keep, "max.message.bytes": str(_RETRY_TOPIC_BYTES)} if topic == self.retry_topic else keep
+        if topic == self.retry_topic:
+            return {**keep, "max.message.bytes": str(_RETRY_TOPIC_BYTES)}
+        return keep if looks_dead(topic, {}) else {**keep, MARK: "true"}  # found whatever its name is
 
     def created(self, partitions: Mapping[str, int], max_message_bytes: Mapping[str, int]) -> None:
         self._max_message_bytes = dict(max_message_bytes)

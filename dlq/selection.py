@@ -18,13 +18,13 @@ STATUSES = ("open", "parked", "resolved", "redriven", "edited")
 """What can become of a dead letter. "redriven" and "edited": it was sent back, as it was or with another content."""
 
 _LOOKS_DEAD = re.compile(r"^(dlq|dlt)[._-].+|.+[._-](dlq|dlt|dead[._-]?letters?)$|.+_(error|skipped)$", re.IGNORECASE)
-_MARK = "errors.deadletterqueue.group.enable"
+MARK = "errors.deadletterqueue.group.enable"
 """The config that makes a topic one for dead letters to Kafka (KIP-1191)."""
 
 
 def looks_dead(topic: str, configs: Mapping[str, str] | None = None) -> bool:
     """Whether a topic holds dead letters: by its config, or by the names that frameworks give such topics."""
-    return (configs or {}).get(_MARK) == "true" or _LOOKS_DEAD.match(topic) is not None
+    return (configs or {}).get(MARK) == "true" or _LOOKS_DEAD.match(topic) is not None
 
 
 class LetterId(NamedTuple):

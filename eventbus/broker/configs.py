@@ -96,6 +96,7 @@ _ROWS = (
         no_effect=_PRODUCER_CODEC, server_key="compression.zstd.level",
     ),
     ConfigKey("delete.retention.ms", "long", "86400000", 0, server_key="log.cleaner.delete.retention.ms"),
+    ConfigKey("errors.deadletterqueue.group.enable", "boolean", "false"),
     ConfigKey(
         "file.delete.delay.ms", "long", "60000", 0,
         no_effect="stored only: files are deleted at once", server_key="log.segment.delete.delay.ms",

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import msgspec
 
 from eventbus.backends.base import Backend, BackendConsumer, ConsumerConfig
 from eventbus.backends.clock import Clock
@@ -22,7 +23,7 @@ from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.moves import Moves, is_full
 from eventbus.client.handling.retries import Retries
 from eventbus.client.producer import Producer
-from eventbus.errors import ConfigError, EventBusError, KafkaError, TopicAlreadyExists
+from eventbus.errors import ConfigError, EventBusError, InvalidConfig, KafkaError, TopicAlreadyExists
 from eventbus.recovery import FailurePolicy, Handling, Recovery, Waiting
 from eventbus.types import FetchedRecords, TopicPartition
 
@@ -34,6 +35,8 @@ _MAX_MESSAGE_BYTES = 1_048_588
 _LOOK_SECONDS = 0.05
 _AWAY_SECONDS = 0.5
 """How long to wait before brokers that do not answer are asked again."""
+_MARK = "errors.deadletterqueue.group.enable"
+"""Tells tools that a topic holds dead letters (KIP-1191)."""
 _RECORDS_PER_TRIM = 10_000
 """Retry partitions are shortened when so many records at their beginning are finished."""
 
@@ -185,7 +188,12 @@ class Recovering:
 
     async def _create(self, topics: Sequence[str], width: int) -> None:
         specs = [TopicSpec(topic, width, -1, dict(self.recovery.configs(topic))) for topic in topics]
-        for result in (await self._backend.create_topics(specs)).values() if specs else ():
+        results = await self._backend.create_topics(specs) if specs else {}
+        older = [one for one in specs if isinstance(results[one.name], InvalidConfig) and _MARK in one.configs]
+        if older:  # a Kafka before 4.4: there the topic is known by its name alone
+            without = [msgspec.structs.replace(one, configs=_unmarked(one.configs)) for one in older]
+            results |= await self._backend.create_topics(without)
+        for result in results.values():
             if isinstance(result, KafkaError) and not isinstance(result, TopicAlreadyExists):
                 raise result
 
@@ -405,6 +413,10 @@ class Recovering:
             await self._backend.delete_records({partition: before})
         except EventBusError as error:
             logger.debug("handler %r: %s is not shortened: %s", self._handler.__name__, partition, error)
+
+
+def _unmarked(configs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in configs.items() if name != _MARK}
 
 
 def _max_message_bytes(topic: TopicDescription) -> int:

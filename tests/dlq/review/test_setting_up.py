@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dlq import Retry
-from eventbus import ConsumerRecord
+from dlq import DeadLetters, Retry
+from eventbus import ConsumerRecord, EventBus
 from eventbus.errors import ConfigError
 from eventbus.testing import TestBus
 from eventbus.types import TopicPartition
@@ -82,3 +83,18 @@ async def test_what_was_acknowledged_is_not_tried_again() -> None:
         await bus.log.drain()
         assert calls == [0]
         assert (await bus.admin.group_offsets("billing"))[TopicPartition("orders", 0)].offset == 1
+
+
+async def test_dead_letters_are_found_whatever_their_topic_is_called(tmp_path: Path) -> None:
+    service = EventBus(f"file://{tmp_path}")
+    service.topic("orders")
+
+    @service.consumer("orders", dead_letter="failed-orders")
+    async def bill(record: ConsumerRecord) -> None:
+        raise ValueError("no price")
+
+    async with service:
+        await service.send("orders", b"one")
+        await service.drain()
+    async with EventBus(f"file://{tmp_path}") as tool:
+        assert [topic.name for topic in await DeadLetters(tool).topics()] == ["failed-orders"]
