@@ -10,6 +10,8 @@ from dlq.durations import milliseconds
 class FailureSignal(Exception):
     """The root of what a handler raises on purpose. ``raise Reject("no such customer")``, or the bare class."""
 
+    without_policy = "nobody hears this: the handler has neither retry= nor dead_letter="
+
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason

@@ -72,6 +72,10 @@ def mark_letters(args: argparse.Namespace) -> int:
             return 1
         marked = await getattr(letters, args.action)(selection, note=args.note, by=who(args))
         out.answer({args.action: marked}, f"{count_of(marked, 'letter')} {_MARKS[args.action].done}")
+        named = len(selection.ids or ())
+        if marked < named:
+            others = count_of(named - marked, "other letter")
+            out.note(f"{others} of those named: not there, or of another status; `eventbus dlq show ID` tells")
         return 0
 
     return with_letters(args, work, topics=topics_of(selection))

@@ -102,6 +102,8 @@ def handler_error(handler: Handler[Any, Any], record: ConsumerRecord, error: Exc
         what = ""  # it says itself whether the record cannot be read, or an output not be written
     else:
         what = f"made it raise {type(error).__name__}: "
-    wrapped = HandlerError(f"handler {handler.__name__!r}: {where}: {what}{_text_of(error)}")
+    hint = getattr(error, "without_policy", "") if handler.spec.retry is None else ""
+    text = f"{_text_of(error)}{f'; {hint}' if hint else ''}"
+    wrapped = HandlerError(f"handler {handler.__name__!r}: {where}: {what}{text}")
     wrapped.__cause__ = error
     return wrapped

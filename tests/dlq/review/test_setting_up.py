@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dlq import DeadLetters, Retry
+from dlq import DeadLetters, Reject, Retry
 from eventbus import ConsumerRecord, EventBus
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, HandlerError
 from eventbus.testing import TestBus
 from eventbus.types import TopicPartition
 
@@ -98,3 +98,16 @@ async def test_dead_letters_are_found_whatever_their_topic_is_called(tmp_path: P
         await service.drain()
     async with EventBus(f"file://{tmp_path}") as tool:
         assert [topic.name for topic in await DeadLetters(tool).topics()] == ["failed-orders"]
+
+
+async def test_a_signal_that_nobody_hears_is_said() -> None:
+    bus = TestBus()
+
+    @bus.consumer("orders", group="billing")
+    async def bill(record: ConsumerRecord) -> None:
+        raise Reject("no such customer")
+
+    async with bus:
+        await bus.send("orders", b"one")
+        with pytest.raises(HandlerError, match=r"no such customer; nobody hears this: the handler has neither retry="):
+            await bus.log.drain()
