@@ -54,6 +54,11 @@ class Log:
 
     # time ------------------------------------------------------------------------------------------------------------
 
+    @property
+    def stands_still(self) -> bool:
+        """Time passes only where nothing else is to do."""
+        return self._clock is not None
+
     def delay_ms(self, number: int) -> int:
         """Longer where time passes at once."""
         return number * (2_000 if self._clock is not None else 100)

@@ -67,7 +67,7 @@ async def a_partition_waits_as_a_whole(log: Log, shape: Shape) -> None:
         await log.send(bus, "a1 c1 c2 a2", partition=0)
         await log.send(bus, "d1", partition=1)
         await log.until(lambda: len(calls.done) == 6)
-        assert log.clock is None or calls.done[0] == "d1"  # on a loaded machine real delays may pass first
+        assert calls.done[0] == "d1" or not log.stands_still  # on a loaded machine real delays may pass first
         there = [value for value in calls.values if value != "d1"]
         assert there == ["b1", "b1", "b1", "a1", "c1", "c1", "c2", "a2"]
 
