@@ -22,4 +22,6 @@ def test_200_kills(tmp_path: Path, kills: int, promise: str) -> None:
 @PROMISES
 @pytest.mark.timeout(3_600)
 def test_2000_kills(tmp_path: Path, kills: int, promise: str) -> None:
-    assert f"{kills * 10} kills" in kill(PROGRAM, f"{promise}{tmp_path / 'log'}", kills * 10, seed=2)
+    """On ten logs: none grows so long that looking through it after each kill is all that is done."""
+    for seed in range(2, 12):
+        assert f"{kills} kills" in kill(PROGRAM, f"{promise}{tmp_path}/log-{seed}", kills, seed)
