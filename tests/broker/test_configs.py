@@ -118,7 +118,8 @@ def test_log_config_takes_what_has_an_effect() -> None:
         1 << 20, 5, 4096, 1, -1, 77, 99, TimestampType.LOG_APPEND_TIME, ("compact", "delete"), 8, 6, 7, 0.25
     )
     acting = {name for name, key in CONFIG_KEYS.items() if not key.no_effect}
-    assert acting - {"errors.deadletterqueue.group.enable"} == set(topic)  # which is for those who look for dead letters
+    for_tools = {"errors.deadletterqueue.group.enable"}
+    assert acting - for_tools == set(topic)
 
 
 def test_a_compacted_segment_ends_in_time_to_be_cleaned() -> None:
