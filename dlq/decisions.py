@@ -178,7 +178,7 @@ def _asked(function: Delays, calls: int, error: Exception) -> int | FailureSigna
         if answer is None or isinstance(answer, FailureSignal):
             return answer
         return milliseconds(answer, f"it returned {answer!r:.200}")
-    except Exception:
+    except Exception:  # the user's delays= may raise anything
         logger.exception(
             "Retry(delays=%s) gave no answer to call %d, which failed with %s: taken for None",
             checks.shown(function), calls, type(error).__name__,

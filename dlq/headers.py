@@ -130,6 +130,6 @@ def _redacted(redact: Redact, name: str, text: str) -> str | None:
     """Before it is cut to its size: a secret that is cut in two is not known any more. What cannot be, is left out."""
     try:
         return redact(name, text_bytes(text, _MOST_REDACTED_CHARS).decode())
-    except Exception:
+    except Exception:  # the user's redact= may raise anything
         logger.exception("redact= failed for the header %r of a dead letter, which is left out", name)
         return None

@@ -35,6 +35,10 @@ _DEFAULT_JITTER = 0.5
 _EXAMPLE = 'Retry(immediate=2, delays=["5s", "1m", "10m"])'
 
 
+_ORDERS: dict[str, RetryOrder] = {"none": "none", "global": "partition"}
+"""Of handlers that keep none, or all of a partition's; the others keep that of keys."""
+
+
 class Retry:
     """How often and when a failing record is tried again, before it becomes a dead letter.
 
@@ -157,7 +161,7 @@ class Policy(msgspec.Struct, frozen=True):
             return "none"
         if chosen is not None:
             return chosen
-        return {"none": "none", "global": "partition"}.get(handling.order, "key")  # type: ignore[return-value]
+        return _ORDERS.get(handling.order, "key")
 
     def _retry_topic(self, handling: Handling, where: str) -> str | None:
         if not self.retry.tries_later:

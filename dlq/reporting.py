@@ -50,7 +50,7 @@ class Reporter:
         if self._redact is not None:
             try:
                 text = self._redact(MESSAGE_HEADER, text)
-            except Exception:
+            except Exception:  # the user's redact= may raise anything
                 logger.exception("handler %r: redact=%r raised; the message is left out", self._handler, self._redact)
                 text = None
         return (text or "")[:_MOST_MESSAGE]
@@ -156,7 +156,7 @@ class Reporter:
         for hook in self._hooks:
             try:
                 hook(event)
-            except Exception:
+            except Exception:  # the user's hook may raise anything
                 logger.exception("handler %r: on_event=%r raised", self._handler, hook)
 
 
