@@ -391,7 +391,7 @@ class Dispatch:
     ) -> bool:
         """Each record of a batch that failed in a batch of its own, so that the one at fault shows."""
         for index in range(start, end):
-            lane.index = index
+            lane.index, lane.alone = index, chunk.offsets[index]
             if lane.stopping:
                 return False
             given, outputs = set[int](), list[Delivery]()
@@ -420,8 +420,10 @@ class Dispatch:
         reading = _Reading(None)
         await self._send(await self._call_batch(chunk, range(index, index + 1), taken, given, reading), outputs)
 
-    def end_of(self, chunk: FetchedRecords, index: int) -> int:
-        """Behind the records of the call that begins at ``index``."""
+    def end_of(self, chunk: FetchedRecords, index: int, lane: Lane | None = None) -> int:
+        """Behind the records of the call that begins at ``index``; ``lane`` knows whether it is of one alone."""
+        if lane is not None and lane.alone == chunk.offsets[index]:
+            return index + 1
         batch = self._handler.spec.batch
         return len(chunk) if batch is True else min(index + max(int(batch), 1), len(chunk))
 
@@ -432,7 +434,7 @@ class Dispatch:
 
         True: go on behind it, at `end_of`; what it had published is `left_behind`.
         """
-        return self._failing.timed_out(lane, chunk, index, self.end_of(chunk, index), seconds)
+        return self._failing.timed_out(lane, chunk, index, self.end_of(chunk, index, lane), seconds)
 
     def left_behind(self, chunk: FetchedRecords, index: int) -> Outcome | None:
         """What a call that was cancelled because of its ``timeout`` had published before, told once."""

@@ -36,7 +36,9 @@ class Outcome(Protocol):
 class CommitWaiter:
     """Somebody who waits until a commit covers an offset."""
 
-    __slots__ = ("done", "error", "next_offset")
+    __slots__ = (
+        "done", "error", "next_offset",
+    )
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
@@ -54,7 +56,7 @@ class Lane:
 
     __slots__ = (
         "_commit_at", "_in_flight", "_on_output_error", "_thread", "_token", "_unstored", "_wake_at", "abandoned",
-        "at_work", "begun_at", "begun_count", "calls", "chunks", "closing", "commit_every", "committed", "ended",
+        "alone", "at_work", "begun_at", "begun_count", "calls", "chunks", "closing", "commit_every", "committed", "ended",
         "error", "finished", "finished_count", "given_up_at", "held", "hold", "hold_back", "index", "limit", "moves",
         "on_commit_due", "paused", "predecessor", "ring_at", "scope", "stopping", "taken", "topic_partition", "tried",
         "unhold", "waiters", "waits", "wake",
@@ -108,6 +110,8 @@ class Lane:
         """Says that a record goes to wait for its next try: later ones of its key are held from now on."""
         self.unhold: Callable[[ConsumerRecord], object] = lambda record: None
         """It does not go there after all."""
+        self.alone = -1
+        """The offset of a record that is called in a batch of its own, because the batch it was in had failed."""
         self.waits = False
         """Its next record waits on purpose: for a time that was set, or for an earlier record's next try."""
         self.tried: tuple[int, int] = (-1, 0)

@@ -246,7 +246,7 @@ class Watch:
 
     def _pass_over(self, dispatch: Dispatch, lane: Lane, chunk: FetchedRecords, index: int, taken: Taken | None) -> int:
         """The records of a call are finished, for better or worse; the first one behind them."""
-        end = dispatch.end_of(chunk, index)
+        end = dispatch.end_of(chunk, index, lane)
         output = dispatch.left_behind(chunk, index)
         if taken is None:
             lane.handled(chunk.offsets[end - 1] + 1, output)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from dlq import DeadLetters, Reject, Retry
@@ -111,3 +112,22 @@ async def test_a_signal_that_nobody_hears_is_said() -> None:
         await bus.send("orders", b"one")
         with pytest.raises(HandlerError, match=r"no such customer; nobody hears this: the handler has neither retry="):
             await bus.log.drain()
+
+
+async def test_a_record_alone_that_takes_too_long_takes_nobody_along() -> None:
+    bus, calls = TestBus(), list[list[bytes]]()
+
+    @bus.consumer("orders", group="billing", batch=3, timeout=1, retry=Retry(immediate=0, delays=["1m"]))
+    async def bill(orders: list[bytes]) -> None:
+        calls.append(orders)
+        if len(orders) > 1 and len(calls) == 1:
+            raise ValueError("the batch fails, and comes one by one")
+        if orders == [b"slow"]:
+            await anyio.sleep_forever()
+
+    async with bus:
+        await bus.send_many("orders", [b"slow", b"two", b"three"])
+        await bus.clock.advance(seconds=3)
+        await bus.log.drain()
+        assert calls == [[b"slow", b"two", b"three"], [b"slow"], [b"two", b"three"]]
+        assert (await bus.admin.group_offsets("billing"))[TopicPartition("orders", 0)].offset == 3
