@@ -56,10 +56,10 @@ class Lane:
 
     __slots__ = (
         "_commit_at", "_in_flight", "_on_output_error", "_thread", "_token", "_unstored", "_wake_at", "abandoned",
-        "alone", "at_work", "begun_at", "begun_count", "calls", "chunks", "closing", "commit_every", "committed", "ended",
-        "error", "finished", "finished_count", "given_up_at", "held", "hold", "hold_back", "index", "limit", "moves",
-        "on_commit_due", "paused", "predecessor", "ring_at", "scope", "stopping", "taken", "topic_partition", "tried",
-        "unhold", "waiters", "waits", "wake",
+        "alone", "at_work", "begun_at", "begun_count", "calls", "chunks", "closing", "commit_every", "committed",
+        "ended", "error", "finished", "finished_count", "given_up_at", "held", "hold", "hold_back", "index", "limit",
+        "moves", "on_commit_due", "paused", "predecessor", "ring_at", "scope", "stopping", "taken", "topic_partition",
+        "tried", "unhold", "waiters", "waits", "wake",
     )  # fmt: skip
 
     def __init__(
