@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 START_S = 60
@@ -31,27 +33,41 @@ def told_by_killed(work: Callable[[int], object], lifetime_seconds: float, after
     """Fork, have the child do ``work`` with a pipe to write to, kill it after a while; what came through the pipe.
 
     ``after_bytes``: its lifetime begins when it has told so much, however long a busy machine takes until then.
+    Raises AssertionError when it ended with an error of its own, which is on stderr.
     """
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(readable)
-        work(writable)
-        os._exit(1)
+        _work(work, writable)
     os.close(writable)
     os.set_blocking(readable, False)
     received = bytearray()
     deadline = time.monotonic() + (START_S if after_bytes else lifetime_seconds)
-    while time.monotonic() < deadline:
+    while (now := time.monotonic()) < deadline:
         received += _available(readable)
         if 0 < after_bytes <= len(received):
-            after_bytes, deadline = 0, time.monotonic() + lifetime_seconds
+            after_bytes, deadline = 0, now + lifetime_seconds
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            assert status == 0, "the process ended by itself"
+            break
         time.sleep(0.002)  # the child's lifetime is real time: this is a process under test, not a test's wait
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
     received += _available(readable)
     os.close(readable)
     return bytes(received)
+
+
+def _work(work: Callable[[int], object], writable: int) -> NoReturn:
+    try:
+        work(writable)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
 def _available(readable: int) -> bytes:
