@@ -36,9 +36,7 @@ class Outcome(Protocol):
 class CommitWaiter:
     """Somebody who waits until a commit covers an offset."""
 
-    __slots__ = (
-        "done", "error", "next_offset",
-    )
+    __slots__ = ("done", "error", "next_offset")
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
