@@ -7,6 +7,7 @@ import contextlib
 import errno
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Iterator
 
@@ -311,7 +312,7 @@ def test_clients_of_a_server_come_back_after_it_was_restarted(clients_may_return
     producer = engine.broker.transactions.init_producer_id("tx", 60_000, now_ms)
     engine.broker.transactions.add_partitions("tx", producer, [PLACE], now_ms)
     engine.detach()
-    engine = Engine("test", storage, BrokerConfig(), system_clock, lambda: bytes(16))
+    engine = Engine("test", storage, BrokerConfig(), system_clock, lambda: os.urandom(16))
     engine.attach(clients_may_return=clients_may_return)
     (group,) = engine.groups.describe(["g"])
     assert [one.member_id for one in group.members] == ([member.member_id] if clients_may_return else [])

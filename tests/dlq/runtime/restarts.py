@@ -87,9 +87,12 @@ async def the_latest_is_not_later_than_what_waits(log: Log, shape: Shape) -> Non
     bus = log.bus()
     handle(bus, log, shape, calls, retry=policy(log, 2, immediate=0), start="latest")
     async with bus:
+        while not calls.made:  # where a Kafka's latest is settles some time after the start
+            await log.send(bus, "a0")
+            await log.passes(log.delay(1))
         await log.send(bus, "b1")
-        await log.until(lambda: calls.made)
+        await log.until(lambda: calls.count("b1"))
     again = log.bus()
     handle(again, log, shape, calls, retry=policy(log, 2, immediate=0), start="latest")
     async with again:
-        await log.until(lambda: calls.done == ["b1"])
+        await log.until(lambda: calls.done[-1] == "b1")
