@@ -1,0 +1,122 @@
+"""A database, asked for whole transactions: of a plain engine in worker threads, of an asynchronous one on the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+
+import anyio.to_thread
+
+from eventbus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Trouble = Literal["conflict", "away", "other"]
+"""What an error of a database means: run the transaction again at once, wait until the server answers, or neither."""
+
+_CONFLICTS = frozenset({"40001", "40P01", "55P03"})
+"""SQLSTATEs: serialization failure, deadlock, lock not available."""
+_MYSQL_CONFLICTS = frozenset({1020, 1205, 1213, 3572})
+"""Record has changed since last read, lock wait timeout, deadlock, NOWAIT is set."""
+_MYSQL_AWAY = frozenset({1040, 1047, 1053, 1077, 1079, 1080, 1129, 1152, 1184, 2002, 2003, 2006, 2013, 2055, 4031})
+_AWAY_STATES = ("08", "57P", "53", "25006")
+"""SQLSTATEs that begin so: connection exceptions, shutdown of the server, no resources, a read-only transaction."""
+_SQLITE_CONFLICTS = ("database is locked", "database table is locked", "database schema is locked")
+
+
+class Database:
+    """Runs plain functions of a SQLAlchemy `Connection`, each as a transaction of its own.
+
+    One code path for every driver: what talks to the database is written once, for a plain connection.
+    """
+
+    def __init__(self, engine: Engine | AsyncEngine) -> None:
+        """Raises ConfigError for an engine that cannot give transactions, or one per thread."""
+        from sqlalchemy.ext.asyncio import AsyncEngine
+
+        self.engine = engine
+        self._asynchronous = engine if isinstance(engine, AsyncEngine) else None
+        plain = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+        self.plain: Engine = plain
+        check_engine(plain)
+
+    @property
+    def dialect(self) -> str:
+        """The name of the dialect: "sqlite", "postgresql", "mysql", "mariadb"."""
+        return self.plain.dialect.name
+
+    async def run(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``fn(connection, ...)`` in a transaction: committed when it returns, rolled back when it raises.
+
+        Raises what ``fn`` and the database raise. A plain engine's transaction is one hop to a worker thread; it is
+        not left half-way when the task is cancelled.
+        """
+
+        def call(connection: Connection) -> T:
+            return fn(connection, *args, **kwargs)
+
+        if self._asynchronous is not None:
+            async with self._asynchronous.begin() as connection:
+                return await connection.run_sync(call)
+        return await anyio.to_thread.run_sync(self.run_here, call)
+
+    def run_here(self, fn: Callable[[Connection], T]) -> T:
+        """The same of a plain engine, in this thread."""
+        with self.plain.begin() as connection:
+            return fn(connection)
+
+
+def check_engine(engine: Engine) -> None:
+    """Raises ConfigError where an event could not be part of a transaction."""
+    from sqlalchemy.pool import SingletonThreadPool
+
+    if isinstance(engine.pool, SingletonThreadPool):
+        raise ConfigError(
+            "this engine has a connection per thread, so that a transaction over worker threads would meet several "
+            'databases: create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})'
+        )
+
+
+def now_ms(connection: Connection) -> int:
+    """The database's clock, in milliseconds since the epoch: the one that all relays and writers share."""
+    from sqlalchemy import text
+
+    expression = {
+        "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+        "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
+    }.get(connection.dialect.name, "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)")
+    return int(connection.execute(text(f"SELECT {expression}")).scalar_one())
+
+
+def trouble_of(error: BaseException) -> Trouble:
+    """What to make of an error that a transaction raised: see `Trouble`. What is not the database's is "other"."""
+    from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+    from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+    if isinstance(error, (PoolTimeout, ConnectionError)):
+        return "away"
+    if not isinstance(error, DBAPIError):
+        return "other"
+    original: Any = error.orig
+    state = str(getattr(original, "sqlstate", "") or getattr(original, "pgcode", "") or "")
+    if state in _CONFLICTS:
+        return "conflict"
+    if state.startswith(_AWAY_STATES) or error.connection_invalidated:
+        return "away"
+    number: Any = next(iter(getattr(original, "args", ())), None)
+    if number in _MYSQL_CONFLICTS:
+        return "conflict"
+    if number in _MYSQL_AWAY:
+        return "away"
+    said = str(original).lower()
+    if any(phrase in said for phrase in _SQLITE_CONFLICTS):
+        return "conflict"
+    if isinstance(error, (OperationalError, InterfaceError)) and not state and not isinstance(number, int):
+        # A driver that could not connect has no code to give: psycopg, and sqlite's "unable to open database file".
+        return "away" if "connect" in said or "unable to open" in said or "closed" in said else "other"
+    return "other"
