@@ -22,6 +22,7 @@ from eventbus.client.handling.middleware import CallNext, Middleware, composed
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError, SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords
+from eventbus.units_of_work import OpenUnits
 from serdes import Decode, SchemaSerde, Serde, bind_decoder, serde_for, split_optional
 from serdes.framing import with_prefix
 
@@ -148,7 +149,13 @@ class Calls:
         """The header that may name a value's schema."""
         self._decoders: dict[str, Decode] = {}
         self._chains: dict[str, CallNext] = {}
-        self.needs_record = bool(self._middleware) or self._keep is not None or self._is_manual
+        self.units: OpenUnits | None = None
+        """Who makes the calls, each in a database transaction."""
+        self.is_retry = False
+        """The records come from the retry topic."""
+        self.needs_record = (
+            bool(self._middleware) or self._keep is not None or self._is_manual or handler.spec.tx is not None
+        )
         """Something beside the handler looks at the record."""
         self.on_loop = signature.is_async or bool(self._middleware)
         """A call begins on the event loop; a plain function's own part is in its thread all the same."""
@@ -209,6 +216,8 @@ class Calls:
     def _by_position(self, topic: str) -> Callable[[ConsumerRecord], Any]:
         """The call with its arguments; by position where the parameters allow it, which is cheaper."""
         function, signature = self._function, self._signature
+        if self.units is not None:
+            return self._in_unit(topic, self.units)
         payload_name, record_name = signature.payload_name, signature.record_name
         if payload_name is None and signature.leading == (record_name,) and signature.transaction_name is None:
             return function
@@ -220,6 +229,17 @@ class Calls:
         if signature.transaction_name is None and signature.leading == (payload_name, record_name):
             return lambda record: function(decode(record.value), record)
         return lambda record: function(**self._arguments(decode(record.value), record))
+
+    def _in_unit(self, topic: str, units: OpenUnits) -> Callable[[ConsumerRecord], Any]:
+        """The call in a database transaction. A value that cannot be read costs none."""
+        function, is_retry = self._function, self.is_retry
+        read = None if self._signature.payload_name is None else self.reader(topic)
+
+        def call(record: ConsumerRecord) -> Any:
+            payload = None if read is None else read(self._data(record))
+            return units.call(function, self._arguments(payload, record), (record,), {}, is_retry)
+
+        return call
 
     def _chain(self, topic: str) -> CallNext:
         chain = self._chains.get(topic)
@@ -285,8 +305,13 @@ class Calls:
 
     # batches ---------------------------------------------------------------------------------------------------------
 
-    def with_batch(self, read: Callable[[list[ConsumerRecord]], Awaitable[list[Any]]]) -> CallNext:
-        """The chain around a batch handler. ``read`` makes payloads of the records; without any there is no call."""
+    def with_batch(
+        self, read: Callable[[list[ConsumerRecord]], Awaitable[list[Any]]], was_read: Sequence[ConsumerRecord]
+    ) -> CallNext:
+        """The chain around a batch handler. ``read`` makes payloads of the records; without any there is no call.
+
+        ``was_read``: what it made payloads of, when it has.
+        """
 
         async def innermost(records: list[ConsumerRecord]) -> Any:
             if self._keep is not None:
@@ -297,19 +322,27 @@ class Calls:
                 if isinstance(record, ManualRecord):
                     record.note_given()
             payloads = await read(records)
-            return await self._ended(await self.call_batch(payloads)) if payloads else None
+            return await self._ended(await self.call_batch(payloads, was_read)) if payloads else None
 
         return composed(self._middleware, innermost)
 
-    async def call_batch(self, payloads: list[Any]) -> Any:
-        """Begin the handler's call with a batch; a plain function's is over on return."""
-        assert self._signature.payload_name is not None
-        arguments: dict[str, Any] = {self._signature.payload_name: payloads}
+    async def call_batch(self, payloads: list[Any], records: Sequence[ConsumerRecord] = ()) -> Any:
+        """Begin the handler's call with a batch; a plain function's is over on return.
+
+        ``records``: those of the payloads, one for each, where the call is a database transaction.
+        """
+        name, units, is_retry = self._signature.payload_name, self.units, self.is_retry
+        assert name is not None
+        arguments: dict[str, Any] = {name: payloads}
         if self._signature.transaction_name is not None:
             arguments[self._signature.transaction_name] = self.transaction
-        if self._signature.is_async:
-            return self._function(**arguments)
-        return await self.in_thread(self.collected, lambda: self._function(**arguments))
+
+        def call() -> Any:
+            if units is None:
+                return self._function(**arguments)
+            return units.call(self._function, arguments, records, {name: payloads}, is_retry)
+
+        return call() if self._signature.is_async else await self.in_thread(self.collected, call)
 
     # arguments -------------------------------------------------------------------------------------------------------
 

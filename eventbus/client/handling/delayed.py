@@ -55,6 +55,7 @@ class Delayed:
         self._tasks = common.tasks
         self._clock = common.clock
         self._on_output_error = common.on_output_error
+        self._dispatch = shared.dispatch.of_retries()
         self._most = shared.handler.spec.concurrency or 1
         self._changed = anyio.Event()
         self._at_work: dict[Lane, Entry] = {}
@@ -220,9 +221,9 @@ class Delayed:
             one.at_work = True
             if shared.handler.spec.ack == "manual":
                 taken = one.take(chunk)
-                await shared.watch.run_in_order(shared.dispatch, one, chunk, 0, taken)
+                await shared.watch.run_in_order(self._dispatch, one, chunk, 0, taken)
             else:
-                await shared.watch.run_in_order(shared.dispatch, one, chunk)
+                await shared.watch.run_in_order(self._dispatch, one, chunk)
         while one.unfinished and one.error is None and not one.closing:  # until it is acknowledged
             one.wake = anyio.Event()
             one.wake_when(0)

@@ -28,6 +28,7 @@ from eventbus.client.transaction import Transaction
 from eventbus.errors import SerializationError
 from eventbus.recovery import RetryOrder
 from eventbus.types import ConsumerRecord, FetchedRecords
+from eventbus.units_of_work import OpenUnits
 from serdes import Serde
 
 logger = logging.getLogger("eventbus.runner")
@@ -72,6 +73,21 @@ class Dispatch:
         bound._calls = self._calls.copy()
         bound.run = bound._choose()
         return bound
+
+    def in_units(self, units: OpenUnits) -> None:
+        """Each call is a database transaction, which ``units`` makes."""
+        self._calls.units = units
+        self.run = self._choose()
+
+    def of_retries(self) -> Dispatch:
+        """The same for records that come from the retry topic; they share threads and counts."""
+        if self._calls.units is None:
+            return self
+        other = copy.copy(self)
+        other._calls = self._calls.copy()
+        other._calls.is_retry = True
+        other.run = other._choose()
+        return other
 
     def recover_by(self, retries: Retries, order: RetryOrder) -> None:
         """Ask a policy about each failure. ``order``: which records behind one that is tried later wait for it."""
@@ -382,7 +398,7 @@ class Dispatch:
         if calls.needs_record:
             make = chunk.record if taken is None else manual_records(chunk, taken, given)
             read = partial(reading.payloads, calls.payload, partial(_index_of, chunk))
-            return await calls.with_batch(read)([make(index) for index in indexes])
+            return await calls.with_batch(read, reading.was_read)([make(index) for index in indexes])
         payloads = await reading.payloads(partial(calls.payload_at, chunk), int, indexes)
         return await calls.call_batch(payloads) if payloads else None
 
@@ -473,6 +489,8 @@ class _Reading:
     def __init__(self, failed: Callable[[int, BaseException], Awaitable[Passed]] | None) -> None:
         self._failed = failed
         self.left_out: set[int] = set()
+        self.was_read: list[Any] = []
+        """The items that it made payloads of."""
         self.stopped = False
 
     async def payloads(
@@ -483,6 +501,7 @@ class _Reading:
         for item in items:
             try:
                 payloads.append(payload(item))
+                self.was_read.append(item)
             except SerializationError as error:
                 if self._failed is None:
                     raise

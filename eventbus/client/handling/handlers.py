@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import sys
-import types
-import typing
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
-import msgspec
-
-from eventbus.client.handling.functions import is_async, name_of, own_function
+from eventbus.client.handling.functions import name_of, own_function
 from eventbus.client.handling.options import ConsumerSpec, ProducerSpec, consumer_spec, producer_spec
 from eventbus.client.handling.published import published_type, serdes_named
+from eventbus.client.handling.signatures import read_signature
 from eventbus.client.partitioner import PartitionFunction
-from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError
-from eventbus.types import ConsumerRecord
-from serdes import serde_named
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,26 +24,6 @@ class Sends(Protocol):
     """What a producer function needs of a bus: publish what it returned."""
 
     async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None: ...
-
-
-class Signature(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handler takes: its payload's type, and where else a record is passed."""
-
-    payload: Any
-    """The annotation of the payload, or of one item of a batch; a batch may be of ConsumerRecord."""
-    payload_name: str | None
-    record_name: str | None
-    transaction_name: str | None
-    is_async: bool
-    """Called on the event loop, not in a worker thread."""
-    is_direct: bool
-    """An ``async def`` with the payload first: may be called by position, and what it returns awaited unseen."""
-    leading: tuple[str, ...]
-    """Payload, record and transaction, as far as they are the first parameters and may be passed by position."""
-
-    @property
-    def takes_payload_alone(self) -> bool:
-        return self.record_name is None and self.transaction_name is None
 
 
 class ProducerFunction(Generic[P, R]):
@@ -119,6 +92,11 @@ class Handler(Generic[P, R]):
                 f"handler {self.__name__!r}: ack='manual' does not wait until what @producer publishes is stored: send "
                 "it yourself (await bus.send(...)) and call record.ack() behind that, or leave ack out"
             )
+        if self.producer is not None and spec.tx is not None:
+            raise ConfigError(
+                f"handler {self.__name__!r}: what @producer publishes is not part of the database's transaction: leave "
+                "it out, and publish with an Outbox in the handler's session"
+            )
         if inspect.iscoroutinefunction(own_function(self.function)):
             _mark_coroutine(self)
 
@@ -182,6 +160,11 @@ def consumer(topics: str | Sequence[str] = (), **options: Any) -> Callable[[Call
     one transaction, of up to ``transaction_records`` records (500); a parameter annotated `Transaction` sends to
     further topics within it. ``transaction_timeout_ms`` bounds it.
 
+    ``tx=Session`` (a `sessionmaker`, an `async_sessionmaker`, an engine, or an `outbox.Inbox`): each call is a database
+    transaction that holds the offset of its record too, so that what the handler writes there counts once. A parameter
+    annotated `Session` (`AsyncSession`, `Connection`, `AsyncConnection`) gets it; do not commit it. The offsets in the
+    database decide where a partition begins.
+
     As a member of its group: ``group_instance_id`` (static membership), ``assignor`` or ``assignors`` ("range",
     "roundrobin", "sticky", "cooperative-sticky", or an `Assignor`), ``session_timeout_ms``, ``max_poll_interval_ms``;
     ``drain_timeout_ms`` is how long a record at work may take to finish when its partition moves to another member.
@@ -233,127 +216,6 @@ def marking(
         return ProducerFunction(function, spec, frame)
 
     return mark
-
-
-# signatures -----------------------------------------------------------------------------------------------------------
-
-_EXAMPLE = "async def handle(order: Order, record: ConsumerRecord) -> None"
-
-
-def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: FrameType | None) -> Signature:
-    """What the handler takes. Raises ConfigError showing the right signature."""
-    where = f"handler {name_of(function)!r} of {', '.join(spec.topics) or spec.pattern}"
-    own = own_function(function)
-    hints = _hints(own, frame, where)
-    parameters = inspect.signature(function).parameters
-    payload: Any = None
-    payload_name: str | None = None
-    record_name: str | None = None
-    transaction_name: str | None = None
-    for parameter in parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise ConfigError(f"{where}: *{parameter.name} says nothing about the payload; write e.g. {_EXAMPLE}")
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise ConfigError(f"{where}: parameters are passed by name; leave out the '/' after {parameter.name!r}")
-        annotation = hints.get(parameter.name)
-        if annotation is None:
-            if parameter.default is not parameter.empty:
-                continue
-            raise ConfigError(
-                f"{where}: parameter {parameter.name!r} has no annotation, so its payload's type is unknown; "
-                f"write e.g. {_EXAMPLE} (bytes takes every value, as it is)"
-            )
-        if annotation is ConsumerRecord and record_name is None:
-            record_name = parameter.name
-        elif annotation is Transaction:
-            transaction_name = parameter.name
-        elif payload_name is None:
-            payload, payload_name = annotation, parameter.name
-        elif parameter.default is parameter.empty:
-            raise ConfigError(
-                f"{where}: {parameter.name!r} is a second payload ({payload_name!r} is the first); a handler takes one "
-                f"payload and, if it wants, the record: {_EXAMPLE}"
-            )
-    if payload_name is None and record_name is None:
-        raise ConfigError(f"{where} takes no parameter for the record; write e.g. {_EXAMPLE}")
-    if spec.batch:
-        payload = _batch_item(payload, record_name, where)
-    if spec.ack == "manual":
-        _check_manual(spec, payload, record_name, where)
-    runs_on_loop = is_async(function)
-    if transaction_name is not None:
-        _check_transaction(spec, runs_on_loop, where)
-    passed = (payload_name, record_name, transaction_name)
-    leading = tuple(
-        parameter.name
-        for parameter in itertools.takewhile(
-            lambda parameter: parameter.name in passed and parameter.kind is parameter.POSITIONAL_OR_KEYWORD,
-            parameters.values(),
-        )
-    )
-    return Signature(
-        payload=payload,
-        payload_name=payload_name,
-        record_name=record_name,
-        transaction_name=transaction_name,
-        is_async=runs_on_loop,
-        is_direct=inspect.iscoroutinefunction(own) and leading[:1] == (payload_name,),
-        leading=leading,
-    )
-
-
-def _check_manual(spec: ConsumerSpec, payload: Any, record_name: str | None, where: str) -> None:
-    if spec.batch and payload is not ConsumerRecord:
-        raise ConfigError(
-            f"{where}: ack='manual' finishes records by record.ack(), so its batch is one of records: "
-            "async def handle(records: list[ConsumerRecord]) -> None"
-        )
-    if not spec.batch and record_name is None:
-        raise ConfigError(
-            f"{where}: ack='manual' finishes a record by record.ack(), so the handler takes the record: {_EXAMPLE}"
-        )
-
-
-def _check_transaction(spec: ConsumerSpec, runs_on_loop: bool, where: str) -> None:
-    if not spec.exactly_once:
-        raise ConfigError(
-            f"{where}: a Transaction is there only with exactly_once=True: @bus.consumer(..., exactly_once=True)"
-        )
-    if not runs_on_loop:
-        raise ConfigError(f"{where}: a handler that takes a Transaction is an `async def`: its sends are awaited")
-
-
-def _batch_item(payload: Any, record_name: str | None, where: str) -> Any:
-    items = typing.get_args(payload)
-    if typing.get_origin(payload) is not list or len(items) != 1 or record_name is not None:
-        raise ConfigError(
-            f"{where}: a batch handler takes one list: async def handle(orders: list[Order]) -> None; "
-            "list[ConsumerRecord] gives the records"
-        )
-    return items[0]
-
-
-def _hints(function: Callable[..., Any], frame: FrameType | None, where: str) -> dict[str, Any]:
-    try:
-        # Names of the function the decorator stands in too: types are often local to a test.
-        local = {**frame.f_globals, **frame.f_locals} if frame is not None else None
-        hints = typing.get_type_hints(function, localns=local, include_extras=True)
-    except NameError as error:
-        raise ConfigError(f"{where}: annotation {error.name!r} is not known where the handler is defined") from error
-    except TypeError:
-        hints = {}
-    hints.pop("return", None)
-    return {name: hint if _names_serde(hint) else _bare(hint) for name, hint in hints.items()}
-
-
-def _names_serde(hint: Any) -> bool:
-    """It, or what a batch is a list of, says which serde to read it with."""
-    inner = typing.get_args(hint) if typing.get_origin(hint) in (list, typing.Union, types.UnionType) else (hint,)
-    return any(serde_named(one) is not None for one in inner)
-
-
-def _bare(hint: Any) -> Any:
-    return hint.__origin__ if typing.get_origin(hint) is typing.Annotated else hint
 
 
 def _is_generator(function: Any) -> bool:

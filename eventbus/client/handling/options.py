@@ -20,6 +20,7 @@ from eventbus.errors import ConfigError
 from eventbus.recovery import policy_of
 from eventbus.suggest import nearest
 from eventbus.types import ConsumerRecord, IsolationLevel
+from eventbus.units_of_work import units_of
 
 OnError = Literal["stop", "skip", "crash"]
 """A handler raised: stop that partition loudly, log and go on, or end the whole bus."""
@@ -52,6 +53,7 @@ _ELSEWHERE = {
         ("dlq", "dead_letters", "dead_letter_topic"), "the option is dead_letter: True, or the topic's name"
     ),
     "group_id": "the option is group",
+    **dict.fromkeys(("session", "inbox", "transactional"), "the option is tx, as in tx=sessionmaker(engine)"),
     "auto_offset_reset": "the option is start",
     "isolation_level": "the option is isolation",
     "partition_assignment_strategy": "the option is assignors",
@@ -80,6 +82,8 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     on_error: OnError = "stop"
     retry: Any = None
     """A `FailurePolicy` that says what becomes of a failing record; where it says "stop", ``on_error`` decides."""
+    tx: Any = None
+    """`UnitsOfWork`: each call is a database transaction that holds the offset too."""
     name: str | None = None
     concurrency: int | None = None
     """Most records (or batches) at work at once in this bus. None: one per partition; plain functions: one."""
@@ -189,6 +193,7 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
     _check_delivery(spec, options, where)
     _check_order(spec, where)
     _check_retry(spec, where)
+    _check_tx(spec, where)
     return spec
 
 
@@ -231,6 +236,8 @@ def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
         _translate_exactly_once(options, where)
     if "retry" in options or "dead_letter" in options:
         options["retry"] = policy_of(options.get("retry"), options.pop("dead_letter", None), where)
+    if options.get("tx") is not None:
+        options["tx"] = units_of(options["tx"], where)
     if options.get("timeout") is not None:
         options["timeout"] = _seconds(options["timeout"], where)
     if "middleware" in options:
@@ -302,6 +309,32 @@ def _check_retry(spec: ConsumerSpec, where: str) -> None:
             f"{where}: retry= (or dead_letter=) and delivery='at-most-once' contradict each other: a record that "
             "counts as finished before it is handled is not tried again; leave one of the two out"
         )
+
+
+def _check_tx(spec: ConsumerSpec, where: str) -> None:
+    """A database transaction finishes its records in their order, by committing."""
+    if spec.tx is None:
+        return
+    contradictions = {
+        f"delivery={spec.delivery!r}": (
+            spec.delivery != "at-least-once",
+            "the offset is in the database's transaction, so each record counts once there; to publish with it, use an "
+            "Outbox in the same transaction",
+        ),
+        f"order={spec.order!r}": (
+            not spec.is_ordered,
+            "the stored offset says that everything before it is done; partitions are handled side by side",
+        ),
+        "ack='manual'": (spec.ack == "manual", "a record is finished when its transaction is committed"),
+        f"timeout={spec.timeout}": (
+            spec.timeout is not None,
+            "whether a call that is cancelled has committed cannot be known; limit it inside, with anyio.fail_after() "
+            "or the database's statement timeout: then it is rolled back like any failure",
+        ),
+    }
+    for what, (is_there, reason) in contradictions.items():
+        if is_there:
+            raise ConfigError(f"{where}: tx= and {what} contradict each other: {reason}")
 
 
 def _check_order(spec: ConsumerSpec, where: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -119,6 +119,8 @@ class Recovering:
         """Retry partitions that are not read to where they ended when they came, and where that was."""
         self._wakes: list[Callable[[], object]] = []
         self._trimmed: dict[TopicPartition, int] = {}
+        self.on_passed: Callable[[TopicPartition, int], Awaitable[object]] = _nothing
+        """Awaited with a source partition and the offset below which all is handled or set aside, when that is so."""
         self._is_apart = False
         """It has been said that a retry partition is with another member than its source."""
 
@@ -406,6 +408,8 @@ class Recovering:
         """A lane's moves are; finished entries at the beginning of a retry partition are deleted, if that can be."""
         self.change()
         partition, before = lane.topic_partition, lane.committed
+        if not self.is_retry(partition.topic):
+            await self.on_passed(partition, before)
         if not self.is_retry(partition.topic) or before - self._trimmed.get(partition, 0) < _RECORDS_PER_TRIM:
             return
         self._trimmed[partition] = before
@@ -413,6 +417,9 @@ class Recovering:
             await self._backend.delete_records({partition: before})
         except EventBusError as error:
             logger.debug("handler %r: %s is not shortened: %s", self._handler.__name__, partition, error)
+
+
+async def _nothing(partition: TopicPartition, next_offset: int) -> None: ...
 
 
 def _unmarked(configs: Mapping[str, Any]) -> dict[str, Any]:

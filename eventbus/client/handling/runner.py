@@ -33,6 +33,7 @@ from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.recovering import recovering_of
 from eventbus.client.handling.schema_wait import SchemaWait
+from eventbus.client.handling.stored_places import places_of
 from eventbus.client.handling.watch import AtWork
 from eventbus.client.handling.ways import Shared, Way
 from eventbus.errors import CorruptRecord, EventBusError, HandlerError, StorageError
@@ -110,8 +111,9 @@ class Runner:
         )  # fmt: skip
         if self.recovering is not None:
             self._commits.on_moved = on_progress
-            self._handovers.on_assigned = self.recovering.assigned
             self._handovers.on_gone = self.recovering.gone
+        self._places = places_of(handler, group, consumer, self._dispatch, self.recovering)
+        self._handovers.on_assigned = self._assigned
         self._watch = self._shared.watch
         self._transactions: dict[Lane, ExactlyOnce] = {}
         """Of an exactly-once handler, by lane."""
@@ -139,10 +141,18 @@ class Runner:
                 recovering.check_apart({one.handler.__name__: one.recovering for one in others})
                 await recovering.prepare()
                 topics += recovering.topics
+            if self._places is not None:
+                await self._places.start()
             await self._consumer.subscribe(topics, self.handler.spec.pattern)
         except BaseException:
             await self._consumer.aclose()
             raise
+
+    async def _assigned(self, partitions: list[TopicPartition]) -> None:
+        if self.recovering is not None:
+            await self.recovering.assigned(partitions)
+        if self._places is not None:
+            await self._places.assigned(partitions)
 
     async def run(self) -> None:
         """Poll, handle and commit until `stop`; then finish the records at work, commit, and leave."""
@@ -171,6 +181,8 @@ class Runner:
                 background.cancel_scope.cancel()
             is_cancelled = self._deadline_seconds == 0
         finally:
+            if self._places is not None:
+                self._places.stop()
             # Also when cancelled: what is finished is committed, what is not is not.
             with anyio.CancelScope(shield=True):
                 await self._leave(is_cancelled)
@@ -209,6 +221,8 @@ class Runner:
             for lane in late:
                 lane.scope.cancel()
             self._dispatch.leave_threads_behind()
+            if self._places is not None:
+                self._places.stop()
         for lane in lanes:
             await lane.ended.wait()
 

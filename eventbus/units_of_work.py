@@ -1,0 +1,90 @@
+"""The seam of ``tx=``: a handler's call inside a database transaction that holds the consumed offset too.
+
+Whoever is installed as "eventbus.units_of_work" (the package outbox) makes a `UnitsOfWork` of what the user gives. The
+runner asks it where partitions begin, and has it make the calls; what the log's group says is then only for show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Protocol
+
+from eventbus.types import ConsumerRecord, TopicPartition
+
+
+class OpenUnits(Protocol):
+    """Of one handler of one bus. `call` may be called in several worker threads at once."""
+
+    async def start(self) -> None:
+        """Make the tables where they are missing. Raises ConfigError, and what the database raises."""
+        ...
+
+    async def stored(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The next offset that is stored for each partition; absent means none. Waits for a database that is away."""
+        ...
+
+    def doubt(self, partition: TopicPartition, below: int) -> None:
+        """Records below this offset may have been set aside for a later try: they are handled here or there, once."""
+        ...
+
+    async def passed(self, partition: TopicPartition, next_offset: int) -> None:
+        """Everything below was handled or set aside, and the log knows it. What the database raises is logged."""
+        ...
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        arguments: Mapping[str, Any],
+        records: Sequence[ConsumerRecord],
+        payloads: Mapping[str, Sequence[Any]],
+        is_retry: bool,
+    ) -> Any:
+        """Call the handler in a transaction with the offset behind ``records``, and commit; not for those handled.
+
+        ``payloads``: the argument that has one item for each record, of a batch handler. ``is_retry``: the record was
+        set aside before, and comes from the retry topic. Of asynchronous units this is a coroutine. Raises what the
+        handler raises, when all is rolled back.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Wait for no database any more: whatever is unfinished stays so."""
+        ...
+
+
+class UnitsOfWork(Protocol):
+    """What ``tx=`` has become."""
+
+    is_async: bool
+    """For an ``async def``; else for a plain function, whose whole transaction runs in its worker thread."""
+
+    def fills(self, annotation: Any) -> bool:
+        """A parameter of this annotation is given the open transaction."""
+        ...
+
+    def example(self) -> str:
+        """A parameter that it fills, as in "session: Session"."""
+        ...
+
+    def open(self, handler: str, group: str, parameter: str) -> OpenUnits:
+        """For one handler of a bus that starts; ``parameter`` gets the open transaction."""
+        ...
+
+
+def units_of(tx: Any, where: str) -> UnitsOfWork:
+    """What to make of ``tx=``. Raises ConfigError for what is no database, or when nobody is installed."""
+    from eventbus.errors import ConfigError
+
+    make = _installed()
+    if make is None:
+        raise ConfigError(f"{where}: tx= needs the package outbox, which is not installed")
+    return make(tx, where)
+
+
+@cache
+def _installed() -> Callable[[Any, str], UnitsOfWork] | None:
+    from importlib.metadata import entry_points
+
+    found = entry_points(group="eventbus.units_of_work", name="default")
+    return next(iter(found)).load() if found else None
