@@ -228,6 +228,7 @@ class EventBus(Declarations, Sending):
                 await self._start_handler(handler, group, producers)
             self._health = HealthWatch(
                 self._runners,
+                self._started,
                 self._backend,
                 self._wedged_after_ms,
                 None if watch is None else watch.lately,
@@ -407,7 +408,7 @@ class EventBus(Declarations, Sending):
         if self._health is None:
             return BusMetrics()
         self._running("metrics")
-        return bus_metrics(self._health.metrics(), self._backend.statistics())
+        return bus_metrics(self._health.metrics(), self._backend.statistics(), self._started)
 
     def _notify(self) -> None:
         for runner in self._runners:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -60,13 +60,35 @@ class HandlerHealth(msgspec.Struct, frozen=True, kw_only=True):
     """What became of records since the start."""
 
 
+class PartHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """How something that lives with a bus does: an outbox's relay, say."""
+
+    part: str
+    """What it is, as in "outbox eventbus_outbox"."""
+    status: BusStatus
+    reason: str
+    """What is so, since when, and what to do about it, if anything."""
+    details: dict[str, Any] = {}
+    """Numbers and names of its own."""
+
+
+@runtime_checkable
+class HasHealth(Protocol):
+    """A `Part` of a bus that the bus's health takes into account."""
+
+    def health(self) -> PartHealth:
+        """As of now, and without asking anybody."""
+        ...
+
+
 class BusHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How a bus and its handlers do; ``msgspec.json.encode(health)`` makes it a probe's answer."""
+    """How a bus, its handlers and parts do; ``msgspec.json.encode(health)`` makes it a probe's answer."""
 
     status: BusStatus
     reason: str
     """One line: the worst there is to say."""
     handlers: tuple[HandlerHealth, ...] = ()
+    parts: tuple[PartHealth, ...] = ()
 
     @property
     def is_healthy(self) -> bool:
@@ -258,25 +280,31 @@ def _seconds(ms: int) -> str:
 
 
 def summary(
-    handlers: Sequence[HandlerHealth], verdicts: Sequence[Verdict], blocked: str = "", trouble: str = ""
+    handlers: Sequence[HandlerHealth],
+    verdicts: Sequence[Verdict],
+    parts: Sequence[PartHealth] = (),
+    *,
+    blocked: str = "",
+    trouble: str = "",
 ) -> BusHealth:
-    """All handlers in one status and one line. ``blocked``: what is to be said of the event loop, if anything;
-    ``trouble``: of the log."""
+    """All handlers and parts in one status and one line. ``blocked``: what is to be said of the event loop, if
+    anything; ``trouble``: of the log."""
     said: list[tuple[BusStatus, str]] = [
         (verdict.weight, f"handler {one.handler!r}: {verdict.reason}")
         for one, verdict in zip(handlers, verdicts, strict=True)
     ]
+    said.extend((part.status, f"{part.part}: {part.reason}") for part in parts)
     said.extend(("degraded", what) for what in (trouble, blocked) if what)
     status = _ORDER[max((_ORDER.index(weight) for weight, _ in said), default=0)]
     if status == "ok":
-        return BusHealth(status="ok", reason=_fine(handlers), handlers=tuple(handlers))
+        return BusHealth(status="ok", reason=_fine(handlers, parts), handlers=tuple(handlers), parts=tuple(parts))
     reasons = [reason for weight, reason in said if weight == status]
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    return BusHealth(status=status, reason=reasons[0] + more, handlers=tuple(handlers))
+    return BusHealth(status=status, reason=reasons[0] + more, handlers=tuple(handlers), parts=tuple(parts))
 
 
-def _fine(handlers: Sequence[HandlerHealth]) -> str:
+def _fine(handlers: Sequence[HandlerHealth], parts: Sequence[PartHealth]) -> str:
     if not handlers:
-        return "the bus runs, without handlers"
+        return "; ".join(f"{one.part}: {one.reason}" for one in parts) or "the bus runs, without handlers"
     counted = {status: sum(one.status == status for one in handlers) for status in ("running", "rebalancing", "idle")}
     return "handlers: " + ", ".join(f"{count} {status}" for status, count in counted.items() if count)

@@ -10,7 +10,17 @@ import msgspec
 
 from eventbus.backends.base import Backend
 from eventbus.client.handling.runner import Runner
-from eventbus.client.health import BusHealth, Facts, HandlerHealth, RecordAtWork, Verdict, judge, summary
+from eventbus.client.health import (
+    BusHealth,
+    Facts,
+    HandlerHealth,
+    HasHealth,
+    PartHealth,
+    RecordAtWork,
+    Verdict,
+    judge,
+    summary,
+)
 from eventbus.client.metrics import HandlerMetrics
 from eventbus.errors import EventBusError
 from eventbus.types import TopicPartition
@@ -31,12 +41,15 @@ class HealthWatch:
     def __init__(
         self,
         runners: Sequence[Runner],
+        parts: Sequence[object],
         backend: Backend,
         wedged_after_ms: int,
         blocked: Callable[[float], str] | None = None,
     ) -> None:
-        """``blocked``: what there is to say of an event loop that was blocked within so many seconds, if anything."""
+        """``parts``: of the bus; those that `HasHealth` are asked for it. ``blocked``: what there is to say of an
+        event loop that was blocked within so many seconds, if anything."""
         self._runners = runners
+        self._parts = parts
         self._backend = backend
         self._timers = backend.timers
         self._limit_ms = wedged_after_ms
@@ -65,7 +78,10 @@ class HealthWatch:
             handlers.append(track.health(facts, verdict, now))
             verdicts.append(verdict)
         blocked = "" if self._blocked is None else self._blocked(self._limit_ms / 1000)
-        return summary(handlers, verdicts, blocked, self._backend.trouble)
+        return summary(handlers, verdicts, self._part_healths(), blocked=blocked, trouble=self._backend.trouble)
+
+    def _part_healths(self) -> list[PartHealth]:
+        return [part.health() for part in self._parts if isinstance(part, HasHealth)]
 
     def metrics(self) -> tuple[HandlerMetrics, ...]:
         """What handlers count now; lags as of the last look."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -20,6 +20,15 @@ class Sample(NamedTuple):
     labels: dict[str, str]
     value: float
     kind: Kind
+
+
+@runtime_checkable
+class HasSamples(Protocol):
+    """A `Part` of a bus with numbers of its own."""
+
+    def samples(self) -> Iterable[Sample]:
+        """As of now, and without asking anybody; names begin with ``eventbus_``."""
+        ...
 
 
 class HandlerMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +60,8 @@ class BusMetrics(msgspec.Struct, frozen=True, kw_only=True):
     ``statistics_interval_ms=`` to change it, 0 for none)."""
     topics: tuple[TopicStatistics, ...] = ()
     """On ``memory://`` and ``file://``: what the log holds."""
+    parts: tuple[Sample, ...] = ()
+    """Of what lives with the bus: an outbox's relay, say."""
 
     def samples(self) -> Iterator[Sample]:
         """All of it, number by number. Names begin with ``eventbus_``."""
@@ -63,11 +74,13 @@ class BusMetrics(msgspec.Struct, frozen=True, kw_only=True):
             yield Sample("eventbus_topic_partitions", labels, topic.partitions, "gauge")
             yield Sample("eventbus_topic_records", labels, topic.records, "gauge")
             yield Sample("eventbus_topic_size_bytes", labels, topic.size_bytes, "gauge")
+        yield from self.parts
 
 
-def bus_metrics(handlers: tuple[HandlerMetrics, ...], log: Statistics) -> BusMetrics:
-    """Both halves in one."""
-    return BusMetrics(handlers=handlers, clients=log.clients, topics=log.topics)
+def bus_metrics(handlers: tuple[HandlerMetrics, ...], log: Statistics, parts: Iterable[object] = ()) -> BusMetrics:
+    """All in one. ``parts``: of the bus; those that `HasSamples` are asked for them."""
+    samples = [sample for part in parts if isinstance(part, HasSamples) for sample in part.samples()]
+    return BusMetrics(handlers=handlers, clients=log.clients, topics=log.topics, parts=tuple(samples))
 
 
 def _of_handler(one: HandlerMetrics) -> Iterator[Sample]:

@@ -10,7 +10,7 @@ import pytest
 
 from eventbus import BusHealth, HandlerHealth, TopicPartition
 from eventbus.client.handling.calls import Counts
-from eventbus.client.health import BusStatus, Facts, HandlerStatus, RecordAtWork, Verdict, judge, summary
+from eventbus.client.health import BusStatus, Facts, HandlerStatus, PartHealth, RecordAtWork, Verdict, judge, summary
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 LIMIT_MS = 60_000
@@ -180,8 +180,22 @@ def test_the_worst_handler_is_the_bus() -> None:
     assert (degraded.status, degraded.reason) == ("degraded", "handler 'b': slow (and 1 more)") and degraded.is_healthy
     failed = summary(names, [slow, dead, well])
     assert (failed.status, failed.reason) == ("failed", "handler 'b': stuck") and not failed.is_healthy
-    blocked = summary(names, [well] * 3, "the event loop was blocked for 5.0 s")
+    blocked = summary(names, [well] * 3, blocked="the event loop was blocked for 5.0 s")
     assert (blocked.status, blocked.reason) == ("degraded", "the event loop was blocked for 5.0 s")
+
+
+def test_parts_count_as_handlers_do() -> None:
+    fine = PartHealth(part="outbox a", status="ok", reason="nothing waits")
+    late = PartHealth(part="outbox b", status="degraded", reason="12 events wait since 70 s", details={"backlog": 12})
+    dead = PartHealth(part="outbox c", status="failed", reason="the tables are of another version")
+    well = Verdict("running", "4 to go")
+    assert summary([], [], [fine]).reason == "outbox a: nothing waits"
+    assert summary([handler("h")], [well], [fine]).reason == "handlers: 1 running"
+    degraded = summary([handler("h")], [well], [fine, late])
+    assert (degraded.status, degraded.reason) == ("degraded", "outbox b: 12 events wait since 70 s")
+    assert degraded.parts == (fine, late) and degraded.is_healthy
+    assert summary([], [], [late, dead]).reason == "outbox c: the tables are of another version"
+    assert msgspec.json.decode(msgspec.json.encode(degraded))["parts"][1]["details"] == {"backlog": 12}
 
 
 def test_a_probe_can_answer_with_it() -> None:

@@ -9,6 +9,8 @@ import msgspec
 
 from eventbus import BusMetrics, EventBus
 from eventbus.backends.statistics import BrokerStatistics, ClientStatistics, PartitionStatistics
+from eventbus.client.health import PartHealth
+from eventbus.client.metrics import Sample
 from eventbus.types import TopicPartition
 
 PATIENCE_SECONDS = 10
@@ -65,3 +67,31 @@ def test_samples_are_named_as_prometheus_wants_them() -> None:
     assert found["eventbus_broker_up"].labels["broker"] == "3"
     lags = [one for one in samples if one.name == "eventbus_partition_lag_records"]
     assert [(one.labels["topic"], one.labels["partition"], one.value) for one in lags] == [("t-1", "2", 7)]
+
+
+class _Part:
+    """Of a bus, with health and numbers of its own."""
+
+    async def start(self, bus: EventBus) -> None:
+        self.events = 3
+
+    async def aclose(self) -> None:
+        self.events = 0
+
+    def health(self) -> PartHealth:
+        return PartHealth(part="shelf", status="degraded", reason=f"{self.events} things wait")
+
+    def samples(self) -> list[Sample]:
+        return [Sample("eventbus_shelf_things", {"shelf": "a"}, self.events, "gauge")]
+
+
+async def test_parts_of_a_bus_tell_their_health_and_numbers() -> None:
+    bus = EventBus("memory://")
+    bus.include(_Part())
+    assert not bus.metrics().parts
+    async with bus:
+        health, metrics = await bus.health(), bus.metrics()
+    assert (health.status, health.reason) == ("degraded", "shelf: 3 things wait") and len(health.parts) == 1
+    assert [one for one in metrics.samples() if one.name == "eventbus_shelf_things"] == list(metrics.parts)
+    assert metrics.parts[0].value == 3
+    assert not (await bus.health()).parts and not bus.metrics().parts
