@@ -86,11 +86,15 @@ def now_ms(connection: Connection) -> int:
     """The database's clock, in milliseconds since the epoch: the one that all relays and writers share."""
     from sqlalchemy import text
 
-    expression = {
+    return int(connection.execute(text(f"SELECT {now_sql(connection.dialect.name)}")).scalar_one())
+
+
+def now_sql(dialect: str) -> str:
+    """The same as an expression."""
+    return {
         "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
         "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
-    }.get(connection.dialect.name, "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)")
-    return int(connection.execute(text(f"SELECT {expression}")).scalar_one())
+    }.get(dialect, "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)")
 
 
 def trouble_of(error: BaseException) -> Trouble:

@@ -1,0 +1,310 @@
+"""The outbox: events written in the caller's own database transaction, and published by a relay after its commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+
+from eventbus.client.schema_uses import prepare, uses_of_types
+from eventbus.client.schemas import fetched
+from eventbus.errors import ConfigError, SchemaNotReady
+from outbox import schema as in_database
+from outbox.database import Database
+from outbox.serializing import Packer, fetch_here
+from outbox.sessions import Asynchronous, Plain, connection_of, own
+from outbox.tables import PRESETS, OutboxTables
+from outbox.wakes import Wakes, after_commit, watch
+from outbox.writing import EventOptions, Rows, Writer
+from serdes import Others, Serde
+
+if TYPE_CHECKING:
+    from sqlalchemy import MetaData
+    from sqlalchemy.engine import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from outbox.relay.relay import Relay
+    from outbox.status import OutboxStatus
+
+    AnyEngine = Engine | AsyncEngine
+
+
+_RIVALS = 2
+"""How often making the tables may fail because another process was faster; after that the error is raised."""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _engine_of(target: object) -> AnyEngine | None:
+    from sqlalchemy import MetaData
+    from sqlalchemy.engine import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    if isinstance(target, MetaData):
+        return None
+    if isinstance(target, (Engine, AsyncEngine)):
+        return target
+    raise ConfigError(
+        f"Outbox({target!r:.80}): an engine, from create_engine(...) or create_async_engine(...), or the MetaData "
+        "of your models"
+    )
+
+
+class Outbox:
+    """Events that belong to a database transaction: they are published if, and only if, it is committed.
+
+    ::
+
+        outbox = Outbox(engine)
+        outbox.create_tables()
+        bus.include(outbox.relay())
+
+        with Session.begin() as session:
+            session.add(order)
+            outbox.publish(session, "orders", OrderPlaced(order.id), key=order.id)
+
+    ``target``: the engine, synchronous or not; or the `MetaData` of your models, which the tables are attached to, so
+    that migrations see them (then give `relay` and `create_tables` an engine).
+    """
+
+    def __init__(
+        self,
+        target: AnyEngine | MetaData,
+        name: str = "eventbus_outbox",
+        *,
+        schema: str | None = None,
+        shards: int = 64,
+        columns: Literal["plain", "debezium"] = "plain",
+        archive: bool = False,
+        serde: Serde | None = None,
+        serdes: Mapping[type, Serde] | None = None,
+        max_message_bytes: int = 1_048_576,
+        strict_order: bool = False,
+        notify: bool = True,
+    ) -> None:
+        """``name`` begins the names of all its tables, in the database's ``schema``.
+
+        ``shards``: into how many parts relays divide the keys; stored with the table, the same for all programs.
+        ``columns``: "debezium" names them as Debezium's event router expects, and keeps keys as text. ``archive``:
+        published events are kept in a table of their own. ``serde`` and ``serdes`` are as the bus's. An event that
+        would be larger than ``max_message_bytes`` as a record is refused. ``strict_order``: transactions that write
+        events of one shard commit one after the other, so that the order of a key is that of the commits, even where
+        nothing else of these transactions excludes each other. ``notify``: on PostgreSQL, relays in other processes
+        are told of commits. Raises ConfigError.
+        """
+        from sqlalchemy import MetaData
+
+        if columns not in PRESETS:
+            raise ConfigError(f"columns={columns!r}: {' or '.join(map(repr, PRESETS))}")
+        if isinstance(max_message_bytes, bool) or max_message_bytes < 1:
+            raise ConfigError(f"max_message_bytes={max_message_bytes!r}: bytes, as max.message.bytes of the topics")
+        self.engine = _engine_of(target)
+        """What it was made with; None if that was a `MetaData`."""
+        self.tables = OutboxTables(
+            target if isinstance(target, MetaData) else MetaData(),
+            name=name,
+            schema=schema,
+            shards=shards,
+            columns=PRESETS[columns],
+            archive=archive,
+        )
+        self.name = name
+        self.notify = notify
+        self.serdes: Mapping[type, Serde] = {**({} if serde is None else {Others: serde}), **(serdes or {})}
+        self.wakes = Wakes()
+        """Told after each commit of events in this process."""
+        self._writer = Writer(
+            self.tables, Packer(self.serdes, max_message_bytes), strict_order=strict_order, clock_ms=_now_ms
+        )
+        if self.engine is not None:
+            watch(self.database().plain.dialect)
+
+    # writing ---------------------------------------------------------------------------------------------------------
+
+    @overload
+    def publish(
+        self, session: Plain, topic: str, value: Any, *, key: Any = None, **options: Unpack[EventOptions]
+    ) -> str: ...
+
+    @overload
+    def publish(
+        self, session: Asynchronous, topic: str, value: Any, *, key: Any = None, **options: Unpack[EventOptions]
+    ) -> Coroutine[Any, Any, str]: ...
+
+    def publish(
+        self, session: Plain | Asynchronous, topic: str, value: Any, *, key: Any = None, **options: Unpack[EventOptions]
+    ) -> str | Coroutine[Any, Any, str]:
+        """Write one event into the transaction of ``session``, and return its id. Await it for an asynchronous one.
+
+        ``value`` and ``key`` become bytes now, as `eventbus.Producer` makes them. ``headers``, ``timestamp_ms``: as
+        there. ``partition`` names the partition; without it the key picks one. ``deliver_at``: not before that time
+        (with its zone), or so long from now. ``expires_after``: not later than so long (seconds, if it is a number)
+        after it was due; what is left then is dropped. Both by the database's clock. ``type``: the Debezium preset's
+        event type, by default the name of the value's class.
+
+        Raises ConfigError where there is no transaction to be part of, InvalidTopic, RecordTooLarge,
+        SerializationError; SchemaNotReady when nothing is awaited on an event loop (call `prepare` first); and what the
+        database raises.
+        """
+        make = partial(self._writer.rows, topic, (value,), lambda _: key, options)
+        target, is_async = own(session)
+        if is_async:
+            return self._publish_async(target, make)
+        return self._publish(target, make)[0]
+
+    @overload
+    def publish_many(
+        self,
+        session: Plain,
+        topic: str,
+        values: Iterable[Any],
+        *,
+        key: Callable[[Any], Any] | None = None,
+        **options: Unpack[EventOptions],
+    ) -> list[str]: ...
+
+    @overload
+    def publish_many(
+        self,
+        session: Asynchronous,
+        topic: str,
+        values: Iterable[Any],
+        *,
+        key: Callable[[Any], Any] | None = None,
+        **options: Unpack[EventOptions],
+    ) -> Coroutine[Any, Any, list[str]]: ...
+
+    def publish_many(
+        self,
+        session: Plain | Asynchronous,
+        topic: str,
+        values: Iterable[Any],
+        *,
+        key: Callable[[Any], Any] | None = None,
+        **options: Unpack[EventOptions],
+    ) -> list[str] | Coroutine[Any, Any, list[str]]:
+        """Write many events with one statement, and return their ids in order; see `publish`.
+
+        ``key`` computes each event's key from its value; the options hold for all.
+        """
+        make = partial(self._writer.rows, topic, list(values), key, options)
+        target, is_async = own(session)
+        if is_async:
+            return self._publish_many_async(target, make)
+        return self._publish(target, make)
+
+    def _publish(self, session: Any, make: Callable[[], Rows]) -> list[str]:
+        from eventbus.backends.delivery import this_loop
+
+        while True:
+            try:
+                return self._write(session, make())
+            except SchemaNotReady as needed:
+                if this_loop() is not None:
+                    raise
+                fetch_here(needed)
+
+    async def _publish_many_async(self, session: Any, make: Callable[[], Rows]) -> list[str]:
+        while True:
+            try:
+                rows = make()
+                break
+            except SchemaNotReady as needed:
+                await fetched(needed)
+        return await session.run_sync(self._write, rows)
+
+    async def _publish_async(self, session: Any, make: Callable[[], Rows]) -> str:
+        return (await self._publish_many_async(session, make))[0]
+
+    def _write(self, session: Any, rows: Rows) -> list[str]:
+        connection = connection_of(session, self.tables.events)
+        if rows.rows:
+            self._writer.write(connection, rows)
+            after_commit(connection, self._committed)
+        return rows.event_ids
+
+    def _committed(self, engine: Engine) -> None:
+        self.wakes.wake()
+
+    async def prepare(self, topic: str, *types: Any, key: Any = None) -> None:
+        """Have the schemas of these types registered, or looked up, for ``topic``: then a plain `publish` takes them.
+
+        Raises ConfigError for what the registry refuses, SchemaUnavailable.
+        """
+        await prepare(uses_of_types(topic, types, key, self.serdes))
+
+    # tables ----------------------------------------------------------------------------------------------------------
+
+    def create_tables(self, engine: Engine | None = None) -> None:
+        """Create and fill the tables that are missing. Safe to call at each start, by several processes at once.
+
+        Raises ConfigError for an asynchronous engine (see `create_tables_async`), and for tables that were made with
+        another number of shards, or by another version; and what the database raises.
+        """
+        from sqlalchemy.exc import DBAPIError
+        from sqlalchemy.ext.asyncio import AsyncEngine
+
+        database = self.database(engine)
+        if isinstance(database.engine, AsyncEngine):
+            raise ConfigError("this outbox has an asynchronous engine: `await outbox.create_tables_async()`")
+        create = partial(in_database.create, tables=self.tables)
+        for _ in range(_RIVALS):
+            with suppress(DBAPIError):
+                return database.run_here(create)
+        database.run_here(create)
+
+    async def create_tables_async(self, engine: AnyEngine | None = None) -> None:
+        """The same of any engine."""
+        from sqlalchemy.exc import DBAPIError
+
+        database = self.database(engine)
+        for _ in range(_RIVALS):
+            with suppress(DBAPIError):
+                return await database.run(in_database.create, self.tables)
+        await database.run(in_database.create, self.tables)
+
+    # others ----------------------------------------------------------------------------------------------------------
+
+    def database(self, engine: AnyEngine | None = None) -> Database:
+        """Whole transactions on ``engine``, or on the one it was made with. Raises ConfigError when it has none."""
+        engine = self.engine if engine is None else engine
+        if engine is None:
+            raise ConfigError("this outbox was made with a MetaData and knows no database: give it an engine here")
+        return Database(engine)
+
+    def relay(
+        self,
+        engine: AnyEngine | None = None,
+        *,
+        delivery: Literal["exactly-once", "at-least-once"] = "exactly-once",
+        batch_size: int = 1_000,
+        on_poison: Literal["block", "skip"] = "block",
+        lease_ms: int = 9_000,
+        poll_ms: tuple[int, int] = (5, 2_000),
+        listen: bool = True,
+        create_tables: bool = True,
+    ) -> Relay:
+        """What publishes the events: ``bus.include(outbox.relay())``, in this process or in others; see `Relay`."""
+        from outbox.relay.relay import Relay
+
+        return Relay(
+            self,
+            self.database(engine).engine,
+            delivery=delivery,
+            batch_size=batch_size,
+            on_poison=on_poison,
+            lease_ms=lease_ms,
+            poll_ms=poll_ms,
+            listen=listen,
+            create_tables=create_tables,
+        )
+
+    async def status(self, engine: AnyEngine | None = None) -> OutboxStatus:
+        """What waits, since when, and who publishes it. Raises what the database raises."""
+        from outbox.status import read_status
+
+        return await self.database(engine).run(read_status, self.tables)

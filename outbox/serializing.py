@@ -1,0 +1,156 @@
+"""Values and keys as bytes, and headers as stored: made where the event is published, so that errors surface there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+from eventbus.broker.names import check_not_internal, check_topic_name
+from eventbus.client.packing import pack_headers, packer_of, unnamed
+from eventbus.client.sending import HeadersLike
+from eventbus.errors import RecordTooLarge, SchemaNotReady, SerializationError
+from eventbus.types import Headers
+from outbox.headers import EVENT_ID
+from serdes import Encode, SchemaNeeded, SchemaRegistryError, Serde
+
+_RECORD_BYTES = 61 + 36
+"""The most that a record and its batch add to key, value and headers."""
+_HEADER_BYTES = 10
+"""The most that a header adds to its name and value: two lengths."""
+_EVENT_ID_BYTES = len(EVENT_ID) + 36 + _HEADER_BYTES
+_KEY_BYTES = 16_000
+"""What the key's column holds, in every database."""
+
+
+class Packed(NamedTuple):
+    """An event's key, value and headers as they are published."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Packer:
+    """Packs events as the bus's producers would."""
+
+    def __init__(self, serdes: Mapping[type, Serde], max_message_bytes: int) -> None:
+        self._serdes = serdes
+        self._max_message_bytes = max_message_bytes
+        self._topics: dict[str, _Topic] = {}
+
+    def topic(self, name: str) -> _Topic:
+        """How a topic is written to. Raises InvalidTopic, here and not in the relay, for a name that is none."""
+        known = self._topics.get(name)
+        if known is None:
+            check_topic_name(name)
+            check_not_internal(name, "written to")
+            known = self._topics[name] = _Topic(name, self._serdes, self._max_message_bytes)
+        return known
+
+
+class _Topic:
+    __slots__ = ("_encoders", "_has_named", "_key_encoders", "_max_message_bytes", "_serdes", "name")
+
+    def __init__(self, name: str, serdes: Mapping[type, Serde], max_message_bytes: int) -> None:
+        self.name = name
+        self._serdes = serdes
+        self._max_message_bytes = max_message_bytes
+        self._encoders: dict[type, Encode] = {}
+        self._key_encoders: dict[type, Encode] = {}
+        self._has_named = False
+
+    def pack(self, key: Any, value: Any, headers: Headers) -> Packed:
+        """Raises SerializationError, SchemaNotReady (a SerializationError) with what to fetch, RecordTooLarge."""
+        packed = Packed(self._bytes_of(key, "key"), self._bytes_of(value, "value"), headers)
+        if self._has_named:
+            packed = Packed(*unnamed(*packed))
+        self._check_size(packed)
+        return packed
+
+    def _bytes_of(self, value: Any, what: str) -> bytes | None:
+        if value is None:
+            return None
+        kind = cast("type[Any]", type(value))
+        encoders = self._encoders if what == "value" else self._key_encoders
+        encode = encoders.get(kind)
+        try:
+            if encode is None:
+                encode, is_named = packer_of(kind, self.name, self._serdes, is_key=what != "value")
+                encoders[kind] = encode
+                self._has_named = self._has_named or is_named
+            return encode(value)
+        except SchemaNeeded as needed:
+            raise SchemaNotReady(
+                f"the {what} of an event for topic {self.name!r} cannot be written yet: {needed}. Call "
+                f"`await outbox.prepare({self.name!r}, {kind.__name__})` first, when the service starts",
+                needed.fetch,
+            ) from None
+        except Exception as error:  # the serde's, which may be the user's own
+            raise SerializationError(
+                f"the {what} of an event for topic {self.name!r} cannot be written: {error} "
+                f"({what} is {kind.__name__}: {value!r:.120})"
+            ) from error
+
+    def _check_size(self, packed: Packed) -> None:
+        key, value, headers = packed
+        size = _RECORD_BYTES + _EVENT_ID_BYTES
+        if key is not None:
+            size += len(key)
+            if len(key) > _KEY_BYTES:
+                raise RecordTooLarge(
+                    f"the key of an event for topic {self.name!r} has {len(key):,} bytes, and the outbox takes "
+                    f"{_KEY_BYTES:,}: put it into the value, or take its hash"
+                )
+        if value is not None:
+            size += len(value)
+        for name, data in headers:
+            size += len(name.encode()) + (0 if data is None else len(data)) + _HEADER_BYTES
+        if size > self._max_message_bytes:
+            raise RecordTooLarge(
+                f"an event for topic {self.name!r} takes {size:,} bytes as a record, and the outbox was made for "
+                f"{self._max_message_bytes:,}: send less, or raise max.message.bytes of the topic and then "
+                "Outbox(max_message_bytes=...)"
+            )
+
+
+def packed_headers(headers: HeadersLike | None) -> Headers:
+    """Headers as stored, and the trace that is being recorded if they name none.
+
+    An ``event-id`` of another event, whose headers are passed on, is left out: this event has its own. Raises
+    ConfigError for what is no header.
+    """
+    packed = pack_headers(headers) if headers else ()
+    if packed and any(name == EVENT_ID for name, _ in packed):
+        packed = tuple(header for header in packed if header[0] != EVENT_ID)
+    return traced(packed)
+
+
+def traced(headers: Headers) -> Headers:
+    """With ``traceparent`` of the span that is active, where OpenTelemetry is in use and the caller gave none."""
+    import sys
+
+    if "opentelemetry.trace" not in sys.modules:  # nobody has a span then, and importing it is not for us
+        return headers
+    from opentelemetry import propagate, trace  # pyright: ignore
+
+    if not trace.get_current_span().get_span_context().is_valid or any(name == "traceparent" for name, _ in headers):
+        return headers
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return (*headers, *((name, value.encode()) for name, value in carrier.items()))
+
+
+def fetch_here(needed: SchemaNotReady) -> None:
+    """Get a schema in this thread, which has no event loop that would wait with it.
+
+    Raises SerializationError for what the registry refuses, and SchemaUnavailable when it does not answer.
+    """
+    from eventbus.errors import SchemaUnavailable
+
+    try:
+        needed.fetch()
+    except SchemaRegistryError as error:
+        kind = SchemaUnavailable if error.is_retriable else SerializationError
+        raise kind(f"{needed}: {error}") from error
+    except Exception as error:  # a client of the user's may raise anything
+        raise SerializationError(f"{needed}: {error}") from error

@@ -1,0 +1,94 @@
+"""Whose transaction an event belongs to: the connection behind a session, or the reason why there is none."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+from eventbus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    from sqlalchemy.orm import Session, scoped_session
+    from sqlalchemy.sql.expression import ClauseElement
+
+Plain: TypeAlias = Union["Session", "Connection", "scoped_session[Any]"]
+Asynchronous: TypeAlias = Union["AsyncSession", "AsyncConnection", "async_scoped_session[Any]"]
+
+_BEGIN = "`with Session.begin() as session:`, `with engine.begin() as connection:`, or `connection.begin()` before it"
+
+
+@cache
+def _kinds() -> tuple[tuple[type, ...], tuple[type, ...], tuple[type, ...], type]:
+    """Asynchronous ones, registries of sessions, sessions, and the connection: imported when the first is seen."""
+    from sqlalchemy.engine import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    from sqlalchemy.orm import Session, scoped_session
+
+    return (AsyncSession, AsyncConnection), (scoped_session, async_scoped_session), (Session,), Connection
+
+
+def own(session: Any) -> tuple[Any, bool]:
+    """The session or connection itself, and whether it is asynchronous. Raises ConfigError for anything else."""
+    asynchronous, registries, sessions, connection = _kinds()
+    if isinstance(session, registries):
+        session = session.registry()
+    if isinstance(session, (*sessions, connection)):
+        return session, False
+    if isinstance(session, asynchronous):
+        return session, True
+    name = session.__name__ if isinstance(session, type) else type(session).__name__
+    raise ConfigError(
+        f"an event is written with the Session, AsyncSession, Connection or AsyncConnection whose transaction it "
+        f"belongs to, and this is {name}: {_BEGIN}"
+    )
+
+
+def connection_of(session: Any, table: ClauseElement) -> Connection:
+    """The connection of its transaction. Raises ConfigError where an event could not be part of one."""
+    if isinstance(session, _kinds()[2]):
+        connection = _of_session(session, table)
+    else:
+        connection = session
+        if connection.closed:
+            raise ConfigError("the connection is closed: publish before the end of its `with` block")
+        if not connection.in_transaction():
+            raise ConfigError(f"the connection is in no transaction, so the event would belong to none: {_BEGIN}")
+    if _is_autocommit(connection):
+        raise ConfigError(
+            "the connection is in AUTOCOMMIT: the event would be published though the work beside it is rolled back; "
+            'take an engine without isolation_level="AUTOCOMMIT" (and without the driver\'s autocommit) for it'
+        )
+    return connection
+
+
+def _of_session(session: Session, table: ClauseElement) -> Connection:
+    from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, UnboundExecutionError
+
+    if not session.autobegin and not session.in_transaction():
+        raise ConfigError(f"the session has no transaction, and autobegin=False: session.begin() first, or {_BEGIN}")
+    try:
+        return session.connection(bind_arguments={"clause": table})
+    except PendingRollbackError:
+        raise  # of an error before this one: it says what to do
+    except UnboundExecutionError as error:
+        raise ConfigError(
+            f"the session has no database for the table {table}: sessionmaker(engine), or with several databases "
+            "sessionmaker(binds={..., outbox.tables.events: engine})"
+        ) from error
+    except InvalidRequestError as error:  # closed for good, or its transaction is being committed
+        raise ConfigError(f"the session takes no event now: {error}") from error
+
+
+def _is_autocommit(connection: Connection) -> bool:
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    pooled = connection.connection
+    try:
+        if not connection.dialect.detect_autocommit_setting(pooled.dbapi_connection):  # pyright: ignore
+            return False
+    except NotImplementedError:  # a dialect that cannot tell
+        return False
+    # SQLite's drivers leave BEGIN to the program when they are asked to, as SQLAlchemy's page on savepoints has it.
+    return not getattr(pooled.driver_connection, "in_transaction", False)

@@ -1,0 +1,192 @@
+"""Who is told that a transaction with events in it was committed: relays in this process, and the notifier."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Dialect, Engine
+
+Callback = Callable[[], object]
+"""Called in any thread: by whoever commits. It is quick, and hands over to its own thread or loop."""
+Committed = Callable[["Engine"], object]
+"""Called with the engine whose transaction was committed."""
+
+logger = logging.getLogger("outbox")
+
+
+class Wakes:
+    """Callbacks for "there are new events". Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callbacks: tuple[Callback, ...] = ()
+        """Replaced, never changed: it is walked without the lock."""
+
+    def add(self, callback: Callback) -> Callable[[], None]:
+        """Have ``callback`` called after every commit of events; call what this returns to end that."""
+        with self._lock:
+            self._callbacks = (*self._callbacks, callback)
+
+        def remove() -> None:
+            with self._lock:
+                self._callbacks = tuple(one for one in self._callbacks if one is not callback)
+
+        return remove
+
+    def wake(self) -> None:
+        """Call them all. What one raises is logged: the business transaction is committed, and is not to blame."""
+        for callback in self._callbacks:
+            try:
+                callback()
+            except Exception:  # whatever it is: the caller has just committed, and must hear of that alone
+                logger.exception("a callback of the outbox failed; relays find the events at their next poll")
+
+
+class _Levels:
+    """Whom to tell when the transaction of a connection commits, apart for each open savepoint."""
+
+    __slots__ = ("_levels",)
+
+    def __init__(self) -> None:
+        self._levels: list[tuple[str | None, dict[Committed, Engine]]] = [(None, {})]
+        """The transaction itself, then its savepoints by name, the innermost last."""
+
+    def add(self, tell: Committed, engine: Engine) -> None:
+        self._levels[-1][1][tell] = engine
+
+    def open(self, name: str | None) -> None:
+        self._levels.append((name, {}))
+
+    def release(self, name: str) -> None:
+        """What was added since the savepoint belongs to what is around it."""
+        for _, told in self._since(name):
+            self._levels[-1][1].update(told)
+
+    def roll_back(self, name: str) -> None:
+        """What was added since the savepoint is gone."""
+        self._since(name)
+
+    def _since(self, name: str) -> list[tuple[str | None, dict[Committed, Engine]]]:
+        """Take the savepoint's level, and those inside of it, away."""
+        names = [one for one, _ in self._levels]
+        # One that was opened before this was watched has no name here: it is the outermost.
+        at = names.index(name) if name in names else 1
+        cut, self._levels = self._levels[at:], self._levels[:at]
+        return cut
+
+    def tell(self) -> None:
+        for _, told in self._levels:
+            for tell, engine in told.items():
+                tell(engine)
+
+
+_KEY = "eventbus.outbox.levels"
+"""In ``Connection.info``, which lives as long as the driver's connection, and is the same for all who use it."""
+_watched: WeakSet[Dialect] = WeakSet()
+_watching = threading.Lock()
+
+
+def after_commit(connection: Connection, tell: Committed) -> None:
+    """Call ``tell(engine)`` once when the outermost transaction of ``connection`` is committed.
+
+    In the thread that commits; never when it, or the savepoint that is open now, is rolled back.
+    """
+    dialect = connection.dialect
+    info = connection.info
+    if dialect not in _watched:
+        watch(dialect)
+        if connection.get_nested_transaction() is not None:  # a savepoint that was opened unseen
+            levels = info[_KEY] = _Levels()
+            levels.open(None)
+    levels = info.get(_KEY)
+    if levels is None:
+        levels = info[_KEY] = _Levels()
+    levels.add(tell, connection.engine)
+
+
+def watch(dialect: Dialect) -> None:
+    """Hear what an engine's transactions come to: of its first one if this is called before."""
+    with _watching:
+        if dialect not in _watched:
+            _Watch(dialect)
+            _watched.add(dialect)
+
+
+class _Watch:
+    """The methods of a dialect that end transactions, wrapped: whatever commits comes through them.
+
+    SQLAlchemy's own event tells of a commit *before* it happens, and a relay that is woken then finds nothing.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._commit = dialect.do_commit
+        self._rollback = dialect.do_rollback
+        self._savepoint = dialect.do_savepoint
+        self._release = dialect.do_release_savepoint
+        self._roll_back_to = dialect.do_rollback_to_savepoint
+        self._commit_twophase = dialect.do_commit_twophase
+        self._rollback_twophase = dialect.do_rollback_twophase
+        dialect.do_commit = self.commit
+        dialect.do_rollback = self.rollback
+        dialect.do_savepoint = self.savepoint
+        dialect.do_release_savepoint = self.release
+        dialect.do_rollback_to_savepoint = self.roll_back_to
+        dialect.do_commit_twophase = self.commit_twophase
+        dialect.do_rollback_twophase = self.rollback_twophase
+
+    def commit(self, dbapi_connection: Any) -> None:
+        self._commit(dbapi_connection)
+        _taken(_info_of(dbapi_connection)).tell()
+
+    def rollback(self, dbapi_connection: Any) -> None:
+        _taken(_info_of(dbapi_connection))
+        self._rollback(dbapi_connection)
+
+    def savepoint(self, connection: Connection, name: str) -> None:
+        self._savepoint(connection, name)
+        connection.info.setdefault(_KEY, _Levels()).open(name)
+
+    def release(self, connection: Connection, name: str) -> None:
+        self._release(connection, name)
+        _known(connection).release(name)
+
+    def roll_back_to(self, connection: Connection, name: str) -> None:
+        _known(connection).roll_back(name)
+        self._roll_back_to(connection, name)
+
+    def commit_twophase(
+        self, connection: Connection, xid: Any, is_prepared: bool = True, recover: bool = False
+    ) -> None:
+        # Taken first: on its way the dialect may end what it sees as another transaction.
+        levels = _taken(None if recover else connection.info)
+        self._commit_twophase(connection, xid, is_prepared, recover)
+        levels.tell()
+
+    def rollback_twophase(
+        self, connection: Connection, xid: Any, is_prepared: bool = True, recover: bool = False
+    ) -> None:
+        _taken(None if recover else connection.info)
+        self._rollback_twophase(connection, xid, is_prepared, recover)
+
+
+def _known(connection: Connection) -> _Levels:
+    return connection.info.get(_KEY) or _Levels()
+
+
+def _taken(info: dict[Any, Any] | None) -> _Levels:
+    """What a transaction that is over leaves behind."""
+    return (info and info.pop(_KEY, None)) or _Levels()
+
+
+def _info_of(dbapi_connection: Any) -> dict[Any, Any] | None:
+    """The same as ``Connection.info``; None for a connection that no pool has, as while an engine makes its first."""
+    try:
+        info = dbapi_connection.info
+    except (AttributeError, NotImplementedError):
+        return None
+    return cast("dict[Any, Any]", info) if isinstance(info, dict) else None  # a driver may call something else so

@@ -1,0 +1,271 @@
+"""Rows of events, and how they get into the caller's transaction: one INSERT, and no more."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import mmh3
+import msgspec
+
+from eventbus.client.sending import HeadersLike
+from eventbus.errors import ConfigError, SerializationError
+from outbox import headers as stored
+from outbox.database import now_sql
+from outbox.schema import explained, lock_name
+from outbox.serializing import Packer, packed_headers
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+    from sqlalchemy.engine import Connection
+    from sqlalchemy.sql.dml import Insert
+
+    from outbox.tables import OutboxTables
+
+Row = dict[str, Any]
+
+_LAST_MS = (1 << 63) - 1
+_LONGEST_TEXT_KEY = 255
+_IN = "_in"
+"""Ends the name of a parameter that is counted from the database's clock: ``due_ms_in``."""
+
+
+class EventOptions(TypedDict, total=False):
+    """What may be said of events besides their topic, values and keys; see `Outbox.publish`."""
+
+    headers: HeadersLike | None
+    partition: int | None
+    timestamp_ms: int | None
+    deliver_at: datetime | timedelta | None
+    expires_after: timedelta | float | None
+    type: str | None
+
+
+class What(msgspec.Struct, frozen=True):
+    """The same, with what holds where nothing was said."""
+
+    headers: HeadersLike | None = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    deliver_at: datetime | timedelta | None = None
+    expires_after: timedelta | float | None = None
+    type: str | None = None
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """Rows that one statement writes."""
+
+    rows: list[Row]
+    is_later: bool
+    """They have a time, and wait for it in a table of their own."""
+    relative: tuple[str, ...]
+    """Columns whose values are counted from the database's clock."""
+
+    @property
+    def event_ids(self) -> list[str]:
+        return [row["event_id"] for row in self.rows]
+
+
+class Times(msgspec.Struct, frozen=True):
+    """When events are due and over, as columns say it: numbers, or (``relative``) distances from the database's now."""
+
+    columns: Row
+    relative: tuple[str, ...] = ()
+    is_later: bool = False
+
+
+NOW = Times({})
+
+
+class Writer:
+    """Makes rows, and writes them. Thread-safe."""
+
+    def __init__(
+        self, tables: OutboxTables, packer: Packer, *, strict_order: bool, clock_ms: Callable[[], int]
+    ) -> None:
+        self._tables = tables
+        self._packer = packer
+        self._strict_order = strict_order
+        self._clock_ms = clock_ms
+        self._turn = itertools.count()
+        """Spreads events without a key over the shards; `next` of it is atomic."""
+        self._inserts: dict[tuple[bool, tuple[str, ...], str], Insert] = {}
+
+    # rows ------------------------------------------------------------------------------------------------------------
+
+    def rows(
+        self, topic: str, values: Iterable[Any], key_of: Callable[[Any], Any] | None, options: EventOptions
+    ) -> Rows:
+        """The rows of events. Raises ConfigError, InvalidTopic, SerializationError, RecordTooLarge."""
+        what = What(**options)
+        known = self._packer.topic(topic)
+        now_ms = self._clock_ms()
+        times = NOW if what.deliver_at is None and what.expires_after is None else times_of(what, now_ms)
+        _check(what)
+        headers = packed_headers(what.headers)
+        columns = self._tables.columns
+        rows: list[Row] = []
+        for value in values:
+            key: Any = None if key_of is None else key_of(value)
+            packed = known.pack(key, value, headers)
+            row: Row = {
+                "event_id": new_event_id(now_ms),
+                "shard": self._shard(packed.key, what.partition),
+                "topic": topic,
+                "key": packed.key,
+                "value": packed.value,
+                "headers": stored.pack(packed.headers),
+                "partition": what.partition,
+                "timestamp_ms": now_ms if what.timestamp_ms is None else what.timestamp_ms,
+                **times.columns,
+            }
+            for name in times.relative:
+                row.pop(name, None)  # the statement computes it
+            if columns.text_keys:
+                row["key"] = _text_key(topic, key)
+            if columns.type is not None:
+                row["type"] = what.type or (None if value is None else type(value).__name__)
+            elif what.type is not None:
+                raise ConfigError(f'type={what.type!r}: only Outbox(columns="debezium") has a column for it')
+            rows.append(row)
+        return Rows(rows, times.is_later, times.relative)
+
+    def _shard(self, key: bytes | None, partition: int | None) -> int:
+        """Events of a key are in one shard, so that one relay publishes them; so are those of a named partition."""
+        if key is not None:
+            return mmh3.hash(key, signed=False) % self._tables.shard_count
+        return (next(self._turn) if partition is None else partition) % self._tables.shard_count
+
+    # SQL -------------------------------------------------------------------------------------------------------------
+
+    def write(self, connection: Connection, batch: Rows) -> None:
+        """Insert them. Raises what the database raises, and ConfigError where its tables are missing or older."""
+        from sqlalchemy.exc import DBAPIError
+
+        rows = batch.rows
+        if not rows:
+            return
+        insert = self._insert(batch.is_later, batch.relative, connection.dialect.name)
+        try:
+            if self._strict_order and not batch.is_later:
+                self._lock(connection, {row["shard"] for row in rows})
+            connection.execute(insert, rows[0] if len(rows) == 1 else rows)
+        except DBAPIError as error:
+            raise explained(error, self._tables) from error.__cause__
+
+    def _insert(self, is_later: bool, relative: tuple[str, ...], dialect: str) -> Insert:
+        known = self._inserts.get((is_later, relative, dialect))
+        if known is None:
+            from sqlalchemy import BigInteger, bindparam, insert, literal_column
+
+            table = self._tables.later if is_later else self._tables.events
+            now: ColumnElement[int] = literal_column(now_sql(dialect), BigInteger)
+            known = insert(table).inline()  # nobody asks for the id: no RETURNING
+            if relative:
+                known = known.values({name: now + bindparam(name + _IN) for name in relative})
+            self._inserts[is_later, relative, dialect] = known
+        return known
+
+    def _lock(self, connection: Connection, shards: set[int]) -> None:
+        """Writers of a shard commit one after the other. SQLite has one writer at a time as it is.
+
+        The rows are meta's, which no relay changes: relays need not wait for a writer, nor a writer for them.
+        """
+        from sqlalchemy import select
+
+        meta = self._tables.meta
+        names = [lock_name(shard) for shard in shards]
+        locked = connection.scalars(
+            select(meta.c.name).where(meta.c.name.in_(names)).order_by(meta.c.name).with_for_update()
+        ).all()
+        if len(locked) < len(names):
+            raise ConfigError(f"{meta}: rows to lock are missing; run outbox.create_tables(), or `eventbus outbox ddl`")
+
+
+def new_event_id(now_ms: int) -> str:
+    """A UUID of version 7: what has an index by it grows at one end."""
+    chance = int.from_bytes(os.urandom(10), "big")
+    number = now_ms << 80 | 7 << 76 | (chance >> 68) << 64 | 2 << 62 | chance & 0x3FFF_FFFF_FFFF_FFFF
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _check(what: What) -> None:
+    partition, timestamp_ms = what.partition, what.timestamp_ms
+    if partition is not None and (type(partition) is not int or not 0 <= partition < 1 << 31):
+        raise ConfigError(f"partition={partition!r}: the number of a partition, from 0; leave it out to go by the key")
+    if timestamp_ms is not None and (type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS):
+        raise ConfigError(
+            f"timestamp_ms={timestamp_ms!r}: whole milliseconds since the epoch, as int(time.time() * 1000); leave it "
+            "out for now"
+        )
+
+
+def times_of(what: What, now_ms: int) -> Times:
+    """Raises ConfigError for a time without a zone, and for a distance that is none."""
+    columns: Row = {}
+    relative: list[str] = []
+    due, over_ms = what.deliver_at, None if what.expires_after is None else _ms_of(what.expires_after)
+    is_later = False
+    base_ms = 0
+    """From when on ``expires_after`` counts: since the epoch, or from the database's now if it is relative."""
+    is_relative = True
+    if isinstance(due, timedelta):
+        base_ms = round(due / timedelta(milliseconds=1))
+        is_later = base_ms > 0
+    elif due is not None:
+        base_ms = _since_epoch_ms(due)
+        is_later = base_ms > now_ms
+        is_relative = not is_later  # of what is due already, the time counts from now
+    if not is_later:
+        base_ms = 0
+    wanted = [("due_ms", base_ms), ("timestamp_ms", base_ms)] if is_later else []
+    if what.timestamp_ms is not None:
+        wanted = wanted[:1]
+    if over_ms is not None:
+        wanted.append(("expires_at_ms", base_ms + over_ms))
+    for name, value in wanted:
+        columns[name + _IN if is_relative else name] = value
+        if is_relative:
+            relative.append(name)
+    return Times(columns, tuple(relative), is_later)
+
+
+def _since_epoch_ms(due: Any) -> int:
+    if not isinstance(due, datetime) or due.tzinfo is None:
+        raise ConfigError(
+            f"deliver_at={due!r}: a datetime with a time zone, as datetime.now(UTC) + timedelta(minutes=5), "
+            "or a timedelta from now"
+        )
+    return (due - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def _ms_of(expires_after: Any) -> int:
+    if isinstance(expires_after, timedelta):
+        ms = expires_after // timedelta(milliseconds=1)
+    elif isinstance(expires_after, (int, float)) and not isinstance(expires_after, bool):
+        ms = int(expires_after * 1_000)
+    else:
+        ms = 0
+    if ms < 1:
+        raise ConfigError(f"expires_after={expires_after!r}: a timedelta, or seconds; a millisecond at least")
+    return ms
+
+
+def _text_key(topic: str, key: Any) -> str | None:
+    if key is None:
+        return None
+    if not isinstance(key, str):
+        raise SerializationError(
+            f'the key of an event for topic {topic!r} is {type(key).__name__}, and columns="debezium" keeps keys as '
+            "text: key=str(...)"
+        )
+    if len(key) > _LONGEST_TEXT_KEY or "\0" in key:
+        raise SerializationError(
+            f"the key of an event for topic {topic!r} does not fit into aggregateid: {_LONGEST_TEXT_KEY} characters, "
+            f"none of them NUL ({key!r:.80})"
+        )
+    return str(key)
