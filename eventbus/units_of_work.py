@@ -67,8 +67,8 @@ class UnitsOfWork(Protocol):
         """A parameter that it fills, as in "session: Session"."""
         ...
 
-    def open(self, handler: str, group: str, parameter: str) -> OpenUnits:
-        """For one handler of a bus that starts; ``parameter`` gets the open transaction."""
+    def open(self, handler: str, group: str, parameter: str, annotation: Any) -> OpenUnits:
+        """For one handler of a bus that starts; ``parameter``, annotated so, gets the open transaction."""
         ...
 
 

@@ -127,7 +127,7 @@ class SqlOffsets:
             )
         self.group = group
         self._engine = engine
-        self._table = _table(table, schema)
+        self._table = offsets_table(table, schema)
         self._start = start
         self._is_created = False
         self._consumer: Consumer | None = None
@@ -407,7 +407,7 @@ class SqlOffsets:
             )
 
 
-def _table(name: str, schema: str | None) -> Any:
+def offsets_table(name: str, schema: str | None) -> Any:
     from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, func
 
     def text(length: int) -> Any:

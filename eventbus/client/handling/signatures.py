@@ -32,7 +32,8 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     record_name: str | None
     transaction_name: str | None
     unit_name: str | None
-    """The parameter that gets the open database transaction of ``tx=``."""
+    """The parameter that gets the open database transaction of ``tx=``, and its annotation."""
+    unit: Any
     is_async: bool
     """Called on the event loop, not in a worker thread."""
     is_direct: bool
@@ -103,6 +104,7 @@ def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: Fram
         record_name=record_name,
         transaction_name=transaction_name,
         unit_name=named.get("unit"),
+        unit=hints.get(named.get("unit", "")),
         is_async=runs_on_loop,
         is_direct=inspect.iscoroutinefunction(own) and leading[:1] == (payload_name,),
         leading=leading,

@@ -33,11 +33,12 @@ class StoredPlaces:
         recovering: Recovering | None,
     ) -> None:
         tx: UnitsOfWork = handler.spec.tx
-        assert handler.signature.unit_name is not None
+        signature = handler.signature
+        assert signature.unit_name is not None
         self._handler = handler
         self._consumer = consumer
         self._recovering = recovering
-        self._units: OpenUnits = tx.open(handler.__name__, group, handler.signature.unit_name)
+        self._units: OpenUnits = tx.open(handler.__name__, group, signature.unit_name, signature.unit)
         dispatch.in_units(self._units)
         if recovering is not None:
             recovering.on_passed = self._units.passed
@@ -65,8 +66,8 @@ class StoredPlaces:
                 raise ConfigError(
                     f"handler {self._handler.__name__!r}: the database says that {partition} is handled up to offset "
                     f"{offset}, and the log ends at {end}: the topic was made anew, or the log is an older copy. Going "
-                    "on would pass over new records as if they were known. Delete the row (SqlOffsets.forget, or "
-                    "`eventbus outbox forget-offsets`) to begin at the start"
+                    "on would pass over new records as if they were known. To begin anew: await Inbox(...).forget(group, "
+                    "partition), or delete the row in the table of offsets"
                 )
             self._consumer.seek(partition, offset)
             known = committed.get(partition)

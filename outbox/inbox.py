@@ -1,0 +1,160 @@
+"""The inbox: a handler's call, the offset of its record, and what it publishes are one transaction of its database."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from eventbus.errors import ConfigError
+from eventbus.types import ConsumerRecord, TopicPartition
+from outbox.claims import Claims
+from outbox.database import Database
+from outbox.units import AsynchronousUnits, BlockingUnits, MessageId, Units
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+    from sqlalchemy.orm import sessionmaker
+
+    Source = Engine | AsyncEngine | sessionmaker[Any] | async_sessionmaker[Any]
+
+_EXAMPLE = "tx=sessionmaker(engine), or tx=async_sessionmaker(engine) for an `async def`"
+
+
+class Inbox:
+    """What ``tx=`` of a handler takes where a sessionmaker alone does not say enough.
+
+    ::
+
+        Session = sessionmaker(create_engine("postgresql+psycopg://..."))
+
+        @bus.consumer("orders", group="billing", tx=Inbox(Session, message_ids="event-id"))
+        def bill(order: Order, session: Session) -> None:
+            session.add(Bill(order_id=order.order_id))
+            outbox.publish(session, "bills", ...)
+
+    Each call is one transaction: it claims the offset of its record, runs the handler, and is committed when that
+    returns. So each record counts once in this database, whoever dies when, without a window of time. A handler that
+    raises leaves nothing; one that rolls the session back has handled the record to no effect. Commit nothing in it.
+
+    ``message_ids``: the name of a header, or a function of the record, that tells messages apart whose sender may have
+    sent them twice; one that was seen within ``keep`` is finished without a call. Records without an id are handled.
+    ``table``: of the stored offsets; a table of ids stands beside it. Both are created where they are missing, unless
+    ``create_tables`` is False.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        message_ids: str | MessageId | None = None,
+        keep: timedelta = timedelta(days=7),
+        table: str = "eventbus_offsets",
+        schema: str | None = None,
+        create_tables: bool = True,
+    ) -> None:
+        """Raises ConfigError for what is no database, and for names that are none."""
+        if message_ids is not None and not (isinstance(message_ids, str) and message_ids) and not callable(message_ids):
+            raise ConfigError(
+                f"message_ids={message_ids!r}: the name of a header, or a function of the record: "
+                'message_ids="event-id"'
+            )
+        if keep <= timedelta(0):
+            raise ConfigError(f"keep={keep!r}: how long message ids are remembered, as in timedelta(days=7)")
+        engine, self._factory = _engine_and_factory(source)
+        self.database = Database(engine)
+        self.is_async = engine is not self.database.plain
+        self._message_id = _by_header(message_ids) if isinstance(message_ids, str) else message_ids
+        self._keep_ms = int(keep.total_seconds() * 1000)
+        self._table = table
+        self._schema = schema
+        self._creates = create_tables
+        Claims("group", table=table, schema=schema)
+
+    def __repr__(self) -> str:
+        return f"<Inbox on {self.database.plain.url.render_as_string()}>"
+
+    # what the runner asks --------------------------------------------------------------------------------------------
+
+    def fills(self, annotation: Any) -> bool:
+        """A parameter of this annotation is given the open transaction."""
+        return inspect.isclass(annotation) and issubclass(annotation, (self._session_class, self._connection_class))
+
+    def example(self) -> str:
+        """A parameter that it fills."""
+        return f"session: {self._session_class.__name__}"
+
+    @property
+    def _session_class(self) -> type:
+        from sqlalchemy.ext.asyncio import AsyncSession
+        from sqlalchemy.orm import Session
+
+        return AsyncSession if self.is_async else Session
+
+    @property
+    def _connection_class(self) -> type:
+        from sqlalchemy.engine import Connection
+        from sqlalchemy.ext.asyncio import AsyncConnection
+
+        return AsyncConnection if self.is_async else Connection
+
+    def open(self, handler: str, group: str, parameter: str, annotation: Any) -> Units:
+        """For one handler of a bus that starts."""
+        factory = None if issubclass(annotation, self._connection_class) else self._factory
+        claims = Claims(group, table=self._table, schema=self._schema)
+        kind = AsynchronousUnits if self.is_async else BlockingUnits
+        return kind(
+            self.database, claims, handler, parameter, factory, self._message_id, self._keep_ms, creates=self._creates
+        )
+
+    async def forget(self, group: str, *partitions: TopicPartition) -> None:
+        """Delete the stored offsets of these partitions: for a topic that was made anew, or to handle it all again.
+
+        While no handler of the group runs; the next one begins where the group is in the log.
+        """
+        await self.database.run(Claims(group, table=self._table, schema=self._schema).forget, partitions)
+
+
+def units_of(tx: Any, where: str) -> Inbox:
+    """What ``tx=`` means. Raises ConfigError for what is no database."""
+    if isinstance(tx, Inbox):
+        return tx
+    try:
+        return Inbox(tx)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _engine_and_factory(source: Any) -> tuple[Engine | AsyncEngine, Any]:
+    try:
+        from sqlalchemy.engine import Engine
+        from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+        from sqlalchemy.orm import sessionmaker
+    except ImportError:
+        raise ConfigError("tx= needs SQLAlchemy: pip install 'eventbus-log[sql]'") from None
+
+    if isinstance(source, Engine):
+        return source, sessionmaker(source)
+    if isinstance(source, AsyncEngine):
+        return source, async_sessionmaker(source)
+    if isinstance(source, (sessionmaker, async_sessionmaker)):
+        made = cast("sessionmaker[Any]", source)
+        engine: Any = made.kw.get("bind")
+        if isinstance(engine, (Engine, AsyncEngine)):
+            return engine, made
+        raise ConfigError(
+            f"tx={made!r} is bound to no engine, and one transaction is of one database: sessionmaker(engine)"
+        )
+    what = source.__name__ if inspect.isclass(source) else f"a {type(source).__name__}"
+    raise ConfigError(f"tx= takes what opens sessions or connections, not {what}: {_EXAMPLE}")
+
+
+def _by_header(name: str) -> MessageId:
+    def message_id(record: ConsumerRecord) -> str | None:
+        for header, value in record.headers:
+            if header == name:
+                return None if value is None else value.decode("utf-8", "backslashreplace")
+        return None
+
+    return message_id
