@@ -1,7 +1,13 @@
-"""Databases and topics: a group's offsets beside the rows its records become. (Outbox and inbox land here later.)"""
+"""Databases and topics: events leave a database's transaction exactly once, and become rows exactly once.
+
+`Outbox` writes events beside the rows they tell of, and its relay publishes them; `Inbox` is what ``tx=`` of a handler
+takes; `SqlOffsets` is for a consumer with a loop of one's own.
+"""
 
 from __future__ import annotations
 
+from outbox.inbox import Inbox
 from outbox.offsets import OffsetsMoved, SqlConnection, SqlOffsets
+from outbox.outbox import Outbox
 
-__all__ = ["OffsetsMoved", "SqlConnection", "SqlOffsets"]
+__all__ = ["Inbox", "OffsetsMoved", "Outbox", "SqlConnection", "SqlOffsets"]

@@ -6,16 +6,16 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 from eventbus.backends.base import BackendProducer
-from eventbus.backends.delivery import Delivery
+from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord, passed_through, tell_all
 from eventbus.client.last_words import LastWords
 from eventbus.client.packing import pack_headers
-from eventbus.client.producer import Producer
+from eventbus.client.producer import AddReady, Producer
 from eventbus.client.schemas import fetched
 from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions
 from eventbus.errors import BufferExhausted, EventBusError, SchemaNotReady
-from eventbus.types import RecordMetadata
+from eventbus.types import Headers, RecordMetadata
 from serdes import Serde
 
 _IN_HAND = 1_000
@@ -143,6 +143,16 @@ class InterceptedProducer(Producer):
             if len(deliveries) >= _IN_HAND:
                 deliveries = await _stored(deliveries)
         await _stored(deliveries)
+
+    async def adder(self, topic: str) -> AddReady:
+        def add(
+            key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, partition: int | None
+        ) -> BatchDelivery:
+            record = self._shown(topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
+            return self._accept(record).batch
+
+        await super().adder(topic)  # raises for a topic that is not there
+        return add
 
     async def aclose(self) -> None:
         is_open = not self._closed

@@ -31,7 +31,7 @@ from eventbus.errors import (
     SerializationError,
     UnknownTopicOrPartition,
 )
-from eventbus.types import GroupMetadata, OffsetAndMetadata, RecordMetadata, TopicPartition
+from eventbus.types import GroupMetadata, Headers, OffsetAndMetadata, RecordMetadata, TopicPartition
 from serdes import Encode, SchemaNeeded, Serde
 
 logger = logging.getLogger("eventbus.producer")
@@ -47,6 +47,9 @@ class HasGroup(Protocol):
 
 GroupLike = HasGroup | GroupMetadata | str
 """Whose offsets: a consumer, what it says of itself, or a group without members by its name."""
+
+AddReady = Callable[[bytes | None, bytes | None, Headers, int, int | None], BatchDelivery]
+"""(key, value, headers, timestamp_ms, partition) -> the outcome of the batch it went into; see `Producer.adder`."""
 
 _KEYS_REMEMBERED = 65_536
 _LAST_MS = (1 << 63) - 1
@@ -273,6 +276,31 @@ class Producer:
                     now_ms = self._clock()
         await self._backend.flush()
         await _unstored(batches, wait=True)
+
+    async def adder(self, topic: str) -> AddReady:
+        """The function that puts ready-made records of ``topic`` into batches: for what was serialised long before.
+
+        ``add(key, value, headers, timestamp_ms, partition)``: bytes, as they go into the log; partition None is the
+        partitioner's choice. It gives the outcome of the batch, and raises RecordTooLarge, UnknownTopicOrPartition,
+        and BufferExhausted (`wait_for_room`, and again). Ask for it anew for each transaction: topics change. Raises
+        UnknownTopicOrPartition.
+        """
+        self._home.check("adder")
+        entry = await self._topic_when_known(topic)
+        known, adders, count = entry.partitions, entry.adders, entry.count
+
+        def add(
+            key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, partition: int | None
+        ) -> BatchDelivery:
+            if partition is None:
+                partition = known.get(key)
+                if partition is None:
+                    partition = entry.choose(key, value, value)
+            elif not 0 <= partition < count:
+                raise self._no_such_partition(entry, partition)
+            return adders[partition](key, value, headers, timestamp_ms)
+
+        return add
 
     # records whose topic is looked up ---------------------------------------------------------------------------------
 

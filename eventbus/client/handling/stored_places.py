@@ -66,8 +66,8 @@ class StoredPlaces:
                 raise ConfigError(
                     f"handler {self._handler.__name__!r}: the database says that {partition} is handled up to offset "
                     f"{offset}, and the log ends at {end}: the topic was made anew, or the log is an older copy. Going "
-                    "on would pass over new records as if they were known. To begin anew: await Inbox(...).forget(group, "
-                    "partition), or delete the row in the table of offsets"
+                    "on would pass over new records as if they were known. To begin anew: await Inbox(...).forget("
+                    "group, partition), or delete the row in the table of offsets"
                 )
             self._consumer.seek(partition, offset)
             known = committed.get(partition)
