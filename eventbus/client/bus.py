@@ -21,7 +21,7 @@ from eventbus.client.admin import Admin
 from eventbus.client.blocked_loop import watch_loop
 from eventbus.client.config import bus_settings, consumer_settings
 from eventbus.client.consumer import Consumer
-from eventbus.client.declarations import Declarations, Part
+from eventbus.client.declarations import Declarations, Drains, Part
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.runner import Runner, inside_handler
@@ -371,13 +371,19 @@ class EventBus(Declarations, Sending):
     async def drain(self) -> None:
         """Return when every handler has finished everything now in its topics, outputs and their handlers included.
 
-        Raises the HandlerError of a handler that has stopped, and ConfigError when the bus is closed meanwhile.
+        What parts hold, as the relay of an outbox does, is published first. Raises the HandlerError of a handler that has stopped, and ConfigError when the bus is closed meanwhile.
         """
         if inside_handler.get():
             raise ConfigError(
                 f"handler {inside_handler.get()!r} waits for itself: drain() returns when all handlers are idle, "
                 "so call it outside of them"
             )
+        await self._idle()
+        while any([await part.drain() for part in self._started if isinstance(part, Drains)]):
+            await self._idle()
+
+    async def _idle(self) -> None:
+        """Return when every handler has finished everything now in its topics."""
         while True:
             self._running("drain")
             progress = self._progress

@@ -39,6 +39,15 @@ class Part(Protocol):
         ...
 
 
+@runtime_checkable
+class Drains(Protocol):
+    """A part that publishes what it holds."""
+
+    async def drain(self) -> bool:
+        """Return when nothing is left that could be published now. True: something was."""
+        ...
+
+
 class Declarations(ABC):
     """The decorators of a bus, and what they have gathered."""
 
