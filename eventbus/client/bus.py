@@ -371,7 +371,8 @@ class EventBus(Declarations, Sending):
     async def drain(self) -> None:
         """Return when every handler has finished everything now in its topics, outputs and their handlers included.
 
-        What parts hold, as the relay of an outbox does, is published first. Raises the HandlerError of a handler that has stopped, and ConfigError when the bus is closed meanwhile.
+        What parts hold, as the relay of an outbox does, is published first. Raises the HandlerError of a handler that
+        has stopped, and ConfigError when the bus is closed meanwhile.
         """
         if inside_handler.get():
             raise ConfigError(
