@@ -38,7 +38,7 @@ T = TypeVar("T")
 State = Literal["off", "connecting", "listening", "polling"]
 """``off``: no PostgreSQL, or a driver that is not known; ``polling``: it does not hear now, and tries again."""
 
-logger = logging.getLogger("eventbus.outbox")
+logger = logging.getLogger("outbox")
 
 _DEBOUNCE_SECONDS = 0.02
 """Between two NOTIFYs of a process."""
@@ -201,7 +201,7 @@ class _Sender:
                 self._is_asked = True
                 return
             if self._fails == 2:
-                logger.info("outbox: no NOTIFY on %s; relays find events by polling: %s", self._channel, error)
+                logger.info("no NOTIFY on %s; relays find events by polling: %s", self._channel, error)
             self._is_asked = False
             self._pause(_PAUSE_SECONDS)
         finally:
@@ -300,7 +300,7 @@ class Listener:
                 fails = 1 if self._state == "listening" else fails + 1
                 self._tell("polling", str(error).partition("\n")[0])
                 if fails == 1:
-                    logger.info("outbox: not listening on %s; polling: %s", self.channel, self.reason)
+                    logger.info("not listening on %s; polling: %s", self.channel, self.reason)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_BACK_OFF_SECONDS[min(fails, len(_BACK_OFF_SECONDS)) - 1]):
                         await stop.wait()

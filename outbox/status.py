@@ -1,0 +1,316 @@
+"""How an outbox stands: what waits, since when, who publishes it, and what keeps events back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from outbox.database import now_ms
+
+if TYPE_CHECKING:
+    from sqlalchemy import Table
+    from sqlalchemy.engine import Connection
+
+    from outbox.tables import OutboxTables
+
+_LONG_MS = 10_000
+"""A transaction that is open for longer is worth a remark."""
+_LONG_SNAPSHOT_MS = 300_000
+
+
+class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The events of one topic."""
+
+    topic: str
+    waiting: int = 0
+    """To be published now."""
+    oldest_age_ms: int | None = None
+    """Of those that wait: since the first one was written."""
+    later: int = 0
+    """With a time that has not come, or has come just now."""
+    failed: int = 0
+    """Refused by the log."""
+    behind: int = 0
+    """Of the key of a refused one, and waiting behind it."""
+
+
+class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One relay, as its last heartbeat left it."""
+
+    slot: int
+    host: str
+    is_live: bool
+    """Its lease is not over."""
+    shards: tuple[int, ...]
+    published: int
+    """Events since its start."""
+    started_age_ms: int
+    seen_age_ms: int
+    """Since its last heartbeat."""
+
+    @property
+    def rate(self) -> float:
+        """Events a second, since its start."""
+        return self.published * 1000 / max(1, self.started_age_ms - self.seen_age_ms)
+
+
+class OpenTransaction(msgspec.Struct, frozen=True):
+    """Somebody's transaction that has not ended."""
+
+    age_ms: int
+    who: str
+    """As far as the database tells: ``pid 4711 (psql, idle in transaction)``."""
+
+
+class Stall(msgspec.Struct, frozen=True, kw_only=True):
+    """What may keep events back, or the tables from being cleaned."""
+
+    writer: OpenTransaction | None = None
+    """The oldest open transaction that has written into the outbox (on MySQL: anywhere): its events wait for it."""
+    snapshot: OpenTransaction | None = None
+    """The oldest open transaction of all: rows deleted since it began are still in its way, and in a relay's."""
+    unknown: str = ""
+    """Why this cannot be told, if it cannot."""
+
+
+class Backlog(msgspec.Struct, frozen=True):
+    """How much waits, as far as somebody was willing to count."""
+
+    count: int
+    is_more: bool
+    """There are more than that."""
+    oldest_age_ms: int | None
+    """Since the first of them was written; of those with the lowest numbers."""
+
+
+class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """``msgspec.json.encode(status)`` makes it JSON. Ages are as of `now_ms`, the database's clock."""
+
+    name: str
+    schema: str | None
+    now_ms: int
+    waiting: int
+    oldest_age_ms: int | None
+    later: int
+    next_due_in_ms: int | None
+    """Until the first later event is due; below zero: it is overdue."""
+    failed: int
+    behind: int
+    archived: int | None
+    """Rows of the archive; None: there is none."""
+    topics: tuple[TopicStatus, ...]
+    relays: tuple[RelayStatus, ...]
+    shard_count: int
+    free_shards: int
+    """That are nobody's now."""
+    stall: Stall
+
+    @property
+    def live_relays(self) -> int:
+        return sum(relay.is_live for relay in self.relays)
+
+
+def written_at_ms(event_id: str, timestamp_ms: int) -> int:
+    """When an event was written. A record's timestamp may be anything, as that of an import of old data."""
+    if len(event_id) == 36 and event_id[14] == "7":  # a UUIDv7 begins with its time
+        try:
+            return int(event_id[:8] + event_id[9:13], 16)
+        except ValueError:  # somebody else's id, that looks alike
+            return timestamp_ms
+    return timestamp_ms
+
+
+# reading --------------------------------------------------------------------------------------------------------------
+
+
+def read_status(connection: Connection, tables: OutboxTables) -> OutboxStatus:
+    """All of it, counted exactly: every row of the outbox is looked at. Raises what the database raises."""
+    from sqlalchemy import func, select
+
+    now = now_ms(connection)
+    topics = _read_topics(connection, tables, now)
+    relays, free = _read_relays(connection, tables, now)
+    due = connection.execute(select(func.min(tables.later.c.due_ms))).scalar()
+    archived = None
+    if tables.archive is not None:
+        archived = connection.execute(select(func.count()).select_from(tables.archive)).scalar_one()
+    return OutboxStatus(
+        name=tables.name,
+        schema=tables.schema,
+        now_ms=now,
+        waiting=sum(one.waiting for one in topics),
+        oldest_age_ms=max((one.oldest_age_ms for one in topics if one.oldest_age_ms is not None), default=None),
+        later=sum(one.later for one in topics),
+        next_due_in_ms=None if due is None else due - now,
+        failed=sum(one.failed for one in topics),
+        behind=sum(one.behind for one in topics),
+        archived=archived,
+        topics=topics,
+        relays=relays,
+        shard_count=tables.shard_count,
+        free_shards=free,
+        stall=read_stall(connection, tables),
+    )
+
+
+def read_backlog(connection: Connection, tables: OutboxTables, at_most: int = 100_000) -> Backlog:
+    """How much waits, counted up to ``at_most``: cheap enough for a gauge that is read every few seconds."""
+    from sqlalchemy import func, literal, select
+
+    events = tables.events
+    some = select(literal(1)).select_from(events).limit(at_most + 1).subquery()
+    count = connection.execute(select(func.count()).select_from(some)).scalar_one()
+    first = connection.execute(select(events.c.event_id, events.c.timestamp_ms).order_by(events.c.id).limit(1)).first()
+    age = None if first is None else max(0, now_ms(connection) - written_at_ms(first.event_id, first.timestamp_ms))
+    return Backlog(min(count, at_most), count > at_most, age)
+
+
+def _read_topics(connection: Connection, tables: OutboxTables, now: int) -> tuple[TopicStatus, ...]:
+    from sqlalchemy import func, select
+
+    def counted(table: Table, *others: Any) -> Any:
+        return connection.execute(select(table.c.topic, func.count().label("rows"), *others).group_by(table.c.topic))
+
+    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    events = tables.events.c
+    for row in counted(tables.events, func.min(events.event_id).label("id"), func.min(events.timestamp_ms).label("ms")):
+        age = max(0, now - written_at_ms(row.id, row.ms))
+        found[row.topic] = {"waiting": row.rows, "oldest_age_ms": age}
+    for row in counted(tables.later):
+        found[row.topic]["later"] = row.rows
+    for row in counted(tables.failed, func.sum(tables.failed.c.is_behind).label("behind")):
+        behind = int(row.behind)  # MySQL's sums are decimals
+        found[row.topic] |= {"failed": row.rows - behind, "behind": behind}
+    return tuple(TopicStatus(topic=topic, **found[topic]) for topic in sorted(found))
+
+
+def _read_relays(connection: Connection, tables: OutboxTables, now: int) -> tuple[tuple[RelayStatus, ...], int]:
+    """The relays, and how many shards are nobody's."""
+    from sqlalchemy import select
+
+    shards: defaultdict[int | None, list[int]] = defaultdict(list)
+    table = tables.shards
+    for row in connection.execute(select(table.c.shard, table.c.slot).order_by(table.c.shard)):
+        shards[row.slot].append(row.shard)
+    relays = [
+        RelayStatus(
+            slot=row.slot,
+            host=row.host,
+            is_live=row.expires_at_ms > now,
+            shards=tuple(shards.pop(row.slot, ())),
+            published=row.published,
+            started_age_ms=max(0, now - row.started_at_ms),
+            seen_age_ms=max(0, now - row.seen_at_ms),
+        )
+        for row in connection.execute(select(tables.relays).order_by(tables.relays.c.slot))
+    ]
+    return tuple(relays), sum(map(len, shards.values()))
+
+
+# what keeps events back -----------------------------------------------------------------------------------------------
+
+_PG_WHO = (
+    "'pid ' || a.pid || ' (' || coalesce(nullif(a.application_name, '') || ', ', '') || coalesce(a.state, '?') || ')'"
+)
+_PG_AGE = "CAST(extract(epoch FROM clock_timestamp() - {}) * 1000 AS BIGINT)"
+_PG_WRITER = f"""
+SELECT {_PG_AGE.format("a.xact_start")} AS age, {_PG_WHO} AS who
+FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.relation = to_regclass(:table) AND l.mode = 'RowExclusiveLock' AND l.granted AND a.datname = current_database()
+  AND l.pid <> pg_backend_pid() AND a.xact_start IS NOT NULL
+UNION ALL
+SELECT {_PG_AGE.format("p.prepared")}, 'prepared transaction ' || p.gid
+FROM pg_locks l JOIN pg_prepared_xacts p ON l.virtualtransaction = '-1/' || CAST(p.transaction AS text)
+WHERE l.relation = to_regclass(:table) AND p.database = current_database()
+ORDER BY age DESC LIMIT 1
+"""
+_PG_SNAPSHOT = f"""
+SELECT {_PG_AGE.format("a.xact_start")} AS age, {_PG_WHO} AS who
+FROM pg_stat_activity a
+WHERE (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL) AND a.backend_type = 'client backend'
+  AND a.pid <> pg_backend_pid() AND a.datname = current_database() AND a.xact_start IS NOT NULL
+UNION ALL
+SELECT {_PG_AGE.format("p.prepared")}, 'prepared transaction ' || p.gid
+FROM pg_prepared_xacts p WHERE p.database = current_database()
+ORDER BY age DESC LIMIT 1
+"""
+# InnoDB tells times by the server's clock on the wall, NOW() by the session's.
+_MYSQL = """
+SELECT GREATEST(0, TIMESTAMPDIFF(MICROSECOND, trx_started,
+           COALESCE(CONVERT_TZ(NOW(6), @@session.time_zone, 'SYSTEM'), NOW(6))) DIV 1000) AS age,
+       CONCAT('connection ', trx_mysql_thread_id, ' (', LOWER(trx_state), ')') AS who
+FROM information_schema.innodb_trx
+WHERE trx_mysql_thread_id NOT IN (0, CONNECTION_ID()) AND trx_rows_modified >= :rows
+ORDER BY trx_started LIMIT 1
+"""
+
+
+def read_stall(connection: Connection, tables: OutboxTables) -> Stall:
+    """The oldest open transactions. On SQLite there is nothing to tell: who writes keeps all others from it."""
+    from sqlalchemy.exc import DBAPIError
+
+    dialect = connection.dialect
+    if dialect.name == "postgresql":
+        table = dialect.identifier_preparer.format_table(tables.events)
+        return Stall(writer=_oldest(connection, _PG_WRITER, table=table), snapshot=_oldest(connection, _PG_SNAPSHOT))
+    if dialect.name in ("mysql", "mariadb"):
+        try:
+            return Stall(writer=_oldest(connection, _MYSQL, rows=1), snapshot=_oldest(connection, _MYSQL, rows=0))
+        except DBAPIError as error:
+            return Stall(unknown=f"information_schema.innodb_trx cannot be read (GRANT PROCESS): {error.orig}")
+    return Stall()
+
+
+def _oldest(connection: Connection, query: str, **values: Any) -> OpenTransaction | None:
+    from sqlalchemy import text
+
+    row = connection.execute(text(query), values).first()
+    return None if row is None else OpenTransaction(int(row.age), str(row.who))
+
+
+# in words -------------------------------------------------------------------------------------------------------------
+
+
+def remarks(status: OutboxStatus) -> list[str]:
+    """What somebody should know, or do, as lines; [] when all is well."""
+    said: list[str] = []
+    if status.waiting and not status.live_relays:
+        said.append(
+            "no relay publishes what waits: `eventbus outbox relay`, or bus.include(outbox.relay()) in a service"
+        )
+    dead = [relay for relay in status.relays if not relay.is_live]
+    if status.live_relays:
+        said += [
+            f"relay {one.slot} on {one.host} has not been seen for {_long(one.seen_age_ms)}; others take over"
+            for one in dead
+        ]
+    if status.free_shards and status.live_relays and not dead:
+        said.append(
+            f"{status.free_shards} of {status.shard_count} shards are nobody's; relays take them within seconds"
+        )
+    if status.failed:
+        behind = f", and {status.behind:,} wait behind them" if status.behind else ""
+        said.append(
+            f"the log refused {status.failed:,} {'event' if status.failed == 1 else 'events'}{behind}: "
+            "`eventbus outbox list` tells why"
+        )
+    writer, snapshot = status.stall.writer, status.stall.snapshot
+    if writer is not None and writer.age_ms >= _LONG_MS:
+        said.append(f"what {writer.who} has written waits for its commit since {_long(writer.age_ms)}")
+    if snapshot is not None and snapshot != writer and snapshot.age_ms >= _LONG_SNAPSHOT_MS:
+        said.append(
+            f"a transaction of {snapshot.who} is open since {_long(snapshot.age_ms)}: rows deleted since then are not "
+            "cleaned away, and the outbox gets slower"
+        )
+    if status.stall.unknown:
+        said.append(f"long transactions are not known: {status.stall.unknown}")
+    return said
+
+
+def _long(ms: int) -> str:
+    """``12 s``, ``4 min``, ``3.5 h``."""
+    if ms < 120_000:
+        return f"{ms // 1000} s"
+    return f"{ms // 60_000} min" if ms < 7_200_000 else f"{ms / 3_600_000:,.1f} h"
