@@ -1,0 +1,290 @@
+"""Events that the log refused, and those that wait behind one: looked at, put back, or dropped. Beside running relays.
+
+Whoever changes rows of a key here locks the key's refused row first (`lock_heads`): relays do when they move another
+row behind it, so none is left behind a row that is gone. What goes back has its old id, which is lower than those of
+all rows that came meanwhile: relays take rows in that order, so the key's order is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+import anyio
+import msgspec
+
+from eventbus.types import Headers
+from outbox.database import Database
+from outbox.headers import unpack
+from outbox.status import written_at_ms
+from outbox.tries import Tries
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Select
+    from sqlalchemy.engine import Connection, CursorResult
+
+    from outbox.tables import OutboxTables
+
+T = TypeVar("T")
+Key = bytes | str | None
+
+_HEADS = 200
+"""Refused rows that are dealt with in one transaction; with all that wait behind them."""
+_IDS = 500
+"""In one statement."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the refused events; all conditions hold together, and none means all."""
+
+    ids: tuple[int, ...] | None = None
+    event_ids: tuple[str, ...] | None = None
+    """``ids`` or these."""
+    topic: str | None = None
+    reason: str | None = None
+    """A part of it."""
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that the log refused, or that waits behind one of its key."""
+
+    id: int
+    event_id: str
+    topic: str
+    key: Key
+    is_behind: bool
+    reason: str
+    failed_at_ms: int
+    written_at_ms: int
+    partition: int | None
+    value_bytes: int | None
+    """None: a tombstone."""
+    behind: int = 0
+    """How many wait behind it."""
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What is in an event."""
+
+    headers: Headers
+    value: bytes | None
+
+
+class Released(msgspec.Struct, frozen=True):
+    """What a retry or a drop has done."""
+
+    refused: int = 0
+    """Put back, or dropped."""
+    behind: int = 0
+    """Events behind those, which go on."""
+
+
+class Row(NamedTuple):
+    """What `going` needs of a row."""
+
+    id: int
+    topic: str
+    key: Key
+    is_behind: bool
+
+
+def going(rows: Iterable[Row], chosen: set[int], *, heads: bool) -> Iterator[Row]:
+    """Which rows leave when the ``chosen`` ones do: those, if ``heads``, and what waits behind no other of its key.
+
+    ``rows`` are all of the keys in question, in order of id.
+    """
+    blocked: set[tuple[str, Key]] = set()
+    for row in rows:
+        place = (row.topic, row.key)
+        if row.is_behind:
+            if place not in blocked:
+                yield row
+        elif row.id not in chosen:
+            blocked.add(place)
+        elif heads:
+            yield row
+
+
+class Quarantine:
+    """The refused events of one outbox."""
+
+    def __init__(self, database: Database, tables: OutboxTables) -> None:
+        self._database = database
+        self._tables = tables
+
+    async def count(self, choice: Choice) -> int:
+        """How many refused ones are chosen, without those behind them."""
+        return await self._database.run(count_heads, self._tables, choice)
+
+    async def events(self, choice: Choice, *, limit: int = 50, behind: bool = False) -> list[Refused]:
+        """The chosen ones, the oldest first. ``behind``: also those that wait behind one."""
+        return await self._database.run(read_refused, self._tables, choice, limit, behind)
+
+    async def content(self, id: int) -> Content | None:
+        """Headers and value of one; None: it is not there."""
+        return await self._database.run(read_content, self._tables, id)
+
+    async def retry(self, choice: Choice, progress: Callable[[int], object] = lambda _: None) -> Released:
+        """Put the chosen ones back, with those behind them. ``progress`` is told how many of them are dealt with."""
+        return await self._release(choice, back=True, progress=progress)
+
+    async def drop(self, choice: Choice, progress: Callable[[int], object] = lambda _: None) -> Released:
+        """Delete the chosen ones, for good. Those behind them go on."""
+        return await self._release(choice, back=False, progress=progress)
+
+    async def _release(self, choice: Choice, *, back: bool, progress: Callable[[int], object]) -> Released:
+        refused = behind = 0
+        last = -1
+        while heads := await self._database.run(chosen_heads, self._tables, choice, last, _HEADS):
+            last = heads[-1]
+            done = await self._again(
+                lambda connection, heads=heads: release(connection, self._tables, heads, back=back)
+            )
+            refused, behind = refused + done.refused, behind + done.behind
+            progress(refused)
+        return Released(refused, behind)
+
+    async def _again(self, change: Callable[[Connection], T]) -> T:
+        """Run it again when a relay was in its way."""
+        tries = Tries(f"outbox {self._tables.name!r}")
+        while True:
+            try:
+                return await self._database.run(change)
+            except Exception as error:  # which ones pass is for Tries to say
+                seconds = tries.pause_after(error, may_wait=False)
+                if seconds is None:
+                    raise
+                await anyio.sleep(seconds)
+
+
+# SQL ------------------------------------------------------------------------------------------------------------------
+
+
+def _where(tables: OutboxTables, choice: Choice) -> list[ColumnElement[bool]]:
+    from sqlalchemy import or_
+
+    failed = tables.failed.c
+    found: list[ColumnElement[bool]] = []
+    if choice.ids is not None or choice.event_ids is not None:
+        found.append(or_(failed.id.in_(choice.ids or ()), failed.event_id.in_(choice.event_ids or ())))
+    if choice.topic is not None:
+        found.append(failed.topic == choice.topic)
+    if choice.reason is not None:
+        found.append(failed.reason.contains(choice.reason, autoescape=True))
+    return found
+
+
+def chosen_heads(connection: Connection, tables: OutboxTables, choice: Choice, after: int, limit: int) -> list[int]:
+    """Ids of refused rows, in order, beginning behind ``after``."""
+    from sqlalchemy import select
+
+    failed = tables.failed.c
+    query = select(failed.id).where(failed.is_behind == 0, failed.id > after, *_where(tables, choice))
+    return list(connection.scalars(query.order_by(failed.id).limit(limit)))
+
+
+def count_heads(connection: Connection, tables: OutboxTables, choice: Choice) -> int:
+    from sqlalchemy import func, select
+
+    query = select(func.count()).where(tables.failed.c.is_behind == 0, *_where(tables, choice))
+    return connection.execute(query.select_from(tables.failed)).scalar_one()
+
+
+def lock_heads(connection: Connection, tables: OutboxTables, heads: Sequence[int]) -> int:
+    """Keep everybody else from these refused rows, and from what is behind them, until the transaction ends.
+
+    How many of them are there. Call it before anything else of the transaction: an UPDATE that changes nothing is a
+    lock everywhere, and on SQLite it is the lock that readers cannot get later.
+    """
+    failed = tables.failed
+    lock = failed.update().where(failed.c.id.in_(heads), failed.c.is_behind == 0).values(is_behind=failed.c.is_behind)
+    return _count(connection, lock)
+
+
+def release(connection: Connection, tables: OutboxTables, heads: Sequence[int], *, back: bool) -> Released:
+    """Put refused rows ``back``, or delete them, and let those behind them go on. What is gone is passed over."""
+    failed = tables.failed
+    if not lock_heads(connection, tables, heads):
+        return Released()
+    leaving = list(going(_of_same_keys(connection, tables, heads), set(heads), heads=back))
+    _move(connection, tables, [row.id for row in leaving])
+    behind = sum(row.is_behind for row in leaving)
+    if back:
+        return Released(len(leaving) - behind, behind)
+    dropped = _count(connection, failed.delete().where(failed.c.id.in_(heads), failed.c.is_behind == 0))
+    return Released(dropped, behind)
+
+
+def _of_same_keys(connection: Connection, tables: OutboxTables, heads: Sequence[int]) -> Iterator[Row]:
+    """Those rows, and all others of their keys, in order of id. What has no key has nobody behind it."""
+    from sqlalchemy import and_, or_, select, tuple_
+
+    failed = tables.failed.c
+    keys = select(failed.topic, failed.key).where(failed.id.in_(heads), failed.key.is_not(None))
+    of_keys = tuple_(failed.topic, failed.key).in_(keys)
+    query = select(failed.id, failed.topic, failed.key, failed.is_behind).order_by(failed.id)
+    query = query.where(or_(of_keys, and_(failed.id.in_(heads), failed.key.is_(None))))
+    for id, topic, key, is_behind in connection.execute(query).tuples():
+        yield Row(id, topic, key, bool(is_behind))
+
+
+def _move(connection: Connection, tables: OutboxTables, ids: Sequence[int]) -> None:
+    """Back among the events, as they were. Raises RuntimeError where somebody else has changed them meanwhile."""
+    from sqlalchemy import select
+
+    failed = tables.failed
+    names = [column.key for column in tables.events.columns]
+    for first in range(0, len(ids), _IDS):
+        some = ids[first : first + _IDS]
+        rows: Select[Any] = select(*(failed.c[name] for name in names)).where(failed.c.id.in_(some))
+        put = _count(connection, tables.events.insert().from_select(names, rows))
+        taken = _count(connection, failed.delete().where(failed.c.id.in_(some)))
+        if put != taken:
+            raise RuntimeError(
+                f"{put} rows went back among the events and {taken} left {failed.name}: nothing is changed"
+            )
+
+
+def read_refused(
+    connection: Connection, tables: OutboxTables, choice: Choice, limit: int, behind: bool
+) -> list[Refused]:
+    from sqlalchemy import func, select
+
+    failed = tables.failed.c
+    columns = [column for column in failed if column.key not in ("value", "headers")]
+    query = select(*columns, func.length(failed.value).label("size")).where(*_where(tables, choice))
+    if not behind:
+        query = query.where(failed.is_behind == 0)
+    rows = connection.execute(query.order_by(failed.id).limit(limit)).all()
+    waiting = _behind(connection, tables, {row.topic for row in rows})
+    return [
+        Refused(
+            id=row.id, event_id=row.event_id, topic=row.topic, key=row.key, is_behind=bool(row.is_behind),
+            reason=row.reason, failed_at_ms=row.failed_at_ms, partition=row.partition, value_bytes=row.size,
+            written_at_ms=written_at_ms(row.event_id, row.timestamp_ms),
+            behind=0 if row.is_behind or row.key is None else waiting.get((row.topic, row.key), 0),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _behind(connection: Connection, tables: OutboxTables, topics: Iterable[str]) -> dict[tuple[str, Key], int]:
+    """How many wait, by topic and key."""
+    from sqlalchemy import func, select
+
+    failed = tables.failed.c
+    query = select(failed.topic, failed.key, func.count()).where(failed.is_behind == 1, failed.topic.in_(list(topics)))
+    found = connection.execute(query.group_by(failed.topic, failed.key)).tuples()
+    return {(topic, key): count for topic, key, count in found}
+
+
+def read_content(connection: Connection, tables: OutboxTables, id: int) -> Content | None:
+    from sqlalchemy import select
+
+    failed = tables.failed.c
+    row = connection.execute(select(failed.headers, failed.value).where(failed.id == id)).first()
+    return None if row is None else Content(unpack(row.headers), row.value)
+
+
+def _count(connection: Connection, statement: Any) -> int:
+    return cast("CursorResult[Any]", connection.execute(statement)).rowcount
