@@ -22,14 +22,10 @@ from dlq.selection import LetterId
 from dlq.state import LetterState, write_key, write_state
 from eventbus import Consumer, Delivery, EventBus
 from eventbus.errors import (
+    TAKEN_OVER,
     BufferExhausted,
     EventBusError,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidTxnState,
-    OutOfOrderSequence,
     ProducerClosed,
-    ProducerFenced,
     StorageError,
     TransactionAborted,
     TransactionOutcomeUnknown,
@@ -48,14 +44,7 @@ _PATIENCE_SECONDS = 0.01
 _LONGEST_SECONDS = 1.0
 _MOST_FAILURES = 8
 """In a row, of a log that does not answer; whoever goes on waiting would not be told."""
-_OVERTAKEN = (
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidTxnState,
-    OutOfOrderSequence,
-    ProducerClosed,
-    ProducerFenced,
-)
+_OVERTAKEN = (*TAKEN_OVER, ProducerClosed)
 """Somebody else has the pen: it is taken anew."""
 _UNDECIDED = (TransactionAborted, TransactionOutcomeUnknown)
 """A pen taken anew sees the transaction through, or ends it."""

@@ -416,6 +416,13 @@ def error_for_code(code: int, message: str) -> KafkaError:
     return _class_for_code(code)(message)
 
 
+TAKEN_OVER = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, OutOfOrderSequence, InvalidTxnState)
+"""What a transactional producer hears whose id another has taken over, or which the log has forgotten: take it anew.
+
+(A Kafka forgets an id that has not written for a week.)
+"""
+
+
 @cache
 def _class_for_code(code: int) -> type[KafkaError]:
     for cls in _kafka_classes(KafkaError):

@@ -18,14 +18,10 @@ import anyio
 from eventbus.backends.delivery import Delivery
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
 from eventbus.errors import (
+    TAKEN_OVER,
     BufferExhausted,
     EventBusError,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidTxnState,
-    OutOfOrderSequence,
     ProducerClosed,
-    ProducerFenced,
     RecordTooLarge,
     RequestTimedOut,
     StorageError,
@@ -74,17 +70,8 @@ class _Overtaken(Exception):
     """Somebody else has written: decide anew."""
 
 
-_AGAIN = (
-    _Overtaken,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidTxnState,
-    OutOfOrderSequence,
-    ProducerClosed,
-    ProducerFenced,
-    TransactionAborted,
-)
-"""With a pen taken anew. (A Kafka forgets one that has not written for a week.)"""
+_AGAIN = (_Overtaken, *TAKEN_OVER, ProducerClosed, TransactionAborted)
+"""With a pen taken anew."""
 
 
 class Writer:

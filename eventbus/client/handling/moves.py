@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import anyio
 
+from eventbus import errors
 from eventbus.backends.base import BackendConsumer
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
@@ -17,12 +18,7 @@ from eventbus.errors import (
     BufferExhausted,
     ConcurrentTransactions,
     EventBusError,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidTxnState,
     KafkaError,
-    OutOfOrderSequence,
-    ProducerFenced,
     UnknownProducerId,
 )
 from eventbus.recovery import Outgoing, Plan, Waiting
@@ -30,15 +26,7 @@ from eventbus.types import OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("eventbus.runner")
 
-TAKEN_OVER = (
-    ProducerFenced,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    UnknownProducerId,
-    OutOfOrderSequence,
-    ConcurrentTransactions,
-    InvalidTxnState,
-)
+TAKEN_OVER = (*errors.TAKEN_OVER, UnknownProducerId, ConcurrentTransactions)
 """What a send or a commit says to a producer whose transaction was ended by others."""
 _MOST_MOVES = 2_000
 """A partition with more of them uncommitted, or as many bytes, handles no further record until they are stored."""
