@@ -72,14 +72,38 @@ class Database:
 
 
 def check_engine(engine: Engine) -> None:
-    """Raises ConfigError where an event could not be part of a transaction."""
-    from sqlalchemy.pool import SingletonThreadPool
+    """Raises ConfigError where an event could not be part of a transaction, or two transactions would be one."""
+    from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-    if isinstance(engine.pool, SingletonThreadPool):
+    if isinstance(engine.pool, (SingletonThreadPool, StaticPool)):
+        whose = "every thread" if isinstance(engine.pool, SingletonThreadPool) else "all threads"
         raise ConfigError(
-            "this engine has a connection per thread, so that a transaction over worker threads would meet several "
-            'databases: create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})'
+            f"this engine has one connection for {whose}, so that transactions side by side would meet in one, or in "
+            'databases of their own: take a file, create_engine("sqlite:///app.db"), also in tests'
         )
+    if engine.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        raise ConfigError(AUTOCOMMIT)
+
+
+AUTOCOMMIT = (
+    "the connection is in AUTOCOMMIT, and an event would be published though the work beside it is rolled back: take "
+    'an engine without isolation_level="AUTOCOMMIT", and without autocommit of the driver'
+)
+
+
+def is_autocommit(connection: Connection) -> bool:
+    """Each statement is a transaction of its own. Asks nothing of the server."""
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    pooled = connection.connection
+    try:
+        is_on = pooled.dbapi_connection is not None and connection.dialect.detect_autocommit_setting(
+            pooled.dbapi_connection
+        )
+    except NotImplementedError:  # a dialect that cannot tell
+        return False
+    # SQLite's drivers leave BEGIN to the program when they are asked to, as SQLAlchemy's page on savepoints has it.
+    return is_on and not getattr(pooled.driver_connection, "in_transaction", False)
 
 
 def now_ms(connection: Connection) -> int:

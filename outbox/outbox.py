@@ -13,6 +13,7 @@ from eventbus.client.schemas import fetched
 from eventbus.errors import ConfigError, SchemaNotReady
 from outbox import schema as in_database
 from outbox.database import Database
+from outbox.notify import Notifier, channel_of
 from outbox.serializing import Packer, fetch_here
 from outbox.sessions import Asynchronous, Plain, connection_of, own
 from outbox.tables import PRESETS, OutboxTables
@@ -22,7 +23,7 @@ from serdes import Others, Serde
 
 if TYPE_CHECKING:
     from sqlalchemy import MetaData
-    from sqlalchemy.engine import Engine
+    from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from outbox.relay.relay import Relay
@@ -113,10 +114,10 @@ class Outbox:
             archive=archive,
         )
         self.name = name
-        self.notify = notify
         self.serdes: Mapping[type, Serde] = {**({} if serde is None else {Others: serde}), **(serdes or {})}
         self.wakes = Wakes()
         """Told after each commit of events in this process."""
+        self._notifier = Notifier(channel_of(name, schema)) if notify else None
         self._writer = Writer(
             self.tables, Packer(self.serdes, max_message_bytes), strict_order=strict_order, clock_ms=_now_ms
         )
@@ -228,7 +229,10 @@ class Outbox:
         return rows.event_ids
 
     def _committed(self, engine: Engine) -> None:
+        """In the thread that committed, which does not wait for any of it."""
         self.wakes.wake()
+        if self._notifier is not None:
+            self._notifier.notify(engine)
 
     async def prepare(self, topic: str, *types: Any, key: Any = None) -> None:
         """Have the schemas of these types registered, or looked up, for ``topic``: then a plain `publish` takes them.
@@ -266,6 +270,17 @@ class Outbox:
             with suppress(DBAPIError):
                 return await database.run(in_database.create, self.tables)
         await database.run(in_database.create, self.tables)
+
+    def check(self, connection: Connection) -> list[str]:
+        """What is wrong with the tables, each with its cure; an empty list: nothing. Changes nothing."""
+        return in_database.check(connection, self.tables)
+
+    def ddl(self, dialect_name: str) -> str:
+        """The statements that make and fill the tables: "sqlite", "postgresql", "mysql", "mariadb".
+
+        Raises ConfigError for any other dialect.
+        """
+        return in_database.ddl(self.tables, dialect_name)
 
     # others ----------------------------------------------------------------------------------------------------------
 

@@ -6,10 +6,14 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from eventbus.errors import ConfigError
+from eventbus.suggest import nearest
+from outbox.database import AUTOCOMMIT, is_autocommit
 from outbox.tables import VERSION, OutboxTables
 
 if TYPE_CHECKING:
+    from sqlalchemy import Table
     from sqlalchemy.engine import Connection
+    from sqlalchemy.engine.interfaces import ReflectedColumn
     from sqlalchemy.exc import DBAPIError
 
 _CREATE = "outbox.create_tables(), a migration with op.create_outbox(), or what `eventbus outbox ddl` prints"
@@ -50,6 +54,8 @@ def create(connection: Connection, tables: OutboxTables) -> None:
     """Create and fill what is missing. Raises ConfigError for tables of another shard count or version."""
     from sqlalchemy import select
 
+    if is_autocommit(connection):
+        raise ConfigError(AUTOCOMMIT)
     for table in tables.all:
         table.create(connection, checkfirst=True)
     meta = dict(connection.execute(select(tables.meta.c.name, tables.meta.c.value)).tuples().all())
@@ -80,6 +86,151 @@ def mismatch(meta: dict[str, str], tables: OutboxTables) -> str | None:
             f"is empty, drop its tables and create them anew"
         )
     return None
+
+
+# checking ------------------------------------------------------------------------------------------------------------
+
+
+def check(connection: Connection, tables: OutboxTables) -> list[str]:
+    """What is wrong with the tables, each with its cure; an empty list: nothing. Changes nothing."""
+    from sqlalchemy import inspect, select
+
+    inspector = inspect(connection)
+    missing = [table for table in tables.all if not inspector.has_table(table.name, schema=table.schema)]
+    problems = [AUTOCOMMIT] if is_autocommit(connection) else []
+    problems += [f"the table {table.fullname} is missing: {_CREATE}" for table in missing]
+    for table in tables.all:
+        if table not in missing:
+            problems += _of_columns(table, inspector.get_columns(table.name, schema=table.schema))
+    if tables.meta not in missing:
+        meta = dict(connection.execute(select(tables.meta.c.name, tables.meta.c.value)).tuples().all())
+        problem = mismatch(meta, tables)
+        if problem is not None:
+            return [*problems, problem]
+        absent = [row["name"] for row in meta_rows(tables) if row["name"] not in meta]
+        if absent:
+            problems.append(f"the table {tables.meta.fullname} has no row {_some(absent)}: {_CREATE}")
+    if tables.shards not in missing:
+        shards = set(connection.scalars(select(tables.shards.c.shard)))
+        absent = [str(shard) for shard in range(tables.shard_count) if shard not in shards]
+        if absent:
+            problems.append(f"the table {tables.shards.fullname} has no row for shard {_some(absent)}: {_CREATE}")
+    return [*problems, *_of_dialect(connection, tables, {table.name for table in missing})]
+
+
+def _of_columns(table: Table, found: list[ReflectedColumn]) -> list[str]:
+    names = {column["name"] for column in found}
+    absent = [column.name for column in table.columns if column.name not in names]
+    if absent:
+        return [
+            f"the table {table.fullname} has no column {', '.join(absent)}: it is of another version, or was made with "
+            "another columns=...; run the migration, or name the preset it was made with"
+        ]
+    ours = {column.name for column in table.columns}
+    strange = [
+        one["name"] for one in found if one["name"] not in ours and not one["nullable"] and not one.get("default")
+    ]
+    if strange:
+        return [
+            f"the table {table.fullname} has a column that no event fills, and that must not be NULL: "
+            f"{', '.join(strange)}; give it a default"
+        ]
+    return []
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _of_dialect(connection: Connection, tables: OutboxTables, missing: set[str]) -> list[str]:
+    """What an outbox needs of a table, and a database does not do by itself."""
+    if tables.events.name in missing:
+        return []
+    name = connection.dialect.name
+    if name == "sqlite":
+        return _of_sqlite(connection, tables)
+    if name == "postgresql":
+        return _of_postgresql(connection, tables)
+    return _of_mysql(connection, tables, missing) if name in ("mysql", "mariadb") else []
+
+
+def _of_sqlite(connection: Connection, tables: OutboxTables) -> list[str]:
+    from sqlalchemy import text
+
+    made = connection.scalar(text("SELECT sql FROM sqlite_master WHERE name = :name"), {"name": tables.events.name})
+    if "AUTOINCREMENT" in str(made).upper():
+        return []
+    return [
+        f"the table {tables.events.fullname} gives ids again that were deleted: its {tables.columns.id} must be "
+        "INTEGER PRIMARY KEY AUTOINCREMENT; drop the table while it is empty, and create it anew"
+    ]
+
+
+def _of_postgresql(connection: Connection, tables: OutboxTables) -> list[str]:
+    from sqlalchemy import text
+
+    options = connection.scalar(
+        text("SELECT reloptions::text FROM pg_class WHERE oid = CAST(:name AS regclass)"),
+        {"name": _quoted(connection, tables)},
+    )
+    if "autovacuum_vacuum_threshold" in str(options):
+        return []
+    return [
+        f"the table {tables.events.fullname} is vacuumed like any other, and a queue is mostly dead rows: ALTER TABLE "
+        f"{_quoted(connection, tables)} SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)"
+    ]
+
+
+def _quoted(connection: Connection, tables: OutboxTables) -> str:
+    return connection.dialect.identifier_preparer.format_table(tables.events)
+
+
+def _of_mysql(connection: Connection, tables: OutboxTables, missing: set[str]) -> list[str]:
+    from sqlalchemy import text
+
+    engines = dict(
+        connection.execute(
+            text("SELECT table_name, engine FROM information_schema.tables "
+                 "WHERE table_schema = COALESCE(:schema, DATABASE())"),
+            {"schema": tables.schema},
+        ).tuples().all()
+    )  # fmt: skip
+    return [
+        f"the table {table.fullname} is of the engine {engines.get(table.name)}, which has no transactions: ALTER "
+        f"TABLE {table.name} ENGINE = InnoDB"
+        for table in tables.all
+        if table.name not in missing and str(engines.get(table.name)).lower() != "innodb"
+    ]
+
+
+# DDL -----------------------------------------------------------------------------------------------------------------
+
+
+DIALECTS = {name: f"{name}+{driver}" for name, driver in (
+    ("sqlite", "pysqlite"), ("postgresql", "psycopg"), ("mysql", "pymysql"), ("mariadb", "pymysql")
+)}  # fmt: skip
+"""By name, with a driver that compiles for it; it need not be installed."""
+
+
+def ddl(tables: OutboxTables, dialect_name: str) -> str:
+    """The statements that `create` would run in an empty database of that kind. Raises ConfigError."""
+    from sqlalchemy import make_url
+    from sqlalchemy.schema import CreateIndex, CreateTable
+
+    if dialect_name not in DIALECTS:
+        raise ConfigError(f"dialect {dialect_name!r}: {', '.join(DIALECTS)}{nearest(dialect_name, DIALECTS)}")
+    dialect = make_url(f"{DIALECTS[dialect_name]}://").get_dialect()()
+    statements: list[str] = []
+    for table in tables.all:
+        statements.append(str(CreateTable(table).compile(dialect=dialect)).strip())
+        statements += [str(CreateIndex(index).compile(dialect=dialect)) for index in sorted(table.indexes, key=str)]
+    for table, rows in ((tables.meta, meta_rows(tables)), (tables.shards, shard_rows(tables))):
+        insert = table.insert().values(rows)
+        statements.append(str(insert.compile(dialect=dialect, compile_kwargs={"literal_binds": True})))
+    return "".join(f"{statement};\n\n" for statement in statements)
+
+
+# errors --------------------------------------------------------------------------------------------------------------
 
 
 def explained(error: DBAPIError, tables: OutboxTables) -> Exception:

@@ -11,6 +11,7 @@ from eventbus.client.sending import HeadersLike
 from eventbus.errors import RecordTooLarge, SchemaNotReady, SerializationError
 from eventbus.types import Headers
 from outbox.headers import EVENT_ID
+from outbox.tracing import current_trace
 from serdes import Encode, SchemaNeeded, SchemaRegistryError, Serde
 
 _RECORD_BYTES = 61 + 36
@@ -114,30 +115,16 @@ class _Topic:
 
 
 def packed_headers(headers: HeadersLike | None) -> Headers:
-    """Headers as stored, and the trace that is being recorded if they name none.
+    """Headers as stored, with the trace that the caller is in if they name none.
 
     An ``event-id`` of another event, whose headers are passed on, is left out: this event has its own. Raises
     ConfigError for what is no header.
     """
     packed = pack_headers(headers) if headers else ()
-    if packed and any(name == EVENT_ID for name, _ in packed):
+    names = {name for name, _ in packed}
+    if EVENT_ID in names:
         packed = tuple(header for header in packed if header[0] != EVENT_ID)
-    return traced(packed)
-
-
-def traced(headers: Headers) -> Headers:
-    """With ``traceparent`` of the span that is active, where OpenTelemetry is in use and the caller gave none."""
-    import sys
-
-    if "opentelemetry.trace" not in sys.modules:  # nobody has a span then, and importing it is not for us
-        return headers
-    from opentelemetry import propagate, trace  # pyright: ignore
-
-    if not trace.get_current_span().get_span_context().is_valid or any(name == "traceparent" for name, _ in headers):
-        return headers
-    carrier: dict[str, str] = {}
-    propagate.inject(carrier)
-    return (*headers, *((name, value.encode()) for name, value in carrier.items()))
+    return packed if "traceparent" in names else (*packed, *current_trace())
 
 
 def fetch_here(needed: SchemaNotReady) -> None:

@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from eventbus.errors import ConfigError
+from outbox.database import AUTOCOMMIT, is_autocommit
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -55,11 +56,8 @@ def connection_of(session: Any, table: ClauseElement) -> Connection:
             raise ConfigError("the connection is closed: publish before the end of its `with` block")
         if not connection.in_transaction():
             raise ConfigError(f"the connection is in no transaction, so the event would belong to none: {_BEGIN}")
-    if _is_autocommit(connection):
-        raise ConfigError(
-            "the connection is in AUTOCOMMIT: the event would be published though the work beside it is rolled back; "
-            'take an engine without isolation_level="AUTOCOMMIT" (and without the driver\'s autocommit) for it'
-        )
+    if is_autocommit(connection):
+        raise ConfigError(AUTOCOMMIT)
     return connection
 
 
@@ -79,16 +77,3 @@ def _of_session(session: Session, table: ClauseElement) -> Connection:
         ) from error
     except InvalidRequestError as error:  # closed for good, or its transaction is being committed
         raise ConfigError(f"the session takes no event now: {error}") from error
-
-
-def _is_autocommit(connection: Connection) -> bool:
-    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
-        return True
-    pooled = connection.connection
-    try:
-        if not connection.dialect.detect_autocommit_setting(pooled.dbapi_connection):  # pyright: ignore
-            return False
-    except NotImplementedError:  # a dialect that cannot tell
-        return False
-    # SQLite's drivers leave BEGIN to the program when they are asked to, as SQLAlchemy's page on savepoints has it.
-    return not getattr(pooled.driver_connection, "in_transaction", False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextvars import ContextVar
 
 from eventbus.types import Headers
@@ -11,3 +12,23 @@ TRACE_HEADERS = ("traceparent", "tracestate")
 
 carried: ContextVar[Headers] = ContextVar("outbox_carried", default=())
 """The headers of the record whose handler runs in this context."""
+
+
+def current_trace() -> Headers:
+    """The headers that name the trace which is being recorded: of the span that is active, else of the record."""
+    if "opentelemetry.trace" in sys.modules:  # else nobody has a span, and importing it is not for us
+        found = _of_span()
+        if found:
+            return found
+    return tuple(header for header in carried.get() if header[0] in TRACE_HEADERS)
+
+
+def _of_span() -> Headers:
+    from opentelemetry import trace
+    from opentelemetry.propagate import inject
+
+    if not trace.get_current_span().get_span_context().is_valid:
+        return ()
+    carrier: dict[str, str] = {}
+    inject(carrier)
+    return tuple((name, value.encode()) for name, value in carrier.items())

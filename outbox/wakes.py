@@ -180,7 +180,7 @@ def _known(connection: Connection) -> _Levels:
 
 def _taken(info: dict[Any, Any] | None) -> _Levels:
     """What a transaction that is over leaves behind."""
-    return (info and info.pop(_KEY, None)) or _Levels()
+    return _Levels() if info is None else info.pop(_KEY, None) or _Levels()
 
 
 def _info_of(dbapi_connection: Any) -> dict[Any, Any] | None:

@@ -1,0 +1,100 @@
+"""Operations for Alembic: ``op.create_outbox()`` and ``op.drop_outbox()``, there when this module is imported.
+
+::
+
+    import outbox.migrations
+    from alembic import op
+
+    def upgrade() -> None:
+        op.create_outbox()
+
+    def downgrade() -> None:
+        op.drop_outbox()
+
+Where the tables are attached to the models' MetaData (``Outbox(Base.metadata)``), ``alembic revision --autogenerate``
+sees them as any other; add ``op.fill_outbox()`` behind what it writes, or call `Outbox.create_tables` at start.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+from alembic.operations import MigrateOperation, Operations
+from sqlalchemy import MetaData
+
+from outbox.schema import meta_rows, shard_rows
+from outbox.tables import PRESETS, OutboxTables
+
+
+class _OutboxOp(MigrateOperation):
+    """Which outbox; as `Outbox` has it."""
+
+    def __init__(
+        self,
+        name: str = "eventbus_outbox",
+        *,
+        schema: str | None = None,
+        shards: int = 64,
+        columns: Literal["plain", "debezium"] = "plain",
+        archive: bool = False,
+    ) -> None:
+        self.tables = OutboxTables(
+            MetaData(), name=name, schema=schema, shards=shards, columns=PRESETS[columns], archive=archive
+        )
+
+
+@Operations.register_operation("create_outbox")
+class CreateOutboxOp(_OutboxOp):
+    """Create the tables of an outbox, and fill them."""
+
+    @classmethod
+    def create_outbox(cls, operations: Operations, *args: Any, **kwargs: Any) -> None:
+        """The arguments are those of `Outbox`: ``name``, ``schema``, ``shards``, ``columns``, ``archive``."""
+        operations.invoke(cls(*args, **kwargs))
+
+
+@Operations.register_operation("fill_outbox")
+class FillOutboxOp(_OutboxOp):
+    """Fill tables that were created one by one, as autogenerate does."""
+
+    @classmethod
+    def fill_outbox(cls, operations: Operations, *args: Any, **kwargs: Any) -> None:
+        """The arguments are those of `Outbox`."""
+        operations.invoke(cls(*args, **kwargs))
+
+
+@Operations.register_operation("drop_outbox")
+class DropOutboxOp(_OutboxOp):
+    """Drop the tables of an outbox, with what is in them."""
+
+    @classmethod
+    def drop_outbox(cls, operations: Operations, *args: Any, **kwargs: Any) -> None:
+        """The arguments are those of `Outbox`."""
+        operations.invoke(cls(*args, **kwargs))
+
+
+@Operations.implementation_for(CreateOutboxOp)
+def _create(operations: Operations, operation: CreateOutboxOp) -> None:
+    for one in operation.tables.all:
+        _implementation(operations).create_table(one)  # and its indexes
+    _insert(operations, operation.tables)
+
+
+@Operations.implementation_for(FillOutboxOp)
+def _fill(operations: Operations, operation: FillOutboxOp) -> None:
+    _insert(operations, operation.tables)
+
+
+@Operations.implementation_for(DropOutboxOp)
+def _drop(operations: Operations, operation: DropOutboxOp) -> None:
+    for one in reversed(operation.tables.all):
+        _implementation(operations).drop_table(one)
+
+
+def _insert(operations: Operations, tables: OutboxTables) -> None:
+    operations.bulk_insert(tables.meta, meta_rows(tables))
+    operations.bulk_insert(tables.shards, shard_rows(tables))
+
+
+def _implementation(operations: Operations) -> Any:
+    return cast("Any", operations).impl  # typed by what not every release of SQLAlchemy has
