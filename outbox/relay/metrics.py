@@ -1,0 +1,88 @@
+"""What a relay counts, and how late its events were."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from eventbus.client.metrics import Sample
+
+LAG_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 600_000)
+"""Of the histogram's buckets, inclusive."""
+
+
+class RelayMetrics(msgspec.Struct, kw_only=True):
+    """One relay's counts since it was made."""
+
+    outbox: str
+    slot: int | None = None
+    """The slot it holds."""
+    shards: int = 0
+    """Of how many shards it publishes."""
+    published: int = 0
+    """Events whose transaction was committed."""
+    batches: int = 0
+    fenced: int = 0
+    """Times that another relay took over the transactional id."""
+    lost_leases: int = 0
+    reaped: int = 0
+    """Relays whose lease was over, and whose shards were set free."""
+    quarantined: int = 0
+    """Events that the log has refused."""
+    moved_behind: int = 0
+    """Events that wait behind one of those."""
+    expired: int = 0
+    promoted: int = 0
+    """Scheduled events whose time had come."""
+    settled: int = 0
+    """Events of a receipt that were published, and not deleted yet."""
+    failures: int = 0
+    """Tries that a database or the log kept from succeeding."""
+    lag_buckets: list[int] = msgspec.field(default_factory=lambda: [0] * (len(LAG_BOUNDS_MS) + 1))
+    """Events by the time from their timestamp to the commit, by `LAG_BOUNDS_MS`; the last is for all above."""
+    lag_sum_ms: int = 0
+    rate: float = 0.0
+    """Events a second, of late."""
+
+    def add_lags(self, timestamps_ms: Iterable[int], now_ms: int) -> None:
+        """Events of a batch that was committed now."""
+        ordered = sorted(timestamps_ms)
+        behind = len(ordered)
+        for index, bound_ms in enumerate(LAG_BOUNDS_MS):
+            at = bisect_left(ordered, now_ms - bound_ms, 0, behind)
+            self.lag_buckets[index] += behind - at
+            behind = at
+        self.lag_buckets[-1] += behind
+        ahead = bisect_right(ordered, now_ms)  # their clock is ahead of ours
+        self.lag_sum_ms += ahead * now_ms - sum(ordered[:ahead])
+
+    def lag_ms(self, share: float) -> float:
+        """The bound that this share of all events has kept; infinite beyond the largest."""
+        wanted, count = share * sum(self.lag_buckets), 0
+        for bound_ms, bucket in zip(LAG_BOUNDS_MS, self.lag_buckets, strict=False):
+            count += bucket
+            if count >= wanted:
+                return bound_ms
+        return float("inf")
+
+    def samples(self) -> Iterator[Sample]:
+        """As the bus's metrics have them."""
+        labels = {"outbox": self.outbox}
+        for name in (
+            "published", "quarantined", "moved_behind", "expired", "promoted", "settled",
+        ):  # fmt: skip
+            yield Sample(f"eventbus_outbox_{name}_events_total", labels, getattr(self, name), "counter")
+        for name in ("batches", "fenced", "lost_leases", "reaped", "failures"):
+            yield Sample(f"eventbus_outbox_{name}_total", labels, getattr(self, name), "counter")
+        yield Sample("eventbus_outbox_slot", labels, -1 if self.slot is None else self.slot, "gauge")
+        yield Sample("eventbus_outbox_shards", labels, self.shards, "gauge")
+        yield Sample("eventbus_outbox_rate_events_per_second", labels, self.rate, "gauge")
+        count = 0
+        for bound_ms, bucket in zip((*LAG_BOUNDS_MS, None), self.lag_buckets, strict=True):
+            count += bucket
+            le = "+Inf" if bound_ms is None else f"{bound_ms / 1000:g}"
+            yield Sample("eventbus_outbox_lag_seconds_bucket", {**labels, "le": le}, count, "counter")
+        yield Sample("eventbus_outbox_lag_seconds_sum", labels, self.lag_sum_ms / 1000, "counter")
+        yield Sample("eventbus_outbox_lag_seconds_count", labels, count, "counter")

@@ -1,0 +1,203 @@
+"""Rows become records: one transaction of the log has them and their receipt, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+import anyio.lowlevel
+
+from eventbus.backends.base import ConsumerConfig
+from eventbus.backends.delivery import BatchDelivery
+from eventbus.errors import (
+    BufferExhausted,
+    EventBusError,
+    TopicAlreadyExists,
+    TransactionalIdNotFound,
+    UnknownTopicOrPartition,
+)
+from eventbus.types import OffsetAndMetadata, TopicPartition
+from outbox.headers import published as published_headers
+from outbox.relay.poison import Refused, is_poison, is_unknown_topic
+from outbox.relay.receipts import Part, decode
+from outbox.relay.rows import Row
+
+if TYPE_CHECKING:
+    from eventbus import EventBus
+    from eventbus.client.producer import AddReady, Producer
+
+logger = logging.getLogger("outbox")
+
+At = Callable[[str], Awaitable[object]]
+"""Told of each step that is done: where a test lets a relay die."""
+_TRANSACTION_MS = 30_000
+"""What a dead relay left open keeps readers for as long, if nobody reaps it."""
+_MOST_RECORD_BYTES = 100 * 1_048_576
+"""How large a record may be is for the outbox to say as it is written, and for the topic."""
+_SLICE = 1_000
+"""Rows between two looks at the rest of the world."""
+
+
+def receipts_topic(name: str) -> str:
+    """The reserved topic whose offsets are the receipts. It has one partition, and no record ever."""
+    return f"_outbox.{name}"
+
+
+def transactional_id(name: str, identity: str, slot: int) -> str:
+    """Of a slot; also the group of its receipts. ``identity`` tells databases apart that share a log."""
+    return f"outbox.{name}.{identity}.{slot}"
+
+
+class Publisher(ABC):
+    """Publishes batches for one slot. After any error `take_up` comes first."""
+
+    def __init__(self, bus: EventBus, at: At) -> None:
+        self._bus = bus
+        self._at = at
+        self._producer: Producer | None = None
+
+    @abstractmethod
+    async def take_up(self) -> list[Part]:
+        """Become the only one who publishes for the slot; what the last batch that is in the log was."""
+
+    @abstractmethod
+    async def publish(self, rows: Sequence[Row], receipt: str) -> None:
+        """On return the rows are in the log. Raises Refused for rows that the log will never take."""
+
+    async def aclose(self) -> None:
+        """Let go of the producer; what is open is aborted."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            try:
+                await producer.aclose()
+            except EventBusError as error:
+                logger.debug("closing the producer of a relay: %s", error)
+
+    async def _adders(self, producer: Producer, rows: Sequence[Row]) -> dict[str, AddReady]:
+        """What puts records into batches, by topic: each topic is looked up before anything is sent."""
+        adders: dict[str, AddReady] = {}
+        for topic in dict.fromkeys(row[2] for row in rows):
+            try:
+                adders[topic] = await producer.adder(topic)
+            except EventBusError as error:
+                if is_poison(error) or is_unknown_topic(error):
+                    raise Refused([row[0] for row in rows if row[2] == topic], error) from error
+                raise
+        return adders
+
+    async def _send(self, producer: Producer, rows: Sequence[Row], adders: dict[str, AddReady]) -> list[BatchDelivery]:
+        """Hand all records over, in the order of the rows; the outcomes of their batches."""
+        batches: dict[int, BatchDelivery] = {}
+        for number, row in enumerate(rows, 1):
+            id_, event_id, topic, key, value, headers, partition, timestamp_ms, _ = row
+            if isinstance(key, str):
+                key = key.encode()
+            add, packed = adders[topic], published_headers(headers, event_id)
+            try:
+                batch = add(key, value, packed, timestamp_ms, partition)
+            except BufferExhausted:
+                await producer.wait_for_room()
+                batch = add(key, value, packed, timestamp_ms, partition)
+            except EventBusError as error:
+                if is_poison(error) or is_unknown_topic(error):
+                    raise Refused([id_], error) from error
+                raise
+            batches[id(batch)] = batch
+            if not number % _SLICE:
+                await anyio.lowlevel.checkpoint()
+        return list(batches.values())
+
+
+class ExactlyOnce(Publisher):
+    """With transactions: safe however many relays believe that the slot is theirs."""
+
+    def __init__(self, bus: EventBus, at: At, name: str, identity: str, slot: int) -> None:
+        super().__init__(bus, at)
+        self._id = transactional_id(name, identity, slot)
+        self._place = TopicPartition(receipts_topic(name), 0)
+        self._number = 0
+        """Of the last batch in the log."""
+
+    async def take_up(self) -> list[Part]:
+        await self.aclose()
+        self._producer = producer = self._bus.new_producer(
+            transactional_id=self._id,
+            acks="all",
+            enable_idempotence=True,
+            transaction_timeout_ms=_TRANSACTION_MS,
+            max_request_size=_MOST_RECORD_BYTES,
+        )
+        await producer.init()
+        await self._at("fenced")
+        self._number, parts = await read_receipt(self._bus, self._id, self._place)
+        return parts
+
+    async def publish(self, rows: Sequence[Row], receipt: str) -> None:
+        producer = self._producer
+        assert producer is not None
+        adders = await self._adders(producer, rows)
+        await producer.begin()
+        await self._at("begun")
+        await self._send(producer, rows, adders)
+        await self._at("sent")
+        await producer.send_offsets({self._place: OffsetAndMetadata(self._number + 1, receipt)}, self._id)
+        await self._at("receipt")
+        await producer.commit()
+        self._number += 1
+
+
+class AtLeastOnce(Publisher):
+    """Without: a crash, or a relay that was taken for dead, may publish rows again."""
+
+    async def take_up(self) -> list[Part]:
+        await self.aclose()
+        self._producer = self._bus.new_producer(
+            acks="all", enable_idempotence=True, max_request_size=_MOST_RECORD_BYTES
+        )
+        await self._at("fenced")
+        return []
+
+    async def publish(self, rows: Sequence[Row], receipt: str) -> None:
+        producer = self._producer
+        assert producer is not None
+        adders = await self._adders(producer, rows)
+        await self._at("begun")
+        batches = await self._send(producer, rows, adders)
+        await producer.flush()
+        await self._at("sent")
+        for batch in batches:
+            await batch.wait()
+            if batch.error is not None:
+                raise batch.error
+
+
+async def read_receipt(bus: EventBus, group: str, place: TopicPartition) -> tuple[int, list[Part]]:
+    """The number of the last batch, and its parts. No transaction that is still being ended can change it any more.
+
+    Only after the transactional id was taken over, or fenced. Raises ConfigError for a receipt that is none.
+    """
+    reader = bus.backend.consumer(ConsumerConfig(group=group))  # waits until the offset is stable (KIP-447)
+    try:
+        found = (await reader.committed([place])).get(place)
+    finally:
+        await reader.aclose()
+    return (0, []) if found is None else (found.offset, decode(found.metadata))
+
+
+async def create_receipts_topic(bus: EventBus, name: str) -> None:
+    """Where it is not there."""
+    topic = receipts_topic(name)
+    try:
+        await bus.admin.describe_topics([topic])
+    except UnknownTopicOrPartition:
+        with contextlib.suppress(TopicAlreadyExists):  # another relay was faster
+            await bus.admin.create_topic(topic)
+
+
+async def fence(bus: EventBus, transactional_id: str) -> None:
+    """Nobody publishes under the id any more, and what was open is ended."""
+    with contextlib.suppress(TransactionalIdNotFound):  # nobody ever did
+        await bus.admin.fence_producer(transactional_id)

@@ -1,0 +1,313 @@
+"""The relay as a part of a bus: it begins, goes on whatever is away, and ends with the bus."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal
+
+import anyio
+import anyio.lowlevel
+
+from eventbus.client.health import PartHealth
+from eventbus.client.threads import Home
+from eventbus.errors import ConfigError, EventBusError, InvalidProducerEpoch, ProducerFenced
+from outbox.database import Database, now_sql, trouble_of
+from outbox.relay.metrics import RelayMetrics
+from outbox.relay.slots import LeaseLost, Now
+from outbox.relay.work import LOOKS_IN_A_LEASE, Settings, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from eventbus import EventBus
+    from eventbus.client.health import BusStatus
+    from eventbus.client.metrics import Sample
+    from outbox.notify import Listener
+    from outbox.outbox import Outbox
+
+logger = logging.getLogger("outbox")
+
+_CONFLICT_SECONDS = 0.02
+_CLOSE_SECONDS = 10.0
+"""What the batch at work has to finish in when the bus closes."""
+_FENCED = (ProducerFenced, InvalidProducerEpoch)
+
+
+class Relay:
+    """Publishes the events of an outbox: each once, and those of a key in their order. A `Part` of a bus::
+
+        bus.include(outbox.relay())
+
+    Any number of relays, in any number of processes, share the work: keys are divided into shards, each of which
+    belongs to one relay at a time. ``delivery``: "exactly-once" publishes each batch in a transaction of the log, with
+    a receipt that tells which rows it has; a reader with ``isolation="read_committed"`` (the default) sees each event
+    once, whoever dies when. "at-least-once" needs no transactions.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        engine: Engine | AsyncEngine,
+        *,
+        delivery: Literal["exactly-once", "at-least-once"] = "exactly-once",
+        batch_size: int = 1_000,
+        on_poison: Literal["block", "skip"] = "block",
+        lease_ms: int = 9_000,
+        poll_ms: tuple[int, int] = (5, 2_000),
+        listen: bool = True,
+        create_tables: bool = True,
+    ) -> None:
+        """``batch_size``: rows in a transaction, at most. ``on_poison``: whether a row that the log refuses for good
+        holds back those of its key behind it ("block"), or alone is put aside ("skip"). ``lease_ms``: so long after a
+        relay dies others wait for it. ``poll_ms``: the shortest and the longest wait for new rows, where nobody says
+        that there are some. ``listen``: have PostgreSQL say so. ``create_tables``: where they are missing. Raises
+        ConfigError.
+        """
+        if delivery not in ("exactly-once", "at-least-once"):
+            raise ConfigError(f'delivery={delivery!r}: "exactly-once" or "at-least-once"')
+        if on_poison not in ("block", "skip"):
+            raise ConfigError(f'on_poison={on_poison!r}: "block" or "skip"')
+        if isinstance(batch_size, bool) or not 1 <= batch_size <= 10_000:
+            raise ConfigError(f"batch_size={batch_size!r}: 1 to 10,000 rows")
+        if not 100 <= lease_ms <= 600_000:
+            raise ConfigError(f"lease_ms={lease_ms!r}: 100 to 600,000")
+        if not 1 <= poll_ms[0] <= poll_ms[1]:
+            raise ConfigError(f"poll_ms={poll_ms!r}: the shortest wait and the longest, in milliseconds")
+        self._outbox = outbox
+        self._tables = outbox.tables
+        self._database = Database(engine)
+        self._settings = Settings(
+            exactly_once=delivery == "exactly-once",
+            blocks=on_poison == "block",
+            batch_size=batch_size,
+            lease_ms=lease_ms,
+            poll_ms=poll_ms,
+        )
+        self._listens = listen
+        self._creates_tables = create_tables
+        self._metrics = RelayMetrics(outbox=self._tables.name)
+        self._now: Now = now_sql
+        self._at = _nothing
+        """Awaited with the name of each step that is done: where tests let a relay die."""
+        self._work: Work | None = None
+        self._wake = anyio.Event()
+        self._closing = False
+        self._ended = anyio.Event()
+        self._scope: anyio.CancelScope | None = None
+        self._trouble = ""
+        self._quiet = anyio.Event()
+        """Set, and replaced, after each step that leaves nothing to do."""
+        self._remove_wake: Callable[[], None] = _forget
+        self._listener: Listener | None = None
+
+    def __repr__(self) -> str:
+        return f"<Relay of outbox {self._tables.name!r}, {self.health().status}>"
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    async def start(self, bus: EventBus) -> None:
+        """Begin. A database that is away now is waited for; raises ConfigError for tables that are not as they should
+        be, and for an engine that cannot do this."""
+        self._closing, self._trouble = False, ""
+        self._wake, self._ended, self._quiet = anyio.Event(), anyio.Event(), anyio.Event()
+        await self._prepare()
+        self._work = Work(
+            bus, self._database, self._tables, self._settings, self._metrics, self._now, lambda step: self._at(step)
+        )
+        home = Home()
+
+        def wake() -> None:
+            home.call(self._woken)
+
+        self._remove_wake = self._outbox.wakes.add(wake)
+        if self._listens:
+            from outbox.notify import Listener, channel_of
+
+            self._listener = Listener(self._database.engine, channel_of(self._tables.name, self._tables.schema), wake)
+            self._listener.start()
+        bus.start_soon(self._live)
+
+    async def _prepare(self) -> None:
+        from outbox.schema import create
+
+        try:
+            await self._database.run(check_isolation)
+            if self._creates_tables:
+                await self._database.run(create, self._tables)
+        except Exception as error:  # what is away comes back, and the loop says what it meets
+            if isinstance(error, ConfigError) or trouble_of(error) == "other":
+                raise
+            self._say(error)
+
+    async def aclose(self) -> None:
+        """Finish the batch at work, within ten seconds, and let go of shards and slot."""
+        self._closing = True
+        self._wake.set()
+        if self._work is not None:
+            with self._work.timers.move_on_after(_CLOSE_SECONDS):
+                await self._ended.wait()
+            if self._scope is not None:
+                self._scope.cancel()
+            await self._ended.wait()
+            self._work = None
+
+    async def drain(self) -> bool:
+        """Return when nothing is left that this relay could publish now. True: it has published something."""
+        work = self._work
+        if work is None:
+            return False
+        before, takes = self._metrics.published, work.takes
+        while not self._closing and not self._ended.is_set() and work.quiet_after <= takes:
+            quiet = self._quiet
+            self._woken()
+            await quiet.wait()
+        return self._metrics.published > before
+
+    def _woken(self) -> None:
+        if self._work is not None:
+            self._work.woken()
+        self._wake.set()
+
+    # the loop --------------------------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        work = self._work
+        assert work is not None
+        try:
+            with anyio.CancelScope() as self._scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._keep, work)
+                    await self._go_on(work)
+                    tasks.cancel_scope.cancel()
+        finally:
+            self._scope = None
+            self._remove_wake()
+            with work.timers.move_on_after(_CLOSE_SECONDS, shield=True):
+                await self._end(work)
+            self._ended.set()
+            self._tell_quiet()
+
+    async def _end(self, work: Work) -> None:
+        listener, self._listener = self._listener, None
+        try:
+            await work.finish()
+        except Exception as error:  # a successor sees to what is left
+            logger.warning("outbox %r: the relay could not let go of its slot: %s", self._tables.name, error)
+        finally:
+            if listener is not None:
+                await listener.aclose()
+
+    async def _go_on(self, work: Work) -> None:
+        while not self._closing:
+            self._wake = anyio.Event()
+            seconds = await self._step(work)
+            if seconds <= 0:
+                await anyio.lowlevel.checkpoint()
+                continue
+            self._tell_quiet()
+            if not self._closing:
+                with work.timers.move_on_after(seconds):
+                    await self._wake.wait()
+
+    async def _step(self, work: Work) -> float:
+        """One step; what goes wrong costs a wait, and nothing else."""
+        try:
+            seconds = await work.step()
+        except LeaseLost as error:
+            logger.warning("%s", error)
+            self._metrics.lost_leases += 1
+            work.forget()
+            return _CONFLICT_SECONDS
+        except Exception as error:  # whatever it is, a relay goes on: its service has other work too
+            work.doubt()
+            if isinstance(error, _FENCED):
+                self._metrics.fenced += 1
+                logger.warning("outbox %r: another relay had the slot meanwhile: %s", self._tables.name, error)
+                return _CONFLICT_SECONDS
+            if trouble_of(error) == "conflict":
+                return _CONFLICT_SECONDS
+            self._metrics.failures += 1
+            self._say(error)
+            return work.pace.failed()
+        if self._trouble:
+            self._trouble = ""
+            logger.warning("outbox %r: the relay goes on", self._tables.name)
+        return seconds
+
+    async def _keep(self, work: Work) -> None:
+        """Renew the lease, however long a batch takes."""
+        while True:
+            await work.timers.sleep(self._settings.lease_ms / 1000 / LOOKS_IN_A_LEASE / 2)
+            try:
+                await work.renew()
+            except Exception as error:  # the steps meet it too, and say it
+                logger.debug("outbox %r: the lease was not renewed: %s", self._tables.name, error)
+
+    def _say(self, error: Exception) -> None:
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        if not self._trouble:
+            is_known = isinstance(error, EventBusError) or trouble_of(error) != "other"
+            logger.warning(
+                "outbox %r: nothing is published now, the relay tries again by itself: %s", self._tables.name, said,
+                exc_info=None if is_known else error,
+            )  # fmt: skip
+        self._trouble = said
+
+    def _tell_quiet(self) -> None:
+        quiet, self._quiet = self._quiet, anyio.Event()
+        quiet.set()
+
+    # what it says ----------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> RelayMetrics:
+        """What it has counted since it was made."""
+        return self._metrics
+
+    def samples(self) -> Iterator[Sample]:
+        """The same, as the bus's metrics have it."""
+        return self._metrics.samples()
+
+    def health(self) -> PartHealth:
+        """Whether events go through, as far as the relay knows without asking."""
+        status, reason = self._status()
+        metrics = self._metrics
+        details = {
+            "slot": metrics.slot,
+            "shards": metrics.shards,
+            "published": metrics.published,
+            "listens": "off" if self._listener is None else self._listener.state,
+        }
+        return PartHealth(part=f"outbox {self._tables.name}", status=status, reason=reason, details=details)
+
+    def _status(self) -> tuple[BusStatus, str]:
+        metrics, work = self._metrics, self._work
+        if work is None or self._ended.is_set():
+            return "failed", "the relay is not running"
+        if self._trouble:
+            return "degraded", f"nothing is published now, it tries again by itself: {self._trouble}"
+        if work.lease is None:
+            return "starting", "the relay waits for a slot"
+        if metrics.quarantined:
+            return "ok", f"publishes; {metrics.quarantined} event(s) were put aside: eventbus outbox list"
+        return "ok", f"publishes {metrics.shards} shard(s)"
+
+
+async def _nothing(step: str) -> None:
+    """Nobody looks."""
+
+
+def _forget() -> None:
+    """Nothing to end yet."""
+
+
+def check_isolation(connection: Connection) -> None:
+    """Raises ConfigError where a relay would see rows of transactions that may still be rolled back."""
+    level = connection.get_isolation_level()
+    if level in ("READ UNCOMMITTED", "AUTOCOMMIT"):
+        raise ConfigError(
+            f"the engine of the outbox's relay has the isolation level {level}: give it one of its own, "
+            'engine.execution_options(isolation_level="READ COMMITTED")'
+        )

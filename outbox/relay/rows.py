@@ -1,0 +1,198 @@
+"""The rows of the outbox's tables, as a relay moves them: taken, deleted, settled by a receipt, promoted, put aside.
+
+Each function is part of a transaction that its caller begins and commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import msgspec
+
+from outbox.relay.receipts import Part, checksum, spans
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Table
+    from sqlalchemy.engine import Connection, CursorResult
+
+    from outbox.tables import OutboxTables
+
+Row = tuple[
+    int,  # id
+    str,  # event_id
+    str,  # topic
+    "bytes | str | None",  # key
+    "bytes | None",  # value
+    "bytes | None",  # headers, packed
+    "int | None",  # partition
+    int,  # timestamp_ms
+    "int | None",  # expires_at_ms
+]
+"""An event, as it is taken: a plain tuple, there are many of them."""
+
+Settled = Literal["deleted", "gone", "others"]
+"""What became of the rows of a receipt; "others": those with these ids are not what was published."""
+
+_LONG_SPAN = 16
+_MOST_SPANS = 32
+"""In one statement; the rest of the ids are listed."""
+
+
+class Peek(msgspec.Struct, frozen=True):
+    """What there is to do."""
+
+    has_rows: bool
+    due_ms: int | None
+    """When the next scheduled event is due."""
+
+
+class Rows:
+    """The SQL of it, for one outbox."""
+
+    def __init__(self, tables: OutboxTables) -> None:
+        from sqlalchemy import between, bindparam, delete, select
+
+        self._tables = tables
+        self._all = frozenset(range(tables.shard_count))
+        events = self._events = tables.events
+        columns = events.c
+        first_to_last = between(columns.id, bindparam("first"), bindparam("last"))
+        self._delete_span = delete(events).where(first_to_last)
+        every = select(
+            columns.id,
+            columns.event_id,
+            columns.topic,
+            columns.key,
+            columns.value,
+            columns.headers,
+            columns.partition,
+            columns.timestamp_ms,
+            columns.expires_at_ms,
+        )
+        in_order = every.order_by(columns.id).limit(bindparam("limit"))
+        self._take_all = in_order
+        self._take_some = in_order.where(columns.shard.in_(bindparam("shards", expanding=True)))
+
+    def take(self, connection: Connection, shards: frozenset[int], limit: int) -> list[Row]:
+        """The first rows of these shards, by id: whatever was committed by now, however low its id is."""
+        if shards == self._all:
+            found = connection.execute(self._take_all, {"limit": limit})
+        elif shards:
+            found = connection.execute(self._take_some, {"limit": limit, "shards": list(shards)})
+        else:
+            return []
+        return cast("list[Row]", found.fetchall())
+
+    def turn(
+        self,
+        connection: Connection,
+        published: Sequence[int],
+        shards: frozenset[int],
+        limit: int,
+        now: ColumnElement[int],
+    ) -> list[Row]:
+        """Delete what was published, and take what comes next."""
+        self.delete(connection, published, now)
+        return self.take(connection, shards, limit)
+
+    def delete(self, connection: Connection, ids: Sequence[int], now: ColumnElement[int]) -> int:
+        """Delete rows that are published, all of them; into the archive, where there is one. How many there were."""
+        if self._tables.archive is not None:
+            self._copy(connection, self._events, self._tables.archive, ids, {"published_at_ms": now})
+        ranges = spans(ids)
+        if len(ranges) == 1:
+            first, last = ranges[0]
+            found = connection.execute(self._delete_span, {"first": first, "last": last})
+            return cast("CursorResult[Any]", found).rowcount
+        return self.drop(connection, ids)
+
+    def drop(self, connection: Connection, ids: Sequence[int]) -> int:
+        """Delete rows as they are."""
+        found = connection.execute(self._events.delete().where(among(self._events.c.id, ids)))
+        return cast("CursorResult[Any]", found).rowcount
+
+    def settle(self, connection: Connection, part: Part, now: ColumnElement[int]) -> Settled:
+        """Delete the rows of a receipt, if they are still there, and still the same."""
+        from sqlalchemy import select
+
+        columns = self._events.c
+        # Locked: a relay that was given up may be about to delete them, all at once.
+        asked = select(columns.id, columns.event_id).where(among(columns.id, part.ids)).order_by(columns.id)
+        found = connection.execute(asked.with_for_update()).tuples().all()
+        if not found:
+            return "gone"
+        if len(found) != len(part.ids) or checksum(event_id for _, event_id in found) != part.crc:
+            return "others"
+        self.delete(connection, part.ids, now)
+        return "deleted"
+
+    def peek(self, connection: Connection, shards: frozenset[int]) -> Peek:
+        """Whether there are rows, and when there will be: one question, for who has nothing to do."""
+        from sqlalchemy import exists, func, select
+
+        if not shards:
+            return Peek(False, None)
+        events, later = self._events, self._tables.later
+        rows, due = select(events.c.id), select(func.min(later.c.due_ms))
+        if shards != self._all:
+            rows = rows.where(events.c.shard.in_(shards))
+            due = due.where(later.c.shard.in_(shards))
+        has_rows, due_ms = connection.execute(select(exists(rows), due.scalar_subquery())).one()
+        return Peek(bool(has_rows), due_ms)
+
+    def promote(self, connection: Connection, shards: frozenset[int], now_ms: int, limit: int) -> int:
+        """Make events of what is due, in the order of their times; how many."""
+        from sqlalchemy import select
+
+        later = self._tables.later
+        due = select(later.c.id).where(later.c.due_ms <= now_ms)
+        if shards != self._all:
+            due = due.where(later.c.shard.in_(shards))
+        ids = list(connection.scalars(due.order_by(later.c.due_ms, later.c.id).limit(limit).with_for_update()))
+        if ids:
+            self._copy(connection, later, self._events, ids, {}, order_by=(later.c.due_ms, later.c.id))
+            connection.execute(later.delete().where(among(later.c.id, ids)))
+        return len(ids)
+
+    def put_aside(
+        self, connection: Connection, ids: Sequence[int], reason: str, now: ColumnElement[int], *, is_behind: bool
+    ) -> int:
+        """Move events to those that failed; how many."""
+        extra = {"is_behind": int(is_behind), "reason": reason, "failed_at_ms": now}
+        self._copy(connection, self._events, self._tables.failed, ids, extra)
+        return self.drop(connection, ids)
+
+    def still_blocks(self, connection: Connection, head: int) -> bool:
+        """Lock the row that blocks a key; False: it is not there any more."""
+        failed = self._tables.failed
+        locked = failed.update().where(failed.c.id == head, failed.c.is_behind == 0)
+        found = connection.execute(locked.values(is_behind=failed.c.is_behind))
+        return cast("CursorResult[Any]", found).rowcount > 0
+
+    def _copy(
+        self,
+        connection: Connection,
+        source: Table,
+        target: Table,
+        ids: Sequence[int],
+        extra: dict[str, Any],
+        order_by: tuple[Any, ...] = (),
+    ) -> None:
+        from sqlalchemy import insert, literal, select
+
+        names = [column.key for column in self._events.columns if column.key != "id" or target is not self._events]
+        chosen = [source.c[name] for name in names]
+        added = [literal(value) if isinstance(value, (int, str)) else value for value in extra.values()]
+        rows = select(*chosen, *added).where(among(source.c.id, ids)).order_by(*(order_by or (source.c.id,)))
+        connection.execute(insert(target).from_select([*names, *extra], rows.with_for_update()))
+
+
+def among(column: ColumnElement[int], ids: Collection[int]) -> ColumnElement[bool]:
+    """The rows with these ids, and no other: long runs of them as ranges."""
+    from sqlalchemy import or_
+
+    ranges = [span for span in spans(sorted(ids)) if span[1] - span[0] >= _LONG_SPAN][:_MOST_SPANS]
+    listed = set(ids).difference(*(range(first, last + 1) for first, last in ranges))
+    parts = [column.between(first, last) for first, last in ranges]
+    return or_(*parts, column.in_(sorted(listed))) if listed or not parts else or_(*parts)

@@ -1,0 +1,279 @@
+"""Who publishes what: slots, which are leased, and shards, which belong to slots. All times are the database's.
+
+A relay publishes the rows of the shards of its slot, under the slot's transactional id. What keeps others from
+publishing them too is the log: whoever takes a slot, or gives its shards away, fences that id first. So
+
+- **whenever a shard's slot is X, every earlier owner was fenced, or released it with nothing in flight;**
+- a relay that has taken its transactional id (again) renews its lease before it takes a row (`renew`);
+- a lease is taken away only as it was when its holder was fenced (`remove`): one renewed meanwhile is alive.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from eventbus.errors import ConfigError, EventBusError
+from outbox.schema import mismatch
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+    from sqlalchemy.engine import Connection, CursorResult
+
+    from outbox.tables import OutboxTables
+
+Now = Callable[[str], str]
+"""By the dialect's name: SQL for the database's clock, in milliseconds since the epoch."""
+Head = tuple[str, "bytes | str | None"]
+"""Topic and key of a row that blocks those behind it."""
+
+
+class LeaseLost(EventBusError):
+    """Another relay has the slot: drop everything, and enter anew."""
+
+    retriable = True
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A slot, and the proof that it is ours."""
+
+    slot: int
+    token: str
+
+
+class Other(msgspec.Struct, frozen=True):
+    """A relay as the database has it."""
+
+    slot: int
+    token: str
+    host: str
+    expires_at_ms: int
+
+
+class View(msgspec.Struct, frozen=True):
+    """What a relay sees when it looks."""
+
+    now_ms: int
+    relays: tuple[Other, ...]
+    heads: Mapping[Head, int]
+    """Of blocked keys, the lowest id of a row that failed."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Shards to let go of, and shards to take."""
+
+    release: tuple[int, ...] = ()
+    take: tuple[int, ...] = ()
+
+
+IsGone = Callable[[Other], bool]
+"""Whether a relay is known to be dead although its lease is not over."""
+
+
+def fair_change(mine: Collection[int], free: Iterable[int], relays: int, shards: int) -> Change:
+    """What brings one of ``relays`` to its fair share: at most that, whatever the others have."""
+    share = -(-shards // max(relays, 1))
+    if len(mine) > share:
+        return Change(release=tuple(sorted(mine)[share:]))
+    return Change(take=tuple(sorted(free)[: share - len(mine)]))
+
+
+class Slots:
+    """The SQL of it, for one outbox."""
+
+    def __init__(self, tables: OutboxTables, lease_ms: int, dialect: str, now: Now) -> None:
+        self._tables = tables
+        self._dialect = dialect
+        self._relays = tables.relays
+        self._shards = tables.shards
+        self._lease_ms = lease_ms
+        self._now = now
+
+    @property
+    def now(self) -> ColumnElement[int]:
+        """The database's clock, as SQL."""
+        from sqlalchemy import BigInteger, literal_column
+
+        return literal_column(self._now(self._dialect), BigInteger)
+
+    # entering and leaving --------------------------------------------------------------------------------------------
+
+    def identity(self, connection: Connection) -> str:
+        """The id of this database's outbox. Raises ConfigError for tables that are not those this program means."""
+        from sqlalchemy import select
+
+        meta = self._tables.meta
+        found = dict(connection.execute(select(meta.c.name, meta.c.value)).tuples().all())
+        problem = mismatch(found, self._tables)
+        if problem is not None:
+            raise ConfigError(problem)
+        identity = found.get("id")
+        if identity is None:
+            identity = secrets.token_hex(6)
+            connection.execute(meta.insert(), {"name": "id", "value": identity})
+        return identity
+
+    def enter(self, connection: Connection, host: str, is_gone: IsGone) -> Lease | None:
+        """Take the lowest slot that nobody holds; None when all are held.
+
+        Raises the database's IntegrityError when another relay was faster: try again.
+        """
+        from sqlalchemy import insert
+
+        relays = self._relays
+        now_ms, others = self._others(connection)
+        by_slot = {one.slot: one for one in others}
+        token = secrets.token_hex(16)
+        now = self.now
+        values: dict[str, Any] = {
+            "token": token,
+            "host": host,
+            "expires_at_ms": now + self._lease_ms,
+            "started_at_ms": now,
+            "published": 0,
+            "seen_at_ms": now,
+        }
+        for slot in range(self._tables.shard_count):
+            holder = by_slot.get(slot)
+            if holder is None:
+                connection.execute(insert(relays).values(slot=slot, **values))
+                return Lease(slot, token)
+            if (holder.expires_at_ms <= now_ms or is_gone(holder)) and _count(
+                connection, relays.update().where(*self._as_seen(holder)).values(**values)
+            ):
+                return Lease(slot, token)
+        return None
+
+    def leave(self, connection: Connection, lease: Lease) -> None:
+        """Let go of the slot and its shards. Only with nothing in flight, and every published row deleted."""
+        relays = self._relays
+        mine = (relays.c.slot == lease.slot, relays.c.token == lease.token)
+        if _count(connection, relays.delete().where(*mine)):
+            self._free(connection, lease.slot)
+
+    # while it lives --------------------------------------------------------------------------------------------------
+
+    def renew(self, connection: Connection, lease: Lease, published: int) -> None:
+        """The lease begins anew. Raises LeaseLost."""
+        now = self.now
+        self._hold(
+            connection,
+            lease,
+            {"expires_at_ms": now + self._lease_ms, "seen_at_ms": now, "published": published},
+        )
+
+    def renew_and_read(self, connection: Connection, lease: Lease, published: int) -> frozenset[int]:
+        """The same, and the slot's shards: what may be published from here on, until the next one. Raises LeaseLost."""
+        self.renew(connection, lease, published)
+        return self._mine(connection, lease)
+
+    def guard(self, connection: Connection, lease: Lease) -> None:
+        """Begin a transaction that changes rows which are not published. Raises LeaseLost where they are another's."""
+        now = self.now
+        self._hold(connection, lease, {"seen_at_ms": now}, self._relays.c.expires_at_ms > now)
+
+    def _hold(self, connection: Connection, lease: Lease, values: dict[str, Any], *more: Any) -> None:
+        relays = self._relays
+        mine = (relays.c.slot == lease.slot, relays.c.token == lease.token, *more)
+        if not _count(connection, relays.update().where(*mine).values(**values)):
+            raise LeaseLost(f"outbox {self._tables.name!r}: slot {lease.slot} is another relay's now")
+
+    def look(self, connection: Connection) -> View:
+        """The relays, and the keys that are blocked: one question."""
+        from sqlalchemy import BigInteger, cast, literal, null, select, union_all
+
+        relays, failed = self._relays, self._tables.failed
+        now = self.now
+        nothing = cast(null(), failed.c.key.type)
+        found = connection.execute(
+            union_all(
+                select(
+                    relays.c.slot,
+                    relays.c.expires_at_ms,
+                    relays.c.token,
+                    relays.c.host.label("name"),
+                    nothing.label("key"),
+                    now.label("now_ms"),
+                ),
+                select(
+                    literal(-1),
+                    failed.c.id,
+                    literal(""),
+                    failed.c.topic,
+                    failed.c.key,
+                    cast(literal(0), BigInteger),
+                ).where(failed.c.is_behind == 0, failed.c.key.is_not(None)),
+            )
+        ).tuples()
+        others: list[Other] = []
+        heads: dict[Head, int] = {}
+        now_ms = 0
+        for slot, number, token, name, key, at_ms in found:
+            if slot >= 0:
+                others.append(Other(slot, token, name, number))
+                now_ms = at_ms
+            else:
+                head = (name, key)
+                heads[head] = min(number, heads.get(head, number))
+        return View(now_ms, tuple(others), heads)
+
+    def free_shards(self, connection: Connection) -> list[int]:
+        """Those of nobody."""
+        from sqlalchemy import select
+
+        return list(connection.scalars(select(self._shards.c.shard).where(self._shards.c.slot.is_(None))))
+
+    def take(self, connection: Connection, lease: Lease, wanted: Collection[int]) -> frozenset[int]:
+        """Take shards that are free, as far as they still are; all that the slot has then. Raises LeaseLost."""
+        shards = self._shards
+        self.guard(connection, lease)
+        free = (shards.c.slot.is_(None), shards.c.shard.in_(list(wanted)))
+        connection.execute(shards.update().where(*free).values(slot=lease.slot))
+        return self._mine(connection, lease)
+
+    def release(self, connection: Connection, lease: Lease, unwanted: Collection[int]) -> None:
+        """Let go of shards. Only with nothing in flight, and every published row deleted. Raises LeaseLost."""
+        shards = self._shards
+        self.guard(connection, lease)
+        ours = (shards.c.slot == lease.slot, shards.c.shard.in_(list(unwanted)))
+        connection.execute(shards.update().where(*ours).values(slot=None))
+
+    # those who are gone ----------------------------------------------------------------------------------------------
+
+    def remove(self, connection: Connection, gone: Other) -> bool:
+        """Take a slot and its shards from a relay that was fenced, and whose receipt is settled.
+
+        False: it has renewed its lease since it was seen, and is alive.
+        """
+        if not _count(connection, self._relays.delete().where(*self._as_seen(gone))):
+            return False
+        self._free(connection, gone.slot)
+        return True
+
+    def _as_seen(self, one: Other) -> tuple[Any, ...]:
+        relays = self._relays.c
+        return (relays.slot == one.slot, relays.token == one.token, relays.expires_at_ms == one.expires_at_ms)
+
+    def _free(self, connection: Connection, slot: int) -> None:
+        connection.execute(self._shards.update().where(self._shards.c.slot == slot).values(slot=None))
+
+    def _mine(self, connection: Connection, lease: Lease) -> frozenset[int]:
+        from sqlalchemy import select
+
+        return frozenset(connection.scalars(select(self._shards.c.shard).where(self._shards.c.slot == lease.slot)))
+
+    def _others(self, connection: Connection) -> tuple[int, list[Other]]:
+        from sqlalchemy import select
+
+        relays = self._relays.c
+        now_ms: int = connection.execute(select(self.now)).scalar_one()
+        found = connection.execute(select(relays.slot, relays.token, relays.host, relays.expires_at_ms)).tuples()
+        return now_ms, [Other(*one) for one in found]
+
+
+def _count(connection: Connection, statement: Any) -> int:
+    """Rows that a statement has changed."""
+    return cast("CursorResult[Any]", connection.execute(statement)).rowcount
