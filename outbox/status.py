@@ -283,7 +283,7 @@ def remarks(status: OutboxStatus) -> list[str]:
     dead = [relay for relay in status.relays if not relay.is_live]
     if status.live_relays:
         said += [
-            f"relay {one.slot} on {one.host} has not been seen for {_long(one.seen_age_ms)}; others take over"
+            f"relay {one.slot} on {one.host} has not been seen for {how_long(one.seen_age_ms)}; others take over"
             for one in dead
         ]
     if status.free_shards and status.live_relays and not dead:
@@ -298,10 +298,10 @@ def remarks(status: OutboxStatus) -> list[str]:
         )
     writer, snapshot = status.stall.writer, status.stall.snapshot
     if writer is not None and writer.age_ms >= _LONG_MS:
-        said.append(f"what {writer.who} has written waits for its commit since {_long(writer.age_ms)}")
+        said.append(f"what {writer.who} has written waits for its commit since {how_long(writer.age_ms)}")
     if snapshot is not None and snapshot != writer and snapshot.age_ms >= _LONG_SNAPSHOT_MS:
         said.append(
-            f"a transaction of {snapshot.who} is open since {_long(snapshot.age_ms)}: rows deleted since then are not "
+            f"a transaction of {snapshot.who} is open since {how_long(snapshot.age_ms)}: rows deleted since then are not "
             "cleaned away, and the outbox gets slower"
         )
     if status.stall.unknown:
@@ -309,7 +309,7 @@ def remarks(status: OutboxStatus) -> list[str]:
     return said
 
 
-def _long(ms: int) -> str:
+def how_long(ms: int) -> str:
     """``12 s``, ``4 min``, ``3.5 h``."""
     if ms < 120_000:
         return f"{ms // 1000} s"

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from eventbus.cli.parser import Subcommands
 
-COMMANDS: tuple[str, ...] = ()
+COMMANDS = ("status", "list_refused", "release", "check", "ddl")
 """Modules of this package; what is heavy they import when they run."""
 
 EPILOG = """\

@@ -1,0 +1,68 @@
+"""Which of the refused events a command is about."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from eventbus.cli.output import Output, one_line, printable
+from eventbus.cli.parser import UsageError
+
+if TYPE_CHECKING:
+    from outbox.quarantine import Choice
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_MOST_OF_KEY = 24
+
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("chosen", nargs="*", metavar="EVENT", help="numbers or ids of events, as list shows them")
+    group = parser.add_argument_group("which of them")
+    group.add_argument("--topic", metavar="TOPIC", help="of this topic")
+    group.add_argument("--reason", metavar="TEXT", help="with this in the reason")
+
+
+def choice_of(args: argparse.Namespace) -> Choice:
+    """Raises UsageError for words that name no event."""
+    from outbox.quarantine import Choice
+
+    ids = [int(word) for word in args.chosen if word.isdecimal()]
+    event_ids = [word.lower() for word in args.chosen if _UUID.fullmatch(word.lower())]
+    if len(ids) + len(event_ids) < len(args.chosen):
+        wrong = next(word for word in args.chosen if not word.isdecimal() and not _UUID.fullmatch(word.lower()))
+        raise UsageError(
+            f"{args.program}: {wrong!r} is neither the number of an event nor its id; topics go by --topic"
+        )
+    named = bool(args.chosen)
+    return Choice(
+        ids=tuple(ids) if named else None,
+        event_ids=tuple(event_ids) if named else None,
+        topic=args.topic,
+        reason=args.reason,
+    )
+
+
+def is_sure(args: argparse.Namespace, question: str, out: Output) -> bool:
+    """Ask, on stderr; the end of the input is a no."""
+    if args.yes:
+        return True
+    print(printable(f"{question} (y/n) "), end="", file=out.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if answer.strip().lower() in ("y", "yes"):
+        return True
+    out.note("nothing is done" if answer else "nobody answers, nothing is done; --yes does not ask")
+    return False
+
+
+def key_text(key: bytes | str | None) -> str:
+    """A key within a line: its text, or hexadecimal."""
+    if key is None:
+        return "-"
+    try:
+        text = one_line(key if isinstance(key, str) else key.decode())
+    except UnicodeDecodeError:
+        assert isinstance(key, bytes), "only bytes are decoded"
+        text = f"0x{key[:_MOST_OF_KEY].hex()}"
+    return text if len(text) <= _MOST_OF_KEY else f"{text[: _MOST_OF_KEY - 3]}..."

@@ -1,0 +1,233 @@
+"""Which database, and which outbox in it: the options, and errors in a line that says what to do."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from socket import gaierror
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from eventbus.cli.parser import UsageError
+from eventbus.cli.shell import run_async
+from eventbus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection, Inspector
+    from sqlalchemy.exc import DBAPIError
+
+    from outbox import Outbox
+    from outbox.database import Database
+
+VARIABLE = "EVENTBUS_DATABASE"
+_EXAMPLE = "postgresql://me@localhost/shop, mysql+pymysql://me@localhost/shop or sqlite:///shop.db"
+
+_PACKAGES = {
+    "psycopg": "psycopg[binary]",
+    "psycopg2": "psycopg2-binary",
+    "MySQLdb": "mysqlclient",
+    "greenlet": "sqlalchemy[asyncio]",
+}
+"""What to install for a module of another name."""
+_DRIVERS = {
+    "postgresql": ("psycopg", "asyncpg", "psycopg2"),
+    "mysql": ("pymysql", "aiomysql", "asyncmy"),
+    "mariadb": ("pymysql", "aiomysql", "asyncmy"),
+    "sqlite": ("aiosqlite",),
+}
+_OTHER_NAMES = {"postgres": "postgresql", "psql": "postgresql", "pg": "postgresql", "sqlite3": "sqlite"}
+
+
+def add_database(parser: argparse.ArgumentParser) -> None:
+    """The options that say which outbox."""
+    group = parser.add_argument_group("which outbox")
+    group.add_argument("--database", metavar="URL", help=f"as in {_EXAMPLE} (default: ${VARIABLE})")
+    add_name(group)
+
+
+def add_name(group: Any) -> None:
+    group.add_argument(
+        "--name", default="eventbus_outbox", help="what its tables' names begin with (default: eventbus_outbox)"
+    )
+    group.add_argument("--schema", help="the database's schema that its tables are in")
+
+
+class Opened(NamedTuple):
+    """An outbox that was found."""
+
+    outbox: Outbox
+    database: Database
+    place: str
+    """The database's URL, without the password."""
+
+
+def with_outbox(
+    args: argparse.Namespace, work: Callable[[Opened], Awaitable[int | None]], *, notify: bool = False
+) -> int:
+    """Open the database, find the outbox in it, and do the work; its answer is the exit code.
+
+    How many shards it has, its columns and whether there is an archive is read from the database, unless an option
+    of the command says it.
+    """
+    url = url_of(args)
+
+    async def main() -> int:
+        from outbox import Outbox
+        from outbox.database import Database
+
+        with plain_errors(url, args.name):
+            engine = open_engine(url)
+            database = Database(engine)
+            try:
+                found = await database.run(_find, args.name, args.schema)
+                said: dict[str, Any] = {one: getattr(args, one, None) for one in ("shards", "columns")}
+                said = {one: value for one, value in said.items() if value is not None}
+                outbox = Outbox(engine, args.name, schema=args.schema, notify=notify, **found | said)
+                return await work(Opened(outbox, database, _shown(url))) or 0
+            finally:
+                closing: Any = engine.dispose()
+                if closing is not None:
+                    await closing
+
+    return run_async(main)
+
+
+def needs_sqlalchemy() -> None:
+    """Raises ConfigError where it is not installed."""
+    if find_spec("sqlalchemy") is None:
+        raise ConfigError('SQLAlchemy is not installed: pip install "eventbus-log[sql]"')
+
+
+def url_of(args: argparse.Namespace, *, must_exist: bool = True) -> URL:
+    """Raises UsageError for none, or for what is no URL of a database; ConfigError for a file that is not there."""
+    needs_sqlalchemy()
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    given: str | None = args.database or os.environ.get(VARIABLE)
+    if not given:
+        raise UsageError(f"{args.program}: which database? Give its URL with --database, or in {VARIABLE}: {_EXAMPLE}")
+    try:
+        url = make_url(given)
+    except ArgumentError:
+        raise UsageError(f"--database {given}: that is no URL of a database, as {_EXAMPLE}") from None
+    if must_exist and url.get_backend_name() == "sqlite":
+        _check_file(url)
+    return url
+
+
+def _check_file(url: URL) -> None:
+    """SQLite would make a file that is not there, and find nothing in it."""
+    if not url.database or url.database == ":memory:":
+        raise UsageError(f"--database {url}: a database in memory is its own process's; name a file: sqlite:///shop.db")
+    if not url.database.startswith("file:") and not Path(url.database).exists():
+        raise ConfigError(f"there is no file {Path(url.database).absolute()}: a service that uses the outbox makes it")
+
+
+def open_engine(url: URL) -> Any:
+    """An `Engine`, or an `AsyncEngine` where the driver is one. Raises what `plain_errors` explains."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    if url.get_dialect().is_async:
+        if find_spec("greenlet") is None:
+            raise ModuleNotFoundError(name="greenlet")
+        return create_async_engine(url)
+    return create_engine(url)
+
+
+def _shown(url: URL) -> str:
+    return url.render_as_string(hide_password=True)
+
+
+# the outbox in it -----------------------------------------------------------------------------------------------------
+
+
+def _find(connection: Connection, name: str, schema: str | None) -> dict[str, Any]:
+    """How the outbox of that name was made. Raises ConfigError where there is none."""
+    from sqlalchemy import column, inspect, select, table
+
+    inspector = inspect(connection)
+    if not inspector.has_table(name, schema) or not inspector.has_table(f"{name}_meta", schema):
+        _no_outbox(inspector, name, schema)
+    names = {one["name"] for one in inspector.get_columns(name, schema)}
+    meta = table(f"{name}_meta", column("name"), column("value"), schema=schema)
+    shards = connection.execute(select(meta.c.value).where(meta.c.name == "shards")).scalar()
+    return {
+        "shards": int(shards) if shards else 64,
+        "columns": "debezium" if "aggregatetype" in names else "plain",
+        "archive": inspector.has_table(f"{name}_archive", schema),
+    }
+
+
+def _no_outbox(inspector: Inspector, name: str, schema: str | None) -> NoReturn:
+    tables = set(inspector.get_table_names(schema))
+    there = sorted(one[: -len("_shards")] for one in tables if one.endswith("_shards"))
+    others = [one for one in there if {one, f"{one}_meta"} <= tables]
+    where = f" in schema {schema!r}" if schema else ""
+    if others:
+        raise ConfigError(f"there is no outbox {name!r}{where}; there is {', '.join(others)}: name it with --name")
+    raise ConfigError(
+        f"there is no outbox {name!r}{where} in this database: create its tables with outbox.create_tables(), a "
+        "migration with op.create_outbox(), or what `eventbus outbox ddl` prints; or name another with --name, --schema"
+    )
+
+
+# errors ---------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def plain_errors(url: URL, name: str) -> Generator[None]:
+    """What SQLAlchemy and drivers raise, as a ConfigError of one line."""
+    from sqlalchemy.exc import DBAPIError, MissingGreenlet, NoSuchModuleError
+
+    try:
+        yield
+    except NoSuchModuleError:
+        _unknown_dialect(url)
+    except MissingGreenlet as error:
+        _install(error, 'an asynchronous driver needs greenlet: pip install "sqlalchemy[asyncio]"')
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in ("outbox", "eventbus"):
+            raise
+        _install(error, _missing_driver(url, error.name))
+    except DBAPIError as error:
+        raise ConfigError(_explained(error, url, name)) from error
+    except (ConnectionRefusedError, ConnectionResetError, TimeoutError, gaierror) as error:  # of asyncpg, as they are
+        raise ConfigError(f"{_shown(url)} cannot be reached: {error.strerror or error}") from error
+
+
+def _install(cause: Exception, cure: str) -> NoReturn:
+    raise ConfigError(cure) from cause
+
+
+def _unknown_dialect(url: URL) -> NoReturn:
+    meant = _OTHER_NAMES.get(url.get_backend_name())
+    cure = f"say {meant}://" if meant else f"as {_EXAMPLE}"
+    raise UsageError(f"--database: {url.drivername}:// is no kind of database that SQLAlchemy knows; {cure}") from None
+
+
+def _missing_driver(url: URL, module: str) -> str:
+    backend = url.get_backend_name()
+    package = _PACKAGES.get(module, module)
+    if module == "greenlet":
+        return f'{url.drivername}:// is asynchronous, which needs greenlet: pip install "{package}"'
+    text = f'{url.drivername}:// means the driver {module}, which is not installed: pip install "{package}"'
+    others = _installed(_DRIVERS.get(backend, ()))
+    if others:
+        text += f", or use what is there: {' or '.join(f'{backend}+{one}://' for one in others)}"
+    return text
+
+
+def _installed(modules: Sequence[str]) -> list[str]:
+    return [one for one in modules if find_spec(one) is not None]
+
+
+def _explained(error: DBAPIError, url: URL, name: str) -> str:
+    said = str(error.orig).strip().partition("\n")[0]
+    if error.connection_invalidated or error.statement is None:
+        return f"{_shown(url)} cannot be reached: {said}"
+    return f"outbox {name!r} in {_shown(url)}: {said}; `eventbus outbox check` tells whether its tables are in order"

@@ -1,0 +1,128 @@
+"""``eventbus outbox retry | drop``: refused events again, or never. Relays may be at work meanwhile."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventbus.cli.output import Output
+from eventbus.cli.parser import Subcommands, UsageError
+from eventbus.errors import ConfigError
+from outbox.cli.choosing import add_choice, choice_of, is_sure
+from outbox.cli.database import Opened, add_database, with_outbox
+
+if TYPE_CHECKING:
+    from outbox.quarantine import Choice, Quarantine
+
+
+class _Way(NamedTuple):
+    done: str
+    help: str
+    description: str
+
+
+_WAYS = {
+    "retry": _Way(
+        "put back",
+        "publish refused events again, with those behind them",
+        "They go back among those that wait, before the later ones of their key; relays see them at once.\n"
+        "What the log refuses again is put aside again.",
+    ),
+    "drop": _Way(
+        "dropped",
+        "delete refused events for good; those behind them go on",
+        "They are never published. Those that wait behind them are, in their order.",
+    ),
+}
+
+
+def add(actions: Subcommands) -> None:
+    for name, way in _WAYS.items():
+        parser = actions.add_parser(
+            name,
+            help=way.help,
+            description=way.description,
+            epilog=f"  eventbus outbox {name} 4711 4712\n  eventbus outbox {name} --topic orders --yes",
+        )
+        add_choice(parser)
+        add_database(parser)
+        parser.add_argument("--all", action="store_true", help="all there are, where nothing else is chosen")
+        parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
+        parser.set_defaults(run=release, action=name)
+
+
+def release(args: argparse.Namespace) -> int:
+    choice, out = choice_of(args), Output.of(args)
+    if not (args.chosen or args.topic or args.reason or args.all):
+        raise UsageError(
+            f"{args.program}: which events? Name some as `eventbus outbox list` does, or a --topic, or a --reason; "
+            "--all for all there are"
+        )
+
+    async def work(opened: Opened) -> int:
+        from outbox.notify import Notifier, channel_of
+        from outbox.quarantine import Quarantine
+
+        tables = opened.outbox.tables
+        quarantine = Quarantine(opened.database, tables)
+        count = await quarantine.count(choice)
+        if args.chosen:
+            await _check_named(quarantine, choice, count)
+        asks = args.action == "drop" or count > 1
+        if count and asks and not is_sure(args, f"{args.action.capitalize()} {_events(count)}?", out):
+            return 1
+        change = quarantine.retry if args.action == "retry" else quarantine.drop
+        with _progress(count, out) as progress:
+            done = await change(choice, progress)
+        if done.refused:
+            notifier = Notifier(channel_of(tables.name, tables.schema))
+            notifier.notify(opened.database.plain)
+            notifier.close()
+        behind = f", {_events(done.behind)} behind {'it' if done.refused == 1 else 'them'} {_go(done.behind)} on"
+        text = f"{_events(done.refused)} {_WAYS[args.action].done}{behind if done.behind else ''}"
+        out.answer({"refused": done.refused, "behind": done.behind}, text)
+        return 0
+
+    return with_outbox(args, work)
+
+
+async def _check_named(quarantine: Quarantine, choice: Choice, count: int) -> None:
+    """Raises ConfigError for a name that is none of a refused event."""
+    named = len(choice.ids or ()) + len(choice.event_ids or ())
+    if count == named:
+        return
+    found = await quarantine.events(choice, limit=named, behind=True)
+    behind = next((one for one in found if one.is_behind), None)
+    if behind is not None:
+        raise ConfigError(
+            f"event {behind.id} was not refused, it waits behind one of its key: retry or drop that one, see "
+            f"`eventbus outbox list --topic {behind.topic}`"
+        )
+    there = {one.id for one in found} | {one.event_id for one in found}
+    missing = [one for one in (*(choice.ids or ()), *(choice.event_ids or ())) if one not in there]
+    if missing:
+        raise ConfigError(f"event {missing[0]} is not among the refused ones: published, dropped, or put back already")
+
+
+def _events(count: int) -> str:
+    return f"{count:,} {'event' if count == 1 else 'events'}"
+
+
+def _go(count: int) -> str:
+    return "goes" if count == 1 else "go"
+
+
+@contextmanager
+def _progress(total: int, out: Output) -> Generator[Callable[[int], object]]:
+    """A bar on a terminal, for what takes a while."""
+    if not out.stderr.isatty() or total < 1_000:
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(file=out.stderr), transient=True) as bar:
+        task = bar.add_task("events", total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,153 @@
+"""``eventbus outbox status``: what waits, since when, and who publishes it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from eventbus.cli.output import Output
+from eventbus.cli.parser import Subcommands, UsageError
+from outbox.cli.database import Opened, add_database, with_outbox
+
+if TYPE_CHECKING:
+    from outbox.status import OutboxStatus, RelayStatus, TopicStatus
+
+_EPILOG = """\
+  eventbus outbox status --database postgresql://me@localhost/shop
+  eventbus outbox status --watch                 again every 2 seconds, with the rates of relays as they are now
+  eventbus outbox status --json | jq .oldest_age_ms
+
+All that waits is counted, row by row.
+"""
+_WATCH_SECONDS = 2.0
+_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+
+
+def add(actions: Subcommands) -> None:
+    parser = actions.add_parser("status", help="what waits, since when, and who publishes it", epilog=_EPILOG)
+    add_database(parser)
+    parser.add_argument(
+        "--watch", "-w", nargs="?", type=float, const=_WATCH_SECONDS, metavar="SECONDS",
+        help=f"again and again, until Ctrl-C (every {_WATCH_SECONDS:g} s)",
+    )  # fmt: skip
+    parser.set_defaults(run=status)
+
+
+def status(args: argparse.Namespace) -> int:
+    out, watch = Output.of(args), args.watch
+    if watch is not None and watch <= 0:
+        raise UsageError(f"{args.program}: --watch takes seconds between two looks, more than 0")
+
+    async def work(opened: Opened) -> None:
+        from anyio import sleep
+
+        from eventbus.cli.shell import until_signal
+
+        rates = Rates()
+        if watch is None:
+            show(await opened.outbox.status(), rates, opened.place, out)
+            return
+        async with until_signal():
+            while True:
+                found = await opened.outbox.status()
+                if out.rich:
+                    out.stdout.write(_CLEAR)
+                show(found, rates, opened.place, out)
+                out.stdout.flush()
+                await sleep(watch)
+
+    return with_outbox(args, work)
+
+
+class Rates:
+    """How fast relays publish, between two of their heartbeats; since their start, while only one is known."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int], tuple[int, int, float]] = {}
+
+    def of(self, relay: RelayStatus, now_ms: int) -> float:
+        """Events a second."""
+        # The start is told as an age: two looks may differ by a millisecond, two relays of a slot by more.
+        one = (relay.slot, round((now_ms - relay.started_age_ms) / 1000))
+        seen_at = now_ms - relay.seen_age_ms
+        published, then, rate = self._seen.get(one, (relay.published, seen_at, relay.rate))
+        if seen_at > then:
+            rate = (relay.published - published) * 1000 / (seen_at - then)
+        self._seen[one] = relay.published, seen_at, rate
+        return rate
+
+
+# what is shown --------------------------------------------------------------------------------------------------------
+
+
+def show(found: OutboxStatus, rates: Rates, place: str, out: Output) -> None:
+    """As JSON; or the sums, a table of topics, one of relays, and what somebody should know."""
+    if out.json:
+        out.data(found)
+        return
+    from outbox.status import remarks
+
+    schema = f"{found.schema}." if found.schema else ""
+    out.line(f"outbox {schema}{found.name} in {place}")
+    for line in _sums(found):
+        out.line(f"  {line}")
+    if found.topics:
+        out.line()
+        _table(found.topics, _TOPIC_COLUMNS, out)
+    if found.relays:
+        out.line()
+
+        def rate(relay: RelayStatus) -> int:
+            return round(rates.of(relay, found.now_ms))
+
+        _table(found.relays, {**_RELAY_COLUMNS, "events/s": rate}, out)
+    for number, remark in enumerate(remarks(found)):
+        if not number:
+            out.line()
+        out.line(f"! {remark}")
+
+
+def _sums(found: OutboxStatus) -> Iterable[str]:
+    from outbox.status import how_long
+
+    if found.oldest_age_ms is None:
+        yield "nothing waits"
+    else:
+        yield f"{found.waiting:,} waiting, the oldest for {how_long(found.oldest_age_ms)}"
+    if found.next_due_in_ms is not None:
+        due = found.next_due_in_ms
+        yield f"{found.later:,} later, the first {f'in {how_long(due)}' if due > 0 else f'due since {how_long(-due)}'}"
+    if found.failed:
+        yield f"{found.failed:,} refused by the log, {found.behind:,} behind them"
+    if found.archived is not None:
+        yield f"{found.archived:,} in the archive"
+    free = f", {found.free_shards} of {found.shard_count} shards are nobody's" if found.free_shards else ""
+    yield f"{found.live_relays} {'relay publishes' if found.live_relays == 1 else 'relays publish'}{free}"
+
+
+def _age(ms: int | None) -> str:
+    from outbox.status import how_long
+
+    return "-" if ms is None else how_long(ms)
+
+
+_TOPIC_COLUMNS: dict[str, Callable[[TopicStatus], Any]] = {
+    "topic": lambda one: one.topic,
+    "waiting": lambda one: one.waiting,
+    "oldest": lambda one: _age(one.oldest_age_ms),
+    "later": lambda one: one.later,
+    "refused": lambda one: one.failed,
+    "behind": lambda one: one.behind,
+}
+_RELAY_COLUMNS: dict[str, Callable[[RelayStatus], Any]] = {
+    "relay": lambda one: one.slot,
+    "host": lambda one: one.host,
+    "seen": lambda one: f"{_age(one.seen_age_ms)} ago{'' if one.is_live else ' (gone)'}",
+    "shards": lambda one: len(one.shards),
+    "published": lambda one: one.published,
+}
+
+
+def _table(rows: Iterable[Any], columns: dict[str, Callable[[Any], Any]], out: Output) -> None:
+    out.table([*columns], [[read(row) for read in columns.values()] for row in rows])
