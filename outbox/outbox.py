@@ -13,6 +13,7 @@ from eventbus.client.schemas import fetched
 from eventbus.errors import ConfigError, SchemaNotReady
 from outbox import schema as in_database
 from outbox.database import Database
+from outbox.inserting import Inserter
 from outbox.notify import Notifier, channel_of
 from outbox.serializing import Packer, fetch_here
 from outbox.sessions import Asynchronous, Plain, connection_of, own
@@ -118,9 +119,8 @@ class Outbox:
         self.wakes = Wakes()
         """Told after each commit of events in this process."""
         self._notifier = Notifier(channel_of(name, schema)) if notify else None
-        self._writer = Writer(
-            self.tables, Packer(self.serdes, max_message_bytes), strict_order=strict_order, clock_ms=_now_ms
-        )
+        self._writer = Writer(self.tables, Packer(self.serdes, max_message_bytes), clock_ms=_now_ms)
+        self._inserter = Inserter(self.tables, strict_order=strict_order)
         if self.engine is not None:
             watch(self.database().plain.dialect)
 
@@ -224,7 +224,7 @@ class Outbox:
     def _write(self, session: Any, rows: Rows) -> list[str]:
         connection = connection_of(session, self.tables.events)
         if rows.rows:
-            self._writer.write(connection, rows)
+            self._inserter.insert(connection, rows.rows, is_later=rows.is_later, relative=rows.relative)
             after_commit(connection, self._committed)
         return rows.event_ids
 

@@ -58,7 +58,7 @@ def create(connection: Connection, tables: OutboxTables) -> None:
         raise ConfigError(AUTOCOMMIT)
     for table in tables.all:
         table.create(connection, checkfirst=True)
-    meta = dict(connection.execute(select(tables.meta.c.name, tables.meta.c.value)).tuples().all())
+    meta = read_meta(connection, tables)
     problem = mismatch(meta, tables)
     if problem is not None:
         raise ConfigError(problem)
@@ -69,6 +69,14 @@ def create(connection: Connection, tables: OutboxTables) -> None:
     free = [row for row in shard_rows(tables) if row["shard"] not in shards]
     if free:
         connection.execute(tables.shards.insert(), free)
+
+
+def read_meta(connection: Connection, tables: OutboxTables) -> dict[str, str]:
+    """What the tables say of themselves."""
+    from sqlalchemy import select
+
+    columns = tables.meta.c
+    return {name: value for name, value in connection.execute(select(columns.name, columns.value))}
 
 
 def mismatch(meta: dict[str, str], tables: OutboxTables) -> str | None:
@@ -103,7 +111,7 @@ def check(connection: Connection, tables: OutboxTables) -> list[str]:
         if table not in missing:
             problems += _of_columns(table, inspector.get_columns(table.name, schema=table.schema))
     if tables.meta not in missing:
-        meta = dict(connection.execute(select(tables.meta.c.name, tables.meta.c.value)).tuples().all())
+        meta = read_meta(connection, tables)
         problem = mismatch(meta, tables)
         if problem is not None:
             return [*problems, problem]
@@ -188,18 +196,16 @@ def _quoted(connection: Connection, tables: OutboxTables) -> str:
 def _of_mysql(connection: Connection, tables: OutboxTables, missing: set[str]) -> list[str]:
     from sqlalchemy import text
 
-    engines = dict(
-        connection.execute(
-            text("SELECT table_name, engine FROM information_schema.tables "
-                 "WHERE table_schema = COALESCE(:schema, DATABASE())"),
-            {"schema": tables.schema},
-        ).tuples().all()
-    )  # fmt: skip
+    found = connection.execute(
+        text("SELECT table_name, engine FROM information_schema.tables WHERE table_schema = COALESCE(:s, DATABASE())"),
+        {"s": tables.schema},
+    )
+    engines = {str(name): str(engine) for name, engine in found}
     return [
         f"the table {table.fullname} is of the engine {engines.get(table.name)}, which has no transactions: ALTER "
         f"TABLE {table.name} ENGINE = InnoDB"
         for table in tables.all
-        if table.name not in missing and str(engines.get(table.name)).lower() != "innodb"
+        if table.name not in missing and engines.get(table.name, "").lower() != "innodb"
     ]
 
 
@@ -240,14 +246,15 @@ def explained(error: DBAPIError, tables: OutboxTables) -> Exception:
     arguments: tuple[Any, ...] = getattr(original, "args", ())
     number = arguments[0] if arguments and isinstance(arguments[0], int) else None
     said = str(original).lower()
+    first_line = str(original).partition("\n")[0]
     if state in _NO_TABLE_STATES or number in _NO_TABLE_NUMBERS or "no such table" in said:
         return ConfigError(
-            f"this database has no table {tables.events.fullname!r} ({original}): create it with {_CREATE}; or the "
+            f"this database has no table {tables.events.fullname!r} ({first_line}): create it with {_CREATE}; or the "
             "session is of another database than the outbox"
         )
     if state in _NO_COLUMN_STATES or number in _NO_COLUMN_NUMBERS or "has no column named" in said:
         return ConfigError(
-            f"the table {tables.events.fullname!r} has other columns than this program writes ({original}): it is of "
+            f"the table {tables.events.fullname!r} has other columns than this program writes ({first_line}): it is of "
             "another version, or was made with another columns=...; `eventbus outbox check` tells"
         )
     if state in _READ_ONLY_STATES or number in _READ_ONLY_NUMBERS or "readonly database" in said:

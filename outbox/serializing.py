@@ -62,7 +62,10 @@ class _Topic:
 
     def pack(self, key: Any, value: Any, headers: Headers) -> Packed:
         """Raises SerializationError, SchemaNotReady (a SerializationError) with what to fetch, RecordTooLarge."""
-        packed = Packed(self._bytes_of(key, "key"), self._bytes_of(value, "value"), headers)
+        # Bytes are what they are, as for a producer: a serde for them is not asked.
+        if type(key) is not bytes:
+            key = self._bytes_of(key, "key")
+        packed = Packed(key, value if type(value) is bytes else self._bytes_of(value, "value"), headers)
         if self._has_named:
             packed = Packed(*unnamed(*packed))
         self._check_size(packed)
@@ -120,7 +123,9 @@ def packed_headers(headers: HeadersLike | None) -> Headers:
     An ``event-id`` of another event, whose headers are passed on, is left out: this event has its own. Raises
     ConfigError for what is no header.
     """
-    packed = pack_headers(headers) if headers else ()
+    if not headers:
+        return current_trace()
+    packed = pack_headers(headers)
     names = {name for name, _ in packed}
     if EVENT_ID in names:
         packed = tuple(header for header in packed if header[0] != EVENT_ID)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, cast
 
 from eventbus.errors import ConfigError
 from outbox.database import AUTOCOMMIT, is_autocommit
@@ -21,34 +21,37 @@ _BEGIN = "`with Session.begin() as session:`, `with engine.begin() as connection
 
 
 @cache
-def _kinds() -> tuple[tuple[type, ...], tuple[type, ...], tuple[type, ...], type]:
-    """Asynchronous ones, registries of sessions, sessions, and the connection: imported when the first is seen."""
+def _kind(of: type[Any]) -> Literal["session", "connection", "asynchronous", "registry", None]:
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
     from sqlalchemy.orm import Session, scoped_session
 
-    return (AsyncSession, AsyncConnection), (scoped_session, async_scoped_session), (Session,), Connection
+    if issubclass(of, Session):
+        return "session"
+    if issubclass(of, Connection):
+        return "connection"
+    if issubclass(of, (AsyncSession, AsyncConnection)):
+        return "asynchronous"
+    return "registry" if issubclass(of, (scoped_session, async_scoped_session)) else None
 
 
 def own(session: Any) -> tuple[Any, bool]:
     """The session or connection itself, and whether it is asynchronous. Raises ConfigError for anything else."""
-    asynchronous, registries, sessions, connection = _kinds()
-    if isinstance(session, registries):
-        session = session.registry()
-    if isinstance(session, (*sessions, connection)):
-        return session, False
-    if isinstance(session, asynchronous):
-        return session, True
-    name = session.__name__ if isinstance(session, type) else type(session).__name__
-    raise ConfigError(
-        f"an event is written with the Session, AsyncSession, Connection or AsyncConnection whose transaction it "
-        f"belongs to, and this is {name}: {_BEGIN}"
-    )
+    kind = _kind(cast("type[Any]", type(session)))
+    if kind == "registry":
+        return own(session.registry())
+    if kind is None:
+        name = session.__name__ if isinstance(session, type) else type(session).__name__
+        raise ConfigError(
+            "an event is written with the Session, AsyncSession, Connection or AsyncConnection whose transaction it "
+            f"belongs to, and this is {name}: {_BEGIN}"
+        )
+    return session, kind == "asynchronous"
 
 
 def connection_of(session: Any, table: ClauseElement) -> Connection:
     """The connection of its transaction. Raises ConfigError where an event could not be part of one."""
-    if isinstance(session, _kinds()[2]):
+    if _kind(cast("type[Any]", type(session))) == "session":
         connection = _of_session(session, table)
     else:
         connection = session

@@ -20,7 +20,8 @@ def current_trace() -> Headers:
         found = _of_span()
         if found:
             return found
-    return tuple(header for header in carried.get() if header[0] in TRACE_HEADERS)
+    of_record = carried.get()
+    return tuple(header for header in of_record if header[0] in TRACE_HEADERS) if of_record else ()
 
 
 def _of_span() -> Headers:

@@ -141,7 +141,10 @@ class _Watch:
 
     def commit(self, dbapi_connection: Any) -> None:
         self._commit(dbapi_connection)
-        _taken(_info_of(dbapi_connection)).tell()
+        info = _info_of(dbapi_connection)
+        levels: _Levels | None = None if info is None else info.pop(_KEY, None)
+        if levels is not None:
+            levels.tell()
 
     def rollback(self, dbapi_connection: Any) -> None:
         _taken(_info_of(dbapi_connection))

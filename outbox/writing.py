@@ -1,4 +1,4 @@
-"""Rows of events, and how they get into the caller's transaction: one INSERT, and no more."""
+"""What is published becomes rows."""
 
 from __future__ import annotations
 
@@ -14,23 +14,14 @@ import msgspec
 from eventbus.client.sending import HeadersLike
 from eventbus.errors import ConfigError, SerializationError
 from outbox import headers as stored
-from outbox.database import now_sql
-from outbox.schema import explained, lock_name
+from outbox.inserting import IN, Row
 from outbox.serializing import Packer, packed_headers
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement
-    from sqlalchemy.engine import Connection
-    from sqlalchemy.sql.dml import Insert
-
     from outbox.tables import OutboxTables
-
-Row = dict[str, Any]
 
 _LAST_MS = (1 << 63) - 1
 _LONGEST_TEXT_KEY = 255
-_IN = "_in"
-"""Ends the name of a parameter that is counted from the database's clock: ``due_ms_in``."""
 
 
 class EventOptions(TypedDict, total=False):
@@ -53,6 +44,9 @@ class What(msgspec.Struct, frozen=True):
     deliver_at: datetime | timedelta | None = None
     expires_after: timedelta | float | None = None
     type: str | None = None
+
+
+NOTHING = What()
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -81,32 +75,28 @@ NOW = Times({})
 
 
 class Writer:
-    """Makes rows, and writes them. Thread-safe."""
+    """Makes rows of events. Thread-safe."""
 
-    def __init__(
-        self, tables: OutboxTables, packer: Packer, *, strict_order: bool, clock_ms: Callable[[], int]
-    ) -> None:
-        self._tables = tables
+    def __init__(self, tables: OutboxTables, packer: Packer, *, clock_ms: Callable[[], int]) -> None:
+        self._columns = tables.columns
+        self._shard_count = tables.shard_count
         self._packer = packer
-        self._strict_order = strict_order
         self._clock_ms = clock_ms
         self._turn = itertools.count()
         """Spreads events without a key over the shards; `next` of it is atomic."""
-        self._inserts: dict[tuple[bool, tuple[str, ...], str], Insert] = {}
-
-    # rows ------------------------------------------------------------------------------------------------------------
 
     def rows(
         self, topic: str, values: Iterable[Any], key_of: Callable[[Any], Any] | None, options: EventOptions
     ) -> Rows:
         """The rows of events. Raises ConfigError, InvalidTopic, SerializationError, RecordTooLarge."""
-        what = What(**options)
+        what = _checked(options) if options else NOTHING
+        if what.type is not None and self._columns.type is None:
+            raise ConfigError(f'type={what.type!r}: only Outbox(columns="debezium") has a column for it')
         known = self._packer.topic(topic)
         now_ms = self._clock_ms()
         times = NOW if what.deliver_at is None and what.expires_after is None else times_of(what, now_ms)
-        _check(what)
+        timestamp_ms = now_ms if what.timestamp_ms is None else what.timestamp_ms
         headers = packed_headers(what.headers)
-        columns = self._tables.columns
         rows: list[Row] = []
         for value in values:
             key: Any = None if key_of is None else key_of(value)
@@ -119,81 +109,40 @@ class Writer:
                 "value": packed.value,
                 "headers": stored.pack(packed.headers),
                 "partition": what.partition,
-                "timestamp_ms": now_ms if what.timestamp_ms is None else what.timestamp_ms,
-                **times.columns,
+                "timestamp_ms": timestamp_ms,
+                "expires_at_ms": None,
             }
-            for name in times.relative:
-                row.pop(name, None)  # the statement computes it
-            if columns.text_keys:
+            if times is not NOW:
+                _put(times, row)
+            if self._columns.text_keys:
                 row["key"] = _text_key(topic, key)
-            if columns.type is not None:
+            if self._columns.type is not None:
                 row["type"] = what.type or (None if value is None else type(value).__name__)
-            elif what.type is not None:
-                raise ConfigError(f'type={what.type!r}: only Outbox(columns="debezium") has a column for it')
             rows.append(row)
         return Rows(rows, times.is_later, times.relative)
 
     def _shard(self, key: bytes | None, partition: int | None) -> int:
         """Events of a key are in one shard, so that one relay publishes them; so are those of a named partition."""
         if key is not None:
-            return mmh3.hash(key, signed=False) % self._tables.shard_count
-        return (next(self._turn) if partition is None else partition) % self._tables.shard_count
-
-    # SQL -------------------------------------------------------------------------------------------------------------
-
-    def write(self, connection: Connection, batch: Rows) -> None:
-        """Insert them. Raises what the database raises, and ConfigError where its tables are missing or older."""
-        from sqlalchemy.exc import DBAPIError
-
-        rows = batch.rows
-        if not rows:
-            return
-        insert = self._insert(batch.is_later, batch.relative, connection.dialect.name)
-        try:
-            if self._strict_order and not batch.is_later:
-                self._lock(connection, {row["shard"] for row in rows})
-            connection.execute(insert, rows[0] if len(rows) == 1 else rows)
-        except DBAPIError as error:
-            raise explained(error, self._tables) from error.__cause__
-
-    def _insert(self, is_later: bool, relative: tuple[str, ...], dialect: str) -> Insert:
-        known = self._inserts.get((is_later, relative, dialect))
-        if known is None:
-            from sqlalchemy import BigInteger, bindparam, insert, literal_column
-
-            table = self._tables.later if is_later else self._tables.events
-            now: ColumnElement[int] = literal_column(now_sql(dialect), BigInteger)
-            known = insert(table).inline()  # nobody asks for the id: no RETURNING
-            if relative:
-                known = known.values({name: now + bindparam(name + _IN) for name in relative})
-            self._inserts[is_later, relative, dialect] = known
-        return known
-
-    def _lock(self, connection: Connection, shards: set[int]) -> None:
-        """Writers of a shard commit one after the other. SQLite has one writer at a time as it is.
-
-        The rows are meta's, which no relay changes: relays need not wait for a writer, nor a writer for them.
-        """
-        from sqlalchemy import select
-
-        meta = self._tables.meta
-        names = [lock_name(shard) for shard in shards]
-        locked = connection.scalars(
-            select(meta.c.name).where(meta.c.name.in_(names)).order_by(meta.c.name).with_for_update()
-        ).all()
-        if len(locked) < len(names):
-            raise ConfigError(f"{meta}: rows to lock are missing; run outbox.create_tables(), or `eventbus outbox ddl`")
+            return mmh3.hash(key, signed=False) % self._shard_count
+        return (next(self._turn) if partition is None else partition) % self._shard_count
 
 
 def new_event_id(now_ms: int) -> str:
     """A UUID of version 7: what has an index by it grows at one end."""
-    chance = int.from_bytes(os.urandom(10), "big")
-    number = now_ms << 80 | 7 << 76 | (chance >> 68) << 64 | 2 << 62 | chance & 0x3FFF_FFFF_FFFF_FFFF
-    text = f"{number:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    time, chance = f"{now_ms:012x}", os.urandom(10).hex()
+    variant = "89ab"[int(chance[3], 16) & 3]
+    return f"{time[:8]}-{time[8:]}-7{chance[:3]}-{variant}{chance[4:7]}-{chance[7:19]}"
 
 
-def _check(what: What) -> None:
+def _put(times: Times, row: Row) -> None:
+    row.update(times.columns)
+    for name in times.relative:
+        row.pop(name, None)  # the statement computes it
+
+
+def _checked(options: EventOptions) -> What:
+    what = What(**options)
     partition, timestamp_ms = what.partition, what.timestamp_ms
     if partition is not None and (type(partition) is not int or not 0 <= partition < 1 << 31):
         raise ConfigError(f"partition={partition!r}: the number of a partition, from 0; leave it out to go by the key")
@@ -202,6 +151,7 @@ def _check(what: What) -> None:
             f"timestamp_ms={timestamp_ms!r}: whole milliseconds since the epoch, as int(time.time() * 1000); leave it "
             "out for now"
         )
+    return what
 
 
 def times_of(what: What, now_ms: int) -> Times:
@@ -228,7 +178,7 @@ def times_of(what: What, now_ms: int) -> Times:
     if over_ms is not None:
         wanted.append(("expires_at_ms", base_ms + over_ms))
     for name, value in wanted:
-        columns[name + _IN if is_relative else name] = value
+        columns[name + IN if is_relative else name] = value
         if is_relative:
             relative.append(name)
     return Times(columns, tuple(relative), is_later)

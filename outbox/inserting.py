@@ -1,0 +1,115 @@
+"""Rows into the caller's transaction: one INSERT, compiled once, because a business transaction pays for each of them.
+
+What SQLAlchemy does for a statement of its own costs as much as the database does for the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from eventbus.errors import ConfigError
+from outbox.database import now_sql
+from outbox.schema import explained, lock_name
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Table
+    from sqlalchemy.engine import Connection, Dialect
+    from sqlalchemy.sql.dml import Insert
+
+    from outbox.tables import OutboxTables
+
+Row = dict[str, Any]
+
+IN = "_in"
+"""Ends the name of a parameter that is counted from the database's clock: ``due_ms_in``."""
+
+
+class Inserter:
+    """Writes rows of events. Thread-safe."""
+
+    def __init__(self, tables: OutboxTables, *, strict_order: bool) -> None:
+        self._tables = tables
+        self._strict_order = strict_order
+        self._compiled: WeakKeyDictionary[Dialect, dict[tuple[bool, tuple[str, ...]], _Compiled]] = WeakKeyDictionary()
+
+    def insert(self, connection: Connection, rows: Sequence[Row], *, is_later: bool, relative: tuple[str, ...]) -> None:
+        """``relative``: columns whose values are counted from the database's clock.
+
+        Raises what the database raises, and ConfigError where its tables are missing or older.
+        """
+        from sqlalchemy.exc import DBAPIError
+
+        try:
+            if self._strict_order and not is_later:
+                self._lock(connection, {row["shard"] for row in rows})
+            if "schema_translate_map" in connection.get_execution_options():
+                connection.execute(self._statement(is_later, relative, connection.dialect), rows)
+            else:
+                compiled = self._compiled_for(connection.dialect, is_later, relative)
+                connection.exec_driver_sql(compiled.text, compiled.parameters(rows))
+        except DBAPIError as error:
+            raise explained(error, self._tables) from error.__cause__
+
+    def _compiled_for(self, dialect: Dialect, is_later: bool, relative: tuple[str, ...]) -> _Compiled:
+        of_dialect = self._compiled.get(dialect)
+        if of_dialect is None:
+            of_dialect = self._compiled[dialect] = {}
+        known = of_dialect.get((is_later, relative))
+        if known is None:
+            statement, table = self._statement(is_later, relative, dialect), self._table(is_later)
+            known = of_dialect[is_later, relative] = _Compiled(statement, table, relative, dialect)
+        return known
+
+    def _table(self, is_later: bool) -> Table:
+        return self._tables.later if is_later else self._tables.events
+
+    def _statement(self, is_later: bool, relative: tuple[str, ...], dialect: Dialect) -> Insert:
+        from sqlalchemy import BigInteger, bindparam, insert, literal_column
+
+        now: ColumnElement[int] = literal_column(now_sql(dialect.name), BigInteger)
+        statement = insert(self._table(is_later)).inline()  # nobody asks for the id: no RETURNING
+        return statement.values({name: now + bindparam(name + IN) for name in relative}) if relative else statement
+
+    def _lock(self, connection: Connection, shards: set[int]) -> None:
+        """Writers of a shard commit one after the other. SQLite has one writer at a time as it is.
+
+        The rows are meta's, which no relay changes: relays need not wait for a writer, nor a writer for them.
+        """
+        from sqlalchemy import select
+
+        meta = self._tables.meta
+        names = [lock_name(shard) for shard in shards]
+        locked = connection.scalars(
+            select(meta.c.name).where(meta.c.name.in_(names)).order_by(meta.c.name).with_for_update()
+        ).all()
+        if len(locked) < len(names):
+            raise ConfigError(
+                f"{meta.fullname} has no rows to lock: outbox.create_tables(), or what `eventbus outbox ddl` prints"
+            )
+
+
+class _Compiled:
+    """The statement as a driver takes it."""
+
+    def __init__(self, statement: Insert, table: Table, relative: tuple[str, ...], dialect: Dialect) -> None:
+        keys = [key for key in table.c.keys() if key != "id" and key not in relative]  # noqa: SIM118 - of columns
+        compiled: Any = statement.compile(dialect=dialect, column_keys=keys)
+        self.text = str(compiled)
+        self._names: list[str] = compiled.positiontup or []
+        """Of the parameters in their order; none: the driver takes them by name."""
+        self._processors: dict[str, Callable[[Any], Any]] = {}
+        for key in keys:
+            processor = table.c[key].type.dialect_impl(dialect).bind_processor(dialect)
+            if processor is not None:
+                self._processors[key] = processor
+
+    def parameters(self, rows: Sequence[Row]) -> Any:
+        if self._processors:
+            rows = [self._processed(row) for row in rows]
+        found: list[Any] = [tuple([row[name] for name in self._names]) for row in rows] if self._names else list(rows)
+        return found[0] if len(found) == 1 else found
+
+    def _processed(self, row: Row) -> Row:
+        return {**row, **{key: process(row[key]) for key, process in self._processors.items() if row[key] is not None}}
