@@ -6,7 +6,7 @@ from importlib import import_module
 
 from eventbus.cli.parser import Subcommands
 
-COMMANDS = ("status", "list_refused", "release", "check", "ddl")
+COMMANDS = ("status", "list_refused", "release", "relay", "check", "ddl")
 """Modules of this package; what is heavy they import when they run."""
 
 EPILOG = """\

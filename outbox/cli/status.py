@@ -123,7 +123,8 @@ def _sums(found: OutboxStatus) -> Iterable[str]:
     if found.archived is not None:
         yield f"{found.archived:,} in the archive"
     free = f", {found.free_shards} of {found.shard_count} shards are nobody's" if found.free_shards else ""
-    yield f"{found.live_relays} {'relay publishes' if found.live_relays == 1 else 'relays publish'}{free}"
+    many = {0: "no relay publishes", 1: "1 relay publishes"}
+    yield f"{many.get(found.live_relays, f'{found.live_relays} relays publish')}{free}"
 
 
 def _age(ms: int | None) -> str:

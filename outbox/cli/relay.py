@@ -1,0 +1,243 @@
+"""``eventbus outbox relay``: publish the events of a database, in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventbus.cli.output import Output
+from eventbus.cli.parser import Subcommands, UsageError, positive
+from eventbus.cli.shell import open_bus
+from eventbus.errors import StoppedBySignal
+from outbox.cli.database import Opened, add_database, with_outbox
+
+if TYPE_CHECKING:
+    from outbox.relay.relay import Relay
+    from outbox.status import Backlog
+
+_EVERY_SECONDS = 5.0
+_BAR_SECONDS = 0.25
+_QUIET_SECONDS = 60.0
+"""While nothing happens, a line only so often."""
+_LARGE = 10_000
+"""A backlog that gets a bar."""
+_COUNTED = 100_000
+"""What is counted every few seconds; above that it is reckoned from the first count."""
+_FIRST_COUNT = 100_000_000
+_EPILOG = """\
+  eventbus outbox relay --database postgresql://me@localhost/shop --url kafka://localhost:9092
+  eventbus outbox relay --until-empty            end when everything is published
+
+Any number of them share the work, in services or alone. Ctrl-C or SIGTERM ends it after the batch at work.
+"""
+
+
+def add(actions: Subcommands) -> None:
+    parser = actions.add_parser("relay", help="publish what waits, until a signal", epilog=_EPILOG)
+    add_database(parser)
+    group = parser.add_argument_group("how it publishes")
+    group.add_argument(
+        "--delivery", choices=("exactly-once", "at-least-once"), default="exactly-once",
+        help="in transactions of the log, or without (default: exactly-once)",
+    )  # fmt: skip
+    group.add_argument("--batch-size", type=positive, default=1_000, metavar="N", help="events at once (default: 1000)")
+    group.add_argument(
+        "--on-poison", choices=("block", "skip"), default="block",
+        help="an event that the log refuses: hold back those of its key, or go on without it (default: block)",
+    )  # fmt: skip
+    group.add_argument("--until-empty", action="store_true", help="end when nothing is left that it can publish")
+    parser.add_argument(
+        "--every", type=float, default=_EVERY_SECONDS, metavar="SECONDS",
+        help=f"say how it goes so often (default: {_EVERY_SECONDS:g})",
+    )  # fmt: skip
+    parser.set_defaults(run=relay)
+
+
+def relay(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    if args.every <= 0:
+        raise UsageError(f"{args.program}: --every takes seconds between two lines, more than 0")
+
+    async def work(opened: Opened) -> int:
+        part = opened.outbox.relay(
+            opened.database.engine, delivery=args.delivery, batch_size=args.batch_size, on_poison=args.on_poison,
+            create_tables=False,
+        )  # fmt: skip
+        bus = open_bus(args)
+        bus.include(part)
+        try:
+            async with bus:
+                bus.start_soon(Reporter(opened, part, args.every, out).run)
+                if args.until_empty:
+
+                    async def until_empty() -> None:
+                        await part.drain()
+                        bus.stop()
+
+                    bus.start_soon(until_empty)
+                if not out.json:
+                    out.note(
+                        f"publishing outbox {opened.outbox.name!r} of {opened.place} to {bus.url}; Ctrl-C stops it"
+                    )
+                await bus.run()
+        except StoppedBySignal as error:
+            out.note(str(error))
+            return 128 + error.number
+        published = part.metrics().published
+        if not out.json:
+            out.note(f"stopped; {published:,} {'event' if published == 1 else 'events'} published")
+        return 0
+
+    return with_outbox(args, work)
+
+
+# how it goes ----------------------------------------------------------------------------------------------------------
+
+
+class Going(NamedTuple):
+    """How it goes at a moment."""
+
+    published: int
+    """Since the start."""
+    waiting: int
+    is_reckoned: bool
+    """What waits was not counted."""
+    rate: float
+    """Events a second, since the last time."""
+    oldest_age_ms: int | None
+
+    @property
+    def left_seconds(self) -> float | None:
+        """Until all is published, at this rate, if nothing comes."""
+        return self.waiting / self.rate if self.rate else None
+
+
+class Pace:
+    """Reckons from what was counted and published; pure."""
+
+    def __init__(self, backlog: int, published: int, now: float) -> None:
+        self._before = now, published
+        self._reckoned = backlog, published
+        """How much waited when so much was published."""
+
+    def waiting(self, published: int) -> int:
+        """About how much waits, without a look at the database."""
+        backlog, then = self._reckoned
+        return max(0, backlog - (published - then))
+
+    def at(self, now: float, published: int, backlog: Backlog) -> Going:
+        """``now`` in seconds of a clock that only grows."""
+        waiting = max(backlog.count, self.waiting(published)) if backlog.is_more else backlog.count
+        then, before = self._before
+        rate = (published - before) / (now - then) if now > then else 0.0
+        self._before = now, published
+        self._reckoned = waiting, published
+        return Going(published, waiting, backlog.is_more, rate, backlog.oldest_age_ms)
+
+
+class Reporter:
+    """A line every few seconds, and a bar on a terminal while it works off a backlog."""
+
+    def __init__(self, opened: Opened, relay: Relay, every_seconds: float, out: Output) -> None:
+        self._opened = opened
+        self._relay = relay
+        self._every = every_seconds
+        self._out = out
+        self._said: tuple[Any, ...] = ()
+        self._said_at = 0.0
+
+    async def run(self) -> None:
+        """Until it is cancelled. A database that does not answer is the relay's to tell of."""
+        from outbox.database import trouble_of
+
+        pace: Pace | None = None
+        with _bar(self._out) as bar:
+            while True:
+                try:
+                    backlog = await self._backlog(_COUNTED if pace else _FIRST_COUNT)
+                except Exception as error:  # asked of the database, and said by whom it concerns
+                    if trouble_of(error) == "other":
+                        raise
+                    await self._wait(pace, bar)
+                    continue
+                now, published = time.monotonic(), self._relay.metrics().published
+                if pace is None:
+                    pace = Pace(backlog.count, published, now)
+                self._say(pace.at(now, published, backlog), now)
+                await self._wait(pace, bar)
+
+    async def _backlog(self, at_most: int) -> Backlog:
+        from outbox.status import read_backlog
+
+        return await self._opened.database.run(read_backlog, self._opened.outbox.tables, at_most)
+
+    async def _wait(self, pace: Pace | None, bar: Callable[[int, int], None] | None) -> None:
+        from anyio import sleep
+
+        if bar is None or pace is None:
+            await sleep(self._every)
+            return
+        end = time.monotonic() + self._every
+        while time.monotonic() < end:
+            published = self._relay.metrics().published
+            bar(published, pace.waiting(published))
+            await sleep(min(_BAR_SECONDS, self._every))
+
+    def _say(self, going: Going, now: float) -> None:
+        health = self._relay.health()
+        said = (going.published, going.waiting, health.status)
+        if said == self._said and now - self._said_at < _QUIET_SECONDS:
+            return
+        self._said, self._said_at = said, now
+        if self._out.json:
+            self._out.data(going._asdict() | {"status": health.status, "reason": health.reason})
+        else:
+            trouble = "" if health.status in ("ok", "starting") else f"; {health.reason}"
+            self._out.line(line_of(going) + trouble)
+        self._out.stdout.flush()
+
+
+def line_of(going: Going) -> str:
+    """``12,345/s, 678,900 waiting (about 55 s), the oldest for 12 s, 1,234,567 published``."""
+    from outbox.status import how_long
+
+    parts = [f"{going.rate:,.0f}/s"]
+    if going.waiting:
+        about = "about " if going.is_reckoned else ""
+        left = "" if going.left_seconds is None else f" (for {how_long(round(going.left_seconds * 1000))})"
+        parts.append(f"{about}{going.waiting:,} waiting{left}")
+        if going.oldest_age_ms is not None:
+            parts.append(f"the oldest for {how_long(going.oldest_age_ms)}")
+    else:
+        parts.append("nothing waits")
+    return ", ".join((*parts, f"{going.published:,} published"))
+
+
+@contextmanager
+def _bar(out: Output) -> Generator[Callable[[int, int], None] | None]:
+    """What moves a bar to so much published, and so much that waits; None where there is no terminal."""
+    if out.json or not out.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=out.stderr), transient=True) as progress:
+        task = progress.add_task("published", visible=False, total=None)
+        began = 0
+
+        def move(published: int, waiting: int) -> None:
+            nonlocal began
+            shown = progress.tasks[0].visible
+            if not shown and waiting >= _LARGE:
+                began = published
+                progress.reset(task)
+            done = published - began
+            is_shown = waiting > 0 and (shown or waiting >= _LARGE)
+            progress.update(task, completed=done, total=done + waiting, visible=is_shown)
+
+        yield move
