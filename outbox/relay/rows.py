@@ -119,7 +119,7 @@ class Rows:
         columns = self._events.c
         # Locked: a relay that was given up may be about to delete them, all at once.
         asked = select(columns.id, columns.event_id).where(among(columns.id, part.ids)).order_by(columns.id)
-        found = connection.execute(asked.with_for_update()).tuples().all()
+        found = connection.execute(asked.with_for_update()).all()
         if not found:
             return "gone"
         if len(found) != len(part.ids) or checksum(event_id for _, event_id in found) != part.crc:

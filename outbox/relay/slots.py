@@ -106,7 +106,7 @@ class Slots:
         from sqlalchemy import select
 
         meta = self._tables.meta
-        found = dict(connection.execute(select(meta.c.name, meta.c.value)).tuples().all())
+        found = dict(connection.execute(select(meta.c.name, meta.c.value)).all())
         problem = mismatch(found, self._tables)
         if problem is not None:
             raise ConfigError(problem)
@@ -207,7 +207,7 @@ class Slots:
                     cast(literal(0), BigInteger),
                 ).where(failed.c.is_behind == 0, failed.c.key.is_not(None)),
             )
-        ).tuples()
+        )
         others: list[Other] = []
         heads: dict[Head, int] = {}
         now_ms = 0
@@ -270,7 +270,7 @@ class Slots:
 
         relays = self._relays.c
         now_ms: int = connection.execute(select(self.now)).scalar_one()
-        found = connection.execute(select(relays.slot, relays.token, relays.host, relays.expires_at_ms)).tuples()
+        found = connection.execute(select(relays.slot, relays.token, relays.host, relays.expires_at_ms))
         return now_ms, [Other(*one) for one in found]
 
 

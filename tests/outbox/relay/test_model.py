@@ -1,0 +1,269 @@
+"""Relays that crash, pause, are fenced and come back at every step, in random order: what the log has is what counts.
+
+Everything runs in one thread, step by step, as a random schedule says: a database in memory, a log in memory, relays
+that stop at each of their steps until it is their turn. Rows are committed in any order, but for those of a key.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import QueuePool
+
+from eventbus import EventBus
+from eventbus.client.producer import Producer
+from eventbus.errors import RequestTimedOut, TransactionOutcomeUnknown
+from outbox import Outbox
+from outbox.database import Database
+from outbox.relay.relay import Relay
+from outbox.relay.work import Work
+
+SHARDS = 4
+KEYS = [b"a", b"b", b"c", b"d", b"e", b"f"]
+LEASE_MS = 9_000
+
+
+class _Killed(BaseException):
+    """The process is gone: nothing of it runs any more."""
+
+
+class _Here(Database):
+    """Transactions in this thread, one at a time; some of them fail, before or after they are committed."""
+
+    fails: Callable[[], str] = staticmethod(lambda: "")
+
+    async def run(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        failure = self.fails()
+        if failure == "before":
+            raise OperationalError("", {}, Exception("server closed the connection"))
+        result = self.run_here(lambda connection: fn(connection, *args, **kwargs))
+        if failure == "after":
+            raise OperationalError("", {}, Exception("server closed the connection"))
+        return result
+
+
+class _Timers:
+    """The clock of all of them, and of the database."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def current_time(self) -> float:
+        return self.ms / 1000
+
+
+class _Actor:
+    """One relay: it goes from step to step when it is told to."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.relay = Relay(model.outbox, model.engine, batch_size=model.random.choice((1, 2, 5)))
+        self.relay._database = model.database
+        self.work = Work(
+            model.bus, model.database, model.outbox.tables, self.relay._settings, self.relay._metrics,
+            lambda dialect: str(model.timers.ms), self._at,
+        )  # fmt: skip
+        self.work.timers = model.timers  # type: ignore[assignment]
+        self._turn = anyio.Event()
+        self._waits = anyio.Event()
+        self._is_killed = False
+
+    async def _at(self, step: str) -> None:
+        self.model.seen.add(step)
+        await self._rest()
+        if self.model.random.random() < self.model.faults / 4 and step in ("begun", "sent", "receipt"):
+            raise RequestTimedOut("the log does not answer")
+
+    async def _rest(self) -> None:
+        self._waits.set()
+        await self._turn.wait()
+        self._turn = anyio.Event()
+        if self._is_killed:
+            raise _Killed
+
+    async def live(self) -> None:
+        try:
+            while True:
+                await self._rest()
+                await self.relay._step(self.work)
+        except _Killed:
+            self._waits.set()
+
+    async def go_on(self) -> None:
+        """Up to its next step."""
+        self._waits = anyio.Event()
+        self._turn.set()
+        await self._waits.wait()
+
+    async def kill(self) -> None:
+        self._is_killed = True
+        await self.go_on()
+
+
+class Model:
+    """One schedule."""
+
+    def __init__(self, seed: int, bus: EventBus, monkeypatch: pytest.MonkeyPatch, seen: set[str]) -> None:
+        self.random = random.Random(seed)
+        self.bus = bus
+        self.seen = seen
+        self.timers = _Timers()
+        self.faults = self.random.choice((0, 0.02, 0.1))
+        url = f"sqlite:///file:model{seed}?mode=memory&cache=shared&uri=true"
+        self.engine = create_engine(url, poolclass=QueuePool, pool_size=1)
+        self.outbox = Outbox(self.engine, name=f"o{seed}", shards=SHARDS)
+        self.outbox.create_tables()
+        self.database = _Here(self.engine)
+        self.database.fails = self._database_fails
+        self.topic = f"t{seed}"
+        self.rows: list[tuple[int, bytes]] = []
+        """Ids and keys, all that will ever be committed."""
+        self._open: dict[bytes, list[int]] = defaultdict(list)
+        monkeypatch.setattr(Producer, "commit", self._commit(Producer.commit))
+
+    def _database_fails(self) -> str:
+        if self.random.random() >= self.faults:
+            return ""
+        return self.random.choice(("before", "after"))
+
+    def _commit(self, commit: Any) -> Any:
+        async def unsure(producer: Producer) -> None:
+            if self.random.random() < self.faults:
+                raise TransactionOutcomeUnknown("not answered, and not done")
+            await commit(producer)
+            if self.random.random() < self.faults:
+                raise TransactionOutcomeUnknown("not answered, and done")
+
+        return unsure
+
+    def _begin(self) -> None:
+        """A transaction takes an id; it is committed later. Those of one key exclude each other."""
+        key = self.random.choice(KEYS)
+        self.rows.append((len(self.rows) + 1, key))
+        self._open[key].append(len(self.rows))
+
+    def _end(self) -> None:
+        """Some key's first open transaction commits, whatever is open with a lower id."""
+        keys = [key for key, ids in self._open.items() if ids]
+        if keys:
+            key = self.random.choice(sorted(keys))
+            self._insert(self._open[key].pop(0), key)
+
+    def _insert(self, id_: int, key: bytes) -> None:
+        row = {
+            "id": id_,
+            "event_id": f"{id_:036}",
+            "shard": KEYS.index(key) % SHARDS,
+            "topic": self.topic,
+            "key": key,
+            "value": b"%d" % id_,
+            "timestamp_ms": self.timers.ms,
+        }
+        with self.engine.begin() as connection:
+            connection.execute(self.outbox.tables.events.insert(), row)
+
+    async def run(self) -> None:
+        await self.bus.admin.create_topic(self.topic, partitions=2)
+        async with anyio.create_task_group() as tasks:
+            actors: list[_Actor] = []
+
+            def start() -> None:
+                actors.append(_Actor(self))
+                tasks.start_soon(actors[-1].live)
+
+            for _ in range(self.random.choice((1, 2, 3))):
+                start()
+            await anyio.lowlevel.checkpoint()
+            favourite = actors[0]
+            for _ in range(self.random.randrange(50, 250)):
+                dice = self.random.random()
+                if dice < 0.1:
+                    self._begin()
+                elif dice < 0.2:
+                    self._end()
+                elif dice < 0.24:
+                    self.timers.ms += self.random.choice((1, 100, 4_001, 9_500))
+                elif dice < 0.27:
+                    gone = self.random.choice(actors)
+                    await gone.kill()
+                    actors.remove(gone)
+                    start()
+                    await anyio.lowlevel.checkpoint()
+                else:
+                    if dice < 0.35:
+                        favourite = self.random.choice(actors)
+                    chosen = favourite if favourite in actors and dice < 0.8 else self.random.choice(actors)
+                    await chosen.go_on()
+            await self._come_to_rest(actors)
+            for one in actors:
+                await one.kill()
+
+    async def _come_to_rest(self, actors: list[_Actor]) -> None:
+        self.faults = 0
+        while any(self._open.values()):
+            self._end()
+        for _ in range(600):
+            for one in actors:
+                for _ in range(12):
+                    await one.go_on()
+            self.timers.ms += 2_000
+            if not self.left():
+                return
+        pytest.fail(f"rows are left: {self.left()}")
+
+    def left(self) -> list[int]:
+        with self.engine.begin() as connection:
+            return [row.id for row in connection.execute(self.outbox.tables.events.select())]
+
+    async def published(self) -> list[tuple[bytes, int]]:
+        found: list[tuple[bytes, int]] = []
+        async with self.bus.new_consumer(topics=[self.topic], group=self.topic, start="earliest") as consumer:
+            while True:
+                records = await consumer.poll(0 if found else None)
+                if not records:
+                    return found
+                found += [(record.key, int(record.value)) for record in records]
+
+
+async def check(seed: int, bus: EventBus, monkeypatch: pytest.MonkeyPatch, seen: set[str]) -> None:
+    with monkeypatch.context() as patch:
+        model = Model(seed, bus, patch, seen)
+        await model.run()
+        if not model.rows:
+            return
+        published = await model.published()
+    model.engine.dispose()
+    assert sorted(id_ for _, id_ in published) == [id_ for id_, _ in model.rows], "each once"
+    for key in KEYS:
+        ids = [id_ for its_key, id_ in published if its_key == key]
+        assert ids == sorted(ids), f"the order of {key!r}"
+
+
+async def check_all(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[str] = set()
+    async with EventBus("memory://", slow_loop_ms=None) as bus:
+        for seed in seeds:
+            try:
+                await check(seed, bus, monkeypatch, seen)
+            except BaseException as error:
+                error.add_note(f"seed {seed}")
+                raise
+    steps = {"entered", "fenced", "renewed", "settled", "looked", "shared", "released", "reaped"}
+    steps |= {"taken", "begun", "sent", "receipt", "committed", "deleted"}
+    assert seen >= steps
+
+
+async def test_nothing_is_lost_nothing_comes_twice_and_keys_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    await check_all(range(80), monkeypatch)
+
+
+@pytest.mark.slow
+async def test_many_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    await check_all(range(1_000, 6_000), monkeypatch)
