@@ -29,7 +29,7 @@ from tests.outbox.examples import example
 saga: Any = example("26_saga")
 
 CUSTOMERS, ITEMS, PRICE = ("ada", "bob"), ("bike", "car"), 10
-MONEY, COUNT = 400, 25
+MONEY, COUNT = 150, 12
 """Of each customer, of each item: neither lasts."""
 LEASE_MS = 1_000
 PATIENCE_S = 30
@@ -77,7 +77,7 @@ async def live(folder: Path, seed: int, pipe: int) -> None:
     def order() -> None:
         with sessionmaker(shop.orders).begin() as session:
             id = (session.scalar(select(func.max(saga.orders.c.id))) or 0) + 1
-            patience = timedelta(milliseconds=chance.choice([1, 20, 60, 200]))
+            patience = timedelta(milliseconds=chance.choice([10, 100, 1_500]))
             saga.place(session, saga.Order(id, chance.choice(CUSTOMERS), chance.choice(ITEMS), PRICE, patience))
         os.write(pipe, b"o")
 
