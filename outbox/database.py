@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 import anyio.to_thread
 
 from eventbus.errors import ConfigError
+from outbox.wakes import watch
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -23,7 +24,9 @@ _CONFLICTS = frozenset({"40001", "40P01", "55P03"})
 """SQLSTATEs: serialization failure, deadlock, lock not available."""
 _MYSQL_CONFLICTS = frozenset({1020, 1205, 1213, 3572})
 """Record has changed since last read, lock wait timeout, deadlock, NOWAIT is set."""
-_MYSQL_AWAY = frozenset({1040, 1047, 1053, 1077, 1079, 1080, 1129, 1152, 1184, 2002, 2003, 2006, 2013, 2055, 4031})
+_MYSQL_AWAY = frozenset(
+    {1040, 1047, 1053, 1077, 1079, 1080, 1129, 1152, 1184, 1290, 1836, 2002, 2003, 2006, 2013, 2055, 4031}
+)
 _AWAY_STATES = ("08", "57P", "53", "25006")
 """SQLSTATEs that begin so: connection exceptions, shutdown of the server, no resources, a read-only transaction."""
 _SQLITE_CONFLICTS = ("database is locked", "database table is locked", "database schema is locked")
@@ -44,6 +47,7 @@ class Database:
         plain = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
         self.plain: Engine = plain
         check_engine(plain)
+        watch(plain.dialect)
 
     @property
     def dialect(self) -> str:

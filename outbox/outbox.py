@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -12,13 +12,13 @@ from eventbus.client.schema_uses import prepare, uses_of_types
 from eventbus.client.schemas import fetched
 from eventbus.errors import ConfigError, SchemaNotReady
 from outbox import schema as in_database
-from outbox.database import Database
+from outbox.database import Database, trouble_of
 from outbox.inserting import Inserter
 from outbox.notify import Notifier, channel_of
 from outbox.serializing import Packer, fetch_here
 from outbox.sessions import Asynchronous, Plain, connection_of, own
 from outbox.tables import PRESETS, OutboxTables
-from outbox.wakes import Wakes, after_commit, watch
+from outbox.wakes import Wakes, after_commit
 from outbox.writing import EventOptions, Rows, Writer
 from serdes import Others, Serde
 
@@ -33,8 +33,13 @@ if TYPE_CHECKING:
     AnyEngine = Engine | AsyncEngine
 
 
-_RIVALS = 2
-"""How often making the tables may fail because another process was faster; after that the error is raised."""
+_RIVALS = 12
+"""How often making the tables may fail: each time another process was faster with one of them, or with its rows."""
+
+
+def _is_rivals(error: BaseException, failures: int) -> bool:
+    """Another process that makes the tables may be why this failed, and the next try finds more of them."""
+    return failures < _RIVALS and trouble_of(error) != "away"
 
 
 def _now_ms() -> int:
@@ -122,7 +127,7 @@ class Outbox:
         self._writer = Writer(self.tables, Packer(self.serdes, max_message_bytes), clock_ms=_now_ms)
         self._inserter = Inserter(self.tables, strict_order=strict_order)
         if self.engine is not None:
-            watch(self.database().plain.dialect)
+            self.database()  # it may be refused
 
     # writing ---------------------------------------------------------------------------------------------------------
 
@@ -256,20 +261,24 @@ class Outbox:
         if isinstance(database.engine, AsyncEngine):
             raise ConfigError("this outbox has an asynchronous engine: `await outbox.create_tables_async()`")
         create = partial(in_database.create, tables=self.tables)
-        for _ in range(_RIVALS):
-            with suppress(DBAPIError):
+        for failures in itertools.count():
+            try:
                 return database.run_here(create)
-        database.run_here(create)
+            except DBAPIError as error:
+                if not _is_rivals(error, failures):
+                    raise
 
     async def create_tables_async(self, engine: AnyEngine | None = None) -> None:
         """The same of any engine."""
         from sqlalchemy.exc import DBAPIError
 
         database = self.database(engine)
-        for _ in range(_RIVALS):
-            with suppress(DBAPIError):
+        for failures in itertools.count():
+            try:
                 return await database.run(in_database.create, self.tables)
-        await database.run(in_database.create, self.tables)
+            except DBAPIError as error:
+                if not _is_rivals(error, failures):
+                    raise
 
     def check(self, connection: Connection) -> list[str]:
         """What is wrong with the tables, each with its cure; an empty list: nothing. Changes nothing."""

@@ -19,30 +19,40 @@ Committed = Callable[["Engine"], object]
 logger = logging.getLogger("outbox")
 
 
+class _Entry:
+    """One that was added: the same callback may be added twice, and be removed once."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+
+
 class Wakes:
     """Callbacks for "there are new events". Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._callbacks: tuple[Callback, ...] = ()
+        self._entries: tuple[_Entry, ...] = ()
         """Replaced, never changed: it is walked without the lock."""
 
     def add(self, callback: Callback) -> Callable[[], None]:
         """Have ``callback`` called after every commit of events; call what this returns to end that."""
+        entry = _Entry(callback)
         with self._lock:
-            self._callbacks = (*self._callbacks, callback)
+            self._entries = (*self._entries, entry)
 
         def remove() -> None:
             with self._lock:
-                self._callbacks = tuple(one for one in self._callbacks if one is not callback)
+                self._entries = tuple(one for one in self._entries if one is not entry)
 
         return remove
 
     def wake(self) -> None:
         """Call them all. What one raises is logged: the business transaction is committed, and is not to blame."""
-        for callback in self._callbacks:
+        for entry in self._entries:
             try:
-                callback()
+                entry.callback()
             except Exception:  # whatever it is: the caller has just committed, and must hear of that alone
                 logger.exception("a callback of the outbox failed; relays find the events at their next poll")
 
@@ -110,7 +120,7 @@ def after_commit(connection: Connection, tell: Committed) -> None:
 
 
 def watch(dialect: Dialect) -> None:
-    """Hear what an engine's transactions come to: of its first one if this is called before."""
+    """Hear what the transactions of an engine come to, from now on."""
     with _watching:
         if dialect not in _watched:
             _Watch(dialect)
@@ -121,9 +131,13 @@ class _Watch:
     """The methods of a dialect that end transactions, wrapped: whatever commits comes through them.
 
     SQLAlchemy's own event tells of a commit *before* it happens, and a relay that is woken then finds nothing.
+
+    SQLite's transaction stays open when its commit fails (the database is locked, a deferred constraint). SQLAlchemy
+    gives the connection back to its pool without a rollback, and its next user would commit ghosts: it is ended here.
     """
 
     def __init__(self, dialect: Dialect) -> None:
+        self._stays_open = dialect.name == "sqlite"
         self._commit = dialect.do_commit
         self._rollback = dialect.do_rollback
         self._savepoint = dialect.do_savepoint
@@ -140,7 +154,12 @@ class _Watch:
         dialect.do_rollback_twophase = self.rollback_twophase
 
     def commit(self, dbapi_connection: Any) -> None:
-        self._commit(dbapi_connection)
+        try:
+            self._commit(dbapi_connection)
+        except Exception:  # of the driver's
+            if self._stays_open:
+                self.rollback(dbapi_connection)
+            raise
         info = _info_of(dbapi_connection)
         levels: _Levels | None = None if info is None else info.pop(_KEY, None)
         if levels is not None:
