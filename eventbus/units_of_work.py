@@ -13,6 +13,18 @@ from typing import Any, Protocol
 from eventbus.types import ConsumerRecord, TopicPartition
 
 
+class NotHandled(Exception):
+    """The database is at fault, not the record: nothing of it counts, and no policy is asked what becomes of it.
+
+    ``is_stopping``: the runner stops, and leaves the record to whoever reads the partition next. Else the partition
+    stops here, loudly.
+    """
+
+    def __init__(self, text: str, *, is_stopping: bool = False) -> None:
+        super().__init__(text)
+        self.is_stopping = is_stopping
+
+
 class OpenUnits(Protocol):
     """Of one handler of one bus. `call` may be called in several worker threads at once."""
 
@@ -22,6 +34,10 @@ class OpenUnits(Protocol):
 
     async def stored(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The next offset that is stored for each partition; absent means none. Waits for a database that is away."""
+        ...
+
+    def reached(self, partition: TopicPartition) -> int | None:
+        """The database is known to have this offset, or a later one; None: nothing is known."""
         ...
 
     def doubt(self, partition: TopicPartition, below: int) -> None:
@@ -44,7 +60,7 @@ class OpenUnits(Protocol):
 
         ``payloads``: the argument that has one item for each record, of a batch handler. ``is_retry``: the record was
         set aside before, and comes from the retry topic. Of asynchronous units this is a coroutine. Raises what the
-        handler raises, when all is rolled back.
+        handler raises, when all is rolled back, and NotHandled.
         """
         ...
 

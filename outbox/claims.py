@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eventbus.types import ConsumerRecord, TopicPartition
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
 
 class LostRace(Exception):
     """Another transaction has claimed the same at the same time: run this one again, and see what it did."""
+
+
+class WentBack(Exception):
+    """The stored offset is lower than it was: this is an older copy of the database."""
+
+
+_IDS_PER_STATEMENT = 500
+_PLAIN_ID = re.compile(r"[!-~]{1,200}")
+"""Stored as it is. Databases differ in what they make of other text: trailing spaces, a zero, accents."""
 
 
 class Claims:
@@ -55,11 +65,18 @@ class Claims:
         found = {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
         return {partition: found[partition] for partition in partitions if partition in found}
 
-    def claim(self, connection: Connection, partition: TopicPartition, first: int, next_offset: int) -> int:
+    def claim(
+        self,
+        connection: Connection,
+        partition: TopicPartition,
+        first: int,
+        next_offset: int,
+        known: int | None = None,
+    ) -> int:
         """Move the offset to ``next_offset``; the first offset from ``first`` on that is not handled yet.
 
         The row stays locked to the end of the transaction: another member waits, and then sees what became of it.
-        ``next_offset`` itself: all is handled. Raises LostRace.
+        ``next_offset`` itself: all is handled. ``known``: an offset that was stored before. Raises LostRace, WentBack.
         """
         from sqlalchemy import func, select
         from sqlalchemy.exc import IntegrityError
@@ -71,9 +88,15 @@ class Claims:
             columns.partition == partition.partition,
         )
         move = table.update().where(*here).values(next_offset=next_offset, updated_at=func.now())
-        if connection.execute(move.where(columns.next_offset <= first)).rowcount:
+        if connection.execute(move.where(columns.next_offset.between(known or 0, first))).rowcount:
             return first
         stored: int | None = connection.execute(select(columns.next_offset).where(*here).with_for_update()).scalar()
+        if known is not None and (stored is None or stored < known):
+            raise WentBack(
+                f"{partition} was handled up to offset {known} in its database, which now says {stored}: it was "
+                "restored from a backup, or another server without its last transactions took over, or the row was "
+                "deleted. Start the handler again: it begins at what the database says"
+            )
         if stored is None:
             values = {"group": self.group, **partition._asdict(), "next_offset": next_offset}
             try:
@@ -85,9 +108,9 @@ class Claims:
             connection.execute(move)
         return min(stored, next_offset)
 
-    def passed(self, connection: Connection, partition: TopicPartition, next_offset: int) -> None:
-        """Nothing below ``next_offset`` is to be handled from here on."""
-        self.claim(connection, partition, next_offset, next_offset)
+    def passed(self, connection: Connection, partition: TopicPartition, next_offset: int, known: int | None) -> None:
+        """Nothing below ``next_offset`` is to be handled from here on. Raises LostRace, WentBack."""
+        self.claim(connection, partition, next_offset, next_offset, known)
 
     def forget(self, connection: Connection, partitions: Sequence[TopicPartition]) -> None:
         """Delete the stored offsets of these partitions."""
@@ -99,38 +122,51 @@ class Claims:
                 )
             )
 
-    def claim_id(self, connection: Connection, id: str) -> bool:
-        """False: it is known. Raises LostRace."""
-        from sqlalchemy import select
+    def claim_ids(self, connection: Connection, ids: Mapping[int, str]) -> set[int]:
+        """Store ids, by index; the indexes of those that were not known. Of equal ones the first. Raises LostRace."""
+        from sqlalchemy import literal_column, select
         from sqlalchemy.exc import IntegrityError
 
+        from outbox.database import now_sql
+
+        columns = self.ids.c
+        wanted = {id: index for index, id in reversed(list(ids.items()))}
+        known = set[str]()
+        for some in _pieces(list(wanted)):
+            asked = select(columns.id).where(columns.group == self.group, columns.id.in_(some))
+            known.update(connection.execute(asked).scalars())
+        new = {id: index for id, index in wanted.items() if id not in known}
+        rows = [{"group": self.group, "id": id} for id in new]
+        if rows:
+            now = now_sql(connection.dialect.name)
+            try:
+                connection.execute(self.ids.insert().values(seen_at_ms=literal_column(now)), rows)
+            except IntegrityError as error:
+                raise LostRace(", ".join(list(new)[:3])) from error
+        return set(new.values())
+
+    def forget_ids(self, connection: Connection, older_than_ms: int, most: int) -> int:
+        """Delete the oldest ids, of those that were seen so long ago; how many."""
+        from sqlalchemy import select
+
         from outbox.database import now_ms
 
         columns = self.ids.c
-        if connection.execute(select(columns.id).where(columns.group == self.group, columns.id == id)).first():
-            return False
-        try:
-            connection.execute(self.ids.insert().values(group=self.group, id=id, seen_at_ms=now_ms(connection)))
-        except IntegrityError as error:
-            raise LostRace(id) from error
-        return True
-
-    def forget_messages(self, connection: Connection, older_than_ms: int) -> int:
-        """Delete message ids that were seen so long ago; how many."""
-        from outbox.database import now_ms
-
-        columns = self.ids.c
-        return connection.execute(
-            self.ids.delete().where(
-                columns.group == self.group,
-                columns.id.like(f"{MESSAGE}%"),
-                columns.seen_at_ms < now_ms(connection) - older_than_ms,
-            )
-        ).rowcount
+        before_ms = now_ms(connection) - older_than_ms
+        old: Any = (
+            select(columns.id)
+            .where(columns.group == self.group, columns.seen_at_ms < before_ms)
+            .order_by(columns.seen_at_ms)
+            .limit(most)
+        )
+        ids: list[str] = list(connection.execute(old).scalars())
+        for some in _pieces(ids):
+            connection.execute(self.ids.delete().where(columns.group == self.group, columns.id.in_(some)))
+        return len(ids)
 
 
-MESSAGE = "message:"
-"""Begins the ids of messages; those of records are kept apart by their own beginning."""
+def _pieces(ids: Sequence[str]) -> list[Sequence[str]]:
+    return [ids[start : start + _IDS_PER_STATEMENT] for start in range(0, len(ids), _IDS_PER_STATEMENT)]
 
 
 def id_of_record(record: ConsumerRecord) -> str:
@@ -139,15 +175,16 @@ def id_of_record(record: ConsumerRecord) -> str:
 
 
 def id_of_message(text: str) -> str:
-    """Names a message by what its sender calls it; one that is too long for the column by its digest."""
+    """Names a message by what its sender calls it; one that is long, or no plain ASCII, by its digest."""
     from hashlib import sha256
 
-    text = text if len(text) <= 200 else f"sha256:{sha256(text.encode()).hexdigest()}"
-    return f"{MESSAGE}{text}"
+    if not _PLAIN_ID.fullmatch(text):
+        text = f"sha256:{sha256(text.encode(errors='surrogatepass')).hexdigest()}"
+    return f"message:{text}"
 
 
 def _ids_table(name: str, schema: str | None) -> Any:
-    from sqlalchemy import BigInteger, Column, MetaData, String, Table
+    from sqlalchemy import BigInteger, Column, Index, MetaData, String, Table
 
     def exact(length: int) -> Any:
         return String(length).with_variant(String(length, collation="utf8mb4_bin"), "mysql", "mariadb")
@@ -158,4 +195,5 @@ def _ids_table(name: str, schema: str | None) -> Any:
         Column("group", exact(255), primary_key=True),
         Column("id", exact(300), primary_key=True),
         Column("seen_at_ms", BigInteger, nullable=False),
+        Index(f"ix_{name}_seen_at_ms", "group", "seen_at_ms"),
     )

@@ -36,7 +36,8 @@ class Inbox:
 
     Each call is one transaction: it claims the offset of its record, runs the handler, and is committed when that
     returns. So each record counts once in this database, whoever dies when, without a window of time. A handler that
-    raises leaves nothing; one that rolls the session back has handled the record to no effect. Commit nothing in it.
+    raises leaves nothing; one that rolls the session back has handled the record to no effect, and writes no more. What
+    may fail and is not to end the call goes into a savepoint, ``with session.begin_nested()``. Commit nothing in it.
 
     ``message_ids``: the name of a header, or a function of the record, that tells messages apart whose sender may have
     sent them twice; one that was seen within ``keep`` is finished without a call. Records without an id are handled.
@@ -79,11 +80,19 @@ class Inbox:
 
     def fills(self, annotation: Any) -> bool:
         """A parameter of this annotation is given the open transaction."""
-        return inspect.isclass(annotation) and issubclass(annotation, (self._session_class, self._connection_class))
+        return inspect.isclass(annotation) and (
+            issubclass(self._made_class, annotation)
+            if issubclass(annotation, self._session_class)
+            else issubclass(annotation, self._connection_class)
+        )
 
     def example(self) -> str:
         """A parameter that it fills."""
         return f"session: {self._session_class.__name__}"
+
+    @property
+    def _made_class(self) -> type:
+        return self._factory.class_
 
     @property
     def _session_class(self) -> type:
@@ -135,14 +144,19 @@ def _engine_and_factory(source: Any) -> tuple[Engine | AsyncEngine, Any]:
         raise ConfigError("tx= needs SQLAlchemy: pip install 'eventbus-log[sql]'") from None
 
     if isinstance(source, Engine):
-        return source, sessionmaker(source)
+        return _plain(source), sessionmaker(source)
     if isinstance(source, AsyncEngine):
         return source, async_sessionmaker(source)
     if isinstance(source, (sessionmaker, async_sessionmaker)):
         made = cast("sessionmaker[Any]", source)
         engine: Any = made.kw.get("bind")
+        for option in ("binds", "twophase"):
+            if made.kw.get(option):
+                raise ConfigError(
+                    f"tx={made!r} has {option}=, and one transaction is of one database: sessionmaker(engine)"
+                )
         if isinstance(engine, (Engine, AsyncEngine)):
-            return engine, made
+            return engine if isinstance(engine, AsyncEngine) else _plain(engine), made
         raise ConfigError(
             f"tx={made!r} is bound to no engine, and one transaction is of one database: sessionmaker(engine)"
         )
@@ -150,11 +164,25 @@ def _engine_and_factory(source: Any) -> tuple[Engine | AsyncEngine, Any]:
     raise ConfigError(f"tx= takes what opens sessions or connections, not {what}: {_EXAMPLE}")
 
 
+def _plain(engine: Engine) -> Engine:
+    if engine.dialect.is_async:
+        raise ConfigError(f"tx= is the inside of an AsyncEngine ({engine!r}): tx=async_sessionmaker(engine)")
+    return engine
+
+
 def _by_header(name: str) -> MessageId:
     def message_id(record: ConsumerRecord) -> str | None:
         for header, value in record.headers:
             if header == name:
-                return None if value is None else value.decode("utf-8", "backslashreplace")
+                return None if value is None else _text_of(value)
         return None
 
     return message_id
+
+
+def _text_of(value: bytes) -> str:
+    """Another text for other bytes."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"hex:{value.hex()}"

@@ -12,8 +12,9 @@ import anyio
 
 from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord, TopicPartition
-from outbox.claims import Claims, id_of_message, id_of_record
-from outbox.database import Database
+from eventbus.units_of_work import NotHandled
+from outbox.claims import Claims, LostRace, WentBack, id_of_message, id_of_record
+from outbox.database import AUTOCOMMIT, Database, is_autocommit
 from outbox.tracing import carried
 from outbox.tries import Tries
 
@@ -25,7 +26,12 @@ logger = logging.getLogger("outbox")
 
 MessageId = Callable[[ConsumerRecord], "str | None"]
 """What a message's sender calls it; None: nothing."""
-_PURGE_SECONDS = 3_600.0
+_IDS_PER_PURGE = 500
+"""Ids are deleted as others are added, up to twice as many: so they are never many at once, and never stay behind."""
+_PURGE_AFTER_SECONDS = 3_600.0
+"""What was handled before a long break, and is unfinished in the log, comes once more: its id is needed until then."""
+_MOST_CREATIONS = 5
+_NOTED = "eventbus_inbox_noted"
 
 
 class Units:
@@ -53,26 +59,38 @@ class Units:
         self._keep_ms = keep_ms
         self._creates = creates
         self._doubtful: dict[TopicPartition, int] = {}
+        self._reached: dict[TopicPartition, int] = {}
+        """Offsets that are known to be in the database, by what was committed or read there."""
         self._stopped = threading.Event()
-        self._purge_at = 0.0
+        self._ids_added = 0
+        self._purge_at = time.monotonic() + _PURGE_AFTER_SECONDS
+        _note_errors(database)
 
     async def start(self) -> None:
         """Make the tables where they are missing. Raises ConfigError, and what the database raises."""
-        from sqlalchemy.exc import DBAPIError
-
+        if await self._database.run(is_autocommit):
+            raise ConfigError(f"handler {self.handler!r}: {AUTOCOMMIT}")
         if self._creates:
-            try:
-                await self._database.run(self._claims.create)
-            except DBAPIError:  # several create them at once, or nobody may
-                if await self._database.run(self._claims.missing):
-                    raise
-            return
+            await self._create()
         missing = await self._database.run(self._claims.missing)
         if missing:
             raise ConfigError(
                 f"handler {self.handler!r}: there is no table {', '.join(missing)}, and create_tables=False: have "
                 "somebody create it, or leave create_tables out"
             )
+
+    async def _create(self) -> None:
+        from sqlalchemy.exc import DBAPIError
+
+        for left in reversed(range(_MOST_CREATIONS)):
+            try:
+                await self._database.run(self._claims.create)
+                return
+            except DBAPIError:  # several create them at once, table by table; or nobody may, and they are there
+                if not await self._database.run(self._claims.missing):
+                    return
+                if not left:
+                    raise
 
     async def stored(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The next offset that is stored for each partition. Waits for a database that is away."""
@@ -88,7 +106,13 @@ class Units:
                 await anyio.sleep(seconds)
         for partition in partitions:
             self._doubtful.pop(partition, None)
+            self._reached.pop(partition, None)
+        self._reached.update(found)
         return found
+
+    def reached(self, partition: TopicPartition) -> int | None:
+        """The database is known to have this offset, or a later one; None: nothing is known."""
+        return self._reached.get(partition)
 
     def doubt(self, partition: TopicPartition, below: int) -> None:
         """Records below this offset may wait for a later try too: they are handled here or there, once."""
@@ -97,55 +121,85 @@ class Units:
     async def passed(self, partition: TopicPartition, next_offset: int) -> None:
         """Everything below was handled or set aside. What the database raises is logged."""
         try:
-            await self._database.run(self._claims.passed, partition, next_offset)
+            await self._database.run(self._claims.passed, partition, next_offset, self._reached.get(partition))
         except Exception as error:  # the next record that is handled says so too
             logger.debug("handler %r: %s: %s", self.handler, partition, error)
+        else:
+            self._has_reached(partition, next_offset)
 
     def stop(self) -> None:
         """Wait for no database any more."""
         self._stopped.set()
 
+    def _has_reached(self, partition: TopicPartition, next_offset: int) -> None:
+        self._reached[partition] = max(self._reached.get(partition, 0), next_offset)
+
     # in a transaction ------------------------------------------------------------------------------------------------
 
-    def due(self, connection: Connection, records: Sequence[ConsumerRecord], is_retry: bool) -> list[int]:
-        """Claim them; the indexes of those that are to be handled in this transaction. Raises LostRace."""
+    def message_ids(self, records: Sequence[ConsumerRecord]) -> dict[int, str]:
+        """By index what senders call these messages. Raises what the user's function raises, and TypeError."""
+        if self._message_id is None:
+            return {}
+        ids: dict[int, str] = {}
+        for index, record in enumerate(records):
+            text: Any = self._message_id(record)
+            if text is None or text == "":
+                continue
+            if not isinstance(text, str):
+                raise TypeError(f"message_ids returned {text!r:.80}, and an id is a str, or None where there is none")
+            ids[index] = id_of_message(text)
+        return ids
+
+    def due(
+        self, connection: Connection, records: Sequence[ConsumerRecord], ids: Mapping[int, str], is_retry: bool
+    ) -> list[int]:
+        """Claim them; the indexes of those that are to be handled in this transaction. Raises LostRace, WentBack."""
+        due, marked = list(range(len(records))), dict[int, str]()
         if is_retry:
-            return [
-                index for index, one in enumerate(records)
-                if self._claims.claim_id(connection, id_of_record(one)) and self._is_new(connection, one)
-            ]  # fmt: skip
-        first, last = records[0], records[-1]
-        partition = first.topic_partition
-        start = self._claims.claim(connection, partition, first.offset, last.next_offset)
-        doubtful = self._doubtful.get(partition, 0)
-        return [
-            index for index, one in enumerate(records)
-            if one.offset >= start
-            and (one.offset >= doubtful or self._claims.claim_id(connection, id_of_record(one)))
-            and self._is_new(connection, one)
-        ]  # fmt: skip
+            marked = {index: id_of_record(record) for index, record in enumerate(records)}
+        else:
+            partition = records[0].topic_partition
+            known, doubtful = self._reached.get(partition), self._doubtful.get(partition, 0)
+            start = self._claims.claim(connection, partition, records[0].offset, records[-1].next_offset, known)
+            due = [index for index in due if records[index].offset >= start]
+            marked = {index: id_of_record(records[index]) for index in due if records[index].offset < doubtful}
+        due = self._unknown(connection, due, marked)
+        return self._unknown(connection, due, {index: ids[index] for index in due if index in ids})
 
-    def _is_new(self, connection: Connection, record: ConsumerRecord) -> bool:
-        """Its message was not seen before. Raises LostRace."""
-        text = None if self._message_id is None else self._message_id(record)
-        return text is None or self._claims.claim_id(connection, id_of_message(text))
+    def _unknown(self, connection: Connection, due: list[int], ids: Mapping[int, str]) -> list[int]:
+        """Those without an id, and those whose id was not seen before. Raises LostRace."""
+        if not ids:
+            return due
+        new = self._claims.claim_ids(connection, ids)
+        self._ids_added += len(new)
+        return [index for index in due if index in new or index not in ids]
 
+    def committed(self, records: Sequence[ConsumerRecord], is_retry: bool) -> None:
+        """Their transaction was."""
+        if not is_retry:
+            self._has_reached(records[0].topic_partition, records[-1].next_offset)
+
+    @property
     def _purge_is_due(self) -> bool:
-        """Message ids are forgotten once in an hour."""
-        now = time.monotonic()
-        if self._message_id is None or now < self._purge_at:
-            return False
-        self._purge_at = now + _PURGE_SECONDS
-        return True
+        """As many ids were added as are deleted at once."""
+        return self._ids_added >= _IDS_PER_PURGE and time.monotonic() >= self._purge_at
 
     def _purge(self, connection: Connection) -> None:
-        self._claims.forget_messages(connection, self._keep_ms)
+        self._ids_added = 0
+        self._claims.forget_ids(connection, self._keep_ms, most=2 * _IDS_PER_PURGE)
 
     def _session(self, connection: Any) -> Any:
         """What the handler gets. A session neither commits nor ends the connection's transaction; it may undo it."""
         if self._factory is None:
             return connection
-        return self._factory(bind=connection, join_transaction_mode="rollback_only")
+        opened = self._factory(bind=connection, join_transaction_mode="rollback_only")
+        bound = getattr(opened, "sync_session", opened).get_bind()
+        if bound is not getattr(connection, "sync_connection", connection):
+            raise NotHandled(
+                f"{type(opened).__name__}.get_bind() goes elsewhere than to the connection of the transaction that "
+                "holds the offset: give tx= a sessionmaker of a plain Session"
+            )
+        return opened
 
 
 class _Call:
@@ -164,15 +218,22 @@ class _Call:
         self._records = records
         self._payloads = payloads
         self._is_retry = is_retry
+        self._ids = units.message_ids(records)
         self._tries = Tries(f"handler {units.handler!r}")
         self._is_claimed = False
         """In this transaction: from then on the handler may be to blame for what goes wrong."""
         self._was_rolled_back = False
+        self._noted: list[BaseException] = []
+        """What this transaction's connection has raised."""
+
+    def begins(self) -> dict[str, Any]:
+        """A transaction; the options of its connection."""
+        self._is_claimed, self._noted = False, []
+        return {_NOTED: self._noted}
 
     def claim(self, connection: Connection) -> list[int]:
         """In a new transaction: the indexes of the records that the handler is to be called with."""
-        self._is_claimed = False
-        due = self._units.due(connection, self._records, self._is_retry)
+        due = self._units.due(connection, self._records, self._ids, self._is_retry)
         self._is_claimed = True
         if not self._was_rolled_back:
             return due
@@ -193,9 +254,50 @@ class _Call:
         self._was_rolled_back = not transaction.is_active
         return not self._was_rolled_back
 
-    def pause_after(self, error: Exception) -> float | None:
-        """Seconds until the next transaction; None: the error stands."""
-        return self._tries.pause_after(error, may_wait=not self._is_claimed)
+    @property
+    def is_suspect(self) -> bool:
+        """The handler went on after an error of its connection: whether the transaction lives has to be looked at."""
+        return bool(self._noted)
+
+    def look(self, connection: Connection) -> None:
+        """Raises what is to be raised where an error that the handler caught has ended the transaction on the server.
+
+        A deadlock of MySQL undoes all of it, and what follows would be stored without the claim. PostgreSQL makes a
+        rollback of the commit, and says nothing.
+        """
+        from sqlalchemy.exc import DBAPIError
+
+        caught = self._noted[0]
+        try:
+            lost = self._units.due(connection, self._records, self._ids, self._is_retry)
+        except DBAPIError:
+            raise RuntimeError(
+                "the handler went on after an error of its database, which had ended its transaction: put what may "
+                f"fail into a savepoint, `with session.begin_nested():`; the error was: {caught}"
+            ) from caught
+        if lost:
+            raise LostRace(f"its transaction was rolled back by the database: {caught}") from caught
+
+    def pause_after(self, error: Exception) -> float:
+        """Seconds until the next transaction. Raises the error where it stands, or `NotHandled`."""
+        if isinstance(error, NotHandled):
+            raise error
+        if isinstance(error, WentBack):
+            raise NotHandled(str(error)) from error
+        if not self._is_claimed:
+            seconds = self._tries.pause_after(error, may_wait=True)
+            if seconds is None:
+                raise NotHandled(f"its database does not take the record's offset: {error}") from error
+            return seconds
+        seconds = self._tries.pause_after(error, may_wait=False) if self._is_of_connection(error) else None
+        if seconds is None:
+            raise error
+        return seconds
+
+    def _is_of_connection(self, error: Exception) -> bool:
+        """Not of another database that the handler asks."""
+        original = getattr(error, "orig", None)
+        return isinstance(error, LostRace) or any(noted is error or noted is original for noted in self._noted)
 
 
 class BlockingUnits(Units):
@@ -216,41 +318,64 @@ class BlockingUnits(Units):
             while True:
                 try:
                     is_over, result = self._once(call, function)
-                except Exception as error:  # the handler's, or the database's: `Tries` tells which is tried again
-                    seconds = call.pause_after(error)
-                    if seconds is None or self._stopped.wait(seconds):
-                        raise
+                except Exception as error:  # the handler's, or the database's: the call tells which is tried again
+                    if self._stopped.wait(call.pause_after(error)):
+                        raise NotHandled(_STOPPED, is_stopping=True) from error
                     continue
                 if is_over:
                     break
         finally:
             carried.reset(token)
-        if self._purge_is_due():
-            self._database.run_here(self._purge)
+        self.committed(records, is_retry)
+        if self._purge_is_due:
+            try:
+                self._database.run_here(self._purge)
+            except Exception as error:  # of the database's; the record is handled, and the ids are not missed
+                logger.debug("handler %r: old ids are not deleted: %s", self.handler, error)
         return result
 
     def _once(self, call: _Call, function: Callable[..., Any]) -> tuple[bool, Any]:
         """False: the handler rolled back."""
-        result = None
-        with self._database.plain.connect() as connection, connection.begin() as transaction:
+        result, options = None, call.begins()
+        connecting = self._database.plain.connect().execution_options(**options)
+        with connecting as connection, connection.begin() as transaction:
             due = call.claim(connection)
             if due:
                 opened = self._session(connection)
                 try:
                     result = function(**call.given(due), **{self._parameter: opened})
-                    if opened is not connection and transaction.is_active:
+                    if opened is not connection and opened.in_transaction():
                         opened.commit()  # what is only in its memory goes to the connection
                 finally:
                     if opened is not connection:
                         opened.close()
                 if not call.is_over(transaction):
                     return False, result
+                if call.is_suspect:
+                    call.look(connection)
             transaction.commit()
         return True, result
 
 
 class AsynchronousUnits(Units):
     """Of an asynchronous engine: on the event loop."""
+
+    _wake: anyio.Event | None = None
+    """While somebody waits for the database."""
+
+    def stop(self) -> None:
+        super().stop()
+        if self._wake is not None:
+            self._wake.set()
+
+    async def _pause(self, seconds: float) -> bool:
+        """True: nobody is to wait any more."""
+        if self._wake is None:
+            self._wake = anyio.Event()
+        if not self._stopped.is_set():
+            with anyio.move_on_after(seconds):
+                await self._wake.wait()
+        return self._stopped.is_set()
 
     async def call(
         self,
@@ -267,43 +392,63 @@ class AsynchronousUnits(Units):
             while True:
                 try:
                     is_over, result = await self._once(call, function)
-                except Exception as error:  # the handler's, or the database's: `Tries` tells which is tried again
-                    seconds = call.pause_after(error)
-                    if seconds is None:
-                        raise
-                    await anyio.sleep(seconds)
+                except Exception as error:  # the handler's, or the database's: the call tells which is tried again
+                    if await self._pause(call.pause_after(error)):
+                        raise NotHandled(_STOPPED, is_stopping=True) from error
                     continue
                 if is_over:
                     break
         finally:
             carried.reset(token)
-        if self._purge_is_due():
-            await self._database.run(self._purge)
+        self.committed(records, is_retry)
+        if self._purge_is_due:
+            try:
+                await self._database.run(self._purge)
+            except Exception as error:  # of the database's; the record is handled, and the ids are not missed
+                logger.debug("handler %r: old ids are not deleted: %s", self.handler, error)
         return result
 
     async def _once(self, call: _Call, function: Callable[..., Any]) -> tuple[bool, Any]:
         """False: the handler rolled back."""
-        result = None
+        result, options = None, call.begins()
         engine = cast("AsyncEngine", self._database.engine)
-        async with engine.connect() as connection, connection.begin() as transaction:
-            due = await connection.run_sync(call.claim)
-            if due:
-                opened = self._session(connection)
-                try:
-                    result = await function(**call.given(due), **{self._parameter: opened})
-                    if opened is not connection and transaction.is_active:
-                        await opened.commit()  # what is only in its memory goes to the connection
-                finally:
-                    if opened is not connection:
-                        with anyio.CancelScope(shield=True):
-                            await opened.close()
-                if not call.is_over(transaction):
-                    return False, result
-            with anyio.CancelScope(shield=True):
+        async with engine.connect() as connection:
+            await connection.execution_options(**options)
+            async with connection.begin() as transaction:
+                due = await connection.run_sync(call.claim)
+                if due:
+                    opened = self._session(connection)
+                    try:
+                        result = await function(**call.given(due), **{self._parameter: opened})
+                        if opened is not connection and opened.in_transaction():
+                            await opened.commit()  # what is only in its memory goes to the connection
+                    finally:
+                        if opened is not connection:
+                            with anyio.CancelScope(shield=True):
+                                await opened.close()
+                    if not call.is_over(transaction):
+                        return False, result
+                    if call.is_suspect:
+                        await connection.run_sync(call.look)
                 await transaction.commit()
         return True, result
 
 
+def _note_errors(database: Database) -> None:
+    """Have errors of the inbox's own connections noted, so that they are told from those of others."""
+    from sqlalchemy import event
+
+    if not event.contains(database.plain, "handle_error", _note):
+        event.listen(database.plain, "handle_error", _note)
+
+
+def _note(context: Any) -> None:
+    if context.connection is not None:
+        noted: list[BaseException] = context.connection.get_execution_options().get(_NOTED, [])
+        noted.append(context.original_exception)
+
+
+_STOPPED = "the handler stops while it waits for its database"
 _COMMITTED_ITSELF = (
     "handler %r committed its connection itself at %s offset %d: what it wrote behind that is not stored. Leave the "
     "commit to the inbox, which commits the offset with it"

@@ -28,7 +28,7 @@ from eventbus.client.transaction import Transaction
 from eventbus.errors import SerializationError
 from eventbus.recovery import RetryOrder
 from eventbus.types import ConsumerRecord, FetchedRecords
-from eventbus.units_of_work import OpenUnits
+from eventbus.units_of_work import NotHandled, OpenUnits
 from serdes import Serde
 
 logger = logging.getLogger("eventbus.runner")
@@ -356,7 +356,11 @@ class Dispatch:
     async def _batch(self, lane: Lane, chunk: FetchedRecords, start: int, end: int, taken: Taken | None) -> bool:
         """One call. False: the lane has stopped."""
         given, outputs = set[int](), list[Delivery]()
-        reading = _Reading(lambda index, error: self._failing.failed(lane, chunk, index, error, None, outputs))
+        failed = partial(self._unreadable, lane, chunk, outputs)
+        if self._calls.units is not None and self._failing.is_asked and end - start > 1:
+            # Its transaction would count those as done whose way to the dead letters is not stored yet.
+            failed = None
+        reading = _Reading(failed)
         passed = Passed.HANDLED
         try:
             result = await self._call_batch(chunk, range(start, end), taken, given, reading)
@@ -367,7 +371,7 @@ class Dispatch:
                 return False
             if (lane, chunk.offsets[start]) in self._failing.given_up:
                 pass  # what becomes of it was said when its time was over
-            elif self._failing.is_asked and end - start > 1:
+            elif self._failing.is_asked and end - start > 1 and not isinstance(error, NotHandled):
                 if self._failing.may_go_on(outputs):
                     return await self._singly(lane, chunk, start, end, taken, reading)
                 return self._failing.wants_each_alone(lane, chunk, start, end - start, await as_failure(error))
@@ -390,6 +394,11 @@ class Dispatch:
                 if passed is Passed.OVER or index not in given:
                     taken.handled(index)
         return True
+
+    async def _unreadable(
+        self, lane: Lane, chunk: FetchedRecords, outputs: list[Delivery], index: int, error: BaseException
+    ) -> Passed:
+        return await self._failing.failed(lane, chunk, index, error, None, outputs)
 
     async def _call_batch(
         self, chunk: FetchedRecords, indexes: range, taken: Taken | None, given: set[int], reading: _Reading
@@ -498,6 +507,7 @@ class _Reading:
     ) -> list[Any]:
         """None at all when the lane has stopped."""
         payloads: list[Any] = []
+        self.was_read.clear()  # a middleware may call again
         for item in items:
             try:
                 payloads.append(payload(item))

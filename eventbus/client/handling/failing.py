@@ -27,6 +27,7 @@ from eventbus.client.handling.outcomes import joined
 from eventbus.client.handling.retries import Recall, Retries
 from eventbus.recovery import Again, Move, RetryOrder, Skip, Verdict, WaitHere
 from eventbus.types import ConsumerRecord, FetchedRecords
+from eventbus.units_of_work import NotHandled
 
 logger = logging.getLogger("eventbus.runner")
 
@@ -98,7 +99,7 @@ class Failing:
         try:
             error = await as_failure(raised)
             verdict = None
-            if self._retries is not None:
+            if self._retries is not None and not isinstance(error, NotHandled):
                 record, in_place = chunk.record(index), self._in_place
                 verdict, error = await self._retries.outcome(
                     lane, record, error, recall, partial(self.may_go_on, outputs), may_wait=in_place
@@ -113,8 +114,21 @@ class Failing:
             if outputs and self._handler.spec.timeout is not None:
                 self._left_behind[_position(chunk, index)] = joined(list(outputs))
             raise
+        if isinstance(error, NotHandled):
+            return self._not_handled(lane, chunk.record(index), error, count)
         is_passed_over = self._decide(lane, chunk, index, error, count, self._is_clean(outputs), verdict)
         return Passed.OVER if is_passed_over else Passed.NOT
+
+    def _not_handled(self, lane: Lane, record: ConsumerRecord, error: NotHandled, count: int) -> Passed:
+        """No policy is asked: the partition stops here, or the runner does."""
+        lane.limit = min(lane.limit, record.offset)
+        if not error.is_stopping:
+            wrapped = handler_error(self._handler, record, error, count)
+            lane.error = lane.error or wrapped
+            if self._handler.spec.on_error == "crash":
+                raise wrapped from error
+            log_stopped(lane, wrapped, "stop")
+        return Passed.NOT
 
     def tell_acknowledged(self, record: ConsumerRecord, raised: BaseException) -> None:
         """A handler raised behind its acknowledgement: the record is done, and not tried again."""
@@ -179,10 +193,11 @@ class Failing:
             if verdict.kind == "retry":
                 counts.retried += count
                 lane.hold(record)
-                # The next record may have to wait for this one: whoever runs the lane looks before it begins another.
-                lane.stopping = lane.stopping or self._retry_order != "none"
             else:
                 counts.dead_lettered += count
+            # The next record may have to wait for this one: whoever runs the lane looks before it begins another.
+            is_held = verdict.kind == "retry" and self._retry_order != "none"
+            lane.stopping = lane.stopping or is_held or self._handler.spec.tx is not None
         elif is_passed_over:
             counts.skipped += count
         return is_passed_over

@@ -16,6 +16,7 @@ from eventbus.client.handling.lane import Lane
 from eventbus.errors import HandlerError, SerializationError
 from eventbus.recovery import Verdict
 from eventbus.types import ConsumerRecord
+from eventbus.units_of_work import NotHandled
 
 logger = logging.getLogger("eventbus.runner")
 
@@ -98,6 +99,8 @@ def handler_error(handler: Handler[Any, Any], record: ConsumerRecord, error: Exc
     where = f"{record.topic}-{record.partition} offset {record.offset}{many}, key {record.key!r:.80}"
     if isinstance(error, CallTimedOut):
         what = "its call was given up: "
+    elif isinstance(error, NotHandled):
+        what = "it was not handled, and is not to blame: "
     elif isinstance(error, SerializationError):
         what = ""  # it says itself whether the record cannot be read, or an output not be written
     else:

@@ -56,8 +56,8 @@ class Lane:
         "_commit_at", "_in_flight", "_on_output_error", "_thread", "_token", "_unstored", "_wake_at", "abandoned",
         "alone", "at_work", "begun_at", "begun_count", "calls", "chunks", "closing", "commit_every", "committed",
         "ended", "error", "finished", "finished_count", "given_up_at", "held", "hold", "hold_back", "index", "limit",
-        "moves", "on_commit_due", "paused", "predecessor", "ring_at", "scope", "stopping", "taken", "topic_partition",
-        "tried", "unhold", "waiters", "waits", "wake",
+        "moves", "note", "on_commit_due", "paused", "predecessor", "ring_at", "scope", "stopping", "taken",
+        "topic_partition", "tried", "unhold", "waiters", "waits", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +102,8 @@ class Lane:
         self.moves: dict[int, Outgoing] = {}
         """By offset what records turned into that are finished by being written to another topic: that, and the commit
         that says so, are one transaction."""
+        self.note: Callable[[], str] = _no_note
+        """What is to stand beside the offset in a commit."""
         self.held: Collection[bytes | None] | None = None
         """Keys whose records wait for an earlier one that waits for its next try: a live view; None: nothing waits."""
         self.hold: Callable[[ConsumerRecord], object] = lambda record: None
@@ -347,6 +349,10 @@ class Lane:
     def __repr__(self) -> str:
         state = "failed" if self.error else "idle" if self.is_idle else "busy"
         return f"<lane {self.topic_partition} {state} finished={self.finished} committed={self.committed}>"
+
+
+def _no_note() -> str:
+    return ""
 
 
 class Taken:

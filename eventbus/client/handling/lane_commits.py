@@ -50,6 +50,8 @@ class LaneCommits:
         self._timers = timers
         self.moves: Moves | None = None
         """Of a handler whose failed records go elsewhere."""
+        self.elsewhere: dict[TopicPartition, int] = {}
+        """Offsets that are finished because a database says so: for the group to show, with the next commit."""
         self.on_moved: Callable[[], object] = lambda: None
         """Called when such records are stored, or could not be."""
         self._turn = anyio.Lock()
@@ -103,7 +105,8 @@ class LaneCommits:
             await self.attempt()
             if self.last_commit_at is not None:
                 moved_at = max(moved_at, self.last_commit_at)
-            if any(lane.is_busy or lane.moves or lane.finished > lane.committed for lane in self._lanes.values()):
+            is_left = any(lane.is_busy or lane.moves or lane.finished > lane.committed for lane in self._lanes.values())
+            if is_left or self.elsewhere:
                 self._expected.set()  # slow handlers, or a commit that failed
 
     async def attempt(self, lanes: Collection[Lane] | None = None) -> None:
@@ -175,8 +178,11 @@ class LaneCommits:
         moving: list[Lane] = []
         for lane in lanes:
             if lane.finished > lane.committed and not lane.abandoned:
-                offsets[lane.topic_partition] = OffsetAndMetadata(lane.finished)
+                offsets[lane.topic_partition] = OffsetAndMetadata(lane.finished, lane.note())
                 moving.append(lane)
+        shown, self.elsewhere = self._shown(), {}
+        for partition, offset in shown.items():
+            offsets.setdefault(partition, OffsetAndMetadata(offset))
         if not offsets:
             return
         with self._asked():
@@ -185,10 +191,21 @@ class LaneCommits:
             except EventBusError as error:
                 for lane in moving:
                     lane.was_committed(offsets[lane.topic_partition].offset, error)
+                self.elsewhere = {**shown, **self.elsewhere}
                 raise
         for lane in moving:
             lane.was_committed(offsets[lane.topic_partition].offset)
         self.succeeded()
+
+    def _shown(self) -> dict[TopicPartition, int]:
+        """Of `elsewhere` what is ours, where no lane has gone beyond."""
+        if not self.elsewhere:
+            return {}
+        ours, lanes = set(self._consumer.assignment()), self._lanes
+        return {
+            one: offset for one, offset in self.elsewhere.items()
+            if one in ours and (one not in lanes or lanes[one].committed < offset)
+        }  # fmt: skip
 
     @contextmanager
     def _asked(self) -> Generator[None]:

@@ -137,7 +137,8 @@ class Moves:
             async with writer.producer.transaction() as transaction:
                 for outgoing in moving.records:
                     await send(writer.producer, outgoing, self._partitions(outgoing.topic))
-                offset = OffsetAndMetadata(moving.next_offset, token if moving.records else "")
+                text = " ".join(filter(None, (token if moving.records else "", lane.note())))
+                offset = OffsetAndMetadata(moving.next_offset, text)
                 await transaction.send_offsets({lane.topic_partition: offset}, self._consumer.group_metadata())
         except BaseException:  # also an answer that was lost, or a cancellation: it may have been committed
             writer.unsure = token, moving
@@ -155,7 +156,7 @@ class Moves:
         await writer.producer.init()
         committed = (await self._consumer.committed([lane.topic_partition])).get(lane.topic_partition)
         writer.unsure = None
-        if committed is not None and committed.metadata == token:
+        if committed is not None and committed.metadata.partition(" ")[0] == token:
             self._stored(lane, moving)
 
     def _stored(self, lane: Lane, moving: Moving) -> None:

@@ -279,6 +279,14 @@ class Recovering:
         """Call it once, with the next change."""
         self._wakes.append(wake)
 
+    async def moved(self, lane: Lane) -> bool:
+        """Return when what became of the lane's finished records is stored. False: the lane stops meanwhile."""
+        while any(offset < lane.finished for offset in lane.moves):
+            lane.on_commit_due()
+            if not await self._changes(lane):
+                return False
+        return True
+
     async def _changes(self, lane: Lane) -> bool:
         """Return when something has, or the lane is woken. False: it stops."""
         if not (lane.closing or lane.error):
@@ -406,10 +414,10 @@ class Recovering:
 
     async def _stored(self, lane: Lane) -> None:
         """A lane's moves are; finished entries at the beginning of a retry partition are deleted, if that can be."""
-        self.change()
         partition, before = lane.topic_partition, lane.committed
         if not self.is_retry(partition.topic):
             await self.on_passed(partition, before)
+        self.change()
         if not self.is_retry(partition.topic) or before - self._trimmed.get(partition, 0) < _RECORDS_PER_TRIM:
             return
         self._trimmed[partition] = before

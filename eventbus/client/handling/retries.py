@@ -13,6 +13,7 @@ from eventbus.client.handling.failures import as_failure, failures
 from eventbus.client.handling.lane import Lane
 from eventbus.recovery import Again, Move, Recovery, Stop, Verdict, WaitHere
 from eventbus.types import ConsumerRecord
+from eventbus.units_of_work import NotHandled
 
 _LOOK_SECONDS = 0.1
 """How often one that waits in its place looks whether its partition moves away."""
@@ -90,6 +91,8 @@ class Retries:
                 await recall.call()
             except failures() as raised:
                 error = await as_failure(raised)
+                if isinstance(error, NotHandled):
+                    return Ended(Stop(), error)
             else:
                 return Ended(None, error)
 

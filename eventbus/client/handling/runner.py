@@ -108,11 +108,12 @@ class Runner:
             handler, self._dispatch, consumer, self._commits, timers, flush, self._handovers.wait_until_settled,
             self._drain_seconds, self._stop_partition,
             _always if self.recovering is None else self.recovering.unblocked,
+            None if self.recovering is None or handler.spec.tx is None else self.recovering.moved,
         )  # fmt: skip
         if self.recovering is not None:
             self._commits.on_moved = on_progress
             self._handovers.on_gone = self.recovering.gone
-        self._places = places_of(handler, group, consumer, self._dispatch, self.recovering)
+        self._places = places_of(handler, group, backend, consumer, self._dispatch, self._commits, self.recovering)
         self._handovers.on_assigned = self._assigned
         self._watch = self._shared.watch
         self._transactions: dict[Lane, ExactlyOnce] = {}
@@ -194,6 +195,8 @@ class Runner:
         self._stopping = True
         self._poll_scope.cancel()
         self._close_lanes()
+        if self._places is not None:
+            self._places.stop()
 
     def cancel(self) -> None:
         """Stop, and cancel the records at work now; also in the middle of `stop`."""
@@ -221,8 +224,6 @@ class Runner:
             for lane in late:
                 lane.scope.cancel()
             self._dispatch.leave_threads_behind()
-            if self._places is not None:
-                self._places.stop()
         for lane in lanes:
             await lane.ended.wait()
 
@@ -350,6 +351,8 @@ class Runner:
             on_commit_due=self._commits.due,
         )
         lane.begun_at = first_offset
+        if self._places is not None:
+            lane.note = self._places.note_of(topic_partition)
         lane.predecessor = self._handovers.ending.get(topic_partition)
         self.lanes[topic_partition] = lane
         if (

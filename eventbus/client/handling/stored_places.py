@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from eventbus.backends.base import BackendConsumer
+from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.recovering import Recovering
-from eventbus.errors import ConfigError
-from eventbus.types import TopicPartition
+from eventbus.errors import ConfigError, EventBusError
+from eventbus.types import OffsetAndMetadata, TopicPartition
 from eventbus.units_of_work import OpenUnits, UnitsOfWork
 
 logger = logging.getLogger("eventbus.runner")
+
+_AWAY_SECONDS = 0.5
+"""How long to wait before brokers that do not answer are asked again."""
+_NOTE = re.compile(r"(?:.* )?db=(\d{1,19})")
 
 
 class StoredPlaces:
@@ -22,21 +29,29 @@ class StoredPlaces:
 
     A record counts when its transaction is committed; the commit in the log comes later, or never. A partition without
     a stored offset begins where the group is, so a handler may be given a ``tx=`` at any time.
+
+    The group may be ahead: records that were filtered, skipped or set aside are finished in the log alone. A commit
+    there notes what the database had at that time. If it still has that much, the group is right; else this is an older
+    copy of the database, and what was handled behind it is handled again.
     """
 
     def __init__(
         self,
         handler: Handler[Any, Any],
         group: str,
+        backend: Backend,
         consumer: BackendConsumer,
         dispatch: Dispatch,
+        commits: LaneCommits,
         recovering: Recovering | None,
     ) -> None:
         tx: UnitsOfWork = handler.spec.tx
         signature = handler.signature
         assert signature.unit_name is not None
         self._handler = handler
+        self._timers = backend.timers
         self._consumer = consumer
+        self._commits = commits
         self._recovering = recovering
         self._units: OpenUnits = tx.open(handler.__name__, group, signature.unit_name, signature.unit)
         dispatch.in_units(self._units)
@@ -51,44 +66,88 @@ class StoredPlaces:
         """Wait for no database any more."""
         self._units.stop()
 
+    def note_of(self, partition: TopicPartition) -> Callable[[], str]:
+        """What a commit in the log is to say of the database; it has that much, or more."""
+        if self._recovering is not None and self._recovering.is_retry(partition.topic):
+            return lambda: ""
+        return partial(self._note, partition)
+
+    def _note(self, partition: TopicPartition) -> str:
+        reached = self._units.reached(partition)
+        return "" if reached is None else f"db={reached}"
+
     async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Before the first record of them is read. Raises ConfigError for an offset beyond the log's end."""
         recovering = self._recovering
         ours = [one for one in partitions if recovering is None or not recovering.is_retry(one.topic)]
-        stored = await self._units.stored(ours)
-        if not stored:
+        if not ours:
             return
-        ends = await self._consumer.end_offsets(stored)
-        committed = await self._consumer.committed(list(stored))
-        for partition, offset in stored.items():
-            end = ends.get(partition, offset)
-            if offset > end:
-                raise ConfigError(
-                    f"handler {self._handler.__name__!r}: the database says that {partition} is handled up to offset "
-                    f"{offset}, and the log ends at {end}: the topic was made anew, or the log is an older copy. Going "
-                    "on would pass over new records as if they were known. To begin anew: await Inbox(...).forget("
-                    "group, partition), or delete the row in the table of offsets"
-                )
-            self._consumer.seek(partition, offset)
-            known = committed.get(partition)
-            if known is None or known.offset <= offset:
-                continue
-            logger.info(
-                "handler %r: %s begins at offset %d, as its database says; the group in the log is at %d",
-                self._handler.__name__, partition, offset, known.offset,
-            )  # fmt: skip
-            if recovering is not None:
-                # Somebody died between setting a record aside and saying so in the database, or the database was
-                # restored from a backup: what is between the two may wait in the retry topic as well.
+        stored = await self._units.stored(ours)
+        while True:
+            try:
+                ends = await self._consumer.end_offsets(ours)
+                committed = await self._consumer.committed(ours)
+                break
+            except EventBusError as error:
+                if not error.retriable:
+                    raise
+                # Nobody asks again: without this they would begin where the group is.
+                logger.debug("handler %r: not taken up yet: %s: %s", self._handler.__name__, ours, error)
+                await self._timers.sleep(_AWAY_SECONDS)
+        for partition in ours:
+            self._begin(partition, stored.get(partition), ends, committed.get(partition))
+        if self._commits.elsewhere:
+            self._commits.due()
+
+    def _begin(
+        self,
+        partition: TopicPartition,
+        offset: int | None,
+        ends: Mapping[TopicPartition, int],
+        known: OffsetAndMetadata | None,
+    ) -> None:
+        name, found = self._handler.__name__, None if known is None else _NOTE.fullmatch(known.metadata)
+        noted = None if found is None else int(found[1])
+        if offset is None:
+            if noted is not None:
+                logger.warning(
+                    "handler %r: its database has no offset of %s, and had one when its group was at %s: if this is a "
+                    "new database, reset the group to where it is to begin", name, partition, known and known.offset,
+                )  # fmt: skip
+            return
+        end = ends.get(partition, offset)
+        if offset > end:
+            raise ConfigError(
+                f"handler {name!r}: the database says that {partition} is handled up to offset "
+                f"{offset}, and the log ends at {end}: the topic was made anew, or the log is an older copy. Going "
+                "on would pass over new records as if they were known. To begin anew: await Inbox(...).forget("
+                "group, partition), or delete the row in the table of offsets"
+            )
+        if known is not None and known.offset > offset:
+            if noted is not None and noted <= offset:
+                offset = known.offset
+            else:
+                logger.warning(
+                    "handler %r: %s begins at offset %d, as its database says; the group in the log is at %d",
+                    name, partition, offset, known.offset,
+                )  # fmt: skip
+                # What was set aside in between waits in the retry topic as well.
                 self._units.doubt(partition, known.offset)
+        elif known is None or known.offset < offset:
+            self._commits.elsewhere[partition] = offset
+        self._consumer.seek(partition, offset)
 
 
 def places_of(
     handler: Handler[Any, Any],
     group: str,
+    backend: Backend,
     consumer: BackendConsumer,
     dispatch: Dispatch,
+    commits: LaneCommits,
     recovering: Recovering | None,
 ) -> StoredPlaces | None:
     """None for a handler without ``tx=``."""
-    return None if handler.spec.tx is None else StoredPlaces(handler, group, consumer, dispatch, recovering)
+    if handler.spec.tx is None:
+        return None
+    return StoredPlaces(handler, group, backend, consumer, dispatch, commits, recovering)

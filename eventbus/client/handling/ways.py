@@ -74,6 +74,7 @@ class Shared:
         budget_seconds: float,
         on_given_up: Callable[[Lane, HandlerError], object],
         unblocked: Callable[[Lane], Awaitable[bool]],
+        moved: Callable[[Lane], Awaitable[bool]] | None,
     ) -> None:
         self.handler = handler
         self.dispatch = dispatch
@@ -85,6 +86,9 @@ class Shared:
         """Returns when no rebalance is under way, or the lane is closing."""
         self.unblocked = unblocked
         """Returns when no record of the lane has to wait for an earlier one; False: the lane stops meanwhile."""
+        self.moved = moved
+        """Returns when what failed so far is stored elsewhere: before that no later record may be handled, where a
+        database says that everything below one is done. False: the lane stops meanwhile. None: it need not be asked."""
         self.budget_seconds = budget_seconds
         """How long a partition that moves waits for what is at work."""
         self.watch = Watch(handler, dispatch, timers, on_given_up)
@@ -139,7 +143,7 @@ class InOrder:
     async def _handle(self, chunk: FetchedRecords) -> None:
         lane, shared = self._lane, self._shared
         with at_work(lane):
-            if lane.held is not None:
+            if lane.held is not None or shared.moved is not None:
                 await self._past_those_held(chunk)
             elif shared.turns is None:
                 await shared.watch.run_in_order(shared.dispatch, lane, chunk)
@@ -155,12 +159,16 @@ class InOrder:
         start, end = 0, len(chunk)
         ahead = end
         while start < end and not (lane.closing or lane.error):
+            if shared.moved is not None and not await shared.moved(lane):
+                break
             stop = min(start + ahead, end)
             held = held_in(lane, chunk, start, stop)
             if held is None:
                 if not await shared.unblocked(lane):
                     return
                 continue
+            if shared.moved is not None:
+                stop, held = _alike(held, start, stop)
             for index in held:
                 lane.hold_back(chunk, index)
             piece = part_of(chunk, start, stop, held)
@@ -284,6 +292,13 @@ def held_in(lane: Lane, chunk: FetchedRecords, start: int, end: int | None = Non
         return None
     keys = chunk.keys
     return {index for index in range(start, len(chunk) if end is None else end) if keys[index] in held}
+
+
+def _alike(held: set[int], start: int, stop: int) -> tuple[int, set[int]]:
+    """As many records from ``start`` on as are all held, or all not; and those that are."""
+    is_held = start in held
+    end = next((index for index in range(start, stop) if (index in held) is not is_held), stop)
+    return end, set(range(start, end)) if is_held else set()
 
 
 class _Ahead:
