@@ -16,6 +16,7 @@ __all__ = ["CORRECTIONS", "SECTIONS", "Row", "Section", "render"]
 C, B, K, L = "tests/client/", "tests/broker/", "eventbus/testing/conformance/", "tests/cli/"
 S, T, X, R = "tests/server/", "tests/clients/", "tests/kafka/", "tests/schema_registry/"
 D = "tests/dlq/"
+N = "tests/outbox/"
 W = L + "test_over_the_wire.py::"
 
 PRODUCERS = Section(
@@ -293,11 +294,11 @@ CONSUMERS = Section(
              L + "test_groups.py::test_where_to")),
         Row(112, "ConsumerRebalanceListener; offsets in a database", "answered",
             "`on_revoked`, `on_assigned`, `on_lost`; "
-            "`outbox.SqlOffsets` keeps offsets beside the rows",
+            "`tx=Session` or `outbox.SqlOffsets` keep offsets beside the rows",
             (C + "test_groups.py::test_offsets_kept_in_a_database_are_found_again_by_a_seek",
              C + "test_groups.py::test_a_listener_may_commit_before_it_gives_up_and_nothing_is_read_twice",
-             "tests/outbox/test_offsets.py::test_two_that_believe_to_own_a_partition_write_each_record_once"),
-            ("15_offsets_in_a_database.py",), "guide.md#offsets-in-a-database"),
+             N + "test_offsets.py::test_two_that_believe_to_own_a_partition_write_each_record_once"),
+            ("15_offsets_in_a_database.py", "25_bank_transfer.py"), "outbox.md#the-inbox"),
         Row(113, "poll(0), then assignment()", "answered", "`await consumer.assigned()`; no record is lost by it",
             (C + "test_groups.py::test_assigned_waits_and_keeps_what_it_fetched",)),
         Row(114, "range, round robin, sticky, cooperative-sticky", "answered",
@@ -339,9 +340,10 @@ CONSUMERS = Section(
              "tests/testing/test_crash_points.py::test_at_most_once_may_lose_and_never_repeats",
              "tests/testing/test_crash_points.py::test_exactly_once_outputs_are_there_once",
              C + "test_exactly_once.py::test_power_cuts_at_any_call"), ("06_exactly_once.py",), "guide.md#delivery"),
-        Row(123, "an idempotent consumer", "later", "the inbox of the `outbox` package: what was handled is kept in a "
-            "table. Today `exactly_once=True` for what stays in the log, `SqlOffsets` for a database", (),
-            ("15_offsets_in_a_database.py",), "guide.md#offsets-in-a-database"),
+        Row(123, "an idempotent consumer", "answered", "`tx=Session`: what a handler writes and its record's offset are "
+            "one transaction, without a window of time; `Inbox(message_ids=...)` for senders that repeat themselves",
+            (N + "bank/test_bank.py::test_no_money_is_lost_or_made_when_the_bank_is_killed",),
+            ("25_bank_transfer.py", "15_offsets_in_a_database.py"), "outbox.md#the-inbox"),
         Row(124, "isolation.level", "answered", "`read_committed` is the default",
             (X + "test_promises.py::test_kafka",
              K + "transactions.py::readers_stop_at_the_oldest_open_transaction",
@@ -352,7 +354,11 @@ CONSUMERS = Section(
             (C + "test_exactly_once.py::test_a_chain_of_services",
              "tests/faults/test_exactly_once_crashes.py::test_crashes"), ("06_exactly_once.py",),
             "guide.md#exactly-once"),
-        Row(126, "an outbox between database and topic", "later", "the `outbox` package"),
+        Row(126, "an outbox between database and topic", "answered", "`outbox.publish(session, ...)`: the event is a row "
+            "of your transaction; a relay publishes it once, in order",
+            (N + "bank/test_bank.py::test_no_money_is_lost_or_made_when_the_bank_is_killed",
+             N + "saga/test_saga.py::test_orders_are_packed_or_undone_when_the_shop_is_killed"),
+            ("25_bank_transfer.py", "26_saga.py"), "outbox.md#five-minutes"),
         Row(127, "retries with back-off, then a dead letter topic", "answered",
             '`retry=Retry(delays=["5s", "1m"])`: tries at once and later, keys in their order, then `dlq.<group>`; '
             "`eventbus dlq list`, `redrive`, `edit` for whoever mends it",
@@ -487,21 +493,26 @@ DEMOS = Section(
         Row(176, "one HR topic, two teams", "answered", "each at its own pace", (), ("13_two_teams.py",)),
         Row(177, "customers by country", "answered", "a loop with a table in memory", (), ("14_customer_countries.py",
             )),
-        Row(178, "offsets stored with the rows", "answered", "one database transaction for both",
-            ("tests/outbox/test_offsets.py::test_a_process_that_dies_between_any_two_steps_loses_and_doubles_nothing",),
-            ("15_offsets_in_a_database.py",), "guide.md#offsets-in-a-database"),
-        Row(179, "a bank transfer", "partly",
-            "`eventbus demo` kills a bank in the middle of transfers and audits it; an "
-            "outbox for other databases comes with the `outbox` package",
-            (L + "test_demo.py::test_the_bank_is_killed_in_the_middle_of_a_transfer_and_nothing_is_lost_or_doubled",),
-            ("06_exactly_once.py",)),
+        Row(178, "offsets stored with the rows", "answered", "one database transaction for both: `tx=Session`, or "
+            "`SqlOffsets` in a loop of your own",
+            (N + "test_offsets.py::test_a_process_that_dies_between_any_two_steps_loses_and_doubles_nothing",
+             N + "bank/test_bank.py::test_no_money_is_lost_or_made_when_the_bank_is_killed"),
+            ("15_offsets_in_a_database.py", "25_bank_transfer.py"), "outbox.md#the-inbox"),
+        Row(179, "a bank transfer", "answered",
+            "over databases: debit and event, event and credit, one transaction each. Inside the log: `eventbus demo` "
+            "kills a bank in the middle of transfers and audits it",
+            (L + "test_demo.py::test_the_bank_is_killed_in_the_middle_of_a_transfer_and_nothing_is_lost_or_doubled",
+             N + "bank/test_bank.py::test_no_money_is_lost_or_made_when_the_bank_is_killed",
+             N + "bank/test_bank.py::test_transfers_over_http"),
+            ("25_bank_transfer.py", "06_exactly_once.py"), "outbox.md#what-holds-and-why"),
         Row(180, "a video: the pointer in the record, the file elsewhere", "answered", "the claim check", (),
             ("16_claim_check.py",)),
         Row(181, "a web crawler in two phases", "answered", "fetching and parsing scale apart", (),
             ("17_crawler_in_two_stages.py",)),
         Row(182, "file to topic to file", "later", "connectors. Today `eventbus produce` and `consume` with pipes",
             (L + "test_console.py::test_round_trip_with_keys_and_headers",)),
-        Row(183, "an invoices table to a topic", "later", "connectors, and the `outbox` package"),
+        Row(183, "an invoices table to a topic", "partly", "what your programs write, through the outbox; tables that "
+            "others write: connectors, later", (), ("25_bank_transfer.py",), "outbox.md#five-minutes"),
     ),
 )  # fmt: skip
 
