@@ -29,6 +29,7 @@ def test_every_figure_names_cases_that_exist(bench: ModuleType) -> None:
     from harness import CASES
 
     figures = bench.FIGURES + bench.WIRE_FIGURES + bench.KAFKA_FIGURES + bench.SCHEMA_FIGURES + bench.LOOP_FIGURES
+    figures = figures + bench.OUTBOX_FIGURES
     places = [place for figure in figures for place in (figure.ours, figure.beside) if place]
     assert [place for place in places if place.rpartition(":")[0] not in CASES] == []
     assert len({figure.id for figure in figures}) == len(figures)
@@ -41,6 +42,7 @@ def test_the_pages_explain_every_figure(bench: ModuleType) -> None:
         (DOCS / "benchmarks-kafka.md", bench.KAFKA_FIGURES),
         (DOCS / "benchmarks-registry.md", bench.SCHEMA_FIGURES),
         (DOCS / "benchmarks-failures.md", bench.LOOP_FIGURES),
+        (DOCS / "benchmarks-outbox.md", bench.OUTBOX_FIGURES),
     ):
         text = page.read_text("utf-8")
         assert bench.BEGIN in text and bench.END in text
@@ -108,6 +110,13 @@ def test_the_failure_loop_is_measured() -> None:
     assert "not measured" not in done.stdout, done.stdout + done.stderr
 
 
+def test_the_outbox_is_measured() -> None:
+    command = [sys.executable, str(HERE / "bench.py"), "--outbox", "--quick", "--only", "O1a,O2e,O6a"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "not measured" not in done.stdout, done.stdout + done.stderr
+
+
 def test_one_case_runs_in_a_process_of_its_own() -> None:
     command = [sys.executable, str(HERE / "bench.py"), "--quick", "--only", "E5"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
@@ -117,7 +126,7 @@ def test_one_case_runs_in_a_process_of_its_own() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("group", [[], ["--failures"]])
+@pytest.mark.parametrize("group", [[], ["--failures"], ["--outbox"]])
 def test_the_whole_table_prints(group: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, str(HERE / "bench.py"), "--quick", *group], capture_output=True, text=True, check=False
