@@ -1,0 +1,197 @@
+"""Kill relays at each of their steps, again and again, and account for every event.
+
+Run as a program: ``python -m tests.outbox.kill.kill_relay WHERE TRIALS SEED``; WHERE is KIND|URL|LOG: a kind of
+`tests.databases`, the URL of the database, and a directory or ``kafka://...#NAME``. Each trial forks a child (so that
+imports are paid once) with one to four relays, and writes orders beside it. The child ends by SIGKILL at a step, or
+after a while, or when nothing is left to do. Every now and then, and at the end, log and database are compared.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import anyio
+import anyio.to_thread
+from sqlalchemy import NullPool, make_url
+
+from eventbus import ConsumerRecord, EventBus
+from outbox.outbox import Outbox
+from outbox.quarantine import Choice, Quarantine
+from outbox.relay.relay import Relay
+from tests.databases import Database
+from tests.outbox.kill.shop import LARGEST_BYTES, PARTITIONS, Account, Shop, account, wrong
+
+STEPS_ONCE = ("entered", "fenced", "renewed", "settled", "looked")
+STEPS = (*STEPS_ONCE, "taken", "begun", "sent", "receipt", "committed", "deleted")
+"""That every life has, in their order."""
+RARE_STEPS = ("reaped", "promoted", "quarantined", "moved", "shared", "released")
+LOOK_EVERY = 33
+LATEST_S = 20
+"""Of a life: its end is an alarm then, whatever it waits for."""
+PATIENCE_S = 30
+
+
+class Place:
+    """A database and a log."""
+
+    def __init__(self, where: str) -> None:
+        kind, url, log = where.split("|")
+        log, _, run = log.partition("#")
+        self.database = Database(kind, make_url(url))
+        self.outbox = Outbox(self.database.engine, shards=16, notify=False, archive=True)
+        self.url = log if log.startswith("kafka://") else f"file://{log}"
+        self.topic = f"orders-{run}" if run else "orders"
+        self.is_sqlite = self.database.plain.dialect.name == "sqlite"
+
+    def shop(self, chance: random.Random) -> Shop:
+        # A connection of SQLite must not be open while its process forks.
+        engine = self.database.new_plain(**{"poolclass": NullPool} if self.is_sqlite else {})
+        return Shop(engine, self.outbox, self.topic, chance)
+
+    def bus(self, relays: Sequence[Relay] = ()) -> EventBus:
+        bus = EventBus(self.url)
+        bus.topic(self.topic, partitions=PARTITIONS, configs={"max.message.bytes": LARGEST_BYTES})
+        for relay in relays:
+            bus.include(relay)
+        return bus
+
+    def relay(self) -> Relay:
+        return self.outbox.relay(batch_size=7, poll_ms=(1, 20), lease_ms=1_000, listen=False, create_tables=False)
+
+
+# a life that is killed ------------------------------------------------------------------------------------------------
+
+
+class End:
+    """When it comes: at the n-th time of a step, or so many seconds after the beginning; or when all is done."""
+
+    def __init__(self, chance: random.Random, trial: int) -> None:
+        self.step = chance.choice(RARE_STEPS) if chance.random() < 0.2 else STEPS[trial % len(STEPS)]
+        self.times = 1 if self.step in STEPS_ONCE else chance.randint(1, 3)
+        self.seconds = chance.uniform(0.02, 0.3) if chance.random() < 0.15 else LATEST_S
+
+    async def at(self, step: str) -> None:
+        if step == self.step:
+            self.times -= 1
+            if not self.times:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(place: Place, end: End, relays: int, trade: Callable[[], object]) -> str:
+    """A life, beside which the shop trades; what ended it: a step, an "alarm", or "nothing" to do any more."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writable)
+        _live(place, end, relays, readable)
+    os.close(readable)
+    trade()
+    os.close(writable)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return end.step if os.WTERMSIG(status) == signal.SIGKILL else "alarm"
+    assert os.WEXITSTATUS(status) == 0, "the process ended by itself"
+    return "nothing"
+
+
+def _live(place: Place, end: End, relays: int, readable: int) -> NoReturn:
+    status = 1
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, end.seconds)
+        anyio.run(_work, place, end, relays, readable)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    os._exit(status)
+
+
+async def _work(place: Place, end: End, count: int, readable: int) -> NoReturn:
+    relays = [place.relay() for _ in range(count)]
+    for relay in relays:
+        relay._at = end.at
+    async with place.bus(relays) as bus:
+        await bus.drain()
+        await anyio.to_thread.run_sync(os.read, readable, 1)  # until the shop is closed
+        await bus.drain()
+        os._exit(0)  # it tidies up nothing
+
+
+def disguise(place: Place, chance: random.Random) -> None:
+    """The dead were on another machine: only their leases tell. Some of these are over already."""
+    relays = place.outbox.tables.relays
+    changes: dict[str, Any] = {"host": "elsewhere/1@0"}
+    if chance.random() < 0.7:
+        changes["expires_at_ms"] = 0
+    engine = place.database.new_plain(poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(relays.update().values(**changes))
+
+
+# the account ----------------------------------------------------------------------------------------------------------
+
+
+async def read(place: Place, bus: EventBus) -> list[ConsumerRecord]:
+    async with bus.new_consumer(place.topic) as consumer:
+        return [record async for record in consumer.until_end()]
+
+
+async def look(place: Place) -> Account:
+    async with place.bus() as bus:
+        published = await read(place, bus)
+    engine = place.database.new_plain(poolclass=NullPool)
+    return account(engine, place.outbox, published)
+
+
+async def finish(place: Place) -> Account:
+    """The last life is not killed; what the log refused, it takes now."""
+    quarantine = Quarantine(place.outbox.database(), place.outbox.tables)
+    async with place.bus([place.relay()]) as bus:
+        await bus.admin.alter_configs(place.topic, {"max.message.bytes": 1_048_576})
+        with anyio.fail_after(PATIENCE_S):
+            while True:
+                await bus.drain()
+                await quarantine.retry(Choice())
+                found = account(place.database.plain, place.outbox, await read(place, bus))
+                if found.is_settled:
+                    return found
+                await anyio.sleep(0.02)  # a lease that is not over, an event that is not due: real time
+
+
+def main(where: str, trials: int, seed: int) -> int:
+    logging.disable(logging.CRITICAL)
+    chance = random.Random(seed)
+    place = Place(where)
+    shop = place.shop(chance)
+    shop.open()
+    ends: Counter[str] = Counter()
+    failures: list[str] = []
+    for trial in range(trials):
+        relays = chance.choice((1, 1, 1, 2, 4))
+        ends[killed(place, End(chance, trial), relays, lambda: shop.trade(6, 0 if place.is_sqlite else 3))] += 1
+        if chance.random() < 0.4:
+            disguise(place, chance)
+        if (trial + 1) % LOOK_EVERY == 0:
+            failures += [f"after {trial + 1} kills: {each}" for each in wrong(anyio.run(look, place))]
+    shop.close()
+    found = anyio.run(finish, place)
+    failures += wrong(found)
+    for failure in failures[:20]:
+        print(failure)
+    print(
+        f"{trials} kills ({', '.join(f'{end}: {count}' for end, count in ends.most_common())}), "
+        f"{len(found.orders):,} orders, {len(failures)} failures"
+    )
+    return 1 if failures or not ends.keys() >= {*STEPS} else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -1,0 +1,30 @@
+"""kill -9 of relays at each of their steps: no event is lost or doubled; those of a key keep their order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.databases import KINDS, THREE, Database
+from tests.killed import kill
+
+PROGRAM = "tests.outbox.kill.kill_relay"
+pytestmark = pytest.mark.seeds
+
+
+@pytest.mark.parametrize("database", THREE, indirect=True)
+@pytest.mark.timeout(240)
+def test_100_kills(database: Database, tmp_path: Path) -> None:
+    where = f"{database.kind}|{database.plain_url}|{tmp_path / 'log'}"
+    assert "100 kills" in kill(PROGRAM, where, 100, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database", KINDS, indirect=True)
+@pytest.mark.parametrize("seed", range(2, 12))
+@pytest.mark.timeout(900)
+def test_2000_kills(database: Database, seed: int, tmp_path: Path) -> None:
+    """On ten logs, with each driver of each database."""
+    where = f"{database.kind}|{database.plain_url}|{tmp_path / 'log'}"
+    assert "200 kills" in kill(PROGRAM, where, 200, seed)
