@@ -98,6 +98,8 @@ class Relay:
         self._ended = anyio.Event()
         self._scope: anyio.CancelScope | None = None
         self._trouble = ""
+        self._drained = 0
+        """What it had published when `drain` returned last."""
         self._quiet = anyio.Event()
         """Set, and replaced, after each step that leaves nothing to do."""
         self._remove_wake: Callable[[], None] = _forget
@@ -155,16 +157,17 @@ class Relay:
             self._work = None
 
     async def drain(self) -> bool:
-        """Return when nothing is left that this relay could publish now. True: it has published something."""
+        """Return when nothing is left that this relay could publish now. True: it has published since the last call."""
         work = self._work
         if work is None:
             return False
-        before, takes = self._metrics.published, work.takes
+        takes = work.takes
         while not self._closing and not self._ended.is_set() and work.quiet_after <= takes:
             quiet = self._quiet
             self._woken()
             await quiet.wait()
-        return self._metrics.published > before
+        before, self._drained = self._drained, self._metrics.published
+        return self._drained > before
 
     def _woken(self) -> None:
         if self._work is not None:
