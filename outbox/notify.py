@@ -103,7 +103,6 @@ class Notifier:
 
     def __init__(self, channel: str) -> None:
         self.channel = channel
-        _notifiers.add(self)
         self._lock = threading.Lock()
         self._senders: WeakKeyDictionary[Pool, _Sender] = WeakKeyDictionary()
         """By pool: engines that differ in their options share one."""
@@ -133,14 +132,14 @@ class Notifier:
             sender.close()
 
 
-_notifiers: WeakSet[Notifier] = WeakSet()
+_senders: WeakSet[_Sender] = WeakSet()
 
 
 @atexit.register
 def _last_words() -> None:
     """A program that commits and ends: its threads end with it, whether they have said it or not."""
-    for notifier in list(_notifiers):
-        notifier.close()
+    for sender in list(_senders):
+        sender.close()
 
 
 class _Sender:
@@ -163,6 +162,7 @@ class _Sender:
                 with contextlib.suppress(RuntimeError):  # the interpreter ends: no thread is to be had
                     thread.start()
                     self._thread = thread
+                    _senders.add(self)
 
     def close(self) -> None:
         with self._changed:
@@ -311,7 +311,7 @@ class Listener:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(_call, own, own.dispose)
             connection = await _call(own, own.connect)
-            stack.push_async_callback(_call, own, connection.close)
+            stack.push_async_callback(_call, own, _end, connection)
             await stack.enter_async_context(ear(own, connection, self.channel, self._heard, ended.set))
             stopping = asyncio.create_task(stop.wait())
             stack.callback(stopping.cancel)
@@ -347,10 +347,19 @@ class Listener:
             self._echo[1].set()
 
 
-def _send_once(own: Engine, channel: str, payload: str) -> None:
-    with own.connect() as connection:
-        _send(connection, channel, payload)
-        connection.detach()  # it is closed, not kept for the next time
+def _end(connection: Connection) -> None:
+    """Close it for good. One that is invalid is not given long to say goodbye: its server may be gone."""
+    connection.invalidate()
+    connection.close()
+
+
+def _send_once(engine: Engine, channel: str, payload: str) -> None:
+    own = _engine_like(engine)
+    try:
+        with own.connect() as connection:
+            _send(connection, channel, payload)
+    finally:
+        own.dispose()
 
 
 class _Ear(Protocol):
@@ -406,8 +415,6 @@ async def _asyncpg_ear(
         yield
     finally:
         raw.remove_termination_listener(end)
-        with contextlib.suppress(Exception):  # the connection is closed next, or has broken
-            await raw.remove_listener(channel, hear)
 
 
 _EARS: dict[str, _Ear] = {"psycopg": _psycopg_ear, "asyncpg": _asyncpg_ear}
