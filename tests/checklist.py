@@ -341,7 +341,8 @@ CONSUMERS = Section(
              "tests/testing/test_crash_points.py::test_exactly_once_outputs_are_there_once",
              C + "test_exactly_once.py::test_power_cuts_at_any_call"), ("06_exactly_once.py",), "guide.md#delivery"),
         Row(123, "an idempotent consumer", "answered",
-            "`tx=Session`: what a handler writes and its record's offset are one transaction, without a window of time; `Inbox(message_ids=...)` for senders that repeat themselves",
+            "`tx=Session`: what a handler writes and its record's offset are one transaction, "
+            "without a window of time; `Inbox(message_ids=...)` for senders that repeat themselves",
             (N + "bank/test_bank.py::test_no_money_is_lost_or_made_when_the_bank_is_killed",),
             ("25_bank_transfer.py", "15_offsets_in_a_database.py"), "outbox.md#the-inbox"),
         Row(124, "isolation.level", "answered", "`read_committed` is the default",
@@ -355,7 +356,8 @@ CONSUMERS = Section(
              "tests/faults/test_exactly_once_crashes.py::test_crashes"), ("06_exactly_once.py",),
             "guide.md#exactly-once"),
         Row(126, "an outbox between database and topic", "answered",
-            "`outbox.publish(session, ...)`: the event is a row of your transaction; a relay publishes it once, in order",
+            "`outbox.publish(session, ...)`: the event is a row of your transaction; "
+            "a relay publishes it once, in order",
             (N + "bank/test_bank.py::test_no_money_is_lost_or_made_when_the_bank_is_killed",
              N + "saga/test_saga.py::test_orders_are_packed_or_undone_when_the_shop_is_killed"),
             ("25_bank_transfer.py", "26_saga.py"), "outbox.md#five-minutes"),
