@@ -124,7 +124,9 @@ class Outbox:
         self.wakes = Wakes()
         """Told after each commit of events in this process."""
         self._notifier = Notifier(channel_of(name, schema)) if notify else None
-        self._writer = Writer(self.tables, Packer(self.serdes, max_message_bytes), clock_ms=_now_ms)
+        self._writer = Writer(
+            self.tables, Packer(self.serdes, max_message_bytes), strict_order=strict_order, clock_ms=_now_ms
+        )
         self._inserter = Inserter(self.tables, strict_order=strict_order)
         if self.engine is not None:
             self.database()  # it may be refused

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from outbox.tables import OutboxTables
 
 _LAST_MS = (1 << 63) - 1
-_LONGEST_TEXT_KEY = 255
+_LONGEST_TEXT = 255
+"""Of columns of text: the Debezium preset's key, and the type."""
 
 
 class EventOptions(TypedDict, total=False):
@@ -77,10 +78,13 @@ NOW = Times({})
 class Writer:
     """Makes rows of events. Thread-safe."""
 
-    def __init__(self, tables: OutboxTables, packer: Packer, *, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, tables: OutboxTables, packer: Packer, *, strict_order: bool, clock_ms: Callable[[], int]
+    ) -> None:
         self._columns = tables.columns
         self._shard_count = tables.shard_count
         self._packer = packer
+        self._strict_order = strict_order
         self._clock_ms = clock_ms
         self._turn = itertools.count()
         """Spreads events without a key over the shards; `next` of it is atomic."""
@@ -125,6 +129,11 @@ class Writer:
         """Events of a key are in one shard, so that one relay publishes them; so are those of a named partition."""
         if key is not None:
             return mmh3.hash(key, signed=False) % self._shard_count
+        if partition is None and self._strict_order:
+            raise ConfigError(
+                "strict_order=True, and the event has no key, and nothing to keep in order: give it a key, or write "
+                "it with another Outbox of the same name without strict_order"
+            )
         return (next(self._turn) if partition is None else partition) % self._shard_count
 
 
@@ -151,6 +160,8 @@ def _checked(options: EventOptions) -> What:
             f"timestamp_ms={timestamp_ms!r}: whole milliseconds since the epoch, as int(time.time() * 1000); leave it "
             "out for now"
         )
+    if what.type is not None and (not 0 < len(what.type) <= _LONGEST_TEXT or "\0" in what.type):
+        raise ConfigError(f"type={what.type!r:.80}: 1 to {_LONGEST_TEXT} characters, none of them NUL")
     return what
 
 
@@ -213,9 +224,9 @@ def _text_key(topic: str, key: Any) -> str | None:
             f'the key of an event for topic {topic!r} is {type(key).__name__}, and columns="debezium" keeps keys as '
             "text: key=str(...)"
         )
-    if len(key) > _LONGEST_TEXT_KEY or "\0" in key:
+    if len(key) > _LONGEST_TEXT or "\0" in key:
         raise SerializationError(
-            f"the key of an event for topic {topic!r} does not fit into aggregateid: {_LONGEST_TEXT_KEY} characters, "
+            f"the key of an event for topic {topic!r} does not fit into aggregateid: {_LONGEST_TEXT} characters, "
             f"none of them NUL ({key!r:.80})"
         )
     return str(key)

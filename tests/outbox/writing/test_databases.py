@@ -185,3 +185,15 @@ def test_a_replica_says_where_to_write(database: Database) -> None:
             outbox.publish(connection, "t", b"v")
         assert "publish with a session of the primary" in raised.value.__notes__[0]
         connection.invalidate()
+
+
+@pytest.mark.parametrize("database", ["sqlite", "psycopg", "asyncpg"], indirect=True)
+async def test_a_schema_of_each_tenant(database: Database) -> None:
+    """What SQLAlchemy translates, it has to compile itself."""
+    outbox = made(database)
+    named = {"sqlite": "main"}.get(database.plain.dialect.name, "public")
+    engine = database.engine.execution_options(schema_translate_map={None: named})
+    async with transaction(engine, "connection") as target:
+        await awaited(outbox.publish(target, "t", b"1", key=b"k"))
+        await awaited(outbox.publish_many(target, "t", [b"2", b"3"], expires_after=60))
+    assert [row["value"] for row in events(database, outbox)] == [b"1", b"2", b"3"]

@@ -85,6 +85,14 @@ def test_shards_are_by_key_else_by_partition_else_in_turn(database: Database) ->
     assert set(shards.values()) == {2}
 
 
+def test_order_without_a_key_is_none(database: Database) -> None:
+    outbox = made(database, strict_order=True)
+    with pytest.raises(ConfigError, match="the event has no key, and nothing to keep in order"):
+        row_of(database, outbox, "t", b"")
+    assert row_of(database, outbox, "t", b"", partition=7)["shard"] == 7
+    assert row_of(database, outbox, "t", b"", key=b"")["key"] == b""
+
+
 def test_ids_are_uuids_that_grow_with_time() -> None:
     first, second = uuid.UUID(new_event_id(1)), uuid.UUID(new_event_id(2))
     assert (first.version, first.variant) == (7, uuid.RFC_4122)
@@ -203,6 +211,9 @@ def test_debeziums_names(database: Database) -> None:
     assert (row["type"], row["value"]) == ("OrderGone", None)
     row = row_of(database, outbox, "orders", None)
     assert (row["type"], row["key"]) == (None, None)
+    for name in ("", "x" * 256, "\0"):
+        with pytest.raises(ConfigError, match="1 to 255 characters"):
+            row_of(database, outbox, "orders", b"", type=name)
     for key, why in ((b"o", "key=str"), (7, "key=str"), ("k" * 256, "255 characters"), ("\0", "NUL")):
         with pytest.raises(SerializationError, match=why):
             row_of(database, outbox, "orders", b"", key=key)
