@@ -68,7 +68,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     """What may keep events back, or the tables from being cleaned."""
 
     writer: OpenTransaction | None = None
-    """The oldest open transaction that has written into the outbox (on MySQL: anywhere): its events wait for it."""
+    """The oldest open transaction that has written into the outbox (on MySQL: into the database): its events wait for it."""
     snapshot: OpenTransaction | None = None
     """The oldest open transaction of all: rows deleted since it began are still in its way, and in a relay's."""
     unknown: str = ""
@@ -237,14 +237,15 @@ FROM pg_prepared_xacts p WHERE p.database = current_database()
 ORDER BY age DESC LIMIT 1
 """
 # InnoDB tells times by the server's clock on the wall, NOW() by the session's.
-_MYSQL = """
-SELECT GREATEST(0, TIMESTAMPDIFF(MICROSECOND, trx_started,
+_MYSQL_SNAPSHOT = """
+SELECT GREATEST(0, TIMESTAMPDIFF(MICROSECOND, t.trx_started,
            COALESCE(CONVERT_TZ(NOW(6), @@session.time_zone, 'SYSTEM'), NOW(6))) DIV 1000) AS age,
-       CONCAT('connection ', trx_mysql_thread_id, ' (', LOWER(trx_state), ')') AS who
-FROM information_schema.innodb_trx
-WHERE trx_mysql_thread_id NOT IN (0, CONNECTION_ID()) AND trx_rows_modified >= :rows
-ORDER BY trx_started LIMIT 1
+       CONCAT('connection ', t.trx_mysql_thread_id, COALESCE(CONCAT(' (', p.user, ', ', p.command, ')'), '')) AS who
+FROM information_schema.innodb_trx t LEFT JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+WHERE t.trx_mysql_thread_id NOT IN (0, CONNECTION_ID()) {}
+ORDER BY t.trx_started LIMIT 1
 """
+_MYSQL_WRITER = _MYSQL_SNAPSHOT.format("AND t.trx_rows_modified > 0 AND p.db = DATABASE()")
 
 
 def read_stall(connection: Connection, tables: OutboxTables) -> Stall:
@@ -257,7 +258,9 @@ def read_stall(connection: Connection, tables: OutboxTables) -> Stall:
         return Stall(writer=_oldest(connection, _PG_WRITER, table=table), snapshot=_oldest(connection, _PG_SNAPSHOT))
     if dialect.name in ("mysql", "mariadb"):
         try:
-            return Stall(writer=_oldest(connection, _MYSQL, rows=1), snapshot=_oldest(connection, _MYSQL, rows=0))
+            return Stall(
+                writer=_oldest(connection, _MYSQL_WRITER), snapshot=_oldest(connection, _MYSQL_SNAPSHOT.format(""))
+            )
         except DBAPIError as error:
             return Stall(unknown=f"information_schema.innodb_trx cannot be read (GRANT PROCESS): {error.orig}")
     return Stall()

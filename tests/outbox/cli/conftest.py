@@ -42,7 +42,7 @@ class Shop:
         with self.database.plain.begin() as connection:
             extra = {"failed_at_ms": now_ms(connection)}
             rows = [
-                {**dict(zip(names, row, strict=True)), **extra, "is_behind": row.id in waiting}
+                {**dict(zip(names, row, strict=True)), **extra, "is_behind": int(row.id in waiting)}
                 for row in connection.execute(events.select().where(chosen))
             ]
             for row in rows:
