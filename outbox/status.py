@@ -68,7 +68,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     """What may keep events back, or the tables from being cleaned."""
 
     writer: OpenTransaction | None = None
-    """The oldest open transaction that has written into the outbox (on MySQL: into the database): its events wait for it."""
+    """The oldest open transaction that has written into the outbox (on MySQL: into the database): its events wait."""
     snapshot: OpenTransaction | None = None
     """The oldest open transaction of all: rows deleted since it began are still in its way, and in a relay's."""
     unknown: str = ""
@@ -304,8 +304,8 @@ def remarks(status: OutboxStatus) -> list[str]:
         said.append(f"what {writer.who} has written waits for its commit since {how_long(writer.age_ms)}")
     if snapshot is not None and snapshot != writer and snapshot.age_ms >= _LONG_SNAPSHOT_MS:
         said.append(
-            f"a transaction of {snapshot.who} is open since {how_long(snapshot.age_ms)}: rows deleted since then are not "
-            "cleaned away, and the outbox gets slower"
+            f"a transaction of {snapshot.who} is open since {how_long(snapshot.age_ms)}: rows deleted since then are "
+            "not cleaned away, and the outbox gets slower"
         )
     if status.stall.unknown:
         said.append(f"long transactions are not known: {status.stall.unknown}")

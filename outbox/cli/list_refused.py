@@ -74,7 +74,7 @@ def _show_table(events: list[Refused], now_ms: int, out: Output) -> None:
     rows = [
         (
             one.id, one.topic, key_text(one.key), f"{how_long(now_ms - one.failed_at_ms)} ago",
-            "(behind)" if one.is_behind else f"{one.behind:,}", one.value_bytes, _short(one.reason),
+            None if one.is_behind else one.behind, one.value_bytes, _short(one.reason),
         )
         for one in events
     ]  # fmt: skip

@@ -97,7 +97,7 @@ async def _check_named(quarantine: Quarantine, choice: Choice, count: int) -> No
     behind = next((one for one in found if one.is_behind), None)
     if behind is not None:
         raise ConfigError(
-            f"event {behind.id} was not refused, it waits behind one of its key: retry or drop that one, see "
+            f"event {behind.id} was not refused, it {behind.reason}: retry or drop that one, see "
             f"`eventbus outbox list --topic {behind.topic}`"
         )
     there = {one.id for one in found} | {one.event_id for one in found}

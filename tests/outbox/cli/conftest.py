@@ -46,7 +46,7 @@ class Shop:
                 for row in connection.execute(events.select().where(chosen))
             ]
             for row in rows:
-                row["reason"] = "behind" if row["is_behind"] else reason
+                row["reason"] = f"waits behind {ids[0]}" if row["is_behind"] else reason
             connection.execute(insert(failed), rows)
             connection.execute(events.delete().where(chosen))
 
