@@ -39,8 +39,6 @@ class Inserter:
 
         Raises what the database raises, and ConfigError where its tables are missing or older.
         """
-        from sqlalchemy.exc import DBAPIError
-
         try:
             if self._strict_order and not is_later:
                 self._lock(connection, {row["shard"] for row in rows})
@@ -49,7 +47,7 @@ class Inserter:
             else:
                 compiled = self._compiled_for(connection.dialect, is_later, relative)
                 connection.exec_driver_sql(compiled.text, compiled.parameters(rows))
-        except DBAPIError as error:
+        except Exception as error:  # whatever it is: `explained` knows those of the database
             raise explained(error, self._tables) from error.__cause__
 
     def _compiled_for(self, dialect: Dialect, is_later: bool, relative: tuple[str, ...]) -> _Compiled:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from eventbus.backends.delivery import this_loop
 from eventbus.client.schema_uses import prepare, uses_of_types
 from eventbus.client.schemas import fetched
 from eventbus.errors import ConfigError, SchemaNotReady
@@ -206,8 +207,6 @@ class Outbox:
         return self._publish(target, make)
 
     def _publish(self, session: Any, make: Callable[[], Rows]) -> list[str]:
-        from eventbus.backends.delivery import this_loop
-
         while True:
             try:
                 return self._write(session, make())

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
     from sqlalchemy.engine import Connection
     from sqlalchemy.engine.interfaces import ReflectedColumn
-    from sqlalchemy.exc import DBAPIError
 
 _CREATE = "outbox.create_tables(), a migration with op.create_outbox(), or what `eventbus outbox ddl` prints"
 
@@ -239,9 +238,11 @@ def ddl(tables: OutboxTables, dialect_name: str) -> str:
 # errors --------------------------------------------------------------------------------------------------------------
 
 
-def explained(error: DBAPIError, tables: OutboxTables) -> Exception:
+def explained(error: Exception, tables: OutboxTables) -> Exception:
     """What to raise for an error of the database: ConfigError where its tables are not there, or not as they should."""
-    original: Any = error.orig
+    original: Any = getattr(error, "orig", None)
+    if original is None:
+        return error  # not the database's
     state = str(getattr(original, "sqlstate", "") or getattr(original, "pgcode", "") or "")
     arguments: tuple[Any, ...] = getattr(original, "args", ())
     number = arguments[0] if arguments and isinstance(arguments[0], int) else None
