@@ -139,9 +139,9 @@ class PostgreSQL(Server):
     def serve(self) -> Sequence[str]:
         # Processes are killed here, never the machine: nothing has to reach a disk.
         settings = ["fsync=off", "full_page_writes=off", "shared_buffers=32MB", "max_connections=200"]
+        settings += ["max_prepared_transactions=10", "deadlock_timeout=100ms"]
         where = ["-D", f"{self.folder}/data", "-h", "127.0.0.1", "-p", str(self.port), "-k", str(self.folder)]
-        quick = "deadlock_timeout=100ms"
-        return [f"{self._bin}/postgres", *where, *(f"--{each}" for each in (*settings, quick))]
+        return [f"{self._bin}/postgres", *where, *(f"--{each}" for each in settings)]
 
     def is_ready(self) -> bool:
         ask = [f"{self._bin}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
