@@ -237,5 +237,5 @@ LATENCY_FIGURES = [
     Figure("O3d", "p99", "commit to handler PostgreSQL:p99", None, None, 25, True, "ms"),
     Figure("O3e", "from another process, PostgreSQL: p50", "from outside, PostgreSQL:p50", None, None, 5, True, "ms"),
     Figure("O3f", "p99", "from outside, PostgreSQL:p99", None, None, 25, True, "ms"),
-    Figure("O3g", "p50 at 200/s / raw", "outside slowly, PostgreSQL:p50", "raw NOTIFY, PostgreSQL:p50", 3, 1.5, True, "ms"),
+    Figure("O3g", "p50 at 200/s", "outside slowly, PostgreSQL:p50", "raw NOTIFY, PostgreSQL:p50", 3, 1.5, True, "ms"),
 ]  # fmt: skip
