@@ -5,7 +5,7 @@ What SQLAlchemy does for a statement of its own costs as much as the database do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -56,8 +56,9 @@ class Inserter:
             of_dialect = self._compiled[dialect] = {}
         known = of_dialect.get((is_later, relative))
         if known is None:
-            statement, table = self._statement(is_later, relative, dialect), self._table(is_later)
-            known = of_dialect[is_later, relative] = _Compiled(statement, table, relative, dialect)
+            keys = [column.key for column in self._table(is_later).c if column.key not in ("id", *relative)]
+            statement = self._statement(is_later, relative, dialect)
+            known = of_dialect[is_later, relative] = _Compiled(statement, keys, dialect)
         return known
 
     def _table(self, is_later: bool) -> Table:
@@ -89,25 +90,15 @@ class Inserter:
 
 
 class _Compiled:
-    """The statement as a driver takes it."""
+    """The statement as a driver takes it. Its values are numbers, texts and bytes: every driver takes them as they are."""
 
-    def __init__(self, statement: Insert, table: Table, relative: tuple[str, ...], dialect: Dialect) -> None:
-        keys = [key for key in table.c.keys() if key != "id" and key not in relative]  # noqa: SIM118 - of columns
+    def __init__(self, statement: Insert, keys: list[str], dialect: Dialect) -> None:
         compiled: Any = statement.compile(dialect=dialect, column_keys=keys)
         self.text = str(compiled)
         self._names: list[str] = compiled.positiontup or []
         """Of the parameters in their order; none: the driver takes them by name."""
-        self._processors: dict[str, Callable[[Any], Any]] = {}
-        for key in keys:
-            processor = table.c[key].type.dialect_impl(dialect).bind_processor(dialect)
-            if processor is not None:
-                self._processors[key] = processor
 
     def parameters(self, rows: Sequence[Row]) -> Any:
-        if self._processors:
-            rows = [self._processed(row) for row in rows]
-        found: list[Any] = [tuple([row[name] for name in self._names]) for row in rows] if self._names else list(rows)
+        names = self._names
+        found: list[Any] = [tuple([row[name] for name in names]) for row in rows] if names else list(rows)
         return found[0] if len(found) == 1 else found
-
-    def _processed(self, row: Row) -> Row:
-        return {**row, **{key: process(row[key]) for key, process in self._processors.items() if row[key] is not None}}

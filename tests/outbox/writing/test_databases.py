@@ -13,17 +13,17 @@ from eventbus.errors import ConfigError
 from outbox import Outbox
 from outbox.headers import published
 from outbox.schema import read_meta
-from tests.databases import THREE, Database
+from tests.databases import KINDS, MORE_KINDS, THREE, Database
 from tests.outbox.writing.given import Rollback, awaited, events, later, made, savepoint, transaction
 
 HOWS = ("session", "connection")
 
 
+@pytest.mark.parametrize("database", [*KINDS, *MORE_KINDS], indirect=True)
 async def test_an_event_is_there_with_its_transaction_or_not_at_all(database: Database) -> None:
     outbox = made(database)
     wakes: list[str] = []
     for how in HOWS:
-        outbox.wakes.add(lambda how=how: wakes.append(how))()  # removed at once: never called
         remove = outbox.wakes.add(lambda how=how: wakes.append(how))
         async with transaction(database.engine, how) as target:
             event_id = await awaited(outbox.publish(target, "orders", {"id": 1}, key="k", headers={"trace": "t"}))
