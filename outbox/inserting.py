@@ -90,7 +90,7 @@ class Inserter:
 
 
 class _Compiled:
-    """The statement as a driver takes it. Its values are numbers, texts and bytes: every driver takes them as they are."""
+    """The statement as a driver takes it. Numbers, texts and bytes are taken as they are by all of them."""
 
     def __init__(self, statement: Insert, keys: list[str], dialect: Dialect) -> None:
         compiled: Any = statement.compile(dialect=dialect, column_keys=keys)
