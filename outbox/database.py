@@ -69,6 +69,13 @@ class Database:
                 return await connection.run_sync(call)
         return await anyio.to_thread.run_sync(self.run_here, call)
 
+    async def dispose(self) -> None:
+        """Close its connections, those that are not in use."""
+        if self._asynchronous is not None:
+            await self._asynchronous.dispose()
+        else:
+            await anyio.to_thread.run_sync(self.plain.dispose)
+
     def run_here(self, fn: Callable[[Connection], T]) -> T:
         """The same of a plain engine, in this thread."""
         with self.plain.begin() as connection:

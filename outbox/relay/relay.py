@@ -14,12 +14,13 @@ from eventbus.errors import ConfigError, EventBusError, InvalidProducerEpoch, Pr
 from outbox.database import Database, now_sql, trouble_of
 from outbox.relay.metrics import RelayMetrics
 from outbox.relay.slots import LeaseLost, Now
+from outbox.relay.transactions import check_isolation, engine_for
 from outbox.relay.work import LOOKS_IN_A_LEASE, Settings, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.engine import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from eventbus import EventBus
@@ -78,7 +79,8 @@ class Relay:
             raise ConfigError(f"poll_ms={poll_ms!r}: the shortest wait and the longest, in milliseconds")
         self._outbox = outbox
         self._tables = outbox.tables
-        self._database = Database(engine)
+        self._database = Database(engine_for(engine))
+        self._has_own_engine = self._database.engine is not engine
         self._settings = Settings(
             exactly_once=delivery == "exactly-once",
             blocks=on_poison == "block",
@@ -124,6 +126,7 @@ class Relay:
         def wake() -> None:
             home.call(self._woken)
 
+        self._work.cleaner.on_clean = self._wake_up
         self._remove_wake = self._outbox.wakes.add(wake)
         if self._listens:
             from outbox.notify import Listener, channel_of
@@ -174,6 +177,9 @@ class Relay:
             self._work.woken()
         self._wake.set()
 
+    def _wake_up(self) -> None:
+        self._wake.set()
+
     # the loop --------------------------------------------------------------------------------------------------------
 
     async def _live(self) -> None:
@@ -183,6 +189,7 @@ class Relay:
             with anyio.CancelScope() as self._scope:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._keep, work)
+                    tasks.start_soon(work.cleaner.run)
                     await self._go_on(work)
                     tasks.cancel_scope.cancel()
         finally:
@@ -200,6 +207,8 @@ class Relay:
         except Exception as error:  # a successor sees to what is left
             logger.warning("outbox %r: the relay could not let go of its slot: %s", self._tables.name, error)
         finally:
+            if self._has_own_engine:
+                await self._database.dispose()
             if listener is not None:
                 await listener.aclose()
 
@@ -304,13 +313,3 @@ async def _nothing(step: str) -> None:
 
 def _forget() -> None:
     """Nothing to end yet."""
-
-
-def check_isolation(connection: Connection) -> None:
-    """Raises ConfigError where a relay would see rows of transactions that may still be rolled back."""
-    level = connection.get_isolation_level()
-    if level in ("READ UNCOMMITTED", "AUTOCOMMIT"):
-        raise ConfigError(
-            f"the engine of the outbox's relay has the isolation level {level}: give it one of its own, "
-            'engine.execution_options(isolation_level="READ COMMITTED")'
-        )

@@ -34,6 +34,8 @@ Row = tuple[
 Settled = Literal["deleted", "gone", "others"]
 """What became of the rows of a receipt; "others": those with these ids are not what was published."""
 
+_FEW_SPANS = 8
+"""Of rows that are left out in a statement; beyond that they are left out here."""
 _LONG_SPAN = 16
 _MOST_SPANS = 32
 """In one statement; the rest of the ids are listed."""
@@ -74,27 +76,26 @@ class Rows:
         self._take_all = in_order
         self._take_some = in_order.where(columns.shard.in_(bindparam("shards", expanding=True)))
 
-    def take(self, connection: Connection, shards: frozenset[int], limit: int) -> list[Row]:
-        """The first rows of these shards, by id: whatever was committed by now, however low its id is."""
-        if shards == self._all:
-            found = connection.execute(self._take_all, {"limit": limit})
-        elif shards:
-            found = connection.execute(self._take_some, {"limit": limit, "shards": list(shards)})
-        else:
-            return []
-        return cast("list[Row]", found.fetchall())
-
-    def turn(
-        self,
-        connection: Connection,
-        published: Sequence[int],
-        shards: frozenset[int],
-        limit: int,
-        now: ColumnElement[int],
+    def take(
+        self, connection: Connection, shards: frozenset[int], limit: int, published: Sequence[int] = ()
     ) -> list[Row]:
-        """Delete what was published, and take what comes next."""
-        self.delete(connection, published, now)
-        return self.take(connection, shards, limit)
+        """The first rows of these shards, by id: whatever was committed by now, however low its id is.
+
+        Without those that are ``published`` (ascending), and perhaps still there.
+        """
+        if not shards:
+            return []
+        asked, values = self._take_all, {}
+        if shards != self._all:
+            asked, values = self._take_some, {"shards": list(shards)}
+        known = spans(published)
+        if len(known) > _FEW_SPANS:
+            held = frozenset(published)
+            found = connection.execute(asked, {"limit": limit + len(held), **values})
+            return [row for row in cast("list[Row]", found.fetchall()) if row[0] not in held][:limit]
+        for first, last in known:
+            asked = asked.where(~self._events.c.id.between(first, last))
+        return cast("list[Row]", connection.execute(asked, {"limit": limit, **values}).fetchall())
 
     def delete(self, connection: Connection, ids: Sequence[int], now: ColumnElement[int]) -> int:
         """Delete rows that are published, all of them; into the archive, where there is one. How many there were."""

@@ -3,8 +3,9 @@
 `Work.step` does the next thing that is to be done and says how long to wait before the next one. Each step leaves a
 state from which the next follows, whatever raises in it: so errors are handled in one place, by whoever calls it.
 
-A batch: take rows - publish them, and their receipt, in one transaction of the log - delete them. What goes wrong once
-a transaction was begun is cured in one way only: take the transactional id up again, read the receipt, delete its rows.
+A batch: take rows - publish them, and their receipt, in one transaction of the log - have them deleted beside what
+comes next. What goes wrong once a transaction was begun is cured in one way only: take the transactional id up again,
+read the receipt, delete its rows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from eventbus.backends.clock import Timers
 from eventbus.errors import EventBusError
 from eventbus.types import TopicPartition
 from outbox.relay import hosts
+from outbox.relay.cleaning import Cleaner
 from outbox.relay.metrics import RelayMetrics
 from outbox.relay.poison import Refused, is_unknown_topic, poison_in, reason_of
 from outbox.relay.polling import Pace
@@ -36,6 +38,7 @@ from outbox.relay.publishing import (
 from outbox.relay.receipts import Part, encode, fits, part_of
 from outbox.relay.rows import Row, Rows
 from outbox.relay.slots import Lease, LeaseLost, Now, Other, Slots, View, fair_change
+from outbox.relay.transactions import Transactions
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -57,6 +60,8 @@ _RESTLESS_LOOKS = 8
 """After relays came or went, their shards move for a while."""
 _CALM_LOOKS = 16
 """Otherwise one look in so many asks for free shards."""
+_MOST_OPEN_BATCHES = 4
+"""Of rows that are published and not deleted: beyond that publishing waits."""
 _PROMOTED = 1_000
 """Scheduled events in one transaction, at most."""
 
@@ -86,13 +91,13 @@ class Work:
         at: Callable[[str], Any],
     ) -> None:
         self._bus = bus
-        self._database = database
+        self.timers: Timers = bus.backend.timers
+        self._transactions = Transactions(database, self.timers)
         self._name = tables.name
         self._tables = tables
         self._settings = settings
         self._metrics = metrics
         self._at = at
-        self.timers: Timers = bus.backend.timers
         self._rows = Rows(tables)
         self._slots = Slots(tables, settings.lease_ms, database.dialect, now)
         self.pace = Pace(settings.poll_ms, settings.batch_size)
@@ -104,10 +109,7 @@ class Work:
         self.shards: frozenset[int] = frozenset()
         self.view: View | None = None
         self._blocked: dict[tuple[str, Any], int] = {}
-        self._published: Sequence[int] = ()
-        """Ids of rows that are in the log, and still in the table."""
-        self._batch: list[Row] | None = None
-        """Taken, and not published."""
+        self.cleaner = Cleaner(self._delete, self.timers)
         self.is_quiet = False
         """There was nothing when it last looked."""
         self.quiet_after = 0
@@ -132,7 +134,7 @@ class Work:
         return self._settings.lease_ms / 1000 / LOOKS_IN_A_LEASE
 
     async def _run(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._database.run(fn, *args, **kwargs)
+        return await self._transactions.run(fn, *args, **kwargs)
 
     # steps -----------------------------------------------------------------------------------------------------------
 
@@ -147,16 +149,14 @@ class Work:
             return self.look_seconds
         if not self._is_up:
             await self._take_up()
-        turns = bool(self._published)
-        if turns:
-            await self._turn()
         if self.timers.current_time() >= self._look_at:
             await self._look()
         if self._due_ms is not None and self._due_ms <= self._now_ms():
             await self._promote()
-        if self._batch is None and ((turns and self.is_quiet) or not await self._take()):
+        rows = await self._take()
+        if not rows:
             return self._until_next()
-        await self._publish()
+        await self._publish(rows)
         return 0.0
 
     def woken(self) -> None:
@@ -212,13 +212,12 @@ class Work:
         """
         assert self.lease is not None and self._publisher is not None
         parts = await self._publisher.take_up()
-        self._batch = None
         self.shards = await self._run(self._slots.renew_and_read, self.lease, self._metrics.published)
         self._metrics.shards = len(self.shards)
         self._renewed_at = self.timers.current_time()
         await self._at("renewed")
         await self._settle(parts)
-        self._published = ()
+        self.cleaner.forget()  # the receipt has named them all
         self._is_up = True
         self._look_at = self._renewed_at
         self.is_quiet = False
@@ -255,15 +254,13 @@ class Work:
             hosts.ends(self.lease.token)
         self.lease = None
         self.is_lost = self._is_up = False
-        self._batch = None
-        self._published = ()
+        self.cleaner.forget()
         self.shards = frozenset()
         self._metrics.slot, self._metrics.shards = None, 0
 
     def doubt(self) -> None:
         """Something went wrong while a transaction may be open: take up what is there before anything else."""
         self._is_up = False
-        self._batch = None
 
     async def finish(self) -> None:
         """Let go of everything, as far as nothing is in doubt; what is, a successor finds out."""
@@ -271,9 +268,7 @@ class Work:
         lease = self.lease
         try:
             if self._is_up and lease is not None and not self.is_lost:
-                if self._published:
-                    await self._run(self._rows.delete, self._published, self._slots.now)
-                    self._published = ()
+                await self.cleaner.clean()
                 self._is_up = False
                 if publisher is not None:
                     await publisher.aclose()
@@ -287,10 +282,9 @@ class Work:
     # shards ----------------------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Renew the lease, see who else is there, and share the shards. A batch that was taken is given back."""
+        """Renew the lease, see who else is there and which keys are blocked, and share the shards."""
         lease = self.lease
         assert lease is not None
-        self._batch = None  # blocked keys are read before the rows that they are to hold back, never after
         self.view = view = await self._run(self._renew_and_look, lease)
         self._renewed_at = at = self.timers.current_time()
         self._blocked = dict(view.heads) if self._settings.blocks else {}
@@ -331,6 +325,7 @@ class Work:
         assert lease is not None
         change = fair_change(self.shards, (), relays, total)
         if change.release:
+            await self.cleaner.clean()
             await self._run(self._slots.release, lease, change.release)
             self.shards -= frozenset(change.release)
             await self._at("released")
@@ -366,41 +361,31 @@ class Work:
 
     # rows ------------------------------------------------------------------------------------------------------------
 
-    async def _take(self) -> bool:
-        """Rows to publish, if there are any."""
+    async def _take(self) -> list[Row]:
+        """Rows to publish, if there are any. Which keys are blocked was read before, never after."""
         self.takes += 1
         takes = self.takes
-        if self.is_quiet:
+        if self.is_quiet and not self.cleaner.open:
             peek = await self._run(self._rows.peek, self.shards)
             self._due_ms = peek.due_ms
             if not peek.has_rows:
                 self.quiet_after = takes
-                return False
-        rows = await self._run(self._rows.take, self.shards, self.pace.rows)
+                return []
+        if self.cleaner.rows > _MOST_OPEN_BATCHES * self._settings.batch_size:
+            await self.cleaner.clean()
+        rows = await self._run(self._rows.take, self.shards, self.pace.rows, self.cleaner.ids())
         await self._at("taken")
         self.pace.well()
-        if not rows:
-            if not self.is_quiet:  # when the next scheduled one is due is not known yet
-                self._due_ms = (await self._run(self._rows.peek, self.shards)).due_ms
-            self.is_quiet = True
+        self.is_quiet = not rows
+        if not rows and not self.cleaner.open:
+            self._due_ms = (await self._run(self._rows.peek, self.shards)).due_ms
             self.quiet_after = takes
-            return False
-        self._batch = rows
-        self.is_quiet = False
-        return True
+        return rows
 
-    async def _turn(self) -> None:
-        """Delete what is published, and take what comes next: one transaction."""
-        self.takes += 1
-        takes = self.takes
-        rows = await self._run(self._rows.turn, self._published, self.shards, self.pace.rows, self._slots.now)
-        self._published = ()
+    async def _delete(self, ids: Sequence[int]) -> None:
+        await self._at("deleting")
+        await self._run(self._rows.delete, ids, self._slots.now)
         await self._at("deleted")
-        if rows:
-            self._batch = rows
-        else:
-            self.is_quiet = True
-            self.quiet_after = takes
 
     async def _promote(self) -> None:
         """Scheduled events whose time has come."""
@@ -415,14 +400,18 @@ class Work:
         self._slots.guard(connection, self.lease)
         return self._rows.promote(connection, self.shards, now_ms, _PROMOTED)
 
-    async def _publish(self) -> None:
+    async def _publish(self, rows: list[Row]) -> None:
         """One batch, if what was taken is to be published at all."""
-        rows, self._batch = self._batch, None
-        assert rows is not None and self._publisher is not None
+        assert self._publisher is not None
         rows = await self._fit_to_publish(rows)
         if not rows:
             return
-        rows, receipt = cut(rows)
+        fitting = cut(rows, self.cleaner.open)
+        if fitting is None:
+            await self.cleaner.clean()
+            fitting = cut(rows, ())
+            assert fitting is not None
+        rows, part, receipt = fitting
         self._is_up = False
         try:
             await self._publisher.publish(rows, receipt)
@@ -439,7 +428,7 @@ class Work:
             await self._refused([rows[0][0]], cause)
             return
         self._is_up = True
-        self._published = [row[0] for row in rows]
+        self.cleaner.add(part)
         self._patience = _PATIENCE
         self._count(rows)
         await self._at("committed")
@@ -513,10 +502,16 @@ class Work:
         return self._rows.put_aside(connection, ids, reason, self._slots.now, is_behind=False)
 
 
-def cut(rows: list[Row]) -> tuple[list[Row], str]:
-    """As many of the rows as a receipt can name, and the receipt."""
+def cut(rows: list[Row], before: Sequence[Part]) -> tuple[list[Row], Part, str] | None:
+    """As many of the rows as a receipt can name behind the parts ``before``, their part, and the receipt.
+
+    None where it has no room for one more.
+    """
     while True:
-        receipt = encode([part_of([row[0] for row in rows], [row[1] for row in rows])])
-        if fits(receipt) or len(rows) == 1:
-            return rows, receipt
-        rows = rows[: (len(rows) + 1) // 2]
+        part = part_of([row[0] for row in rows], [row[1] for row in rows])
+        receipt = encode([*before, part])
+        if fits(receipt):
+            return rows, part, receipt
+        if len(rows) == 1:
+            return None
+        rows = rows[: len(rows) // 2]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -60,35 +61,17 @@ class _Timers:
         return self.ms / 1000
 
 
-class _Actor:
-    """One relay: it goes from step to step when it is told to."""
+class _Thread:
+    """A task that goes from step to step when it is told to."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self.relay = Relay(model.outbox, model.engine, batch_size=model.random.choice((1, 2, 5)))
-        self.relay._database = model.database
-        self.work = Work(
-            model.bus, model.database, model.outbox.tables, self.relay._settings, self.relay._metrics,
-            lambda dialect: str(model.timers.ms), self._at,
-        )  # fmt: skip
-        self.work.timers = model.timers  # type: ignore[assignment]
+    def __init__(self) -> None:
+        self.step = ""
+        """Where it is."""
         self._turn = anyio.Event()
         self._waits = anyio.Event()
         self._is_killed = False
-        self.fails = False
-        """Its next step raises an error of the log."""
-        self.step = ""
-        """Where it is."""
 
-    async def _at(self, step: str) -> None:
-        self.model.seen.add(step)
-        await self._rest(step)
-        is_unlucky = self.model.random.random() < self.model.faults / 4 and step in ("begun", "sent", "receipt")
-        if self.fails or is_unlucky:
-            self.fails = False
-            raise RequestTimedOut("the log does not answer")
-
-    async def _rest(self, step: str = "between") -> None:
+    async def rest(self, step: str = "between") -> None:
         self.step = step
         self._waits.set()
         await self._turn.wait()
@@ -96,11 +79,12 @@ class _Actor:
         if self._is_killed:
             raise _Killed
 
-    async def live(self) -> None:
+    async def live(self, body: Callable[[], Awaitable[object]]) -> None:
+        _this.set(self)
         try:
+            await self.rest()
             while True:
-                await self._rest()
-                await self.relay._step(self.work)
+                await body()
         except _Killed:
             self._waits.set()
 
@@ -109,6 +93,52 @@ class _Actor:
         self._waits = anyio.Event()
         self._turn.set()
         await self._waits.wait()
+
+    async def kill(self) -> None:
+        self._is_killed = True
+        await self.go_on()
+
+
+_this: ContextVar[_Thread] = ContextVar("_this")
+
+
+class _Actor(_Thread):
+    """One relay; and its cleaner, which deletes beside it."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+        self.relay = Relay(model.outbox, model.engine, batch_size=model.random.choice((1, 2, 5)))
+        self.relay._database = model.database
+        self.work = Work(
+            model.bus, model.database, model.outbox.tables, self.relay._settings, self.relay._metrics,
+            lambda dialect: str(model.timers.ms), self._at,
+        )  # fmt: skip
+        self.work.timers = model.timers  # type: ignore[assignment]
+        self.cleaner = _Thread()
+        self.fails = False
+        """Its next step raises an error of the log."""
+
+    def begin(self, tasks: Any) -> None:
+        async def step() -> None:
+            await self.relay._step(self.work)
+            await self.rest()
+
+        async def clean() -> None:
+            with suppress(OperationalError):
+                await self.work.cleaner.clean()
+            await self.cleaner.rest()
+
+        tasks.start_soon(self.live, step)
+        tasks.start_soon(self.cleaner.live, clean)
+
+    async def _at(self, step: str) -> None:
+        self.model.seen.add(step)
+        await _this.get().rest(step)
+        is_unlucky = self.model.random.random() < self.model.faults / 4 and step in ("begun", "sent", "receipt")
+        if self.fails or is_unlucky:
+            self.fails = False
+            raise RequestTimedOut("the log does not answer")
 
     async def go_to(self, *steps: str) -> None:
         """Up to one of these."""
@@ -126,8 +156,8 @@ class _Actor:
                 return
 
     async def kill(self) -> None:
-        self._is_killed = True
-        await self.go_on()
+        await self.cleaner.kill()
+        await super().kill()
 
 
 class Model:
@@ -204,7 +234,7 @@ class Model:
 
             def start() -> None:
                 actors.append(_Actor(self))
-                tasks.start_soon(actors[-1].live)
+                actors[-1].begin(tasks)
 
             for _ in range(self.random.choice((1, 2, 3))):
                 start()
@@ -228,7 +258,7 @@ class Model:
                     if dice < 0.35:
                         favourite = self.random.choice(actors)
                     chosen = favourite if favourite in actors and dice < 0.8 else self.random.choice(actors)
-                    await chosen.go_on()
+                    await (chosen if self.random.random() < 0.75 else chosen.cleaner).go_on()
             await self.come_to_rest(actors)
             for one in actors:
                 await one.kill()
@@ -241,6 +271,8 @@ class Model:
             for one in actors:
                 for _ in range(12):
                     await one.go_on()
+                for _ in range(6):
+                    await one.cleaner.go_on()
             if not self.left():
                 return
             self.timers.ms += 5_000
@@ -282,7 +314,7 @@ async def check_all(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
                 error.add_note(f"seed {seed}")
                 raise
     steps = {"entered", "fenced", "renewed", "settled", "looked", "shared", "released", "reaped"}
-    steps |= {"taken", "begun", "sent", "receipt", "committed", "deleted"}
+    steps |= {"taken", "begun", "sent", "receipt", "committed", "deleting", "deleted"}
     assert seen >= steps
 
 
@@ -307,7 +339,7 @@ async def two_relays(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Mod
         await bus.admin.create_topic(model.topic, partitions=2)
         actors = _Actor(model), _Actor(model)
         for one in actors:
-            tasks.start_soon(one.live)
+            one.begin(tasks)
         await anyio.lowlevel.checkpoint()
         yield model, *actors
         await model.come_to_rest(list(actors))
@@ -335,7 +367,10 @@ async def test_a_relay_that_sleeps_past_its_lease_as_it_recovers(steps: int, mon
     """After an error it takes its transactional id up again: that alone must not make it the owner of its shards."""
     async with two_relays(monkeypatch) as (model, sleeper, other):
         model.write()
-        await sleeper.go_to("deleted")
+        await sleeper.go_to("committed")
+        for _ in range(4):
+            await sleeper.cleaner.go_on()
+        assert not model.left()
         await other.go_to("looked")
         model.write()
         await sleeper.go_to("sent")

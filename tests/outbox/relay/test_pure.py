@@ -48,10 +48,13 @@ def test_thousands_of_rows_of_a_quarter_of_the_shards_fit_into_a_receipt() -> No
 def test_a_batch_is_cut_to_what_a_receipt_can_name() -> None:
     chosen = sorted(random.Random(1).sample(range(1 << 60), 2_000))
     rows = [(one, f"{one:036}", "t", None, None, None, None, 0, None) for one in chosen]
-    some, receipt = cut(list(rows))
+    fitting = cut(list(rows), ())
+    assert fitting is not None
+    some, part, receipt = fitting
     assert 100 < len(some) < len(rows)
     assert len(receipt.encode()) <= LONGEST_BYTES
-    assert decode(receipt) == [part_of(chosen[: len(some)], [row[1] for row in some])]
+    assert decode(receipt) == [part] == [part_of(chosen[: len(some)], [row[1] for row in some])]
+    assert cut(list(rows), [part_of(chosen, [row[1] for row in rows])]) is None
 
 
 def test_the_order_of_event_ids_counts() -> None:

@@ -1,0 +1,78 @@
+"""Rows that are in the log are deleted beside what is published next: nobody waits for a delete.
+
+Until that is done, each receipt names them too, so that a crash does not bring them back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
+
+import anyio
+
+from eventbus.backends.clock import Timers
+from outbox.relay.receipts import Part
+
+logger = logging.getLogger("outbox")
+
+_AGAIN_SECONDS = 1.0
+"""After a delete that failed: the rows are in no hurry."""
+
+Delete = Callable[[Sequence[int]], Awaitable[object]]
+"""All these rows, in one transaction."""
+
+
+class Cleaner:
+    """Of one relay. Deleting rows twice does no harm, so whoever wants them gone deletes them."""
+
+    def __init__(self, delete: Delete, timers: Timers) -> None:
+        self._delete = delete
+        self._timers = timers
+        self.open: tuple[Part, ...] = ()
+        """Published, and perhaps still in the table."""
+        self.on_clean: Callable[[], object] = _nothing
+        """Called when there is nothing left."""
+        self._wanted = anyio.Event()
+
+    @property
+    def rows(self) -> int:
+        """How many they are."""
+        return sum(len(part.ids) for part in self.open)
+
+    def ids(self) -> list[int]:
+        """In ascending order."""
+        return sorted(chain.from_iterable(part.ids for part in self.open))
+
+    def add(self, part: Part) -> None:
+        """These rows are in the log."""
+        self.open = (*self.open, part)
+        self._wanted.set()
+
+    def forget(self) -> None:
+        """They are gone, or somebody else sees to them."""
+        self.open = ()
+
+    async def clean(self) -> None:
+        """Return when none of them is in the table. Raises what the database raises."""
+        while self.open:
+            done = self.open
+            await self._delete(sorted(chain.from_iterable(part.ids for part in done)))
+            self.open = tuple(part for part in self.open if part not in done)
+
+    async def run(self) -> None:
+        """Clean whenever there is something, for ever."""
+        while True:
+            self._wanted = anyio.Event()
+            if not self.open:
+                await self._wanted.wait()
+            try:
+                await self.clean()
+                self.on_clean()
+            except Exception as error:  # whoever publishes meets it too, and says it
+                logger.debug("published rows were not deleted: %s", error)
+                await self._timers.sleep(_AGAIN_SECONDS)
+
+
+def _nothing() -> None:
+    """Nobody waits."""

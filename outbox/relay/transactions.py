@@ -1,0 +1,104 @@
+"""The relay's way to the database: an engine it can rely on, and transactions that are run again after conflicts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from eventbus.backends.clock import Timers
+from eventbus.errors import ConfigError
+from outbox.database import Database, trouble_of
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_ATTEMPTS = 10
+_SQLITE_ATTEMPTS = 5_000
+_CONFLICT_SECONDS = 0.02
+_LOCKED_SECONDS = 0.002
+
+
+def engine_for(engine: Engine | AsyncEngine) -> Engine | AsyncEngine:
+    """The engine itself, or one like it, with connections of its own.
+
+    MySQL's default level, REPEATABLE READ, locks the gap behind what is deleted: a relay would wait for every writer
+    that has just written there.
+    """
+    from sqlalchemy import Engine, event
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    plain = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+    dialect: Any = plain.dialect
+    if dialect.name not in ("mysql", "mariadb"):
+        return engine
+    own = Engine(plain.pool.recreate(), dialect, plain.url)
+
+    def read_committed(connection: Any, _: object) -> None:
+        dialect.set_isolation_level(connection, "READ COMMITTED")
+
+    event.listen(own, "connect", read_committed)
+    return AsyncEngine(own) if isinstance(engine, AsyncEngine) else own
+
+
+def check_isolation(connection: Connection) -> None:
+    """Raises ConfigError where a relay would see rows of transactions that may still be rolled back."""
+    level = connection.get_isolation_level()
+    if level in ("READ UNCOMMITTED", "AUTOCOMMIT"):
+        raise ConfigError(
+            f"the engine of the outbox's relay has the isolation level {level}: give it one of its own, "
+            'engine.execution_options(isolation_level="READ COMMITTED")'
+        )
+
+
+class Transactions:
+    """Runs plain functions of a `Connection`, each as a transaction; again when another one was in its way.
+
+    SQLite is asked for its lock every other millisecond: its own way of waiting sleeps longer and longer, and whoever
+    writes without a pause is always faster.
+    """
+
+    def __init__(self, database: Database, timers: Timers) -> None:
+        self._database = database
+        self._timers = timers
+        self._is_sqlite = database.dialect == "sqlite"
+
+    async def run(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Raises what ``fn`` and the database raise."""
+        for _ in range(_SQLITE_ATTEMPTS if self._is_sqlite else _ATTEMPTS):
+            try:
+                if self._is_sqlite:
+                    return await self._database.run(_impatiently, fn, args, kwargs)
+                return await self._database.run(fn, *args, **kwargs)
+            except Exception as error:
+                if trouble_of(error) != "conflict":
+                    raise
+            seconds = _LOCKED_SECONDS if self._is_sqlite else _CONFLICT_SECONDS
+            await self._timers.sleep(random.uniform(seconds / 2, seconds))
+        return await self._database.run(fn, *args, **kwargs)
+
+
+def _impatiently(connection: Connection, fn: Callable[..., T], args: Any, kwargs: Any) -> T:
+    with _no_waiting(connection):
+        return fn(connection, *args, **kwargs)
+
+
+@contextmanager
+def _no_waiting(connection: Connection) -> Generator[None]:
+    """While inside, a lock of SQLite's that another one has is an error at once."""
+    cursor: Any = connection.connection.cursor()
+    try:
+        cursor.execute("PRAGMA busy_timeout")
+        patience = cursor.fetchone()[0]
+        cursor.execute("PRAGMA busy_timeout = 0")
+        try:
+            yield
+        finally:
+            cursor.execute(f"PRAGMA busy_timeout = {patience}")
+    finally:
+        cursor.close()
