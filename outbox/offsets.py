@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSp
 from eventbus import Consumer, ConsumerRecord, EventBusError, OffsetAndMetadata, TopicPartition
 from eventbus.errors import ConfigError
 from outbox.threaded import ThreadedConnection
+from outbox.wakes import watch
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -125,6 +126,8 @@ class SqlOffsets:
                 "this engine has a connection per thread, so that a transaction over worker threads would meet several "
                 'databases: create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})'
             )
+        # Also for SQLite's sake, where a failed COMMIT would leave the next transaction its rows.
+        watch(engine.sync_engine.dialect if isinstance(engine, AsyncEngine) else engine.dialect)
         self.group = group
         self._engine = engine
         self._table = offsets_table(table, schema)
