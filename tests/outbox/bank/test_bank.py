@@ -46,3 +46,13 @@ def test_700_kills(kind: str, new_database: NewDatabase, tmp_path: Path) -> None
     for seed in range(2, 9):
         where = f"{tmp_path}/log-{seed}#{new_database(kind).plain_url}"
         assert "100 kills" in kill(PROGRAM, where, 100, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", THREE)
+@pytest.mark.timeout(600)
+def test_two_services_on_one_log_that_are_killed_and_stopped(
+    kind: str, new_database: NewDatabase, tmp_path: Path
+) -> None:
+    where = f"{tmp_path}#{new_database(kind).plain_url}"
+    assert "15 times trouble" in kill("tests.outbox.bank.two_services", where, 15, seed=1)
