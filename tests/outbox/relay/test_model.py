@@ -319,7 +319,7 @@ async def check_all(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_nothing_is_lost_nothing_comes_twice_and_keys_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    await check_all(range(50), monkeypatch)
+    await check_all(range(25), monkeypatch)
 
 
 @pytest.mark.slow
@@ -404,3 +404,15 @@ async def test_a_relay_that_came_back_while_it_was_reaped_is_alive(monkeypatch: 
         await other.go_up_to("committed", 30)
         for _ in range(20):
             await sleeper.go_on()
+
+
+async def test_shards_are_let_go_of_when_nothing_of_them_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with two_relays(monkeypatch) as (model, first, second):
+        model.write(KEYS[3])
+        await first.go_to("committed")  # and its cleaner sleeps
+        await second.go_to("looked")
+        model.timers.ms += 4_100
+        await first.go_to("released")
+        model.timers.ms += 4_100
+        await second.go_to("shared")
+        await second.go_up_to("committed", 20)
