@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from outbox.database import now_ms
+from outbox.database import now_ms, now_sql
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -79,10 +79,12 @@ class Backlog(msgspec.Struct, frozen=True):
     """How much waits, as far as somebody was willing to count."""
 
     count: int
-    is_more: bool
-    """There are more than that."""
+    is_exact: bool
+    """Else the count is reckoned from the ids, and too high where rows between the first and the last are gone."""
     oldest_age_ms: int | None
-    """Since the first of them was written; of those with the lowest numbers."""
+    """Since the first of them was written, by its id; None: nothing waits."""
+    failed: int = 0
+    """Refused by the log."""
 
 
 class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,15 +158,29 @@ def read_status(connection: Connection, tables: OutboxTables) -> OutboxStatus:
 
 
 def read_backlog(connection: Connection, tables: OutboxTables, at_most: int = 100_000) -> Backlog:
-    """How much waits, counted up to ``at_most``: cheap enough for a gauge that is read every few seconds."""
-    from sqlalchemy import func, literal, select
+    """How much waits, counted up to ``at_most``: one question, cheap enough for a gauge that is read now and then."""
+    from sqlalchemy import BigInteger, func, literal, literal_column, select
 
-    events = tables.events
-    some = select(literal(1)).select_from(events).limit(at_most + 1).subquery()
-    count = connection.execute(select(func.count()).select_from(some)).scalar_one()
-    first = connection.execute(select(events.c.event_id, events.c.timestamp_ms).order_by(events.c.id).limit(1)).first()
-    age = None if first is None else max(0, now_ms(connection) - written_at_ms(first.event_id, first.timestamp_ms))
-    return Backlog(min(count, at_most), count > at_most, age)
+    events, failed = tables.events.c, tables.failed
+    some = select(literal(1)).select_from(tables.events).limit(at_most + 1).subquery()
+    first = select(events.event_id, events.timestamp_ms, events.id).order_by(events.id).limit(1).subquery()
+    row = connection.execute(
+        select(
+            literal_column(now_sql(connection.dialect.name), BigInteger).label("now_ms"),
+            select(func.count()).select_from(some).scalar_subquery().label("counted"),
+            select(func.max(events.id)).scalar_subquery().label("last"),
+            select(func.count()).select_from(failed).where(failed.c.is_behind == 0).scalar_subquery().label("failed"),
+            first.c.id.label("first"),
+            first.c.event_id,
+            first.c.timestamp_ms,
+        ).select_from(select(literal(1).label("one")).subquery().outerjoin(first, literal(True)))
+    ).one()
+    if row.first is None:
+        return Backlog(0, True, None, row.failed)
+    age = max(0, int(row.now_ms) - written_at_ms(row.event_id, row.timestamp_ms))
+    if row.counted <= at_most:
+        return Backlog(row.counted, True, age, row.failed)
+    return Backlog(max(row.counted, row.last - row.first + 1), False, age, row.failed)
 
 
 def _read_topics(connection: Connection, tables: OutboxTables, now: int) -> tuple[TopicStatus, ...]:

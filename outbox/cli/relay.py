@@ -24,9 +24,6 @@ _QUIET_SECONDS = 60.0
 """While nothing happens, a line only so often."""
 _LARGE = 10_000
 """A backlog that gets a bar."""
-_COUNTED = 100_000
-"""What is counted every few seconds; above that it is reckoned from the first count."""
-_FIRST_COUNT = 100_000_000
 _EPILOG = """\
   eventbus outbox relay --database postgresql://me@localhost/shop --url kafka://localhost:9092
   eventbus outbox relay --until-empty            end when everything is published
@@ -118,24 +115,21 @@ class Going(NamedTuple):
 class Pace:
     """Reckons from what was counted and published; pure."""
 
-    def __init__(self, backlog: int, published: int, now: float) -> None:
-        self._before = now, published
-        self._reckoned = backlog, published
-        """How much waited when so much was published."""
+    def __init__(self, now: float, published: int = 0) -> None:
+        self._at = now, published
+        self._backlog = 0
+        """How much waited then."""
 
     def waiting(self, published: int) -> int:
         """About how much waits, without a look at the database."""
-        backlog, then = self._reckoned
-        return max(0, backlog - (published - then))
+        return max(0, self._backlog - (published - self._at[1]))
 
     def at(self, now: float, published: int, backlog: Backlog) -> Going:
         """``now`` in seconds of a clock that only grows."""
-        waiting = max(backlog.count, self.waiting(published)) if backlog.is_more else backlog.count
-        then, before = self._before
+        then, before = self._at
         rate = (published - before) / (now - then) if now > then else 0.0
-        self._before = now, published
-        self._reckoned = waiting, published
-        return Going(published, waiting, backlog.is_more, rate, backlog.oldest_age_ms)
+        self._at, self._backlog = (now, published), backlog.count
+        return Going(published, backlog.count, not backlog.is_exact, rate, backlog.oldest_age_ms)
 
 
 class Reporter:
@@ -152,32 +146,25 @@ class Reporter:
     async def run(self) -> None:
         """Until it is cancelled. A database that does not answer is the relay's to tell of."""
         from outbox.database import trouble_of
+        from outbox.status import read_backlog
 
-        pace: Pace | None = None
+        pace = Pace(time.monotonic(), self._relay.metrics().published)
         with _bar(self._out) as bar:
             while True:
                 try:
-                    backlog = await self._backlog(_COUNTED if pace else _FIRST_COUNT)
+                    backlog = await self._opened.database.run(read_backlog, self._opened.outbox.tables)
                 except Exception as error:  # asked of the database, and said by whom it concerns
                     if trouble_of(error) == "other":
                         raise
-                    await self._wait(pace, bar)
-                    continue
-                now, published = time.monotonic(), self._relay.metrics().published
-                if pace is None:
-                    pace = Pace(backlog.count, published, now)
-                self._say(pace.at(now, published, backlog), now)
+                else:
+                    now = time.monotonic()
+                    self._say(pace.at(now, self._relay.metrics().published, backlog), now)
                 await self._wait(pace, bar)
 
-    async def _backlog(self, at_most: int) -> Backlog:
-        from outbox.status import read_backlog
-
-        return await self._opened.database.run(read_backlog, self._opened.outbox.tables, at_most)
-
-    async def _wait(self, pace: Pace | None, bar: Callable[[int, int], None] | None) -> None:
+    async def _wait(self, pace: Pace, bar: Callable[[int, int], None] | None) -> None:
         from anyio import sleep
 
-        if bar is None or pace is None:
+        if bar is None:
             await sleep(self._every)
             return
         end = time.monotonic() + self._every

@@ -67,21 +67,15 @@ def test_what_cannot_be(shop: Shop, on_outbox: OnOutbox, log: str, args: tuple[s
     assert (found.code, found.out) == (code, "") and said in found.err, found
 
 
-def backlog(count: int, *, is_more: bool = False) -> Backlog:
-    return Backlog(count, is_more, 1_000)
-
-
-def test_what_is_not_counted_is_reckoned() -> None:
-    pace = Pace(1_000_000, 0, 10.0)
-    assert pace.waiting(100_000) == 900_000
-    going = pace.at(12.0, 100_000, backlog(100_000, is_more=True))
-    assert going == Going(100_000, 900_000, True, 50_000.0, 1_000) and going.left_seconds == 18
-    assert pace.waiting(150_000) == 850_000
-    counted = pace.at(14.0, 990_000, backlog(30_000))
-    assert counted == Going(990_000, 30_000, False, 445_000.0, 1_000)
-    more = pace.at(16.0, 1_030_000, backlog(100_000, is_more=True))
-    assert more.waiting == 100_000, "at least what was counted"
-    assert pace.at(16.0, 1_030_000, backlog(0)).rate == 0.0 and pace.waiting(2_000_000) == 0
+def test_how_it_goes_between_two_looks() -> None:
+    pace = Pace(10.0)
+    assert pace.at(10.0, 0, Backlog(1_000_000, False, 9_000)) == Going(0, 1_000_000, True, 0.0, 9_000)
+    assert (pace.waiting(100_000), pace.waiting(2_000_000)) == (900_000, 0)
+    going = pace.at(12.0, 100_000, Backlog(920_000, False, 1_000))
+    assert going == Going(100_000, 920_000, True, 50_000.0, 1_000) and going.left_seconds == 18.4
+    assert pace.waiting(120_000) == 900_000
+    assert pace.at(14.0, 1_020_000, Backlog(0, True, None)) == Going(1_020_000, 0, False, 460_000.0, None)
+    assert pace.at(15.0, 1_020_000, Backlog(5, True, 0)).left_seconds is None
 
 
 @pytest.mark.parametrize(
