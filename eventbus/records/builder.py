@@ -31,6 +31,7 @@ _LEADS = [(size, b"\0" + varint + b"\0") for size, varint in SIZED_VARINTS]
 _ONE_BYTE_DELTAS, _TWO_BYTE_DELTAS = VARINTS[:64], VARINTS[:8192]
 _FRONT = bytes(HEADER_BYTES - 1)  # room for the header; its last byte is the first of the first lead
 _NO_HEADERS = b"\0"
+_IN_TABLE = len(VARINTS)
 
 _COPIED_BYTES = 2048  # below, a copy is quicker to make than a memoryview
 _pack_header = BATCH_HEADER.pack_into
@@ -55,6 +56,7 @@ class BatchBuilder:
         "_parts",
         "_plain_ms",
         "_timestamp_delta",
+        "_timestamp_ms",
         "count",
         "size_bytes",
     )
@@ -65,6 +67,7 @@ class BatchBuilder:
         self._compression = compression
         self._parts: list[bytes] = [_FRONT]
         self._has_open_end = True  # the header count of the last record is still to come
+        self._timestamp_ms: int | None = None  # of the record before
         self._plain_ms: int | None = None  # a record of this timestamp, without headers, needs no preparation
         self._offset_deltas = _ONE_BYTE_DELTAS
         self._delta_bytes = 3  # attributes, offset delta, header count
@@ -105,6 +108,7 @@ class BatchBuilder:
 
     def _set_timestamp(self, timestamp_ms: int) -> bool:
         """Prepare for records of this timestamp; False when the next one needs the general path."""
+        self._timestamp_ms = timestamp_ms
         if not self.count:
             self._base_timestamp_ms = self._max_timestamp_ms = timestamp_ms
         elif timestamp_ms > self._max_timestamp_ms:
@@ -121,22 +125,29 @@ class BatchBuilder:
         """Any record: with headers, after one with headers, or beyond the tables."""
         count = self.count
         try:
-            key_length = NULL_LENGTH if key is None else encode_varint(len(key))
-            value_length = NULL_LENGTH if value is None else encode_varint(len(value))
+            if key is None:
+                key_size, key_length, key_bytes = 0, NULL_LENGTH, b""
+            else:
+                key_size, key_bytes = len(key), key
+                key_length = VARINTS[key_size] if key_size < _IN_TABLE else encode_varint(key_size)
+            if value is None:
+                value_size, value_length, value_bytes = 0, NULL_LENGTH, b""
+            else:
+                value_size, value_bytes = len(value), value
+                value_length = VARINTS[value_size] if value_size < _IN_TABLE else encode_varint(value_size)
             end = _encode_headers(headers) if headers else _NO_HEADERS
         except (TypeError, ValueError, AttributeError) as error:
             raise SerializationError(
                 f"record {count} of the batch: key and value are bytes or None, headers (str, bytes or None): {error}"
             ) from None
-        self._set_timestamp(timestamp_ms)
-        lead = b"\0" if self._has_open_end else b""
+        if timestamp_ms != self._timestamp_ms:
+            self._set_timestamp(timestamp_ms)
         delta = self._timestamp_delta
-        offset_delta = encode_varint(count)
-        key_bytes, value_bytes = key or b"", value or b""
-        size = 1 + len(delta) + len(offset_delta) + len(key_length) + len(key_bytes) + len(value_length)
-        size += len(value_bytes) + len(end)
-        length = encode_varint(size)
-        lead += length + b"\0"
+        offset_delta = VARINTS[count] if count < _IN_TABLE else encode_varint(count)
+        size = 1 + len(delta) + len(offset_delta) + len(key_length) + key_size + len(value_length) + value_size
+        size += len(end)
+        length = VARINTS[size] if size < _IN_TABLE else encode_varint(size)
+        lead = b"\0" + length + b"\0" if self._has_open_end else length + b"\0"
         self._parts.extend((lead, delta, offset_delta, key_length, key_bytes, value_length, value_bytes))
         self._has_open_end = not headers
         if headers:
@@ -210,7 +221,8 @@ def _encode_headers(headers: Headers) -> bytes:
         if value is None:
             parts.append(NULL_LENGTH)
         else:
-            parts += encode_varint(len(value)), value
+            size = len(value)
+            parts += VARINTS[size] if size < _IN_TABLE else encode_varint(size), value
     return b"".join(parts)
 
 
