@@ -153,13 +153,13 @@ async def test_an_idle_writer_has_no_connection(
 ) -> None:
     monkeypatch.setattr(notify, "_IDLE_SECONDS", 0.0)
     _, wakes = hear(database.engine)
+    before = set(threading.enumerate())
     for count in (1, 2):
         notifier.notify(database.engine)
         assert wakes.wait_for_more_than(count)
-        for thread in threading.enumerate():
-            if thread.name == "outbox-notify":
-                thread.join(PATIENCE_SECONDS)
-                assert not thread.is_alive()
+        for thread in set(threading.enumerate()) - before:
+            thread.join(PATIENCE_SECONDS)
+            assert not thread.is_alive()
 
 
 @on_one
