@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from eventbus.client.consumer import Consumer
     from eventbus.client.handling.handlers import consumer, producer
     from eventbus.client.handling.middleware import CallNext, Middleware
-    from eventbus.client.health import BusHealth, HandlerHealth
+    from eventbus.client.health import BusHealth, HandlerHealth, PartHealth
     from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
     from eventbus.client.log_url import log_url
     from eventbus.client.metrics import BusMetrics
@@ -65,6 +65,7 @@ __all__ = [
     "Middleware",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "PartHealth",
     "Producer",
     "ProducerFenced",
     "ProducerInterceptor",
@@ -93,6 +94,7 @@ _HOMES = {
     "producer": "eventbus.client.handling.handlers",
     "BusHealth": "eventbus.client.health",
     "HandlerHealth": "eventbus.client.health",
+    "PartHealth": "eventbus.client.health",
     "BusMetrics": "eventbus.client.metrics",
     "ConsumerInterceptor": "eventbus.client.interceptors",
     "ProducerInterceptor": "eventbus.client.interceptors",

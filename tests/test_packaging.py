@@ -115,6 +115,7 @@ def test_what_is_imported_is_a_dependency_by_itself() -> None:
         "eventbus/records/columnar.py": {"numpy"},
         "eventbus/testing": {"pytest", "_pytest"},
         "outbox": {"sqlalchemy"},
+        "outbox/migrations.py": {"alembic"},
         "schema_registry/client.py": {"urllib3"},
         "schema_registry/formats/json_schema.py": {"jsonschema", "jsonschema_specifications", "referencing"},
         "schema_registry/http": {"httptools", "starlette", "uvicorn"},
