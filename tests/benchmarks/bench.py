@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import sys
 import time
 from contextlib import nullcontext
@@ -113,6 +114,7 @@ def main() -> None:
         elif ", 1/" in text:
             print(text, file=sys.stderr, flush=True)
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # servers end with the run, however it ends
     begin = time.monotonic()
     with one_broker() if chosen.kafka else database_servers(names) if chosen.outbox else nullcontext():
         outcomes = run_cases(__file__, names, rounds, chosen.quick, say)

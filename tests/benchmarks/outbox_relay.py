@@ -125,8 +125,8 @@ def relay_beside_loop(name: str, n: int, *, is_async: bool = False) -> Numbers:
 
 
 for _name in KINDS:
-    case(f"relay {_name}", n=50_000, quick=2_000)(lambda n, name=_name: relay_beside_loop(name, n))
-case("relay PostgreSQL asyncpg", n=50_000, quick=2_000)(lambda n: relay_beside_loop("PostgreSQL", n, is_async=True))
+    case(f"relay {_name}", n=30_000, quick=2_000)(lambda n, name=_name: relay_beside_loop(name, n))
+case("relay PostgreSQL asyncpg", n=30_000, quick=2_000)(lambda n: relay_beside_loop("PostgreSQL", n, is_async=True))
 
 
 # -- a backlog ---------------------------------------------------------------------------------------------------------
