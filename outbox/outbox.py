@@ -306,10 +306,10 @@ class Outbox:
         engine: AnyEngine | None = None,
         *,
         delivery: Literal["exactly-once", "at-least-once"] = "exactly-once",
-        batch_size: int = 1_000,
+        batch_size: int = 5_000,
         on_poison: Literal["block", "skip"] = "block",
         lease_ms: int = 9_000,
-        poll_ms: tuple[int, int] = (5, 2_000),
+        poll_ms: tuple[int, int] = (5, 2_500),
         listen: bool = True,
         create_tables: bool = True,
     ) -> Relay:

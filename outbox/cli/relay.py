@@ -40,7 +40,7 @@ def add(actions: Subcommands) -> None:
         "--delivery", choices=("exactly-once", "at-least-once"), default="exactly-once",
         help="in transactions of the log, or without (default: exactly-once)",
     )  # fmt: skip
-    group.add_argument("--batch-size", type=positive, default=1_000, metavar="N", help="events at once (default: 1000)")
+    group.add_argument("--batch-size", type=positive, default=5_000, metavar="N", help="events at once (default: 5000)")
     group.add_argument(
         "--on-poison", choices=("block", "skip"), default="block",
         help="an event that the log refuses: hold back those of its key, or go on without it (default: block)",

@@ -16,6 +16,8 @@ from outbox.relay.receipts import Part
 
 logger = logging.getLogger("outbox")
 
+_ENOUGH_ROWS = 500
+_GATHER_SECONDS = 0.02
 _AGAIN_SECONDS = 1.0
 """After a delete that failed: the rows are in no hurry."""
 
@@ -34,6 +36,7 @@ class Cleaner:
         self.on_clean: Callable[[], object] = _nothing
         """Called when there is nothing left."""
         self._wanted = anyio.Event()
+        self._enough = anyio.Event()
 
     @property
     def rows(self) -> int:
@@ -48,6 +51,12 @@ class Cleaner:
         """These rows are in the log."""
         self.open = (*self.open, part)
         self._wanted.set()
+        if self.rows >= _ENOUGH_ROWS:
+            self._enough.set()
+
+    def hurry(self) -> None:
+        """Nothing comes for now."""
+        self._enough.set()
 
     def forget(self) -> None:
         """They are gone, or somebody else sees to them."""
@@ -56,22 +65,32 @@ class Cleaner:
     async def clean(self) -> None:
         """Return when none of them is in the table. Raises what the database raises."""
         while self.open:
-            done = self.open
-            await self._delete(sorted(chain.from_iterable(part.ids for part in done)))
-            self.open = tuple(part for part in self.open if part not in done)
+            await self._delete_open()
+
+    async def _delete_open(self) -> None:
+        done = self.open
+        if not done:
+            return
+        await self._delete(sorted(chain.from_iterable(part.ids for part in done)))
+        self.open = tuple(part for part in self.open if part not in done)
 
     async def run(self) -> None:
         """Clean whenever there is something, for ever."""
         while True:
             self._wanted = anyio.Event()
+            self._enough = anyio.Event()
             if not self.open:
                 await self._wanted.wait()
+            if self.rows < _ENOUGH_ROWS:
+                with self._timers.move_on_after(_GATHER_SECONDS):  # few large deletes are better than many small ones
+                    await self._enough.wait()
             try:
-                await self.clean()
-                self.on_clean()
+                await self._delete_open()
             except Exception as error:  # whoever publishes meets it too, and says it
                 logger.debug("published rows were not deleted: %s", error)
                 await self._timers.sleep(_AGAIN_SECONDS)
+            if not self.open:
+                self.on_clean()
 
 
 def _nothing() -> None:

@@ -62,7 +62,3 @@ class Pace:
         """A database or a log did not answer: seconds until the next try, with jitter, twice as many each time."""
         self._back_off = min(2 * self._back_off, _LONGEST_SECONDS) or _FIRST_SECONDS
         return self._uniform(self._back_off / 2, self._back_off)
-
-    def well(self) -> None:
-        """It answers."""
-        self._back_off = 0.0

@@ -9,20 +9,23 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
+import msgspec
 
 from eventbus.backends.base import ConsumerConfig
 from eventbus.backends.delivery import BatchDelivery
 from eventbus.errors import (
     BufferExhausted,
     EventBusError,
+    SerializationError,
     TopicAlreadyExists,
     TransactionalIdNotFound,
     UnknownTopicOrPartition,
 )
 from eventbus.types import OffsetAndMetadata, TopicPartition
+from outbox.headers import EVENT_ID
 from outbox.headers import published as published_headers
 from outbox.relay.poison import Refused, is_poison, is_unknown_topic
-from outbox.relay.receipts import Part, decode
+from outbox.relay.receipts import Part, decode, encode
 from outbox.relay.rows import Row
 
 if TYPE_CHECKING:
@@ -67,6 +70,10 @@ class Publisher(ABC):
     async def publish(self, rows: Sequence[Row], receipt: str) -> None:
         """On return the rows are in the log. Raises Refused for rows that the log will never take."""
 
+    @abstractmethod
+    async def check(self) -> None:
+        """Right after `take_up`: whether the log takes anything at all of this relay. Raises what it says."""
+
     async def aclose(self) -> None:
         """Let go of the producer; what is open is aborted."""
         producer, self._producer = self._producer, None
@@ -95,16 +102,22 @@ class Publisher(ABC):
             id_, event_id, topic, key, value, headers, partition, timestamp_ms, _ = row
             if isinstance(key, str):
                 key = key.encode()
-            add, packed = adders[topic], published_headers(headers, event_id)
+            if isinstance(value, str):  # written by hand: SQLite keeps text as text, also in a column of bytes
+                value = value.encode()
+            add = adders[topic]
             try:
-                batch = add(key, value, packed, timestamp_ms, partition)
-            except BufferExhausted:
-                await producer.wait_for_room()
-                batch = add(key, value, packed, timestamp_ms, partition)
+                packed = ((EVENT_ID, event_id.encode()),) if headers is None else published_headers(headers, event_id)
+                try:
+                    batch = add(key, value, packed, timestamp_ms, partition)
+                except BufferExhausted:
+                    await producer.wait_for_room()
+                    batch = add(key, value, packed, timestamp_ms, partition)
             except EventBusError as error:
                 if is_poison(error) or is_unknown_topic(error):
                     raise Refused([id_], error) from error
                 raise
+            except (msgspec.DecodeError, TypeError, ValueError, OverflowError) as error:
+                raise Refused([id_], _no_event(row, error)) from error
             batches[id(batch)] = batch
             if not number % _SLICE:
                 await anyio.lowlevel.checkpoint()
@@ -120,9 +133,12 @@ class ExactlyOnce(Publisher):
         self._place = TopicPartition(receipts_topic(name), 0)
         self._number = 0
         """Of the last batch in the log."""
+        self._receipt = ""
+        """What it was when the id was taken up."""
 
     async def take_up(self) -> list[Part]:
         await self.aclose()
+        await create_receipts_topic(self._bus, self._place.topic)  # the log may be another one than it was
         self._producer = producer = self._bus.new_producer(
             transactional_id=self._id,
             acks="all",
@@ -133,7 +149,16 @@ class ExactlyOnce(Publisher):
         await producer.init()
         await self._at("fenced")
         self._number, parts = await read_receipt(self._bus, self._id, self._place)
+        self._receipt = encode(parts)
         return parts
+
+    async def check(self) -> None:
+        producer = self._producer
+        assert producer is not None
+        await producer.begin()
+        await self._give_receipt(producer, self._receipt)
+        await producer.commit()
+        self._number += 1
 
     async def publish(self, rows: Sequence[Row], receipt: str) -> None:
         producer = self._producer
@@ -143,10 +168,13 @@ class ExactlyOnce(Publisher):
         await self._at("begun")
         await self._send(producer, rows, adders)
         await self._at("sent")
-        await producer.send_offsets({self._place: OffsetAndMetadata(self._number + 1, receipt)}, self._id)
+        await self._give_receipt(producer, receipt)
         await self._at("receipt")
         await producer.commit()
         self._number += 1
+
+    async def _give_receipt(self, producer: Producer, receipt: str) -> None:
+        await producer.send_offsets({self._place: OffsetAndMetadata(self._number + 1, receipt)}, self._id)
 
 
 class AtLeastOnce(Publisher):
@@ -159,6 +187,9 @@ class AtLeastOnce(Publisher):
         )
         await self._at("fenced")
         return []
+
+    async def check(self) -> None:
+        pass  # it puts nothing into the log but the rows
 
     async def publish(self, rows: Sequence[Row], receipt: str) -> None:
         producer = self._producer
@@ -174,6 +205,15 @@ class AtLeastOnce(Publisher):
                 raise batch.error
 
 
+def _no_event(row: Row, error: Exception) -> EventBusError:
+    """Of a row that something else has written: no record can be made of it."""
+    kinds = ", ".join(f"{name} {type(row[at]).__name__}" for name, at in (("key", 3), ("value", 4), ("headers", 5)))
+    return SerializationError(
+        f"the row is no event ({error}): key and value are bytes or NULL, and headers as outbox.publish packs them or "
+        f"NULL; here they are {kinds}"
+    )
+
+
 async def read_receipt(bus: EventBus, group: str, place: TopicPartition) -> tuple[int, list[Part]]:
     """The number of the last batch, and its parts. No transaction that is still being ended can change it any more.
 
@@ -187,9 +227,8 @@ async def read_receipt(bus: EventBus, group: str, place: TopicPartition) -> tupl
     return (0, []) if found is None else (found.offset, decode(found.metadata))
 
 
-async def create_receipts_topic(bus: EventBus, name: str) -> None:
+async def create_receipts_topic(bus: EventBus, topic: str) -> None:
     """Where it is not there."""
-    topic = receipts_topic(name)
     try:
         await bus.admin.describe_topics([topic])
     except UnknownTopicOrPartition:

@@ -53,14 +53,12 @@ class Rows:
     """The SQL of it, for one outbox."""
 
     def __init__(self, tables: OutboxTables) -> None:
-        from sqlalchemy import between, bindparam, delete, select
+        from sqlalchemy import bindparam, select
 
         self._tables = tables
         self._all = frozenset(range(tables.shard_count))
         events = self._events = tables.events
         columns = events.c
-        first_to_last = between(columns.id, bindparam("first"), bindparam("last"))
-        self._delete_span = delete(events).where(first_to_last)
         every = select(
             columns.id,
             columns.event_id,
@@ -101,17 +99,11 @@ class Rows:
         """Delete rows that are published, all of them; into the archive, where there is one. How many there were."""
         if self._tables.archive is not None:
             self._copy(connection, self._events, self._tables.archive, ids, {"published_at_ms": now})
-        ranges = spans(ids)
-        if len(ranges) == 1:
-            first, last = ranges[0]
-            found = connection.execute(self._delete_span, {"first": first, "last": last})
-            return cast("CursorResult[Any]", found).rowcount
-        return self.drop(connection, ids)
+        return delete_rows(connection, self._events, ids)
 
     def drop(self, connection: Connection, ids: Sequence[int]) -> int:
         """Delete rows as they are."""
-        found = connection.execute(self._events.delete().where(among(self._events.c.id, ids)))
-        return cast("CursorResult[Any]", found).rowcount
+        return delete_rows(connection, self._events, ids)
 
     def settle(self, connection: Connection, part: Part, now: ColumnElement[int]) -> Settled:
         """Delete the rows of a receipt, if they are still there, and still the same."""
@@ -153,7 +145,7 @@ class Rows:
         ids = list(connection.scalars(due.order_by(later.c.due_ms, later.c.id).limit(limit).with_for_update()))
         if ids:
             self._copy(connection, later, self._events, ids, {}, order_by=(later.c.due_ms, later.c.id))
-            connection.execute(later.delete().where(among(later.c.id, ids)))
+            delete_rows(connection, later, ids)
         return len(ids)
 
     def put_aside(
@@ -189,11 +181,35 @@ class Rows:
         connection.execute(insert(target).from_select([*names, *extra], rows.with_for_update()))
 
 
+def delete_rows(connection: Connection, table: Table, ids: Collection[int]) -> int:
+    """Delete the rows with these ids, and touch no other; how many there were."""
+    from sqlalchemy import text
+
+    if connection.dialect.name in ("mysql", "mariadb"):
+        # In order, and no more: else a small table is read as a whole, and waits for whoever writes to it just now.
+        quote = connection.dialect.identifier_preparer
+        name = quote.format_column(table.c.id)
+        ranges, listed = _ranges(ids)
+        parts = [f"{name} BETWEEN {first} AND {last}" for first, last in ranges]
+        if listed:
+            parts.append(f"{name} IN ({', '.join(map(str, listed))})")
+        where = f"WHERE {' OR '.join(parts)} ORDER BY {name} LIMIT {len(ids)}"
+        found = connection.execute(text(f"DELETE FROM {quote.format_table(table)} {where}"))
+    else:
+        found = connection.execute(table.delete().where(among(table.c.id, ids)))
+    return cast("CursorResult[Any]", found).rowcount
+
+
 def among(column: ColumnElement[int], ids: Collection[int]) -> ColumnElement[bool]:
     """The rows with these ids, and no other: long runs of them as ranges."""
     from sqlalchemy import or_
 
-    ranges = [span for span in spans(sorted(ids)) if span[1] - span[0] >= _LONG_SPAN][:_MOST_SPANS]
-    listed = set(ids).difference(*(range(first, last + 1) for first, last in ranges))
+    ranges, listed = _ranges(ids)
     parts = [column.between(first, last) for first, last in ranges]
-    return or_(*parts, column.in_(sorted(listed))) if listed or not parts else or_(*parts)
+    return or_(*parts, column.in_(listed)) if listed or not parts else or_(*parts)
+
+
+def _ranges(ids: Collection[int]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Ids as long runs, and the rest of them."""
+    ranges = [span for span in spans(sorted(ids)) if span[1] - span[0] >= _LONG_SPAN][:_MOST_SPANS]
+    return ranges, sorted(set(ids).difference(*(range(first, last + 1) for first, last in ranges)))

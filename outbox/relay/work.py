@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+import anyio
 import msgspec
 
 from eventbus.backends.clock import Timers
@@ -29,7 +30,6 @@ from outbox.relay.publishing import (
     AtLeastOnce,
     ExactlyOnce,
     Publisher,
-    create_receipts_topic,
     fence,
     read_receipt,
     receipts_topic,
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("outbox")
 
-LOOKS_IN_A_LEASE = 2.25
+LOOKS_IN_A_LEASE = 2
 """So often a relay renews its lease, and looks for the others."""
 _PATIENCE = 4
 """Times that a topic may be unknown before its rows are put aside: it may be just being created."""
@@ -110,6 +110,8 @@ class Work:
         self.view: View | None = None
         self._blocked: dict[tuple[str, Any], int] = {}
         self.cleaner = Cleaner(self._delete, self.timers)
+        self._ahead: list[Row] = []
+        """Taken while the batch before was published."""
         self.is_quiet = False
         """There was nothing when it last looked."""
         self.quiet_after = 0
@@ -150,10 +152,12 @@ class Work:
         if not self._is_up:
             await self._take_up()
         if self.timers.current_time() >= self._look_at:
+            self._ahead = []  # taken with the blocked keys of before in mind, and perhaps of shards that go
             await self._look()
         if self._due_ms is not None and self._due_ms <= self._now_ms():
             await self._promote()
-        rows = await self._take()
+        rows, self._ahead = self._ahead, []
+        rows = rows or await self._take()
         if not rows:
             return self._until_next()
         await self._publish(rows)
@@ -185,8 +189,6 @@ class Work:
         if publisher is not None:
             await publisher.aclose()
         self._identity = await self._run(self._slots.identity)
-        if self._settings.exactly_once:
-            await create_receipts_topic(self._bus, self._name)
         try:
             lease = await self._run(self._slots.enter, hosts.this_host(), hosts.is_gone)
         except IntegrityError:  # another relay was faster
@@ -218,6 +220,7 @@ class Work:
         await self._at("renewed")
         await self._settle(parts)
         self.cleaner.forget()  # the receipt has named them all
+        self._ahead = []
         self._is_up = True
         self._look_at = self._renewed_at
         self.is_quiet = False
@@ -255,12 +258,18 @@ class Work:
         self.lease = None
         self.is_lost = self._is_up = False
         self.cleaner.forget()
+        self._ahead = []
         self.shards = frozenset()
         self._metrics.slot, self._metrics.shards = None, 0
 
     def doubt(self) -> None:
-        """Something went wrong while a transaction may be open: take up what is there before anything else."""
+        """Something went wrong while a transaction may be open: take up what is there before anything else.
+
+        The database may be another one now, which gives the last ids again: what the receipt names is only deleted
+        with its checksum.
+        """
         self._is_up = False
+        self.cleaner.forget()
 
     async def finish(self) -> None:
         """Let go of everything, as far as nothing is in doubt; what is, a successor finds out."""
@@ -285,9 +294,9 @@ class Work:
         """Renew the lease, see who else is there and which keys are blocked, and share the shards."""
         lease = self.lease
         assert lease is not None
-        self.view = view = await self._run(self._renew_and_look, lease)
+        view = await self._run(self._renew_and_look, lease)
         self._renewed_at = at = self.timers.current_time()
-        self._blocked = dict(view.heads) if self._settings.blocks else {}
+        self._see(view)
         self._ahead_ms = view.now_ms - at * 1000
         await self._at("looked")
         live = self._live(view)
@@ -300,6 +309,10 @@ class Work:
         if not self.is_quiet:
             self._due_ms = (await self._run(self._rows.peek, self.shards)).due_ms
         self._look_at = at + self._until_look(view)
+
+    def _see(self, view: View) -> None:
+        self.view = view
+        self._blocked = dict(view.heads) if self._settings.blocks else {}
 
     def _renew_and_look(self, connection: Connection, lease: Lease) -> View:
         self._slots.renew(connection, lease, self._metrics.published)
@@ -334,6 +347,7 @@ class Work:
             change = fair_change(self.shards, free, relays, total)
             if change.take:
                 self.shards = await self._run(self._slots.take, lease, change.take)
+                self._see(await self._run(self._slots.look))  # whoever had them may have put rows aside since
                 self.is_quiet = False
                 await self._at("shared")
         self._metrics.shards = len(self.shards)
@@ -375,8 +389,9 @@ class Work:
             await self.cleaner.clean()
         rows = await self._run(self._rows.take, self.shards, self.pace.rows, self.cleaner.ids())
         await self._at("taken")
-        self.pace.well()
         self.is_quiet = not rows
+        if not rows:
+            self.cleaner.hurry()
         if not rows and not self.cleaner.open:
             self._due_ms = (await self._run(self._rows.peek, self.shards)).due_ms
             self.quiet_after = takes
@@ -414,7 +429,7 @@ class Work:
         rows, part, receipt = fitting
         self._is_up = False
         try:
-            await self._publisher.publish(rows, receipt)
+            ahead = await self._publish_and_take(self._publisher, rows, part, receipt)
         except Refused as refused:
             await self._refused(refused.ids, refused.cause)
             return
@@ -428,10 +443,36 @@ class Work:
             await self._refused([rows[0][0]], cause)
             return
         self._is_up = True
+        self._ahead = ahead
         self.cleaner.add(part)
         self._patience = _PATIENCE
         self._count(rows)
         await self._at("committed")
+
+    async def _publish_and_take(self, publisher: Publisher, rows: Sequence[Row], part: Part, receipt: str) -> list[Row]:
+        """Where there are more rows, those behind the batch are taken while the log is busy with it."""
+        if len(rows) < self.pace.rows:
+            await publisher.publish(rows, receipt)
+            return []
+        ahead: list[Row] = []
+
+        async def take() -> None:
+            known = sorted((*self.cleaner.ids(), *part.ids))
+            try:
+                ahead.extend(await self._run(self._rows.take, self.shards, self.pace.rows, known))
+            except Exception as error:  # the next step takes again, and meets it
+                logger.debug("outbox %r: nothing was taken ahead: %s", self._name, error)
+
+        failed: list[Exception] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take)
+            try:
+                await publisher.publish(rows, receipt)
+            except Exception as error:  # raised below, not as a group
+                failed.append(error)
+        if failed:
+            raise failed[0]
+        return ahead
 
     def _count(self, rows: Sequence[Row]) -> None:
         metrics = self._metrics
@@ -491,6 +532,10 @@ class Work:
             raise cause
         self._patience = _PATIENCE
         await self._take_up()
+        assert self._publisher is not None
+        self._is_up = False
+        await self._publisher.check()
+        self._is_up = True
         change = partial(self._quarantine, ids=ids, reason=reason_of(cause))
         count = await self._run(self._guarded, change)
         self._metrics.quarantined += count

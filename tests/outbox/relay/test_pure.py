@@ -112,7 +112,7 @@ def test_waits_after_failures_grow_up_to_ten_seconds() -> None:
     waits = [pace.failed() for _ in range(12)]
     assert waits[:4] == pytest.approx([0.075, 0.15, 0.3, 0.6])
     assert waits[-1] == 7.5
-    pace.well()
+    pace.published(1, 1)
     assert pace.failed() == pytest.approx(0.075)
 
 

@@ -426,7 +426,7 @@ class Parked:
         relay._at = self._at
 
     async def _at(self, step: str) -> None:
-        if step == self.step:
+        if step == self.step and not self.is_there.is_set():
             self.is_there.set()
             await self.goes_on.wait()
 
