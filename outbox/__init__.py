@@ -9,5 +9,7 @@ from __future__ import annotations
 from outbox.inbox import Inbox
 from outbox.offsets import OffsetsMoved, SqlConnection, SqlOffsets
 from outbox.outbox import Outbox
+from outbox.quarantine import Choice, Quarantine
+from outbox.status import OutboxStatus
 
-__all__ = ["Inbox", "OffsetsMoved", "Outbox", "SqlConnection", "SqlOffsets"]
+__all__ = ["Choice", "Inbox", "OffsetsMoved", "Outbox", "OutboxStatus", "Quarantine", "SqlConnection", "SqlOffsets"]
