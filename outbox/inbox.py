@@ -120,7 +120,7 @@ class Inbox:
     async def forget(self, group: str, *partitions: TopicPartition) -> None:
         """Delete the stored offsets of these partitions: for a topic that was made anew, or to handle it all again.
 
-        While no handler of the group runs; the next one begins where the group is in the log.
+        While no handler of the group runs; the next one begins where the group is in the log. Message ids stay known.
         """
         await self.database.run(Claims(group, table=self._table, schema=self._schema).forget, partitions)
 

@@ -49,6 +49,7 @@ class StoredPlaces:
         signature = handler.signature
         assert signature.unit_name is not None
         self._handler = handler
+        self._group = group
         self._timers = backend.timers
         self._consumer = consumer
         self._commits = commits
@@ -121,7 +122,7 @@ class StoredPlaces:
                 f"handler {name!r}: the database says that {partition} is handled up to offset "
                 f"{offset}, and the log ends at {end}: the topic was made anew, or the log is an older copy. Going "
                 "on would pass over new records as if they were known. To begin anew: await Inbox(...).forget("
-                "group, partition), or delete the row in the table of offsets"
+                f"{self._group!r}, {partition!r})"
             )
         if known is not None and known.offset > offset:
             if noted is not None and noted <= offset:

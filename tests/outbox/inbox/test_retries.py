@@ -175,6 +175,27 @@ async def test_an_entry_whose_transaction_was_committed_is_not_handled_again(
         assert ledger.rows() == [(0, 0)] and plan.calls[0] == 2
 
 
+@on_sqlite
+async def test_what_an_older_database_has_lost_is_handled_once(database: Database) -> None:
+    """Restored from a backup: a record that was set aside since is read again, and waits for its next try as well."""
+    ledger, plan = Ledger(database), Plan()
+    policy = Retry(immediate=0, delays=(0.3,), jitter=False, budget=None)
+    async with log_of(0, 1) as log:
+        await fill(log, 0, ["0", "1", "0"])
+        async with service(log.url, ledger, plan, retry=policy) as bus:
+            await until(lambda: len(ledger.rows()) == 2 and bus.runners[0].counts.retried)
+            await bus.runners[0].commit()
+        ledger.store(T0, 0)
+        with database.plain.begin() as connection:
+            connection.execute(text("DELETE FROM ledger"))
+        async with service(log.url, ledger, plan, retry=policy) as bus:
+            await settled(bus, lambda: bus.runners[0].counts.handled == 4)
+        assert ledger.rows() == [(0, 0), (0, 1), (0, 2)] and plan.calls == {0: 2, 1: 2, 2: 2}
+        assert sorted(ledger.ids()) == [f"record:t:0:{n}" for n in range(3)]
+        await Inbox(ledger.sessions).forget("g", T0)
+        assert ledger.ids() == [] and ledger.stored() == {}
+
+
 # a death at every step ------------------------------------------------------------------------------------------------
 
 
@@ -361,7 +382,7 @@ async def complaints(order: RetryOrder, batch: int | bool, folder: Path, every: 
 
 @pytest.mark.parametrize(("order", "batch"), [("none", False), ("key", 3)])
 async def test_a_death_leaves_each_record_one_end(order: RetryOrder, batch: int | bool, tmp_path: Path) -> None:
-    assert await complaints(order, batch, tmp_path, every=5) == []
+    assert await complaints(order, batch, tmp_path, every=8) == []
 
 
 @pytest.mark.slow
