@@ -1,0 +1,42 @@
+"""A relay that would look again in ten minutes publishes at once what another process has committed."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from eventbus import EventBus
+from outbox import Outbox
+from outbox.relay.relay import Relay
+from tests.databases import Database
+
+PATIENCE_SECONDS = 20
+NEVER_MS = 600_000
+
+
+async def until_it_listens(relay: Relay) -> None:
+    while relay.health().details["listens"] != "listening":  # noqa: ASYNC110 - a thread of its own tells nobody
+        await anyio.sleep(0.005)
+
+
+@pytest.mark.parametrize("database", ["psycopg", "psycopg-async", "asyncpg"], indirect=True)
+async def test_at_once(database: Database) -> None:
+    relay = Outbox(database.engine).relay(poll_ms=(NEVER_MS, NEVER_MS), lease_ms=NEVER_MS)
+    there = Outbox(database.plain)  # as in another process: its wakes are not those of the relay's
+    bus = EventBus("memory://")
+    bus.topic("orders")
+    bus.include(relay)
+    seen = [anyio.Event() for _ in range(3)]
+
+    @bus.consumer("orders", group="g", start="earliest")
+    async def handle(value: bytes) -> None:
+        seen[int(value)].set()
+
+    async with bus:
+        with anyio.fail_after(PATIENCE_SECONDS):
+            await until_it_listens(relay)
+            await bus.drain()
+            for number, event in enumerate(seen):
+                with database.plain.begin() as connection:
+                    there.publish(connection, "orders", b"%d" % number)
+                await event.wait()
