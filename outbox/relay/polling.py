@@ -12,6 +12,8 @@ _FIRST_ROWS = 128
 """Rows of unknown size are not taken by the thousand."""
 _MOST_BYTES = 8 * 1_048_576
 """Of values, in a batch."""
+_AFTER_ROWS = 0.4
+"""Of the shortest wait: where there were rows just now, there are more soon."""
 _FIRST_SECONDS = 0.1
 _LONGEST_SECONDS = 10.0
 """Between tries, where a database or a log is away."""
@@ -37,7 +39,7 @@ class Pace:
     def published(self, rows: int, size_bytes: int) -> None:
         """A batch of this size is through: the next one may be twice as large, as far as memory goes."""
         self._back_off = 0.0
-        self._poll = self._shortest
+        self._poll = self._shortest * _AFTER_ROWS
         most = max(_MOST_BYTES * rows // max(size_bytes, 1), 1)
         wanted = self.rows * 2 if rows >= self.rows else self.rows
         self.rows = max(min(wanted, most, self._batch_size), 1)

@@ -104,7 +104,8 @@ def test_waits_for_rows_grow_and_begin_anew() -> None:
     pace.woken()
     assert pace.idle() == 0.005
     pace.published(10, 100)
-    assert pace.idle() == 0.005
+    assert pace.idle() == 0.002
+    assert pace.idle() == 0.004
 
 
 def test_waits_after_failures_grow_up_to_ten_seconds() -> None:
