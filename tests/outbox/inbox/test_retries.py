@@ -26,8 +26,9 @@ from eventbus.testing.bus import bus_on
 from eventbus.testing.crash_disk import Disk
 from eventbus.testing.crash_process import Instant, Process, Settings
 from outbox import Inbox
+from outbox.calls import Call
 from outbox.claims import Claims
-from outbox.units import AsynchronousUnits, _Call
+from outbox.units import AsynchronousUnits
 from tests.databases import THREE, Database
 from tests.outbox.inbox.given import (
     T0,
@@ -204,7 +205,7 @@ class Inline(AsynchronousUnits):
 
     at: Callable[[str], Any]
 
-    async def _once(self, call: _Call, function: Callable[..., Any]) -> tuple[bool, Any]:
+    async def _once(self, call: Call, function: Callable[..., Any]) -> tuple[bool, Any]:
         engine = cast("Engine", self._database.engine)
         result, options = None, call.begins()
         with engine.connect().execution_options(**options) as connection, connection.begin() as transaction:
