@@ -99,7 +99,7 @@ class Publisher(ABC):
         """Hand all records over, in the order of the rows; the outcomes of their batches."""
         batches: dict[int, BatchDelivery] = {}
         for number, row in enumerate(rows, 1):
-            id_, event_id, topic, key, value, headers, partition, timestamp_ms, _ = row
+            id_, event_id, topic, key, value, headers, partition, timestamp_ms, _, _ = row
             if isinstance(key, str):
                 key = key.encode()
             if isinstance(value, str):  # written by hand: SQLite keeps text as text, also in a column of bytes

@@ -14,8 +14,9 @@ from eventbus.errors import ConfigError, EventBusError, InvalidProducerEpoch, Pr
 from outbox.database import Database, now_sql, trouble_of
 from outbox.relay.metrics import RelayMetrics
 from outbox.relay.slots import LeaseLost, Now
+from outbox.relay.tenure import LOOKS_IN_A_LEASE, Settings
 from outbox.relay.transactions import check_isolation, engine_for
-from outbox.relay.work import LOOKS_IN_A_LEASE, Settings, Work
+from outbox.relay.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -119,7 +120,14 @@ class Relay:
         self._wake, self._ended, self._quiet = anyio.Event(), anyio.Event(), anyio.Event()
         await self._prepare()
         self._work = Work(
-            bus, self._database, self._tables, self._settings, self._metrics, self._now, lambda step: self._at(step)
+            bus,
+            self._database,
+            self._tables,
+            self._settings,
+            self._metrics,
+            self._now,
+            lambda step: self._at(step),
+            bus.backend.timers,
         )
         home = Home()
 
@@ -254,7 +262,7 @@ class Relay:
         while True:
             await work.timers.sleep(self._settings.lease_ms / 1000 / LOOKS_IN_A_LEASE / 2)
             try:
-                await work.renew()
+                await work.tenure.renew()
             except Exception as error:  # the steps meet it too, and say it
                 logger.debug("outbox %r: the lease was not renewed: %s", self._tables.name, error)
 
@@ -300,7 +308,7 @@ class Relay:
             return "failed", "the relay is not running"
         if self._trouble:
             return "degraded", f"nothing is published now, it tries again by itself: {self._trouble}"
-        if work.lease is None:
+        if work.tenure.lease is None:
             return "starting", "the relay waits for a slot"
         if metrics.quarantined:
             return "ok", f"publishes; {metrics.quarantined} event(s) were put aside: eventbus outbox list"

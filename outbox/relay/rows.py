@@ -28,6 +28,7 @@ Row = tuple[
     "int | None",  # partition
     int,  # timestamp_ms
     "int | None",  # expires_at_ms
+    "int | None",  # bytes of a value that is large: None for the others
 ]
 """An event, as it is taken: a plain tuple, there are many of them."""
 
@@ -39,6 +40,12 @@ _FEW_SPANS = 8
 _LONG_SPAN = 16
 _MOST_SPANS = 32
 """In one statement; the rest of the ids are listed."""
+_MOST_IDS = 10_000
+"""In one statement: drivers take 32,767 parameters."""
+_LARGE_BYTES = 8_192
+"""Larger values are read apart, so that rows which are suddenly large do not fill the memory."""
+_MOST_LARGE_BYTES = 8 * 1_048_576
+"""Of those, at once; but one in any case."""
 
 
 class Peek(msgspec.Struct, frozen=True):
@@ -53,22 +60,24 @@ class Rows:
     """The SQL of it, for one outbox."""
 
     def __init__(self, tables: OutboxTables) -> None:
-        from sqlalchemy import bindparam, select
+        from sqlalchemy import bindparam, case, func, select
 
         self._tables = tables
         self._all = frozenset(range(tables.shard_count))
         events = self._events = tables.events
         columns = events.c
+        size = func.length(columns.value)
         every = select(
             columns.id,
             columns.event_id,
             columns.topic,
             columns.key,
-            columns.value,
+            case((size <= _LARGE_BYTES, columns.value)).label("value"),
             columns.headers,
             columns.partition,
             columns.timestamp_ms,
             columns.expires_at_ms,
+            case((size > _LARGE_BYTES, size)).label("large_bytes"),
         )
         in_order = every.order_by(columns.id).limit(bindparam("limit"))
         self._take_all = in_order
@@ -79,7 +88,7 @@ class Rows:
     ) -> list[Row]:
         """The first rows of these shards, by id: whatever was committed by now, however low its id is.
 
-        Without those that are ``published`` (ascending), and perhaps still there.
+        Without those that are ``published`` (ascending), and perhaps still there; and not as many where they are large.
         """
         if not shards:
             return []
@@ -90,15 +99,43 @@ class Rows:
         if len(known) > _FEW_SPANS:
             held = frozenset(published)
             found = connection.execute(asked, {"limit": limit + len(held), **values})
-            return [row for row in cast("list[Row]", found.fetchall()) if row[0] not in held][:limit]
+            rows = [row for row in cast("list[Row]", found.fetchall()) if row[0] not in held][:limit]
+            return self._whole(connection, rows)
         for first, last in known:
             asked = asked.where(~self._events.c.id.between(first, last))
-        return cast("list[Row]", connection.execute(asked, {"limit": limit, **values}).fetchall())
+        found = connection.execute(asked, {"limit": limit, **values})
+        return self._whole(connection, cast("list[Row]", found.fetchall()))
+
+    def _whole(self, connection: Connection, rows: list[Row]) -> list[Row]:
+        """The first of the rows, with their large values."""
+        from sqlalchemy import select
+
+        large: list[int] = []
+        left_bytes = _MOST_LARGE_BYTES
+        for at, row in enumerate(rows):
+            if row[9] is not None:
+                left_bytes -= row[9]
+                if large and left_bytes < 0:
+                    rows = rows[:at]
+                    break
+                large.append(row[0])
+        if not large:
+            return rows
+        columns = self._events.c
+        found = connection.execute(select(columns.id, columns.value).where(among(columns.id, large)))
+        values: dict[int, bytes] = {id_: value for id_, value in found}
+        # One that has left meanwhile was another's.
+        return [
+            row if row[9] is None else (*row[:4], values[row[0]], *row[5:])
+            for row in rows
+            if row[9] is None or row[0] in values
+        ]
 
     def delete(self, connection: Connection, ids: Sequence[int], now: ColumnElement[int]) -> int:
         """Delete rows that are published, all of them; into the archive, where there is one. How many there were."""
         if self._tables.archive is not None:
-            self._copy(connection, self._events, self._tables.archive, ids, {"published_at_ms": now})
+            for some in _slices(ids):
+                self._copy(connection, self._events, self._tables.archive, some, {"published_at_ms": now})
         return delete_rows(connection, self._events, ids)
 
     def drop(self, connection: Connection, ids: Sequence[int]) -> int:
@@ -181,8 +218,12 @@ class Rows:
         connection.execute(insert(target).from_select([*names, *extra], rows.with_for_update()))
 
 
-def delete_rows(connection: Connection, table: Table, ids: Collection[int]) -> int:
+def delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> int:
     """Delete the rows with these ids, and touch no other; how many there were."""
+    return sum([_delete_some(connection, table, some) for some in _slices(ids)])
+
+
+def _delete_some(connection: Connection, table: Table, ids: Sequence[int]) -> int:
     from sqlalchemy import text
 
     if connection.dialect.name in ("mysql", "mariadb"):
@@ -198,6 +239,10 @@ def delete_rows(connection: Connection, table: Table, ids: Collection[int]) -> i
     else:
         found = connection.execute(table.delete().where(among(table.c.id, ids)))
     return cast("CursorResult[Any]", found).rowcount
+
+
+def _slices(ids: Sequence[int]) -> list[Sequence[int]]:
+    return [ids[at : at + _MOST_IDS] for at in range(0, len(ids), _MOST_IDS)]
 
 
 def among(column: ColumnElement[int], ids: Collection[int]) -> ColumnElement[bool]:

@@ -12,32 +12,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import anyio
-import msgspec
 
 from eventbus.backends.clock import Timers
 from eventbus.errors import EventBusError
-from eventbus.types import TopicPartition
-from outbox.relay import hosts
 from outbox.relay.cleaning import Cleaner
 from outbox.relay.metrics import RelayMetrics
 from outbox.relay.poison import Refused, is_unknown_topic, poison_in, reason_of
 from outbox.relay.polling import Pace
-from outbox.relay.publishing import (
-    AtLeastOnce,
-    ExactlyOnce,
-    Publisher,
-    fence,
-    read_receipt,
-    receipts_topic,
-    transactional_id,
-)
+from outbox.relay.publishing import AtLeastOnce, ExactlyOnce, Publisher
 from outbox.relay.receipts import Part, encode, fits, part_of
 from outbox.relay.rows import Row, Rows
-from outbox.relay.slots import Lease, LeaseLost, Now, Other, Slots, View, fair_change
+from outbox.relay.sieve import Sieve
+from outbox.relay.slots import LeaseLost, Now, Slots
+from outbox.relay.tenure import Settings, Tenure
 from outbox.relay.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -52,29 +42,12 @@ T = TypeVar("T")
 
 logger = logging.getLogger("outbox")
 
-LOOKS_IN_A_LEASE = 2
-"""So often a relay renews its lease, and looks for the others."""
 _PATIENCE = 4
 """Times that a topic may be unknown before its rows are put aside: it may be just being created."""
-_RESTLESS_LOOKS = 8
-"""After relays came or went, their shards move for a while."""
-_CALM_LOOKS = 16
-"""Otherwise one look in so many asks for free shards."""
 _MOST_OPEN_BATCHES = 4
 """Of rows that are published and not deleted: beyond that publishing waits."""
 _PROMOTED = 1_000
 """Scheduled events in one transaction, at most."""
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user chose."""
-
-    exactly_once: bool
-    blocks: bool
-    """A row that failed holds back those behind it."""
-    batch_size: int
-    lease_ms: int
-    poll_ms: tuple[int, int]
 
 
 class Work:
@@ -89,51 +62,37 @@ class Work:
         metrics: RelayMetrics,
         now: Now,
         at: Callable[[str], Any],
+        timers: Timers,
     ) -> None:
+        """``now`` is the database's clock, ``at`` is awaited after each step, ``timers`` are what it waits by."""
         self._bus = bus
-        self.timers: Timers = bus.backend.timers
-        self._transactions = Transactions(database, self.timers)
+        self.timers = timers
         self._name = tables.name
-        self._tables = tables
         self._settings = settings
         self._metrics = metrics
         self._at = at
-        self._rows = Rows(tables)
-        self._slots = Slots(tables, settings.lease_ms, database.dialect, now)
+        self._transactions = transactions = Transactions(database, timers)
+        self._rows = rows = Rows(tables)
+        self._slots = slots = Slots(tables, settings.lease_ms, database.dialect, now)
         self.pace = Pace(settings.poll_ms, settings.batch_size)
-        self._identity = ""
-        self.lease: Lease | None = None
+        self.cleaner = Cleaner(self._delete, timers)
+        self.tenure = tenure = Tenure(
+            bus, transactions, tables, slots, settings, metrics, timers, at, self._settle, self.cleaner.clean
+        )
+        self._sieve = Sieve(transactions, rows, slots, tenure, metrics, at)
         self._publisher: Publisher | None = None
         self._is_up = False
         """The publisher is the only one of its slot, and the rows of its last receipt are deleted."""
-        self.shards: frozenset[int] = frozenset()
-        self.view: View | None = None
-        self._blocked: dict[tuple[str, Any], int] = {}
-        self.cleaner = Cleaner(self._delete, self.timers)
         self._ahead: list[Row] = []
         """Taken while the batch before was published."""
-        self.is_quiet = False
+        self._is_quiet = False
         """There was nothing when it last looked."""
-        self.quiet_after = 0
-        """Takes that had begun when it last was quiet, see `drain`."""
         self.takes = 0
+        self.quiet_after = 0
+        """Takes that had begun when it last was quiet, see `Relay.drain`."""
         self._due_ms: int | None = None
         """When the next scheduled event is due, as far as is known."""
-        self._look_at = 0.0
-        self._renewed_at = 0.0
-        self._restless = 0
-        self._calm = 0
-        self._relays_seen: frozenset[str] = frozenset()
         self._patience = _PATIENCE
-        self._ahead_ms = 0.0
-        """The database's clock less that of the timers."""
-        self.is_lost = False
-        """The lease, as whoever renewed it was told."""
-
-    @property
-    def look_seconds(self) -> float:
-        """Between two looks, and two renewals."""
-        return self._settings.lease_ms / 1000 / LOOKS_IN_A_LEASE
 
     async def _run(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._transactions.run(fn, *args, **kwargs)
@@ -145,17 +104,19 @@ class Work:
 
         Raises LeaseLost (then `forget`), and what the log and the database raise: then call it again later.
         """
-        if self.is_lost:
+        tenure = self.tenure
+        if tenure.is_lost:
             raise LeaseLost(f"outbox {self._name!r}: the lease was over, and another relay has taken the slot")
-        if self.lease is None and not await self._enter():
-            return self.look_seconds
+        if tenure.lease is None and not await self._enter():
+            return tenure.look_seconds
         if not self._is_up:
             await self._take_up()
-        if self.timers.current_time() >= self._look_at:
-            self._ahead = []  # taken with the blocked keys of before in mind, and perhaps of shards that go
+        if tenure.has_to_look:
             await self._look()
-        if self._due_ms is not None and self._due_ms <= self._now_ms():
-            await self._promote()
+        if self._due_ms is not None and self._due_ms <= tenure.now_ms():
+            await self._sieve.promote(_PROMOTED)
+            await self._ask_when_due()
+            self._is_quiet = False
         rows, self._ahead = self._ahead, []
         rows = rows or await self._take()
         if not rows:
@@ -165,43 +126,39 @@ class Work:
 
     def woken(self) -> None:
         """Somebody says that there are rows."""
-        self.is_quiet = False
+        self._is_quiet = False
         self.pace.woken()
 
     def _until_next(self) -> float:
         """Seconds until there may be something to do."""
-        seconds = min(self.pace.idle(), max(self._look_at - self.timers.current_time(), 0.0))
+        seconds = min(self.pace.idle(), max(self.tenure.look_at - self.timers.current_time(), 0.0))
         if self._due_ms is not None:
-            seconds = min(seconds, max(self._due_ms - self._now_ms(), 1.0) / 1000)
+            seconds = min(seconds, max(self._due_ms - self.tenure.now_ms(), 1.0) / 1000)
         return seconds
 
-    def _now_ms(self) -> float:
-        """The database's clock, as of the last look: it is never ahead."""
-        return self.timers.current_time() * 1000 + self._ahead_ms
+    async def _look(self) -> None:
+        """Whatever was taken before is taken anew: keys may be blocked now, or not any more, and shards may go."""
+        self._ahead = []
+        shards = self.tenure.shards
+        await self.tenure.look()
+        if self.tenure.shards != shards:
+            self._is_quiet = False
+        if not self._is_quiet:
+            await self._ask_when_due()
+
+    async def _ask_when_due(self) -> None:
+        self._due_ms = (await self._run(self._rows.peek, self.tenure.shards)).due_ms
 
     # the slot --------------------------------------------------------------------------------------------------------
 
     async def _enter(self) -> bool:
         """Get a slot. False: all are held."""
-        from sqlalchemy.exc import IntegrityError
-
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            await publisher.aclose()
-        self._identity = await self._run(self._slots.identity)
-        try:
-            lease = await self._run(self._slots.enter, hosts.this_host(), hosts.is_gone)
-        except IntegrityError:  # another relay was faster
-            lease = await self._run(self._slots.enter, hosts.this_host(), hosts.is_gone)
-        if lease is None:
+        await self._drop_publisher()
+        if not await self.tenure.enter():
             return False
-        hosts.lives(lease.token)
-        self.lease, self.is_lost = lease, False
-        self._renewed_at = self.timers.current_time()
-        self._metrics.slot = lease.slot
-        await self._at("entered")
         if self._settings.exactly_once:
-            self._publisher = ExactlyOnce(self._bus, self._at, self._name, self._identity, lease.slot)
+            slot = self.tenure.held().slot
+            self._publisher = ExactlyOnce(self._bus, self._at, self._name, self.tenure.identity, slot)
         else:
             self._publisher = AtLeastOnce(self._bus, self._at)
         return True
@@ -212,18 +169,14 @@ class Work:
         In this order: what the transactional id's epoch allows is only used after the database has said, later than
         the log, that the slot is still ours.
         """
-        assert self.lease is not None and self._publisher is not None
+        assert self._publisher is not None
         parts = await self._publisher.take_up()
-        self.shards = await self._run(self._slots.renew_and_read, self.lease, self._metrics.published)
-        self._metrics.shards = len(self.shards)
-        self._renewed_at = self.timers.current_time()
-        await self._at("renewed")
+        await self.tenure.confirm()
         await self._settle(parts)
         self.cleaner.forget()  # the receipt has named them all
         self._ahead = []
         self._is_up = True
-        self._look_at = self._renewed_at
-        self.is_quiet = False
+        self._is_quiet = False
 
     async def _settle(self, parts: Sequence[Part]) -> None:
         """Delete rows that are in the log, as a receipt says."""
@@ -239,28 +192,10 @@ class Work:
                 )  # fmt: skip
         await self._at("settled")
 
-    async def renew(self) -> None:
-        """Renew the lease while a batch is at work; nothing when that was done just now."""
-        lease = self.lease
-        if lease is None or self.timers.current_time() - self._renewed_at < self.look_seconds:
-            return
-        try:
-            await self._run(self._slots.renew, lease, self._metrics.published)
-        except LeaseLost:
-            self.is_lost = self.lease is lease
-        else:
-            self._renewed_at = self.timers.current_time()
-
     def forget(self) -> None:
         """The slot is another's: begin anew."""
-        if self.lease is not None:
-            hosts.ends(self.lease.token)
-        self.lease = None
-        self.is_lost = self._is_up = False
-        self.cleaner.forget()
-        self._ahead = []
-        self.shards = frozenset()
-        self._metrics.slot, self._metrics.shards = None, 0
+        self.tenure.forget()
+        self.doubt()
 
     def doubt(self) -> None:
         """Something went wrong while a transaction may be open: take up what is there before anything else.
@@ -269,109 +204,25 @@ class Work:
         with its checksum.
         """
         self._is_up = False
+        self._ahead = []
         self.cleaner.forget()
 
     async def finish(self) -> None:
         """Let go of everything, as far as nothing is in doubt; what is, a successor finds out."""
-        publisher, self._publisher = self._publisher, None
-        lease = self.lease
         try:
-            if self._is_up and lease is not None and not self.is_lost:
+            if self._is_up and not self.tenure.is_lost:
                 await self.cleaner.clean()
                 self._is_up = False
-                if publisher is not None:
-                    await publisher.aclose()
-                await self._run(self._slots.leave, lease)
-                await self._at("left")
+                await self._drop_publisher()
+                await self.tenure.leave()
         finally:
             self.forget()
-            if publisher is not None:
-                await publisher.aclose()
+            await self._drop_publisher()
 
-    # shards ----------------------------------------------------------------------------------------------------------
-
-    async def _look(self) -> None:
-        """Renew the lease, see who else is there and which keys are blocked, and share the shards."""
-        lease = self.lease
-        assert lease is not None
-        view = await self._run(self._renew_and_look, lease)
-        self._renewed_at = at = self.timers.current_time()
-        self._see(view)
-        self._ahead_ms = view.now_ms - at * 1000
-        await self._at("looked")
-        live = self._live(view)
-        for gone in view.relays:
-            if gone.token not in live:
-                await self._reap(gone)
-        if live != self._relays_seen:
-            self._relays_seen, self._restless = live, _RESTLESS_LOOKS
-        await self._share(len(live))
-        if not self.is_quiet:
-            self._due_ms = (await self._run(self._rows.peek, self.shards)).due_ms
-        self._look_at = at + self._until_look(view)
-
-    def _see(self, view: View) -> None:
-        self.view = view
-        self._blocked = dict(view.heads) if self._settings.blocks else {}
-
-    def _renew_and_look(self, connection: Connection, lease: Lease) -> View:
-        self._slots.renew(connection, lease, self._metrics.published)
-        return self._slots.look(connection)
-
-    def _live(self, view: View) -> frozenset[str]:
-        assert self.lease is not None
-        own = self.lease.token
-        return frozenset(
-            one.token
-            for one in view.relays
-            if one.token == own or (one.expires_at_ms > view.now_ms and not hosts.is_gone(one))
-        )
-
-    def _until_look(self, view: View) -> float:
-        """Sooner than usual when a lease may be over before that."""
-        ends = [one.expires_at_ms - view.now_ms for one in view.relays if one.expires_at_ms > view.now_ms]
-        return min(self.look_seconds, (min(ends, default=0) + 10) / 1000) if ends else self.look_seconds
-
-    async def _share(self, relays: int) -> None:
-        """Take what is free, or let go of what is too much."""
-        lease, total = self.lease, self._tables.shard_count
-        assert lease is not None
-        change = fair_change(self.shards, (), relays, total)
-        if change.release:
-            await self.cleaner.clean()
-            await self._run(self._slots.release, lease, change.release)
-            self.shards -= frozenset(change.release)
-            await self._at("released")
-        elif len(self.shards) * relays < total or (self._asks_for_free() and len(self.shards) < total):
-            free = await self._run(self._slots.free_shards)
-            change = fair_change(self.shards, free, relays, total)
-            if change.take:
-                self.shards = await self._run(self._slots.take, lease, change.take)
-                self._see(await self._run(self._slots.look))  # whoever had them may have put rows aside since
-                self.is_quiet = False
-                await self._at("shared")
-        self._metrics.shards = len(self.shards)
-
-    def _asks_for_free(self) -> bool:
-        """Not at every look: nothing moves for days."""
-        if self._restless:
-            self._restless -= 1
-            return True
-        self._calm = (self._calm + 1) % _CALM_LOOKS
-        return not self._calm
-
-    async def _reap(self, gone: Other) -> None:
-        """A relay whose lease is over: fence it, finish what it has published, and set its shards free."""
-        logger.warning("outbox %r: the relay %s of slot %d is gone", self._name, gone.host, gone.slot)
-        if self._settings.exactly_once:
-            group = transactional_id(self._name, self._identity, gone.slot)
-            await fence(self._bus, group)
-            _, parts = await read_receipt(self._bus, group, TopicPartition(receipts_topic(self._name), 0))
-            await self._settle(parts)
-        if await self._run(self._slots.remove, gone):
-            self._metrics.reaped += 1
-            self._restless = _RESTLESS_LOOKS
-            await self._at("reaped")
+    async def _drop_publisher(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            await publisher.aclose()
 
     # rows ------------------------------------------------------------------------------------------------------------
 
@@ -379,21 +230,21 @@ class Work:
         """Rows to publish, if there are any. Which keys are blocked was read before, never after."""
         self.takes += 1
         takes = self.takes
-        if self.is_quiet and not self.cleaner.open:
-            peek = await self._run(self._rows.peek, self.shards)
+        if self._is_quiet and not self.cleaner.open:
+            peek = await self._run(self._rows.peek, self.tenure.shards)
             self._due_ms = peek.due_ms
             if not peek.has_rows:
                 self.quiet_after = takes
                 return []
-        if self.cleaner.rows > _MOST_OPEN_BATCHES * self._settings.batch_size:
+        if self.cleaner.rows > _MOST_OPEN_BATCHES * self.pace.rows:
             await self.cleaner.clean()
-        rows = await self._run(self._rows.take, self.shards, self.pace.rows, self.cleaner.ids())
+        rows = await self._run(self._rows.take, self.tenure.shards, self.pace.rows, self.cleaner.ids())
         await self._at("taken")
-        self.is_quiet = not rows
+        self._is_quiet = not rows
         if not rows:
             self.cleaner.hurry()
         if not rows and not self.cleaner.open:
-            self._due_ms = (await self._run(self._rows.peek, self.shards)).due_ms
+            await self._ask_when_due()
             self.quiet_after = takes
         return rows
 
@@ -402,29 +253,18 @@ class Work:
         await self._run(self._rows.delete, ids, self._slots.now)
         await self._at("deleted")
 
-    async def _promote(self) -> None:
-        """Scheduled events whose time has come."""
-        count = await self._run(self._promote_due, int(self._now_ms()))
-        self._metrics.promoted += count
-        self._due_ms = (await self._run(self._rows.peek, self.shards)).due_ms
-        self.is_quiet = False
-        await self._at("promoted")
-
-    def _promote_due(self, connection: Connection, now_ms: int) -> int:
-        assert self.lease is not None
-        self._slots.guard(connection, self.lease)
-        return self._rows.promote(connection, self.shards, now_ms, _PROMOTED)
-
     async def _publish(self, rows: list[Row]) -> None:
         """One batch, if what was taken is to be published at all."""
         assert self._publisher is not None
-        rows = await self._fit_to_publish(rows)
-        if not rows:
+        sifted = await self._sieve.sift(rows)
+        if sifted is None:
+            self.tenure.look_at = 0.0
+        if not sifted:
             return
-        fitting = cut(rows, self.cleaner.open)
+        fitting = cut(sifted, self.cleaner.open)
         if fitting is None:
             await self.cleaner.clean()
-            fitting = cut(rows, ())
+            fitting = cut(sifted, ())
             assert fitting is not None
         rows, part, receipt = fitting
         self._is_up = False
@@ -459,7 +299,7 @@ class Work:
         async def take() -> None:
             known = sorted((*self.cleaner.ids(), *part.ids))
             try:
-                ahead.extend(await self._run(self._rows.take, self.shards, self.pace.rows, known))
+                ahead.extend(await self._run(self._rows.take, self.tenure.shards, self.pace.rows, known))
             except Exception as error:  # the next step takes again, and meets it
                 logger.debug("outbox %r: nothing was taken ahead: %s", self._name, error)
 
@@ -478,52 +318,9 @@ class Work:
         metrics = self._metrics
         metrics.published += len(rows)
         metrics.batches += 1
-        metrics.add_lags([row[7] for row in rows], int(self._now_ms()))
+        metrics.add_lags([row[7] for row in rows], int(self.tenure.now_ms()))
         sample = rows[::16]
         self.pace.published(len(rows), sum([len(row[4] or b"") for row in sample]) * len(rows) // len(sample))
-
-    # rows that are not published -------------------------------------------------------------------------------------
-
-    async def _fit_to_publish(self, rows: list[Row]) -> list[Row]:
-        """The rows without those that are too late, and those that have to wait for another one of their key."""
-        now_ms = self._now_ms()
-        expired = [row[0] for row in rows if row[8] is not None and row[8] <= now_ms]
-        if expired:
-            self._metrics.expired += await self._run(self._guarded, partial(self._rows.drop, ids=expired))
-            await self._at("expired")
-            dropped = frozenset(expired)
-            rows = [row for row in rows if row[0] not in dropped]
-        if not self._blocked:
-            return rows
-        behind: dict[int, list[int]] = {}
-        for row in rows:
-            head = self._blocked.get((row[2], row[3]))
-            if head is not None and row[3] is not None and head < row[0]:
-                behind.setdefault(head, []).append(row[0])
-        if not behind:
-            return rows
-        if not await self._run(self._guarded, partial(self._move_behind, behind=behind)):
-            self._look_at = self.timers.current_time()  # a key is not blocked any more: see which
-            return []
-        moved = frozenset(id_ for ids in behind.values() for id_ in ids)
-        self._metrics.moved_behind += len(moved)
-        await self._at("moved")
-        return [row for row in rows if row[0] not in moved]
-
-    def _guarded(self, connection: Connection, change: Callable[[Connection], T]) -> T:
-        """What changes rows that are not published is only for the holder of the lease."""
-        assert self.lease is not None
-        self._slots.guard(connection, self.lease)
-        return change(connection)
-
-    def _move_behind(self, connection: Connection, behind: dict[int, list[int]]) -> bool:
-        heads = sorted(behind)
-        if not all([self._rows.still_blocks(connection, head) for head in heads]):
-            return False
-        for head in heads:
-            reason = f"waits behind {head}"
-            self._rows.put_aside(connection, behind[head], reason, self._slots.now, is_behind=True)
-        return True
 
     async def _refused(self, ids: list[int], cause: EventBusError) -> None:
         """The log refuses rows: put them aside, once what is open is aborted."""
@@ -536,15 +333,9 @@ class Work:
         self._is_up = False
         await self._publisher.check()
         self._is_up = True
-        change = partial(self._quarantine, ids=ids, reason=reason_of(cause))
-        count = await self._run(self._guarded, change)
-        self._metrics.quarantined += count
+        count = await self._sieve.put_aside(ids, reason_of(cause))
         logger.error("outbox %r: %d event(s) were put aside, the log refuses them: %s", self._name, count, cause)
-        self._look_at = self.timers.current_time()
-        await self._at("quarantined")
-
-    def _quarantine(self, connection: Connection, ids: list[int], reason: str) -> int:
-        return self._rows.put_aside(connection, ids, reason, self._slots.now, is_behind=False)
+        self.tenure.look_at = 0.0  # its key is blocked from here on
 
 
 def cut(rows: list[Row], before: Sequence[Part]) -> tuple[list[Row], Part, str] | None:

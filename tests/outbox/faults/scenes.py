@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import anyio
-from sqlalchemy import select
+from sqlalchemy import NullPool, select
 
 from eventbus import ConsumerRecord, EventBus
 from outbox import Outbox
@@ -26,7 +26,9 @@ class Scene:
         self.database = database
         self.outbox = outbox
         self.bus = bus
-        self.shop = Shop(database.plain, outbox, TOPIC, Random(1))
+        self.engine = database.new_plain(poolclass=NullPool)
+        """The test's own: no connection of it is old."""
+        self.shop = Shop(self.engine, outbox, TOPIC, Random(1))
 
     def relay(self, **options: Any) -> Relay:
         """Not started."""
@@ -36,14 +38,14 @@ class Scene:
 
     def expire(self, relay: Relay) -> None:
         """Its lease is over, as after a while in which it did nothing."""
-        assert relay._work is not None and relay._work.lease is not None
+        assert relay._work is not None and relay._work.tenure.lease is not None
         relays = self.outbox.tables.relays
-        with self.database.plain.begin() as connection:
-            mine = relays.update().where(relays.c.token == relay._work.lease.token)
+        with self.engine.begin() as connection:
+            mine = relays.update().where(relays.c.token == relay._work.tenure.lease.token)
             assert connection.execute(mine.values(expires_at_ms=0)).rowcount == 1
 
     def unpublished(self) -> int:
-        with self.database.plain.connect() as connection:
+        with self.engine.connect() as connection:
             return len(connection.execute(select(self.outbox.tables.events.c.id)).all())
 
     async def read(self) -> list[ConsumerRecord]:
@@ -51,16 +53,23 @@ class Scene:
             return [record async for record in consumer.until_end()]
 
     async def account(self) -> Account:
-        return account(self.database.plain, self.outbox, await self.read())
+        return account(self.engine, self.outbox, await self.read())
 
-    async def settled(self) -> Account:
-        """When everything is published that can be: nothing is wrong."""
+    async def settled(self, *relays: Relay) -> Account:
+        """When everything is published: nothing is wrong."""
         with anyio.fail_after(60):
             while (found := await self.account()).waiting:
-                await self.bus.drain()
+                for relay in relays:
+                    await relay.drain()
         assert list(wrong(found)) == []
         assert found.is_settled
         return found
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(60):
+        while not condition():  # noqa: ASYNC110 - a server in another process tells nobody
+            await anyio.sleep(0.01)
 
 
 class Sleep:
@@ -82,11 +91,11 @@ class Sleep:
         with anyio.fail_after(60):
             await self._fallen.wait()
         assert self._relay._work is not None
-        self._renew, self._relay._work.renew = self._relay._work.renew, _nothing
+        self._renew, self._relay._work.tenure.renew = self._relay._work.tenure.renew, _nothing
 
     def wake(self) -> None:
         assert self._relay._work is not None
-        self._relay._work.renew = self._renew
+        self._relay._work.tenure.renew = self._renew
         self._woken.set()
 
 

@@ -114,9 +114,8 @@ class _Actor(_Thread):
         self.relay._database = model.database
         self.work = Work(
             model.bus, model.database, model.outbox.tables, self.relay._settings, self.relay._metrics,
-            lambda dialect: str(model.timers.ms), self._at,
+            lambda dialect: str(model.timers.ms), self._at, model.timers,  # type: ignore[arg-type]
         )  # fmt: skip
-        self.work.timers = model.timers  # type: ignore[assignment]
         self.cleaner = _Thread()
         self.fails = False
         """Its next step raises an error of the log."""
@@ -380,7 +379,7 @@ async def test_a_relay_that_sleeps_past_its_lease_as_it_recovers(steps: int, mon
         for _ in range(steps):
             await sleeper.go_on()
         model.timers.ms += LEASE_MS - 100
-        await other.work.renew()
+        await other.work.tenure.renew()
         model.timers.ms += 200
         await other.go_up_to("committed", 30)
         for _ in range(20):
@@ -401,7 +400,7 @@ async def test_a_relay_that_came_back_while_it_was_reaped_is_alive(monkeypatch: 
         await sleeper.go_to("fenced")
         await sleeper.go_to("sent")
         model.timers.ms += LEASE_MS - 100
-        await other.work.renew()
+        await other.work.tenure.renew()
         model.timers.ms += 200
         await other.go_up_to("committed", 30)
         for _ in range(20):

@@ -1,0 +1,244 @@
+"""A relay's slot: how it is entered and kept, whom else a relay sees, and how shards are shared among them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from eventbus.backends.clock import Timers
+from eventbus.types import TopicPartition
+from outbox.relay import hosts
+from outbox.relay.metrics import RelayMetrics
+from outbox.relay.publishing import fence, read_receipt, receipts_topic, transactional_id
+from outbox.relay.receipts import Part
+from outbox.relay.slots import Head, Lease, LeaseLost, Other, Slots, View, fair_change
+from outbox.relay.transactions import Transactions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy.engine import Connection
+
+    from eventbus import EventBus
+    from outbox.tables import OutboxTables
+
+logger = logging.getLogger("outbox")
+
+LOOKS_IN_A_LEASE = 2
+"""So often a relay renews its lease, and looks for the others."""
+_RESTLESS_LOOKS = 8
+"""After relays came or went, their shards move for a while."""
+_CALM_LOOKS = 16
+"""Otherwise one look in so many asks for free shards."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user chose."""
+
+    exactly_once: bool
+    blocks: bool
+    """A row that failed holds back those behind it."""
+    batch_size: int
+    lease_ms: int
+    poll_ms: tuple[int, int]
+
+
+class Tenure:
+    """Of one relay. What is published under it is none of its business, but that nothing of a shard is left when it is
+    let go of."""
+
+    def __init__(
+        self,
+        bus: EventBus,
+        transactions: Transactions,
+        tables: OutboxTables,
+        slots: Slots,
+        settings: Settings,
+        metrics: RelayMetrics,
+        timers: Timers,
+        at: Callable[[str], Any],
+        settle: Callable[[Sequence[Part]], Awaitable[object]],
+        clean: Callable[[], Awaitable[object]],
+    ) -> None:
+        """``settle`` deletes the rows of a receipt, ``clean`` those that this relay has published."""
+        self._bus = bus
+        self._run = transactions.run
+        self._name = tables.name
+        self._shard_count = tables.shard_count
+        self._slots = slots
+        self._settings = settings
+        self._metrics = metrics
+        self._timers = timers
+        self._at = at
+        self._settle = settle
+        self._clean = clean
+        self.identity = ""
+        """Of the database's outbox."""
+        self.lease: Lease | None = None
+        self.is_lost = False
+        """The lease, as whoever renewed it was told."""
+        self.shards: frozenset[int] = frozenset()
+        self.blocked: Mapping[Head, int] = {}
+        """Topics and keys that wait, and the lowest id that they wait for."""
+        self.look_at = 0.0
+        """When to look next, by the timers."""
+        self._renewed_at = 0.0
+        self._ahead_ms = 0.0
+        """The database's clock less that of the timers."""
+        self._relays_seen: frozenset[str] = frozenset()
+        self._restless = 0
+        self._calm = 0
+
+    @property
+    def look_seconds(self) -> float:
+        """Between two looks, and two renewals."""
+        return self._settings.lease_ms / 1000 / LOOKS_IN_A_LEASE
+
+    @property
+    def has_to_look(self) -> bool:
+        return self._timers.current_time() >= self.look_at
+
+    def now_ms(self) -> float:
+        """The database's clock, as of the last look: it is never ahead."""
+        return self._timers.current_time() * 1000 + self._ahead_ms
+
+    def held(self) -> Lease:
+        """The lease; only while there is one."""
+        assert self.lease is not None
+        return self.lease
+
+    # the slot --------------------------------------------------------------------------------------------------------
+
+    async def enter(self) -> bool:
+        """Get a slot. False: all are held."""
+        from sqlalchemy.exc import IntegrityError
+
+        self.identity = await self._run(self._slots.identity)
+        try:
+            lease = await self._run(self._slots.enter, hosts.this_host(), hosts.is_gone)
+        except IntegrityError:  # another relay was faster
+            lease = await self._run(self._slots.enter, hosts.this_host(), hosts.is_gone)
+        if lease is None:
+            return False
+        hosts.lives(lease.token)
+        self.lease, self.is_lost = lease, False
+        self._renewed_at = self._timers.current_time()
+        self._metrics.slot = lease.slot
+        await self._at("entered")
+        return True
+
+    async def confirm(self) -> None:
+        """Renew the lease right after the transactional id was taken: only now its epoch may be used. Raises LeaseLost.
+
+        What a relay may publish is read in the same transaction.
+        """
+        self.shards = await self._run(self._slots.renew_and_read, self.held(), self._metrics.published)
+        self._metrics.shards = len(self.shards)
+        self._renewed_at = self.look_at = self._timers.current_time()
+        await self._at("renewed")
+
+    async def renew(self) -> None:
+        """Renew the lease while a batch is at work; nothing when that was done just now."""
+        lease = self.lease
+        if lease is None or self._timers.current_time() - self._renewed_at < self.look_seconds:
+            return
+        try:
+            await self._run(self._slots.renew, lease, self._metrics.published)
+        except LeaseLost:
+            self.is_lost = self.lease is lease
+        else:
+            self._renewed_at = self._timers.current_time()
+
+    async def leave(self) -> None:
+        """Let go of the slot. Only with nothing in flight, and every published row deleted."""
+        await self._run(self._slots.leave, self.held())
+        await self._at("left")
+
+    def forget(self) -> None:
+        """The slot is another's, or nobody's."""
+        if self.lease is not None:
+            hosts.ends(self.lease.token)
+        self.lease = None
+        self.is_lost = False
+        self.shards = frozenset()
+        self._metrics.slot, self._metrics.shards = None, 0
+
+    # the others ------------------------------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Renew the lease, see who else is there and which keys are blocked, and share the shards."""
+        view = await self._run(self._renew_and_look, self.held())
+        self._renewed_at = at = self._timers.current_time()
+        self._see(view)
+        self._ahead_ms = view.now_ms - at * 1000
+        await self._at("looked")
+        live = self._live(view)
+        for gone in view.relays:
+            if gone.token not in live:
+                await self._reap(gone)
+        if live != self._relays_seen:
+            self._relays_seen, self._restless = live, _RESTLESS_LOOKS
+        await self._share(len(live))
+        self.look_at = at + self._until_look(view)
+
+    def _see(self, view: View) -> None:
+        self.blocked = view.heads if self._settings.blocks else {}
+
+    def _renew_and_look(self, connection: Connection, lease: Lease) -> View:
+        self._slots.renew(connection, lease, self._metrics.published)
+        return self._slots.look(connection)
+
+    def _live(self, view: View) -> frozenset[str]:
+        own = self.held().token
+        return frozenset(
+            one.token
+            for one in view.relays
+            if one.token == own or (one.expires_at_ms > view.now_ms and not hosts.is_gone(one))
+        )
+
+    def _until_look(self, view: View) -> float:
+        """Sooner than usual when a lease may be over before that."""
+        ends = [one.expires_at_ms - view.now_ms for one in view.relays if one.expires_at_ms > view.now_ms]
+        return min(self.look_seconds, (min(ends, default=0) + 10) / 1000) if ends else self.look_seconds
+
+    async def _share(self, relays: int) -> None:
+        """Take what is free, or let go of what is too much."""
+        lease, total = self.held(), self._shard_count
+        change = fair_change(self.shards, (), relays, total)
+        if change.release:
+            await self._clean()
+            await self._run(self._slots.release, lease, change.release)
+            self.shards -= frozenset(change.release)
+            await self._at("released")
+        elif len(self.shards) * relays < total or (self._asks_for_free() and len(self.shards) < total):
+            free = await self._run(self._slots.free_shards)
+            change = fair_change(self.shards, free, relays, total)
+            if change.take:
+                self.shards = await self._run(self._slots.take, lease, change.take)
+                self._see(await self._run(self._slots.look))  # whoever had them may have put rows aside since
+                await self._at("shared")
+        self._metrics.shards = len(self.shards)
+
+    def _asks_for_free(self) -> bool:
+        """Not at every look: nothing moves for days."""
+        if self._restless:
+            self._restless -= 1
+            return True
+        self._calm = (self._calm + 1) % _CALM_LOOKS
+        return not self._calm
+
+    async def _reap(self, gone: Other) -> None:
+        """A relay whose lease is over: fence it, finish what it has published, and set its shards free."""
+        logger.warning("outbox %r: the relay %s of slot %d is gone", self._name, gone.host, gone.slot)
+        if self._settings.exactly_once:
+            group = transactional_id(self._name, self.identity, gone.slot)
+            await fence(self._bus, group)
+            _, parts = await read_receipt(self._bus, group, TopicPartition(receipts_topic(self._name), 0))
+            await self._settle(parts)
+        if await self._run(self._slots.remove, gone):
+            self._metrics.reaped += 1
+            self._restless = _RESTLESS_LOOKS
+            await self._at("reaped")
