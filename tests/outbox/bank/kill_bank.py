@@ -100,7 +100,7 @@ def main(where: str, trials: int, seed: int) -> int:
     log = f"file://{folder}"
     chance = random.Random(seed)
     engine = open_database(database)
-    bank.metadata.create_all(engine)
+    bank.bank(engine, log)  # so that there is money from the beginning
     engine.dispose()
     asked: set[str] = set()
     failures: list[str] = []

@@ -104,7 +104,7 @@ def main(where: str, trials: int, seed: int) -> int:
     folder, _, database = where.partition("#")
     told, chance = Path(folder) / "told", random.Random(seed)
     engine = open_database(database)
-    bank.metadata.create_all(engine)
+    bank.bank(engine, "memory://")  # so that there is money from the beginning
     engine.dispose()
     with Served(Path(folder) / "log") as server:
         log = f"kafka://{server.bootstrap}{SESSION}"
