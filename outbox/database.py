@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -65,6 +66,7 @@ class Database:
             return fn(connection, *args, **kwargs)
 
         if self._asynchronous is not None:
+            _check_asyncio()
             async with self._asynchronous.begin() as connection:
                 return await connection.run_sync(call)
         return await anyio.to_thread.run_sync(self.run_here, call)
@@ -80,6 +82,16 @@ class Database:
         """The same of a plain engine, in this thread."""
         with self.plain.begin() as connection:
             return fn(connection)
+
+
+def _check_asyncio() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigError(
+            "SQLAlchemy's asynchronous engines need asyncio, and this is another event loop: take a plain engine, "
+            "create_engine(...), whose transactions run in worker threads"
+        ) from None
 
 
 def check_engine(engine: Engine) -> None:

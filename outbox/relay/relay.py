@@ -144,12 +144,10 @@ class Relay:
         bus.start_soon(self._live)
 
     async def _prepare(self) -> None:
-        from outbox.schema import create
-
         try:
             await self._database.run(check_isolation)
             if self._creates_tables:
-                await self._database.run(create, self._tables)
+                await self._outbox.create_tables_async(self._database.engine)
         except Exception as error:  # what is away comes back, and the loop says what it meets
             if isinstance(error, ConfigError) or trouble_of(error) == "other":
                 raise
