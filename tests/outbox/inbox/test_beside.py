@@ -42,8 +42,13 @@ async def test_a_filter_and_middleware(database: Database) -> None:
         return await call_next(record)
 
     async with log_of(6) as log:
-        hook = lambda record, session: calls.append(record.offset)  # noqa: E731 - returns None, which is what a hook does
-        keep = lambda record: record.offset % 2 == 0  # noqa: E731
+
+        def hook(record: ConsumerRecord, session: Any) -> None:
+            calls.append(record.offset)
+
+        def keep(record: ConsumerRecord) -> bool:
+            return record.offset % 2 == 0
+
         async with service(log.url, ledger, hook, filter=keep, middleware=[twice]) as bus:
             await bus.drain()
             assert bus.runners[0].counts.filtered > 0

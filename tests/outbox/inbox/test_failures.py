@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+import anyio
 import pytest
 from sqlalchemy import Connection, NullPool, create_engine, event, text
 from sqlalchemy.exc import IntegrityError, OperationalError
@@ -170,6 +171,29 @@ async def test_a_handler_may_take_the_connection(database: Database) -> None:
         async with service(log.url, ledger, handler=handler, tx=database.engine) as bus:
             await bus.drain()
         assert ledger.rows() == all_rows()
+
+
+@pytest.mark.parametrize("database", ["sqlite-async", "asyncpg", "mariadb-async"], indirect=True)
+async def test_a_call_that_is_cancelled_leaves_nothing(database: Database) -> None:
+    """The bus stops, and the handler takes longer than it may."""
+    ledger, sleeps = Ledger(database), [True]
+
+    async def sleep_once(record: ConsumerRecord, session: AsyncSession) -> None:
+        if record.offset == 3 and sleeps:
+            has_come.set()
+            await anyio.sleep_forever()
+
+    has_come = anyio.Event()
+    async with log_of(partitions=1) as log:
+        async with service(log.url, ledger, sleep_once, drain_timeout_ms=5) as bus:
+            await has_come.wait()
+            for runner in bus.runners:
+                runner.cancel()
+        assert ledger.rows() == all_rows(3, 1) and ledger.stored() == {T0: 3}
+        sleeps.clear()
+        async with service(log.url, ledger, sleep_once) as bus:
+            await bus.drain()
+        assert ledger.rows() == all_rows(partitions=1)
 
 
 # its database ---------------------------------------------------------------------------------------------------------
@@ -373,7 +397,10 @@ async def test_a_commit_whose_answer_was_lost_counts_once(new_database: Any, kin
 
     plain.dialect.do_commit = commit
     async with log_of(partitions=1) as log:
-        hook = lambda record, session: calls.append(record.offset)  # noqa: E731 - returns None, which is what a hook does
+
+        def hook(record: ConsumerRecord, session: Any) -> None:
+            calls.append(record.offset)
+
         async with service(log.url, ledger, hook, tx=sessions_of(engine), dead_letter=True) as bus:
             await bus.drain()
         assert lost and calls == list(range(10)) and ledger.rows() == all_rows(partitions=1)

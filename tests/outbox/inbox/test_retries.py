@@ -176,6 +176,30 @@ async def test_an_entry_whose_transaction_was_committed_is_not_handled_again(
         assert ledger.rows() == [(0, 0)] and plan.calls[0] == 2
 
 
+@pytest.mark.parametrize("database", ["psycopg"], indirect=True)
+async def test_retry_partitions_that_move_between_members(database: Database) -> None:
+    """Records, and those that wait for their next try, change hands while they are at work."""
+    ledger = Ledger(database)
+    policy = Retry(immediate=0, delays=(0.01, 0.02), jitter=False, order="none", budget=None)
+
+    def fail(record: ConsumerRecord, session: Session) -> None:
+        _fails(record)
+
+    async with log_of(0) as log:
+        for partition in range(2):
+            await fill(log, partition, ["0", "1", "2", "never"] * 8)
+        for name in ("one", "two", "three"):
+            one = service(log.url, ledger, fail, retry=policy, client_id=name)
+            other = service(log.url, ledger, fail, retry=policy, client_id=f"{name}-beside")
+            async with one, other:
+                at_least = len(ledger.rows()) + 4
+                await until(lambda at_least=at_least: len(ledger.rows()) >= min(at_least, 48))
+        async with service(log.url, ledger, fail, retry=policy) as bus:
+            await settled(bus, lambda: len(ledger.rows()) >= 48)
+        assert ledger.rows() == [(part, off) for part in range(2) for off in range(32) if off % 4 != 3]
+        assert await dead_letters(log) == ["never"] * 16
+
+
 @on_sqlite
 async def test_what_an_older_database_has_lost_is_handled_once(database: Database) -> None:
     """Restored from a backup: a record that was set aside since is read again, and waits for its next try as well."""
