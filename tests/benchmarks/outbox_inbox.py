@@ -100,8 +100,8 @@ def inbox(name: str, n: int, *, is_async: bool = False) -> Numbers:
 
 
 for _name in ("SQLite", "PostgreSQL", "MariaDB"):
-    case(f"inbox {_name}", n=2_500, quick=200)(lambda n, name=_name: inbox(name, n))
-case("inbox PostgreSQL asyncpg", n=2_500, quick=200)(lambda n: inbox("PostgreSQL", n, is_async=True))
+    case(f"inbox {_name}", n=2_000, quick=200)(lambda n, name=_name: inbox(name, n))
+case("inbox PostgreSQL asyncpg", n=2_000, quick=200)(lambda n: inbox("PostgreSQL", n, is_async=True))
 
 
 INBOX_FIGURES = [

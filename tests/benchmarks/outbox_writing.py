@@ -220,10 +220,10 @@ def on_loop(name: str, n: int) -> Numbers:
 
 
 for _name in KINDS:
-    case(f"core {_name}", n=3_000, quick=100)(lambda n, name=_name: on_core(name, n))
-    case(f"driver {_name}", n=3_000, quick=100)(lambda n, name=_name: on_driver(name, n))
+    case(f"core {_name}", n=2_000, quick=100)(lambda n, name=_name: on_core(name, n))
+    case(f"driver {_name}", n=2_000, quick=100)(lambda n, name=_name: on_driver(name, n))
 for _name in ("SQLite", "PostgreSQL"):
-    case(f"session {_name}", n=1_500, quick=100)(lambda n, name=_name: on_session(name, n))
+    case(f"session {_name}", n=1_000, quick=100)(lambda n, name=_name: on_session(name, n))
 case("core PostgreSQL asyncpg", n=2_000, quick=100)(lambda n: on_loop("PostgreSQL", n))
 
 
