@@ -343,7 +343,9 @@ CONSUMERS = Section(
         Row(123, "an idempotent consumer", "answered",
             "`tx=Session`: what a handler writes and its record's offset are one transaction, "
             "without a window of time; `Inbox(message_ids=...)` for senders that repeat themselves",
-            (N + "bank/test_bank.py::test_no_money_is_lost_or_made_when_the_bank_is_killed",),
+            (N + "inbox/test_kill.py::test_a_service_that_is_killed_counts_each_record_once",
+             N + "inbox/test_counting.py::test_each_record_counts_once",
+             N + "bank/test_bank.py::test_no_money_is_lost_or_made_when_the_bank_is_killed"),
             ("25_bank_transfer.py", "15_offsets_in_a_database.py"), "outbox.md#the-inbox"),
         Row(124, "isolation.level", "answered", "`read_committed` is the default",
             (X + "test_promises.py::test_kafka",
