@@ -125,10 +125,7 @@ class Databases:
 
     def create(self, kind: str, folder: Path, **options: Any) -> Database:
         """``folder`` is for those that are files, ``options`` are those of its engines."""
-        found = KINDS.get(kind) or MORE_KINDS[kind]
-        for module in found.modules:
-            if importlib.util.find_spec(module) is None:
-                _skip(f"the driver {module} is not installed")
+        found = self.check(kind)
         name = f"test_{uuid.uuid4().hex}"
         if not found.server:
             return Database(kind, URL.create("sqlite", database=str(folder / f"{name}.db")), **options)
@@ -137,6 +134,16 @@ class Databases:
             utf8 = " CHARACTER SET utf8mb4" if found.server == "MariaDB" else ""
             connection.execute(text(f"CREATE DATABASE {name}{utf8}"))
         return Database(kind, admin.url.set(database=name), **options)
+
+    def check(self, kind: str) -> Kind:
+        """Skips the test where there is no driver, or no server."""
+        found = KINDS.get(kind) or MORE_KINDS[kind]
+        for module in found.modules:
+            if importlib.util.find_spec(module) is None:
+                _skip(f"the driver {module} is not installed")
+        if found.server:
+            self.admin(found.server)
+        return found
 
     def drop(self, database: Database) -> None:
         """Nobody is connected to it any longer, or those who are lose their connections."""

@@ -30,7 +30,7 @@ async def started(scene: Scene, *relays: Relay) -> AsyncIterator[None]:
 async def looks(relay: Relay) -> None:
     """It looks for the others now, and is done with what follows."""
     assert relay._work is not None
-    relay._work._look_at = 0.0
+    relay._work.tenure.look_at = 0.0
     await relay.drain()
 
 
@@ -60,4 +60,6 @@ async def test_who_sleeps_past_the_lease_has_no_effect(database: Database, is_kn
                     for relay in (heir, sleeper) * 2:
                         await looks(relay)
                     assert here.unpublished() == 0, step
-        await here.settled()
+        last = here.relay()
+        async with started(here, last):
+            await here.settled(last)
