@@ -8,6 +8,7 @@ import anyio.lowlevel
 import pytest
 from sqlalchemy import create_engine
 
+from eventbus import EventBus
 from outbox.database import Database
 from outbox.status import Backlog, OpenTransaction, Stall
 from outbox.watch import Seen, Watch
@@ -95,3 +96,25 @@ def test_how_long_a_writer_keeps_events_back_is_a_number(shop: Shop) -> None:
         9,
     )
     assert watch.details() == {"backlog": 3, "oldest_age_ms": 1_500, "stall_ms": 2_500}
+
+
+@pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
+async def test_a_bus_tells_of_the_outbox_it_publishes(shop: Shop) -> None:
+    relay, bus = shop.outbox.relay(), EventBus("memory://")
+    bus.topic("orders")
+    bus.include(relay)
+    shop.publish("a", "b")
+    async with bus:
+        await bus.drain()
+        watch = relay._watch  # pyright: ignore[reportPrivateUsage] - it would look in five seconds
+        assert watch is not None
+        await watch.look()
+        values = {one.name: one.value for one in bus.metrics().samples()}
+        assert values["eventbus_outbox_published_events_total"] == 2 and values["eventbus_outbox_backlog_events"] == 0
+        [part] = (await bus.health()).parts
+        assert (part.part, part.status, part.details["backlog"]) == ("outbox eventbus_outbox", "ok", 0)
+        watch.seen = Seen(Backlog(3, True, 90_000), STALL)
+        health = await bus.health()
+        assert (health.status, health.reason) == (
+            "degraded", "outbox eventbus_outbox: 3 events wait, the oldest for 90 s",
+        )  # fmt: skip
