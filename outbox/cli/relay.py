@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventbus.cli.output import Output
+from eventbus.cli.output import Output, printable
 from eventbus.cli.parser import Subcommands, UsageError, positive
 from eventbus.cli.shell import open_bus
 from eventbus.errors import StoppedBySignal
@@ -149,7 +149,7 @@ class Reporter:
         from outbox.status import read_backlog
 
         pace = Pace(time.monotonic(), self._relay.metrics().published)
-        with _bar(self._out) as bar:
+        with bar_on(self._out) as bar:
             while True:
                 try:
                     backlog = await self._opened.database.run(read_backlog, self._opened.outbox.tables)
@@ -158,10 +158,10 @@ class Reporter:
                         raise
                 else:
                     now = time.monotonic()
-                    self._say(pace.at(now, self._relay.metrics().published, backlog), now)
+                    self._say(pace.at(now, self._relay.metrics().published, backlog), now, bar)
                 await self._wait(pace, bar)
 
-    async def _wait(self, pace: Pace, bar: Callable[[int, int], None] | None) -> None:
+    async def _wait(self, pace: Pace, bar: Bar | None) -> None:
         from anyio import sleep
 
         if bar is None:
@@ -170,10 +170,10 @@ class Reporter:
         end = time.monotonic() + self._every
         while time.monotonic() < end:
             published = self._relay.metrics().published
-            bar(published, pace.waiting(published))
+            bar.move(published, pace.waiting(published))
             await sleep(min(_BAR_SECONDS, self._every))
 
-    def _say(self, going: Going, now: float) -> None:
+    def _say(self, going: Going, now: float, bar: Bar | None) -> None:
         health = self._relay.health()
         said = (going.published, going.waiting, health.status)
         if said == self._said and now - self._said_at < _QUIET_SECONDS:
@@ -183,7 +183,7 @@ class Reporter:
             self._out.data(going._asdict() | {"status": health.status, "reason": health.reason})
         else:
             trouble = "" if health.status in ("ok", "starting") else f"; {health.reason}"
-            self._out.line(line_of(going) + trouble)
+            (self._out if bar is None else bar).line(line_of(going) + trouble)
         self._out.stdout.flush()
 
 
@@ -203,28 +203,43 @@ def line_of(going: Going) -> str:
     return ", ".join((*parts, f"{going.published:,} published"))
 
 
+class Bar:
+    """On stderr, while a large backlog is worked off; lines go above it."""
+
+    def __init__(self, out: Output) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+
+        columns = (BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        console = Console(file=out.stderr, highlight=False, markup=False, soft_wrap=True)
+        self._out = out
+        self._began = 0
+        self.progress = Progress(*columns, console=console, transient=True)
+        self.task = self.progress.add_task("published", visible=False, total=None)
+
+    def move(self, published: int, waiting: int) -> None:
+        """To so much published, and so much that waits."""
+        shown = self.progress.tasks[0].visible
+        if not shown and waiting >= _LARGE:
+            self._began = published
+            self.progress.reset(self.task)
+        done = published - self._began
+        is_shown = waiting > 0 and (shown or waiting >= _LARGE)
+        self.progress.update(self.task, completed=done, total=done + waiting, visible=is_shown)
+
+    def line(self, text: str) -> None:
+        if self._out.stdout.isatty():  # the same terminal: what is printed beside the bar would end up within it
+            self.progress.console.print(printable(text))
+        else:
+            self._out.line(text)
+
+
 @contextmanager
-def _bar(out: Output) -> Generator[Callable[[int, int], None] | None]:
-    """What moves a bar to so much published, and so much that waits; None where there is no terminal."""
+def bar_on(out: Output) -> Generator[Bar | None]:
+    """None where there is no terminal."""
     if out.json or not out.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(file=out.stderr), transient=True) as progress:
-        task = progress.add_task("published", visible=False, total=None)
-        began = 0
-
-        def move(published: int, waiting: int) -> None:
-            nonlocal began
-            shown = progress.tasks[0].visible
-            if not shown and waiting >= _LARGE:
-                began = published
-                progress.reset(task)
-            done = published - began
-            is_shown = waiting > 0 and (shown or waiting >= _LARGE)
-            progress.update(task, completed=done, total=done + waiting, visible=is_shown)
-
-        yield move
+    bar = Bar(out)
+    with bar.progress:
+        yield bar

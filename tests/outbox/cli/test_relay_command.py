@@ -6,13 +6,11 @@ import io
 import os
 import re
 import signal
-import sys
-from typing import Any
 
 import pytest
 
 from eventbus.cli.output import Output
-from outbox.cli.relay import Going, Pace, _bar, line_of  # pyright: ignore[reportPrivateUsage] - it needs a terminal
+from outbox.cli.relay import Going, Pace, bar_on, line_of
 from outbox.status import Backlog
 from tests.outbox.cli.conftest import Cli, OnOutbox, Shop, Spawn
 
@@ -101,24 +99,30 @@ class Terminal(io.StringIO):
 def test_a_bar_while_a_large_backlog_is_worked_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
-    with _bar(Output(stdout=io.StringIO(), stderr=terminal)) as move:
-        assert move is not None
-        progress: Any = next(
-            cell.cell_contents for cell in move.__closure__ or () if hasattr(cell.cell_contents, "tasks")
-        )  # pyright: ignore[reportFunctionMemberAccess] - of a closure
-        task = progress.tasks[0]
-        move(100, 9_000)
+    with bar_on(Output(stdout=terminal, stderr=terminal)) as bar:
+        assert bar is not None
+        task = bar.progress.tasks[0]
+        bar.move(100, 9_000)
         assert not task.visible, "it is worked off at once"
-        move(100, 20_000)
+        bar.move(100, 20_000)
         assert (task.visible, task.completed, task.total) == (True, 0, 20_000)
-        move(10_100, 11_000)
+        bar.move(10_100, 11_000)
         assert (task.completed, task.total) == (10_000, 21_000), "some came meanwhile"
-        move(21_100, 0)
+        bar.line("12/s [x] \x1b[31m")
+        bar.move(21_100, 0)
         assert not task.visible
-        move(21_200, 50_000)
+        bar.move(21_200, 50_000)
         assert (task.visible, task.completed, task.total) == (True, 0, 50_000)
-    assert terminal.getvalue()
-    with _bar(Output(stdout=io.StringIO(), stderr=io.StringIO())) as move:
-        assert move is None
-    with _bar(Output(json=True, stdout=sys.stdout, stderr=terminal)) as move:
-        assert move is None
+    assert "12/s [x] \\x1b[31m\n" in terminal.getvalue()
+
+
+def test_no_bar_where_there_is_no_terminal() -> None:
+    pipe, terminal = io.StringIO(), Terminal()
+    with bar_on(Output(stdout=terminal, stderr=pipe)) as bar:
+        assert bar is None
+    with bar_on(Output(json=True, stdout=terminal, stderr=terminal)) as bar:
+        assert bar is None
+    with bar_on(Output(stdout=pipe, stderr=terminal)) as bar:
+        assert bar is not None
+        bar.line("12/s")
+    assert pipe.getvalue() == "12/s\n"
