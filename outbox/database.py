@@ -39,14 +39,18 @@ class Database:
     One code path for every driver: what talks to the database is written once, for a plain connection.
     """
 
-    def __init__(self, engine: Engine | AsyncEngine) -> None:
-        """Raises ConfigError for an engine that cannot give transactions, or one per thread."""
+    def __init__(self, engine: Engine | AsyncEngine, *, abandons: bool = False) -> None:
+        """``abandons``: whoever is cancelled does not wait for a plain engine's transaction, which goes on by itself.
+
+        Raises ConfigError for an engine that cannot give transactions, or one per thread.
+        """
         from sqlalchemy.ext.asyncio import AsyncEngine
 
         self.engine = engine
         self._asynchronous = engine if isinstance(engine, AsyncEngine) else None
         plain = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
         self.plain: Engine = plain
+        self._abandons = abandons
         check_engine(plain)
         watch(plain.dialect)
 
@@ -59,7 +63,7 @@ class Database:
         """Call ``fn(connection, ...)`` in a transaction: committed when it returns, rolled back when it raises.
 
         Raises what ``fn`` and the database raise. A plain engine's transaction is one hop to a worker thread; it is
-        not left half-way when the task is cancelled.
+        waited for when the task is cancelled, unless it ``abandons``.
         """
 
         def call(connection: Connection) -> T:
@@ -69,7 +73,7 @@ class Database:
             _check_asyncio()
             async with self._asynchronous.begin() as connection:
                 return await connection.run_sync(call)
-        return await anyio.to_thread.run_sync(self.run_here, call)
+        return await anyio.to_thread.run_sync(self.run_here, call, abandon_on_cancel=self._abandons)
 
     async def dispose(self) -> None:
         """Close its connections, those that are not in use."""

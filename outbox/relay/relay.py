@@ -17,6 +17,7 @@ from outbox.relay.slots import LeaseLost, Now
 from outbox.relay.tenure import LOOKS_IN_A_LEASE, Settings
 from outbox.relay.transactions import check_isolation, engine_for
 from outbox.relay.work import Work
+from outbox.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,7 +81,8 @@ class Relay:
             raise ConfigError(f"poll_ms={poll_ms!r}: the shortest wait and the longest, in milliseconds")
         self._outbox = outbox
         self._tables = outbox.tables
-        self._database = Database(engine_for(engine))
+        # A database may never answer. What goes on without its relay is guarded by the lease, or is deleted anyway.
+        self._database = Database(engine_for(engine), abandons=True)
         self._has_own_engine = self._database.engine is not engine
         self._settings = Settings(
             exactly_once=delivery == "exactly-once",
@@ -107,6 +109,8 @@ class Relay:
         """Set, and replaced, after each step that leaves nothing to do."""
         self._remove_wake: Callable[[], None] = _forget
         self._listener: Listener | None = None
+        self._watch: Watch | None = None
+        """Of the whole outbox, while it runs."""
 
     def __repr__(self) -> str:
         return f"<Relay of outbox {self._tables.name!r}, {self.health().status}>"
@@ -196,6 +200,8 @@ class Relay:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._keep, work)
                     tasks.start_soon(work.cleaner.run)
+                    self._watch = Watch(self._database, self._tables, work.timers)
+                    tasks.start_soon(self._watch.run)
                     await self._go_on(work)
                     tasks.cancel_scope.cancel()
         finally:
@@ -285,8 +291,10 @@ class Relay:
         return self._metrics
 
     def samples(self) -> Iterator[Sample]:
-        """The same, as the bus's metrics have it."""
-        return self._metrics.samples()
+        """The same, as the bus's metrics have it; and how much waits in the outbox, as of the last look."""
+        yield from self._metrics.samples()
+        if self._watch is not None:
+            yield from self._watch.samples()
 
     def health(self) -> PartHealth:
         """Whether events go through, as far as the relay knows without asking."""
@@ -297,6 +305,7 @@ class Relay:
             "shards": metrics.shards,
             "published": metrics.published,
             "listens": "off" if self._listener is None else self._listener.state,
+            **({} if self._watch is None else self._watch.details()),
         }
         return PartHealth(part=f"outbox {self._tables.name}", status=status, reason=reason, details=details)
 
@@ -308,6 +317,8 @@ class Relay:
             return "degraded", f"nothing is published now, it tries again by itself: {self._trouble}"
         if work.tenure.lease is None:
             return "starting", "the relay waits for a slot"
+        if self._watch is not None and (trouble := self._watch.trouble()):
+            return "degraded", trouble
         if metrics.quarantined:
             return "ok", f"publishes; {metrics.quarantined} event(s) were put aside: eventbus outbox list"
         return "ok", f"publishes {metrics.shards} shard(s)"

@@ -221,10 +221,22 @@ class Slots:
         return View(now_ms, tuple(others), heads)
 
     def free_shards(self, connection: Connection) -> list[int]:
-        """Those of nobody."""
-        from sqlalchemy import select
+        """Those of nobody.
 
-        return list(connection.scalars(select(self._shards.c.shard).where(self._shards.c.slot.is_(None))))
+        A slot that has shards and no relay, for somebody has deleted its row, gets one whose lease is over: then it is
+        reaped like any other.
+        """
+        from sqlalchemy import insert, select
+
+        relays, shards = self._relays, self._shards
+        both = shards.outerjoin(relays, relays.c.slot == shards.c.slot)
+        query = select(shards.c.shard, shards.c.slot).select_from(both).where(relays.c.slot.is_(None))
+        found = list(connection.execute(query))
+        for slot in sorted({slot for _, slot in found if slot is not None}):
+            unknown = {"token": secrets.token_hex(16), "host": "(its row was deleted)", "expires_at_ms": 0}
+            values = {"slot": slot, **unknown, "started_at_ms": 0, "published": 0, "seen_at_ms": 0}
+            connection.execute(insert(relays), values)
+        return [shard for shard, slot in found if slot is None]
 
     def take(self, connection: Connection, lease: Lease, wanted: Collection[int]) -> frozenset[int]:
         """Take shards that are free, as far as they still are; all that the slot has then. Raises LeaseLost."""

@@ -11,7 +11,7 @@ from sqlalchemy import update
 
 from eventbus.client.producer import Producer
 from eventbus.errors import KafkaError
-from tests.databases import Database
+from tests.databases import THREE, Database
 from tests.outbox.relay.test_relay import ON_SQLITE, outbox_in, running
 
 
@@ -86,6 +86,22 @@ async def test_rows_are_not_to_blame_for_a_receipt_that_is_refused(database: Dat
         assert Producer.send_offsets is give
         with anyio.fail_after(30):
             assert await scene.drained() == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("database", THREE, indirect=True)
+async def test_shards_of_relays_whose_rows_were_deleted_by_hand_are_published(database: Database) -> None:
+    outbox = outbox_in(database)
+    with database.plain.begin() as connection:
+        connection.execute(update(outbox.tables.shards).values(slot=outbox.tables.shards.c.shard % 2 + 3))
+    async with running(database, outbox=outbox, lease_ms=200) as scene:
+        for n in range(5):
+            scene.publish("t", b"%d" % n, key=b"k%d" % n)
+        found: list[Any] = []
+        with anyio.fail_after(30):
+            while len(found) < 5:
+                found += await scene.drained()
+        assert sorted(found) == [b"%d" % n for n in range(5)]
+        assert scene.relay.metrics().reaped == 2
 
 
 @ON_SQLITE
