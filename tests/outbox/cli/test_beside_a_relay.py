@@ -16,7 +16,7 @@ from tests.outbox.cli.conftest import Shop
 
 SMALL, LARGE = b"", b"x" * 5_000
 KEYS = ("a", "b", None)
-ROUNDS = 40
+ROUNDS = 30
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "psycopg", "mariadb"])
