@@ -1,0 +1,30 @@
+"""The same on Apache Kafka: relays are killed and stopped, the broker lives on."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventbus.testing import RealKafka
+from tests.databases import Database
+from tests.kafka_fixtures import real
+from tests.killed import kill
+
+__all__ = ["real"]
+
+ON_ONE = pytest.mark.parametrize("database", ["psycopg"], indirect=True)
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
+@ON_ONE
+@pytest.mark.timeout(1_800)
+def test_kills(real: RealKafka, database: Database, kills: int) -> None:
+    where = f"{database.kind}|{database.plain_url}|{real.url}#{kills}"
+    assert f"{kills} kills" in kill("tests.outbox.kill.kill_relay", where, kills, seed=kills)
+
+
+@pytest.mark.parametrize("rounds", [pytest.param(5, marks=pytest.mark.slow)])
+@ON_ONE
+@pytest.mark.timeout(1_800)
+def test_stops(real: RealKafka, database: Database, rounds: int) -> None:
+    where = f"{database.kind}|{database.plain_url}|{real.url}#stops"
+    assert f"{7 * rounds} stops" in kill("tests.outbox.kill.stop_relay", where, rounds, seed=1)
