@@ -11,6 +11,7 @@ from tests.killed import kill
 
 __all__ = ["real"]
 
+pytestmark = pytest.mark.seeds
 ON_ONE = pytest.mark.parametrize("database", ["psycopg"], indirect=True)
 
 
