@@ -61,7 +61,7 @@ class Inbox:
                 f"message_ids={message_ids!r}: the name of a header, or a function of the record: "
                 'message_ids="event-id"'
             )
-        if keep <= timedelta(0):
+        if not isinstance(cast("object", keep), timedelta) or keep <= timedelta(0):
             raise ConfigError(f"keep={keep!r}: how long message ids are remembered, as in timedelta(days=7)")
         engine, self._factory = _engine_and_factory(source)
         self.database = Database(engine)

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from eventbus.backends.delivery import this_loop
 from eventbus.client.schema_uses import prepare, uses_of_types
@@ -282,7 +282,17 @@ class Outbox:
                     raise
 
     def check(self, connection: Connection) -> list[str]:
-        """What is wrong with the tables, each with its cure; an empty list: nothing. Changes nothing."""
+        """What is wrong with the tables, each with its cure; an empty list: nothing. Changes nothing.
+
+        Raises ConfigError for anything but a connection; of an AsyncConnection: ``run_sync(outbox.check)``.
+        """
+        from sqlalchemy import Connection
+
+        if not isinstance(cast("object", connection), Connection):
+            raise ConfigError(
+                f"check({connection!r:.80}): a Connection: `with engine.connect() as connection: "
+                "outbox.check(connection)`; of an AsyncConnection: `await connection.run_sync(outbox.check)`"
+            )
         return in_database.check(connection, self.tables)
 
     def ddl(self, dialect_name: str) -> str:
@@ -296,9 +306,14 @@ class Outbox:
 
     def database(self, engine: AnyEngine | None = None) -> Database:
         """Whole transactions on ``engine``, or on the one it was made with. Raises ConfigError when it has none."""
+        from sqlalchemy import Engine
+        from sqlalchemy.ext.asyncio import AsyncEngine
+
         engine = self.engine if engine is None else engine
         if engine is None:
             raise ConfigError("this outbox was made with a MetaData and knows no database: give it an engine here")
+        if not isinstance(cast("object", engine), (Engine, AsyncEngine)):
+            raise ConfigError(f"{engine!r:.80}: an engine, from create_engine(...) or create_async_engine(...)")
         return Database(engine)
 
     def relay(

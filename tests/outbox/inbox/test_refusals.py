@@ -195,6 +195,7 @@ def test_what_it_publishes_goes_through_an_outbox() -> None:
         ({"message_ids": 7}, r"message_ids=7: the name of a header, or a function"),
         ({"message_ids": ""}, r"message_ids=''"),
         ({"keep": timedelta(0)}, r"keep=.*timedelta\(days=7\)"),
+        ({"keep": 7}, r"keep=7.*timedelta\(days=7\)"),
     ],
 )
 def test_options_of_the_inbox(options: dict[str, Any], said: str) -> None:

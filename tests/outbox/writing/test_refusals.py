@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from sqlalchemy import MetaData, create_engine, event, insert
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event, insert
 from sqlalchemy.exc import IntegrityError, PendingRollbackError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 from sqlalchemy.pool import StaticPool
 
+from eventbus import EventBus
 from eventbus.errors import ConfigError
 from outbox import Outbox
 from tests.databases import Database, NewDatabase
@@ -155,6 +157,18 @@ def test_an_engine_whose_transactions_would_meet() -> None:
             Outbox(create_engine("sqlite://", **options))
     with pytest.raises(ConfigError, match="AUTOCOMMIT"):
         Outbox(create_engine("sqlite:///x").execution_options(isolation_level="AUTOCOMMIT"))
+
+
+def test_what_is_no_engine_and_no_connection(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/app.db")
+    outbox = Outbox(engine)
+    with pytest.raises(ConfigError, match=r"EventBus.*an engine, from create_engine"):
+        outbox.relay(cast("Engine", EventBus("memory://")))
+    with pytest.raises(
+        ConfigError, match=r"Engine.*with engine\.connect\(\) as connection: outbox\.check\(connection\)"
+    ):
+        outbox.check(cast("Connection", engine))
+    engine.dispose()
 
 
 async def test_without_an_engine_one_is_asked_for() -> None:
