@@ -11,7 +11,6 @@ from itertools import chain
 
 import anyio
 
-from eventbus.backends.clock import Timers
 from outbox.relay.receipts import Part
 
 logger = logging.getLogger("outbox")
@@ -28,9 +27,8 @@ Delete = Callable[[Sequence[int]], Awaitable[object]]
 class Cleaner:
     """Of one relay. Deleting rows twice does no harm, so whoever wants them gone deletes them."""
 
-    def __init__(self, delete: Delete, timers: Timers) -> None:
+    def __init__(self, delete: Delete) -> None:
         self._delete = delete
-        self._timers = timers
         self.open: tuple[Part, ...] = ()
         """Published, and perhaps still in the table."""
         self.on_clean: Callable[[], object] = _nothing
@@ -82,13 +80,13 @@ class Cleaner:
             if not self.open:
                 await self._wanted.wait()
             if self.rows < _ENOUGH_ROWS:
-                with self._timers.move_on_after(_GATHER_SECONDS):  # few large deletes are better than many small ones
+                with anyio.move_on_after(_GATHER_SECONDS):  # few large deletes are better than many small ones
                     await self._enough.wait()
             try:
                 await self._delete_open()
             except Exception as error:  # whoever publishes meets it too, and says it
                 logger.debug("published rows were not deleted: %s", error)
-                await self._timers.sleep(_AGAIN_SECONDS)
+                await anyio.sleep(_AGAIN_SECONDS)
             if not self.open:
                 self.on_clean()
 

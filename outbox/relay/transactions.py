@@ -7,7 +7,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from eventbus.backends.clock import Timers
+import anyio
+
 from eventbus.errors import ConfigError
 from outbox.database import Database, trouble_of
 
@@ -63,9 +64,8 @@ class Transactions:
     writes without a pause is always faster.
     """
 
-    def __init__(self, database: Database, timers: Timers) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._timers = timers
         self._is_sqlite = database.dialect == "sqlite"
 
     async def run(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -79,7 +79,9 @@ class Transactions:
                 if trouble_of(error) != "conflict":
                     raise
             seconds = _LOCKED_SECONDS if self._is_sqlite else _CONFLICT_SECONDS
-            await self._timers.sleep(random.uniform(seconds / 2, seconds))
+            await anyio.sleep(
+                random.uniform(seconds / 2, seconds)
+            )  # real time: the database lives in it
         return await self._database.run(fn, *args, **kwargs)
 
 

@@ -71,11 +71,11 @@ class Work:
         self._settings = settings
         self._metrics = metrics
         self._at = at
-        self._transactions = transactions = Transactions(database, timers)
+        self._transactions = transactions = Transactions(database)
         self._rows = rows = Rows(tables)
         self._slots = slots = Slots(tables, settings.lease_ms, database.dialect, now)
         self.pace = Pace(settings.poll_ms, settings.batch_size)
-        self.cleaner = Cleaner(self._delete, timers)
+        self.cleaner = Cleaner(self._delete)
         self.tenure = tenure = Tenure(
             bus, transactions, tables, slots, settings, metrics, timers, at, self._settle, self.cleaner.clean
         )
