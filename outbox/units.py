@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import ConsumerRecord, TopicPartition
 from eventbus.units_of_work import NotHandled
 from outbox.calls import Call, note_errors
 from outbox.claims import Claims, id_of_message, id_of_record
-from outbox.database import AUTOCOMMIT, Database, is_autocommit
+from outbox.database import AUTOCOMMIT, Database, is_autocommit, trouble_of
 from outbox.tracing import carried
 from outbox.tries import Tries
 
@@ -67,7 +67,23 @@ class Units:
         note_errors(database)
 
     async def start(self) -> None:
-        """Make the tables where they are missing. Raises ConfigError, and what the database raises."""
+        """Make the tables where they are missing. Raises ConfigError, and what the database raises.
+
+        A database that does not answer now is an EventBusError: a service that cannot work does not start.
+        """
+        from sqlalchemy.exc import DBAPIError
+
+        try:
+            await self._start()
+        except DBAPIError as error:
+            if trouble_of(error) != "away":
+                raise
+            url = self._database.plain.url.render_as_string()
+            raise EventBusError(
+                f"handler {self.handler!r}: its database {url} does not answer: {error.orig}; start again when it does"
+            ) from error
+
+    async def _start(self) -> None:
         if await self._database.run(is_autocommit):
             raise ConfigError(f"handler {self.handler!r}: {AUTOCOMMIT}")
         if self._creates:

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -15,7 +16,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, sessionmaker
 
-from eventbus import ConsumerRecord
+from eventbus import ConsumerRecord, EventBus, EventBusError
 from eventbus.errors import HandlerError
 from outbox import tries
 from tests.databases import THREE, Database
@@ -459,3 +460,16 @@ async def test_another_database_that_is_away_is_the_handlers_own_failure(databas
             await bus.drain()
         assert calls == list(range(10)) and ledger.rows() == [(0, n) for n in range(10) if n != 3]
         assert await dead_letters(log) == ["3"] and (await group_of(log))[T0] == 10
+
+
+async def test_a_database_that_is_away_when_the_bus_starts_is_named(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'nowhere' / 'db'}")
+    bus = EventBus("memory://")
+    bus.topic("t")
+
+    @bus.consumer("t", tx=sessionmaker(engine))
+    def write(value: bytes, session: Session) -> None:
+        raise AssertionError("there is nowhere to write")
+
+    with pytest.raises(EventBusError, match=r"handler 'write': its database sqlite:///.*nowhere/db does not answer"):
+        await bus.start()
