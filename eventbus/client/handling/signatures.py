@@ -169,7 +169,7 @@ def _is_of_database(annotation: Any) -> bool:
 def _too_many(annotation: Any, name: str, payload_name: str | None, where: str) -> str:
     if _is_of_database(annotation):
         return (
-            f"{where}: parameter {name!r} is annotated {annotation.__name__}, which tx= gives: tx=sessionmaker(engine) for "
+            f"{where}: parameter {name!r} is a {annotation.__name__}, which tx= gives: tx=sessionmaker(engine) for "
             "a Session or a Connection in a plain function, tx=async_sessionmaker(engine) for an AsyncSession or an "
             "AsyncConnection in an `async def`; one parameter takes it"
         )
