@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import anyio
 import anyio.lowlevel
 
+from eventbus.backends.clock import RealTimers, Timers
 from eventbus.client.health import PartHealth
 from eventbus.client.threads import Home
 from eventbus.errors import ConfigError, EventBusError, InvalidProducerEpoch, ProducerFenced
@@ -77,7 +78,7 @@ class Relay:
             raise ConfigError(f"batch_size={batch_size!r}: 1 to 10,000 rows")
         if not 100 <= lease_ms <= 600_000:
             raise ConfigError(f"lease_ms={lease_ms!r}: 100 to 600,000")
-        if not 1 <= poll_ms[0] <= poll_ms[1]:
+        if not hasattr(poll_ms, "__len__") or len(poll_ms) != 2 or not 1 <= poll_ms[0] <= poll_ms[1]:
             raise ConfigError(f"poll_ms={poll_ms!r}: the shortest wait and the longest, in milliseconds")
         self._outbox = outbox
         self._tables = outbox.tables
@@ -95,6 +96,8 @@ class Relay:
         self._creates_tables = create_tables
         self._metrics = RelayMetrics(outbox=self._tables.name)
         self._now: Now = now_sql
+        self._timers: Timers = RealTimers()
+        """A database is real, also where a test's clock stands."""
         self._at = _nothing
         """Awaited with the name of each step that is done: where tests let a relay die."""
         self._work: Work | None = None
@@ -131,7 +134,7 @@ class Relay:
             self._metrics,
             self._now,
             lambda step: self._at(step),
-            bus.backend.timers,
+            self._timers,
         )
         home = Home()
 

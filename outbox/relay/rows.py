@@ -42,6 +42,10 @@ _MOST_SPANS = 32
 """In one statement; the rest of the ids are listed."""
 _MOST_IDS = 10_000
 """In one statement: drivers take 32,767 parameters."""
+_MYSQL = ("mysql", "mariadb")
+_BY_KEY = "FORCE INDEX (PRIMARY)"
+"""MySQL would read a small table as a whole, locked, and wait for whoever writes to it just now. Of a range it locks
+the row behind it too; so ids are listed there, each of them."""
 _LARGE_BYTES = 8_192
 """Larger values are read apart, so that rows which are suddenly large do not fill the memory."""
 _MOST_LARGE_BYTES = 8 * 1_048_576
@@ -147,8 +151,12 @@ class Rows:
         from sqlalchemy import select
 
         columns = self._events.c
+        is_mysql = connection.dialect.name in _MYSQL
+        wanted = columns.id.in_(part.ids) if is_mysql else among(columns.id, part.ids)
+        asked = select(columns.id, columns.event_id).where(wanted).order_by(columns.id)
+        for dialect in _MYSQL:
+            asked = asked.with_hint(self._events, _BY_KEY, dialect)
         # Locked: a relay that was given up may be about to delete them, all at once.
-        asked = select(columns.id, columns.event_id).where(among(columns.id, part.ids)).order_by(columns.id)
         found = connection.execute(asked.with_for_update()).all()
         if not found:
             return "gone"
@@ -179,7 +187,9 @@ class Rows:
         due = select(later.c.id).where(later.c.due_ms <= now_ms)
         if shards != self._all:
             due = due.where(later.c.shard.in_(shards))
-        ids = list(connection.scalars(due.order_by(later.c.due_ms, later.c.id).limit(limit).with_for_update()))
+        in_order = due.order_by(later.c.due_ms, later.c.id).limit(limit)
+        # Those that are just being written come with the next look.
+        ids = list(connection.scalars(in_order.with_for_update(skip_locked=True)))
         if ids:
             self._copy(connection, later, self._events, ids, {}, order_by=(later.c.due_ms, later.c.id))
             delete_rows(connection, later, ids)
@@ -215,7 +225,7 @@ class Rows:
         chosen = [source.c[name] for name in names]
         added = [literal(value) if isinstance(value, (int, str)) else value for value in extra.values()]
         rows = select(*chosen, *added).where(among(source.c.id, ids)).order_by(*(order_by or (source.c.id,)))
-        connection.execute(insert(target).from_select([*names, *extra], rows.with_for_update()))
+        connection.execute(insert(target).from_select([*names, *extra], rows))
 
 
 def delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> int:
@@ -226,16 +236,10 @@ def delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> int
 def _delete_some(connection: Connection, table: Table, ids: Sequence[int]) -> int:
     from sqlalchemy import text
 
-    if connection.dialect.name in ("mysql", "mariadb"):
-        # In order, and no more: else a small table is read as a whole, and waits for whoever writes to it just now.
+    if connection.dialect.name in _MYSQL:
         quote = connection.dialect.identifier_preparer
-        name = quote.format_column(table.c.id)
-        ranges, listed = _ranges(ids)
-        parts = [f"{name} BETWEEN {first} AND {last}" for first, last in ranges]
-        if listed:
-            parts.append(f"{name} IN ({', '.join(map(str, listed))})")
-        where = f"WHERE {' OR '.join(parts)} ORDER BY {name} LIMIT {len(ids)}"
-        found = connection.execute(text(f"DELETE FROM {quote.format_table(table)} {where}"))
+        listed = f"{quote.format_column(table.c.id)} IN ({', '.join(map(str, ids))})"
+        found = connection.execute(text(f"DELETE e FROM {quote.format_table(table)} AS e {_BY_KEY} WHERE {listed}"))
     else:
         found = connection.execute(table.delete().where(among(table.c.id, ids)))
     return cast("CursorResult[Any]", found).rowcount

@@ -79,9 +79,7 @@ class Transactions:
                 if trouble_of(error) != "conflict":
                     raise
             seconds = _LOCKED_SECONDS if self._is_sqlite else _CONFLICT_SECONDS
-            await anyio.sleep(
-                random.uniform(seconds / 2, seconds)
-            )  # real time: the database lives in it
+            await anyio.sleep(random.uniform(seconds / 2, seconds))  # in real time, as databases are
         return await self._database.run(fn, *args, **kwargs)
 
 

@@ -121,8 +121,7 @@ class Work:
         rows = rows or await self._take()
         if not rows:
             return self._until_next()
-        await self._publish(rows)
-        return 0.0
+        return await self._publish(rows)
 
     def woken(self) -> None:
         """Somebody says that there are rows."""
@@ -253,14 +252,14 @@ class Work:
         await self._run(self._rows.delete, ids, self._slots.now)
         await self._at("deleted")
 
-    async def _publish(self, rows: list[Row]) -> None:
-        """One batch, if what was taken is to be published at all."""
+    async def _publish(self, rows: list[Row]) -> float:
+        """One batch, if what was taken is to be published at all; seconds to wait."""
         assert self._publisher is not None
         sifted = await self._sieve.sift(rows)
         if sifted is None:
             self.tenure.look_at = 0.0
         if not sifted:
-            return
+            return 0.0
         fitting = cut(sifted, self.cleaner.open)
         if fitting is None:
             await self.cleaner.clean()
@@ -271,23 +270,22 @@ class Work:
         try:
             ahead = await self._publish_and_take(self._publisher, rows, part, receipt)
         except Refused as refused:
-            await self._refused(refused.ids, refused.cause)
-            return
+            return await self._refused(refused.ids, refused.cause)
         except EventBusError as error:
             cause = poison_in(error)
             if cause is None:
                 raise
             if len(rows) > 1:  # one of them, and nobody knows which
                 self.pace.refused(len(rows))
-                return
-            await self._refused([rows[0][0]], cause)
-            return
+                return 0.0
+            return await self._refused([rows[0][0]], cause)
         self._is_up = True
         self._ahead = ahead
         self.cleaner.add(part)
         self._patience = _PATIENCE
         self._count(rows)
         await self._at("committed")
+        return 0.0
 
     async def _publish_and_take(self, publisher: Publisher, rows: Sequence[Row], part: Part, receipt: str) -> list[Row]:
         """Where there are more rows, those behind the batch are taken while the log is busy with it."""
@@ -322,11 +320,11 @@ class Work:
         sample = rows[::16]
         self.pace.published(len(rows), sum([len(row[4] or b"") for row in sample]) * len(rows) // len(sample))
 
-    async def _refused(self, ids: list[int], cause: EventBusError) -> None:
-        """The log refuses rows: put them aside, once what is open is aborted."""
+    async def _refused(self, ids: list[int], cause: EventBusError) -> float:
+        """The log refuses rows: put them aside, once what is open is aborted. Seconds to wait."""
         self._patience -= 1
         if is_unknown_topic(cause) and self._patience > 0:
-            raise cause
+            return self.pace.failed()
         self._patience = _PATIENCE
         await self._take_up()
         assert self._publisher is not None
@@ -336,6 +334,7 @@ class Work:
         count = await self._sieve.put_aside(ids, reason_of(cause))
         logger.error("outbox %r: %d event(s) were put aside, the log refuses them: %s", self._name, count, cause)
         self.tenure.look_at = 0.0  # its key is blocked from here on
+        return 0.0
 
 
 def cut(rows: list[Row], before: Sequence[Part]) -> tuple[list[Row], Part, str] | None:

@@ -15,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from eventbus import ConsumerRecord, EventBus
 from eventbus.errors import ConfigError
+from eventbus.testing import FakeClock
 from outbox import Outbox
 from outbox.relay.relay import Relay
 from tests.databases import THREE, Database
@@ -375,6 +376,7 @@ async def test_tables_of_another_count_of_shards_are_refused(database: Database)
         {"batch_size": 10_001},
         {"lease_ms": 5},
         {"poll_ms": (10, 5)},
+        {"poll_ms": 5},
     ],
 )
 @ON_SQLITE
@@ -476,6 +478,32 @@ async def test_a_bus_that_is_cancelled_leaves_nothing_in_doubt(database: Databas
         await after.aclose()
         assert [record.value for record in await scene.read()] == [b"1", b"2"]
         assert scene.count(outbox.tables.relays) == 0
+
+
+@ON_SQLITE
+async def test_under_a_clock_that_stands(database: Database) -> None:
+    """A database is real: the relay waits for its lock, though a test's clock does not move."""
+    outbox = outbox_in(database)
+    relay = outbox.relay(listen=False)
+    bus = EventBus("memory://", clock=FakeClock())
+    bus.include(relay)
+    bus.topic("t")
+    met = anyio.Event()
+
+    def seconds(low: float, high: float) -> float:
+        met.set()
+        return low
+
+    async with bus:
+        await bus.drain()
+        with database.plain.begin() as connection, patch("outbox.relay.transactions.random.uniform", seconds):
+            outbox.publish(connection, "t", b"1")
+            assert relay._work is not None
+            relay._work.tenure.look_at = 0
+            outbox.wakes.wake()
+            await met.wait()
+        await bus.drain()
+        assert [record.value for record in await Scene(database, outbox, relay, bus).read()] == [b"1"]
 
 
 # what it says --------------------------------------------------------------------------------------------------------
