@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -114,7 +114,7 @@ class _Actor(_Thread):
         self.relay._database = model.database
         self.work = Work(
             model.bus, model.database, model.outbox.tables, self.relay._settings, self.relay._metrics,
-            lambda dialect: str(model.timers.ms), self._at, model.timers,  # type: ignore[arg-type]
+            lambda dialect: str(model.timers.ms), self._at, cast("Any", model.timers),
         )  # fmt: skip
         self.cleaner = _Thread()
         self.fails = False
