@@ -43,6 +43,7 @@ async def test_sixty_leaders_are_killed_and_nothing_is_lost_or_done_twice(cluste
     assert times[int(0.99 * len(times))] <= UNAVAILABLE_S
 
 
+@pytest.mark.slow
 async def test_a_dead_leader_is_seen_and_sends_wait_for_its_replica(cluster: RealKafka) -> None:
     """Asked the moment its leader has died, the cluster is still described, though nobody answers for a while."""
     async with EventBus(cluster.url) as bus:

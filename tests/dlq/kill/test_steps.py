@@ -125,6 +125,7 @@ async def test_killed_at_any_step(form: Form) -> None:
     assert await complaints("kill", form) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS[:2], ids=repr)
 async def test_cancelled_at_any_step(form: Form) -> None:
     assert await complaints("cancel", form) == []

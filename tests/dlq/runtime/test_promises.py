@@ -51,6 +51,7 @@ def kept_when_served(request: pytest.FixtureRequest) -> Iterator[dict[str, Futur
         yield from side_by_side(server.bootstrap, "test_served", request)
 
 
+@pytest.mark.slow  # the same log as in memory and in a file, and the same client as on a Kafka
 @pytest.mark.parametrize("promise", ON_KAFKA, ids=repr)
 def test_served(kept_when_served: dict[str, Future[None]], promise: Promise) -> None:
     kept_when_served[promise.name].result()

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from outbox.relay.relay import Relay
 from tests.database_servers import MariaDB, PostgreSQL, Server
-from tests.databases import KINDS, ON_SERVERS, Database, Databases
+from tests.databases import KINDS, ON_SERVERS, THREE, Database, Databases
 from tests.outbox.faults.scenes import Sleep, scene, until
 
 STEPS = ("entered", "fenced", "renewed", "looked", "taken", "begun", "sent", "receipt", "committed", "deleting")
@@ -39,6 +39,9 @@ def is_known(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage() for record in caplog.records if record.exc_info and record.name == "outbox"] == []
 
 
+FEW = [pytest.param(kind, marks=() if kind in THREE else pytest.mark.slow) for kind in ON_SERVERS]
+
+
 class Cuts:
     """At each step once."""
 
@@ -53,7 +56,7 @@ class Cuts:
             cut(self._database)
 
 
-@pytest.mark.parametrize("database", ON_SERVERS, indirect=True)
+@pytest.mark.parametrize("database", FEW, indirect=True)
 async def test_connections_that_are_cut_at_each_step(database: Database, caplog: pytest.LogCaptureFixture) -> None:
     async with scene(database) as here:
         here.shop.trade(10)
