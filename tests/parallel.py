@@ -70,6 +70,13 @@ class Pieces(LoadScopeScheduling):
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         """Puts the piece that this worker should take next in front of the queue."""
+        # What a crashed worker had is queued again, with all that it had finished: who is given nothing to do is never
+        # asked again, and all wait for ever.
+        for piece in [piece for piece, done in self.workqueue.items() if all(done.values())]:
+            del self.workqueue[piece]
+        if not self.workqueue:
+            node.shutdown()
+            return
         others = [units for other, units in self.assigned_work.items() if other is not node]
         is_busy = any(
             piece.startswith(HEAVY) and not all(done.values()) for units in others for piece, done in units.items()

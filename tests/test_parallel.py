@@ -41,29 +41,53 @@ class Worker:
         self.shutting_down = True
 
 
+class Run:
+    """Two workers that begin with the tests of these files, four each."""
+
+    def __init__(self, *files: str) -> None:
+        self.tests = [f"tests/{file}.py::test_{number}" for file in files for number in range(4)]
+        config: Any = SimpleNamespace(option=SimpleNamespace(), getvalue=lambda name: ["popen", "popen"])
+        self.pieces = Pieces(config, None)
+        self.pieces.log = lambda *said: None
+        self.one, self.two = self.add("one"), self.add("two")
+        self.pieces.schedule()
+
+    def add(self, name: str) -> Any:
+        worker: Any = Worker(name)
+        self.pieces.add_node(worker)
+        self.pieces.add_node_collection(worker, self.tests)
+        return worker
+
+    def begun(self, worker: Any) -> list[str]:
+        return [*dict.fromkeys(piece_of(self.tests[number]) for number in worker.taken)]
+
+    def finish(self, worker: Any, most: int = 1_000) -> None:
+        """As many as it has now, or the first of them."""
+        todo, worker.taken = worker.taken[:most], worker.taken[most:]
+        for number in todo:
+            self.pieces.mark_test_complete(worker, number)
+
+
 def test_one_piece_with_jvms_at_a_time_and_the_long_ones_first() -> None:
-    files = ["broker/test_a", "testing/test_crash_points", "spark/test_b", "clients/test_c", "records/test_d"]
-    tests = [f"tests/{file}.py::test_{number}" for file in files for number in range(4)]
-    config: Any = SimpleNamespace(option=SimpleNamespace(), getvalue=lambda name: ["popen", "popen"])
-    pieces = Pieces(config, None)
-    pieces.log = lambda *said: None
-    workers: list[Any] = [Worker("one"), Worker("two")]
-    for worker in workers:
-        pieces.add_node(worker)
-        pieces.add_node_collection(worker, tests)
+    run = Run("broker/test_a", "testing/test_crash_points", "spark/test_b", "clients/test_c", "records/test_d")
+    assert run.begun(run.one) == ["tests/clients/"]
+    assert run.begun(run.two) == ["tests/testing/test_crash_points.py"]
+    run.finish(run.two)
+    assert run.begun(run.two) == ["tests/broker/test_a.py"], "the other one is at JVMs"
+    run.finish(run.one)
+    assert run.begun(run.one) == ["tests/spark/"], "and goes on with them"
 
-    def begun(worker: Worker) -> list[str]:
-        return [*dict.fromkeys(piece_of(tests[number]) for number in worker.taken)]
 
-    def finish(worker: Any) -> None:
-        for number in [*worker.taken]:
-            pieces.mark_test_complete(worker, number)
-
-    pieces.schedule()
-    one, two = workers
-    assert begun(one) == ["tests/clients/"]
-    assert begun(two) == ["tests/testing/test_crash_points.py"]
-    finish(two)
-    assert begun(two)[1:] == ["tests/broker/test_a.py"], "the other one is at JVMs"
-    finish(one)
-    assert begun(one)[1:] == ["tests/spark/"], "and goes on with them"
+def test_a_worker_that_crashes_leaves_nobody_waiting() -> None:
+    run = Run("broker/test_a", "records/test_b", "records/test_c", "records/test_d")
+    assert run.begun(run.one) == ["tests/broker/test_a.py"]
+    run.finish(run.one)  # what is finished is queued again by xdist, when its worker dies
+    run.finish(run.one, 2)
+    run.pieces.remove_node(run.one)
+    heir = run.add("heir")
+    run.pieces.schedule()
+    for _ in range(10):
+        run.finish(run.two)
+        run.finish(heir)
+    assert not run.pieces.has_pending
+    assert run.two.shutting_down and heir.shutting_down
