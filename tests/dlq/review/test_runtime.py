@@ -60,13 +60,13 @@ async def test_what_is_behind_a_call_in_a_thread_that_took_too_long_is_handled(
     """The call counts as one try, whatever it comes to afterwards; real time, for threads know no other."""
     bus, calls = EventBus("memory://"), list[str]()
     bus.topic("orders", partitions=1)
-    policy = Retry(immediate=0, delays=["20ms"], jitter=False, order=order)
+    policy = Retry(immediate=0, delays=["500ms"], jitter=False, order=order)
     late = threading.Event()
 
     def bill(value: str) -> None:
         calls.append(value)
         if value == "b1":
-            late.wait(0.4)
+            late.wait(0.1)
             if raises:
                 raise ValueError("late")
 
@@ -75,7 +75,7 @@ async def test_what_is_behind_a_call_in_a_thread_that_took_too_long_is_handled(
             bill(value)
 
     function: Any = bill_many if "batch" in options else bill
-    bus.include(consumer("orders", group="billing", timeout=0.2, retry=policy, **options)(function))
+    bus.include(consumer("orders", group="billing", timeout=0.05, retry=policy, **options)(function))
     async with bus:
         for value in ("a1", "b1", "c1", "d1"):
             await bus.send("orders", value, key=value[0])
