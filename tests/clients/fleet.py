@@ -14,7 +14,7 @@ from tests.clients.modules import environment, node
 from tests.clients.tools import KafkaTools
 
 HERE = Path(__file__).parent
-LIMIT_S = 60
+LIMIT_S = 100
 FEATURES = {
     "produce": "produce, consume",
     "idempotent": "idempotent",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 Scenario = Callable[..., dict[str, Any]]
 
-LIMIT_S = 30
+LIMIT_S = 60
 SHRINKS = 20
 """A short text so many times in a row becomes smaller with every codec, also alone in its batch: a client sends a batch
 that does not as it is, and which records come into one batch is chance."""
