@@ -151,7 +151,7 @@ def test_an_open_transaction_that_only_reads_keeps_nothing_back_but_the_cleaning
 def test_who_may_not_look_at_transactions_is_told_so(shop: Shop) -> None:
     url = make_url(shop.database.plain_url)
     assert url.database is not None
-    name = url.database[-20:]
+    name = f"u{url.database[-20:]}"
     with shop.database.plain.begin() as root:
         root.execute(text(f"CREATE USER {name}@'%' IDENTIFIED BY 'x'"))
         root.execute(text(f"GRANT ALL ON {url.database}.* TO {name}@'%'"))
