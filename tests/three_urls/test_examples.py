@@ -94,8 +94,12 @@ def test_all_examples_go_where_the_url_says() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} - {*EXAMPLES} <= ELSEWHERE
 
 
+LOGS = ["on_file", pytest.param("on_served", marks=pytest.mark.slow), "on_kafka"]
+"""Served is the log of a file, spoken to as a Kafka: either half is in the quick tier."""
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
-@pytest.mark.parametrize("log", ["on_file", "on_served", "on_kafka"])
+@pytest.mark.parametrize("log", LOGS)
 def test_an_example_prints_the_same(
     log: str, name: str, on_memory: dict[str, Ran], request: pytest.FixtureRequest
 ) -> None:
