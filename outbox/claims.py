@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from eventbus.types import ConsumerRecord, TopicPartition
-from outbox.offsets import offsets_table
+from outbox.offsets import offsets_table, stored_offsets
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -54,17 +54,7 @@ class Claims:
 
     def stored(self, connection: Connection, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The next offset of each partition; absent means none."""
-        from sqlalchemy import select
-
-        columns = self.offsets.c
-        topics = sorted({partition.topic for partition in partitions})
-        rows = connection.execute(
-            select(columns.topic, columns.partition, columns.next_offset).where(
-                columns.group == self.group, columns.topic.in_(topics)
-            )
-        )
-        found = {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
-        return {partition: found[partition] for partition in partitions if partition in found}
+        return stored_offsets(connection, self.offsets, self.group, partitions)
 
     def claim(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
@@ -379,17 +379,7 @@ class SqlOffsets:
             return await connection.run_sync(self._stored, wanted)
 
     def _stored(self, connection: Connection, wanted: set[TopicPartition]) -> dict[TopicPartition, int]:
-        from sqlalchemy import select
-
-        columns = self._table.c
-        topics = sorted({partition.topic for partition in wanted})
-        rows = connection.execute(
-            select(columns.topic, columns.partition, columns.next_offset).where(
-                columns.group == self.group, columns.topic.in_(topics)
-            )
-        )
-        found = {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
-        return {partition: offset for partition, offset in found.items() if partition in wanted}
+        return stored_offsets(connection, self._table, self.group, wanted)
 
     async def forget(self, *partitions: TopicPartition) -> None:
         """Delete the stored offsets of these partitions: for a topic that was made anew, or to write it all again.
@@ -408,6 +398,23 @@ class SqlOffsets:
                     columns.group == self.group, columns.topic == topic, columns.partition == partition
                 )
             )
+
+
+def stored_offsets(
+    connection: Connection, table: Any, group: str, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """What ``table`` has of the group for these partitions; absent means none."""
+    from sqlalchemy import select
+
+    columns = table.c
+    topics = sorted({partition.topic for partition in partitions})
+    rows = connection.execute(
+        select(columns.topic, columns.partition, columns.next_offset).where(
+            columns.group == group, columns.topic.in_(topics)
+        )
+    )
+    found = {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+    return {partition: found[partition] for partition in partitions if partition in found}
 
 
 def offsets_table(name: str, schema: str | None) -> Any:

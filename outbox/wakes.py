@@ -209,6 +209,6 @@ def _info_of(dbapi_connection: Any) -> dict[Any, Any] | None:
     """The same as ``Connection.info``; None for a connection that no pool has, as while an engine makes its first."""
     try:
         info = dbapi_connection.info
-    except (AttributeError, NotImplementedError):
+    except (AttributeError, NotImplementedError):  # a driver, or a stand-in for one, that has no such thing
         return None
     return cast("dict[Any, Any]", info) if isinstance(info, dict) else None  # a driver may call something else so

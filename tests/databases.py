@@ -176,7 +176,7 @@ class Databases:
 def _skip(reason: str) -> NoReturn:
     if REQUIRED:
         pytest.fail(f"{reason}; EVENTBUS_TEST_DATABASES=require")
-    pytest.skip(reason)
+    pytest.skip(reason)  # says which server or driver is not installed
 
 
 def _never_wait_for_the_disk(connection: Any, _: object) -> None:

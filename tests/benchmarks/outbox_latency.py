@@ -52,7 +52,7 @@ def commit_paced(engine: Any, outbox: Any, n: int, rate: float, committed: list[
     for number in range(first, n, step):
         ahead = begin + number / rate - time.monotonic()
         if ahead > 0:
-            time.sleep(ahead)
+            time.sleep(ahead)  # so many a second, by the clock
         with engine.begin() as connection:
             outbox.publish(connection, "log", of_number(number), key=b"customer%03d" % (number % 1_000))
         committed[number] = time.monotonic()
@@ -147,7 +147,7 @@ def notify_paced(url: Any, n: int, rate: float, committed: list[float]) -> None:
     for number in range(n):
         ahead = begin + number / rate - time.monotonic()
         if ahead > 0:
-            time.sleep(ahead)
+            time.sleep(ahead)  # so many a second, by the clock
         cursor.execute("INSERT INTO queue (value) VALUES (%s)", (of_number(number),))
         cursor.execute("NOTIFY queue")
         connection.commit()

@@ -66,7 +66,7 @@ def test_a_serde_of_ones_own(database: Database) -> None:
             return f"{topic} {value.order_id}!".encode()
 
         def deserialize(self, topic: str, data: bytes) -> Any:
-            raise NotImplementedError
+            raise NotImplementedError  # an outbox only writes
 
     assert row_of(database, made(database, serdes={Order: Shout()}), "t", Order("o"))["value"] == b"t o!"
     assert row_of(database, made(database, serde=Shout()), "t", Order("o"))["value"] == b"t o!"
@@ -262,10 +262,10 @@ class Registered:
         self.fetch()
 
     def deserialize(self, topic: str, data: bytes) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError  # an outbox only writes
 
     def decoder(self, topic: str) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError  # an outbox only writes
 
     def needed(self, topic: str, values: Any) -> None:
         return None
