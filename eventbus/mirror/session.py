@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import anyio
 import msgspec
@@ -150,11 +151,16 @@ class Session:
         described = {one.name: one for one in await self._describe() if self._only is None or one.name in self._only}
         there = by_name(await self._destination.describe_topics())
         problems = self._progress.problems
-        plans = [
-            plan_topic(topic, there.get(name), self._journal.topics.get(name), self._journal)
-            for name, topic in described.items()
-            if name not in problems
-        ]
+        plans = self._plan(described, there)
+        if refused := {plan.topic for plan in plans if plan.action == "refuse"}:
+            # Kafka tells a topic's id first, and its partitions' ends when they are asked: where it was made anew in
+            # between, these are the new one's. By its id now it is known whose ends they were.
+            ids = {one.name: one.topic_id for one in await self._describe()}
+            for name in refused:
+                topic = described.pop(name)
+                if name in ids:
+                    described[name] = msgspec.structs.replace(topic, topic_id=ids[name])
+            plans = self._plan(described, there)
         for gone in {where.topic for where in self._progress.partitions} - described.keys() - problems.keys():
             self._give_up(gone, f"topic {gone!r} was deleted at the source; its copy stays as it is")
         entries: list[Entry] = []
@@ -170,6 +176,15 @@ class Session:
         await self._groups.sync(writer)
         self._progress.looks += 1
         self._look_at = self._timers.current_time() + self._options.refresh_seconds
+
+    def _plan(
+        self, described: Mapping[str, TopicDescription], there: Mapping[str, TopicDescription]
+    ) -> list[TopicPlan]:
+        return [
+            plan_topic(topic, there.get(name), self._journal.topics.get(name), self._journal)
+            for name, topic in described.items()
+            if name not in self._progress.problems
+        ]
 
     async def _describe(self) -> list[TopicDescription]:
         selection = self._options.selection

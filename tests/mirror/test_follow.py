@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from eventbus import EventBus
 from eventbus.backends.base import Backend, BackendConsumer, ConsumerConfig
 from eventbus.backends.urls import open_backend
+from eventbus.broker import TopicDescription
 from eventbus.errors import UnknownTopicOrPartition
 from eventbus.mirror import Mirror
 from eventbus.mirror.session import Session
@@ -99,6 +101,38 @@ async def test_a_topic_deleted_and_made_anew_is_not_mixed_with_the_old_one(kind:
         assert "deleted" in mirror.progress.problems["orders"]
         await write(source, TopicPartition("others", 0), b"goes on")
         await until(lambda: mirror.progress.copied == 3)
+        assert [record.value for record in await visible(destination, ORDERS)] == [b"old 1", b"old 2"]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_a_topic_made_anew_while_it_is_described_is_told_from_one_that_lost_its_end(
+    is_there: bool, new_log: NewLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka is asked for the topic's id first, and then for its end, by name."""
+    here, there = open_backend(new_log("memory"), {}), new_log("memory")
+    describe = here.describe_topics
+    is_old = True
+
+    async def in_between(names: Sequence[str] | None = None) -> list[TopicDescription]:
+        nonlocal is_old
+        told = await describe(names)
+        if mirror.progress.copied < 2 or not is_old:
+            return told
+        is_old = False
+        await source.delete_topics(["orders"])
+        await create(source, "orders")
+        [anew] = await describe(names)
+        if not is_there:
+            await source.delete_topics(["orders"])
+        return [msgspec.structs.replace(anew, topic_id=told[0].topic_id)]
+
+    async with opened(here.url) as source, opened(there) as destination:
+        await create(source, "orders")
+        await write(source, ORDERS, b"old 1", b"old 2")
+        monkeypatch.setattr(here, "describe_topics", in_between)
+        async with following(here, there) as mirror:
+            await until(lambda: mirror.progress.problems)
+            assert ("made anew" if is_there else "was deleted at the source") in mirror.progress.problems["orders"]
         assert [record.value for record in await visible(destination, ORDERS)] == [b"old 1", b"old 2"]
 
 
