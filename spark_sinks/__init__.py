@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_sinks.landing import LandProgress, LandReport, land
-    from spark_sinks.session import spark_session
-    from spark_sinks.source import register
+    from spark_sinks.session.spark import spark_session
+    from spark_sinks.source.datasource import register
 
 __all__ = ["LandProgress", "LandReport", "land", "register", "spark_session"]
 
@@ -19,8 +19,8 @@ _HOMES = {
     "LandProgress": "spark_sinks.landing",
     "LandReport": "spark_sinks.landing",
     "land": "spark_sinks.landing",
-    "register": "spark_sinks.source",
-    "spark_session": "spark_sinks.session",
+    "register": "spark_sinks.source.datasource",
+    "spark_session": "spark_sinks.session.spark",
 }
 
 

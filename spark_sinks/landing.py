@@ -1,7 +1,7 @@
 """`land`: a topic into a directory of Parquet files, each record once.
 
 Spark's Structured Streaming plans the batches, its tasks decode and write, and the driver enters each batch in the
-table's ledger together with its offsets (see `spark_sinks.ledger`). What the ledger says is what the table holds;
+table's ledger together with its offsets (`spark_sinks.targets.ledger`). What the ledger says is what the table holds;
 Spark's checkpoint beside it only saves looking that up.
 """
 
@@ -27,13 +27,14 @@ from eventbus.errors import ConfigError, EventBusError, SerializationError
 from eventbus.log.reader import LogReader
 from eventbus.types import TopicPartition
 from spark_sinks.checkpoint import Checkpoint
-from spark_sinks.columns import COORDINATES, DATE, RowSchema
-from spark_sinks.files import DirectoryLock, LocalFiles
-from spark_sinks.jvm import require_pyspark
-from spark_sinks.ledger import CHECKPOINT, META, Ledger, StagedFile
-from spark_sinks.offsets import to_json
-from spark_sinks.options import log_directory, parse_options
-from spark_sinks.writer import REPORT_COLUMNS, DecodeTask, Report, WriteTask, undecodable
+from spark_sinks.decoding.columns import RowSchema
+from spark_sinks.session.jvm import require_pyspark
+from spark_sinks.shape import COORDINATES, DATE
+from spark_sinks.source.offsets import to_json
+from spark_sinks.source.options import log_directory, parse_options
+from spark_sinks.targets.files import DirectoryLock, LocalFiles
+from spark_sinks.targets.ledger import CHECKPOINT, META, Ledger, StagedFile
+from spark_sinks.tasks import REPORT_COLUMNS, DecodeTask, Report, WriteTask, undecodable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -318,8 +319,8 @@ class _Session:
     def __enter__(self) -> SparkSession:
         from pyspark.sql import SparkSession
 
-        from spark_sinks.session import spark_session
-        from spark_sinks.source import register
+        from spark_sinks.session.spark import spark_session
+        from spark_sinks.source.datasource import register
 
         session = self._given or SparkSession.getActiveSession()
         if session is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TOGETHER = (
     "tests/clients/", "tests/cluster_faults/", "tests/failover/", "tests/kafka/", "tests/schema_registry/clients/",
-    "tests/spark/", "tests/three_urls/",
+    "tests/spark/live/", "tests/three_urls/",
 )  # fmt: skip
 APART = ("tests/test_readme.py", "tests/outbox/kill/test_kill.py")
 HEAVY = (
@@ -29,7 +29,7 @@ HEAVY = (
     "tests/dlq/kill/test_on_kafka.py", "tests/dlq/runtime/test_promises.py", "tests/outbox/kill/test_on_kafka.py",
 )  # fmt: skip
 LONG = (
-    "tests/clients/", "tests/kafka/", "tests/cluster_faults/", "tests/failover/", "tests/three_urls/", "tests/spark/",
+    "tests/clients/", "tests/kafka/", "tests/cluster_faults/", "tests/failover/", "tests/three_urls/", "tests/spark/live/",
     "tests/test_readme.py", "tests/testing/test_crash_points.py", "tests/log/test_crash.py", "tests/cli/test_demo.py",
     "tests/faults/", "tests/outbox/kill/", "tests/outbox/faults/", "tests/dlq/", "tests/broker/test_cleaning.py",
 )  # fmt: skip

@@ -75,7 +75,7 @@ def test_one_piece_with_jvms_at_a_time_and_the_long_ones_first() -> None:
     run.finish(run.two)
     assert run.begun(run.two) == ["tests/broker/test_a.py"], "the other one is at JVMs"
     run.finish(run.one)
-    assert run.begun(run.one) == ["tests/spark/"], "and goes on with them"
+    assert run.begun(run.one) == ["tests/spark/live/"], "and goes on with them"
 
 
 def test_a_worker_that_crashes_leaves_nobody_waiting() -> None:

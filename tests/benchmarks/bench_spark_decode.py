@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from eventbus.records import BatchBuilder, fetched_records, iter_batches, patch_offsets
 from eventbus.types import Record, TopicPartition
-from spark_sinks.arrow import record_batch
-from spark_sinks.offsets import OffsetRange
+from spark_sinks.source.arrow import record_batch
+from spark_sinks.source.offsets import OffsetRange
 
 RECORDS = 50_400
 ROUNDS = 5

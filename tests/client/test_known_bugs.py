@@ -17,7 +17,7 @@ What cannot be played on the embedded log, and why:
 - librdkafka #3575, #3712, #4736: producers; tests/client/test_producer.py, tests/broker/test_producers*.py;
 - Spring Kafka #990, #1516, binder #946 (dead letter and offset part ways): no dead letter topics yet; what stands for
   it is `test_spring_kafka_990_what_is_published_and_the_offset_go_together`;
-- Apache Spark SPARK-25005, Paimon #9666, Pinot #19161: sinks; tests/spark_sinks;
+- Apache Spark SPARK-25005, Paimon #9666, Pinot #19161: sinks; tests/spark;
 - YDB #52731: the server's answer, tests/broker/test_transactions_shard.py (ConcurrentTransactions).
 """
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from eventbus.errors import ConfigError, SerializationError
-from spark_sinks.columns import DATE, RowDecoder, RowSchema
-from spark_sinks.files import disk_errors
+from spark_sinks.decoding.columns import RowDecoder, RowSchema
+from spark_sinks.shape import DATE
+from spark_sinks.targets.files import disk_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa

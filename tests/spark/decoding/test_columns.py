@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from eventbus.errors import ConfigError
-from spark_sinks.columns import RowSchema
-from spark_sinks.schema import arrow_schema, pack_type, unpack_type
-from spark_sinks.writer import (
+from spark_sinks.decoding.columns import RowSchema
+from spark_sinks.decoding.schema import arrow_schema, pack_type, unpack_type
+from spark_sinks.tasks import (
     NULL_DIRECTORY,
     Report,
     StageWriter,

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from eventbus.log.reader import LogReader
 from eventbus.types import TopicPartition
-from spark_sinks.offsets import (
+from spark_sinks.source.offsets import (
     EARLIEST,
     Bounds,
     OffsetRange,
@@ -31,7 +31,7 @@ from spark_sinks.offsets import (
     split,
     to_json,
 )
-from spark_sinks.options import SourceOptions, parse_options
+from spark_sinks.source.options import SourceOptions, parse_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,7 +156,7 @@ def _kept(
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    from spark_sinks.arrow import read_range
+    from spark_sinks.source.arrow import read_range
 
     assert isinstance(partition, Range)
     reader = LogReader(options.directory)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from eventbus.errors import CorruptRecord
 from eventbus.records.columnar import RecordArrays, record_arrays
-from spark_sinks.offsets import OffsetRange
+from spark_sinks.source.offsets import OffsetRange
 
 if TYPE_CHECKING:
     from eventbus.log.reader import LogReader

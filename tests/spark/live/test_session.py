@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from eventbus.errors import ConfigError
-from spark_sinks import jvm
-from spark_sinks.jvm import Jvm, find_java, require_pyspark
+from spark_sinks.session import jvm
+from spark_sinks.session.jvm import Jvm, find_java, require_pyspark
 
 
 def fake_java(home: Path, version: str) -> str:
@@ -110,13 +110,14 @@ def test_settings_are_sparks_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_jvm(*_: Any, **__: Any) -> None:
         pytest.fail("a JVM was started")
 
-    monkeypatch.setattr("spark_sinks.session.Jvm", no_jvm)
+    monkeypatch.setattr("spark_sinks.session.spark.Jvm", no_jvm)
     with pytest.raises(ConfigError, match=r"driver\.memory: Spark's settings begin with 'spark\.'"):
         spark_session(driver_memory="2g")
 
 
 _TWO_SESSIONS = """
-from spark_sinks import session, spark_session
+from spark_sinks import spark_session
+from spark_sinks.session import spark as session
 
 pids = []
 def recorded(*arguments, **more):

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from eventbus.errors import ConfigError, CorruptRecord, LogLocked
-from spark_sinks.files import DirectoryLock, LocalFiles
-from spark_sinks.ledger import META, Ledger, StagedFile, entries
+from spark_sinks.targets.files import DirectoryLock, LocalFiles
+from spark_sinks.targets.ledger import META, Ledger, StagedFile, entries
 
 Record = tuple[int, int]  # partition, offset
 PARTITIONS = 2

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
 from eventbus.types import TopicPartition
 from spark_sinks.landing import table_directory
-from spark_sinks.offsets import OffsetRange, from_json, limited, parse, split, to_json
-from spark_sinks.options import KNOWN, log_directory, parse_options
+from spark_sinks.source.offsets import OffsetRange, from_json, limited, parse, split, to_json
+from spark_sinks.source.options import KNOWN, log_directory, parse_options
 
 
 class StubReader:

@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from eventbus.errors import ConfigError
-from spark_sinks.jvm import Jvm, require_pyspark
+from spark_sinks.session.jvm import Jvm, require_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ def spark_session(
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from spark_sinks.source import register
+    from spark_sinks.source.datasource import register
 
     wanted = {**default_conf(), **{key: _text(value) for key, value in (conf or {}).items()}}
     wanted |= {key.replace("_", "."): _text(value) for key, value in more.items()}

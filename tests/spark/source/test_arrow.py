@@ -19,8 +19,8 @@ from eventbus.log.storage import FileStorage
 from eventbus.records import BatchBuilder, build_marker, fetched_records, patch_offsets
 from eventbus.records.control import ControlType, EndTransactionMarker
 from eventbus.types import Compression, Record, TopicPartition
-from spark_sinks.arrow import read_range, record_batch, source_schema
-from spark_sinks.offsets import OffsetRange
+from spark_sinks.source.arrow import read_range, record_batch, source_schema
+from spark_sinks.source.offsets import OffsetRange
 
 from ..log.test_producers import SMALL, Writer
 

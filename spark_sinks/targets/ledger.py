@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from eventbus.errors import ConfigError, CorruptRecord, LogLocked
-from spark_sinks.files import Files
+from spark_sinks.targets.files import Files
 
 META = "_eventbus"
 CHECKPOINT = f"{META}/checkpoint"

@@ -15,7 +15,7 @@ import msgspec
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
 from eventbus.log.reader import LogReader
 from eventbus.types import TopicPartition
-from spark_sinks.offsets import EARLIEST, LATEST, Bounds, Offsets, parse, resolve
+from spark_sinks.source.offsets import EARLIEST, LATEST, Bounds, Offsets, parse, resolve
 
 KNOWN = {
     "path": "directory or file:// URL of the log",

@@ -12,15 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from eventbus.errors import ConfigError
-from spark_sinks.schema import Convert, arrow_schema, converters, pack_type, struct_type, unpack_type
+from spark_sinks.decoding.schema import Convert, arrow_schema, converters, pack_type, struct_type, unpack_type
+from spark_sinks.shape import COORDINATES
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-COORDINATES = ("_topic", "_partition", "_offset", "_timestamp")
-"""Columns of every table: where a row comes from. With them a table can be checked against its topic."""
-DATE = "dt"
-"""The default partition column: the day of ``_timestamp`` in UTC."""
 
 
 class Undecodable(NamedTuple):

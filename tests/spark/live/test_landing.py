@@ -17,8 +17,8 @@ import pytest
 from eventbus.errors import ConfigError, LogLocked, OffsetOutOfRange, SerializationError, StorageFull
 from eventbus.types import Compression, Record
 from spark_sinks import LandProgress, land
-from spark_sinks.files import DirectoryLock, LocalFiles
-from spark_sinks.ledger import META, entries
+from spark_sinks.targets.files import DirectoryLock, LocalFiles
+from spark_sinks.targets.ledger import META, entries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -257,7 +257,7 @@ def test_topic_made_again_is_not_taken_for_the_old_one(spark: SparkSession, log:
 _KILLED = """
 import os, signal, sys
 from spark_sinks import land, spark_session
-from spark_sinks.files import LocalFiles
+from spark_sinks.targets.files import LocalFiles
 from tests_order import Order
 
 log, table, when = sys.argv[1:]

@@ -1,0 +1,1 @@
+"""A Spark session without an installed Java, and what it needs to start fast."""

@@ -1,0 +1,183 @@
+"""The seam between a landing and where it lands: one commit of files, quarantine, columns and offsets.
+
+Tasks write staged Parquet files, whatever the target; `Target.commit` makes them part of the table together with the
+offsets that they reach. **What the target says of the offsets is the truth**: a landing begins there, and nothing else
+is kept anywhere.
+"""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
+
+from eventbus.errors import CorruptRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+QUARANTINE_SUFFIX = "__quarantine"
+"""What the table of refused records is called, after the table."""
+
+
+class Founding(NamedTuple):
+    """How a table is made, and how it must be asked for ever after; else `ConfigError` says what differs.
+
+    ``upsert``: the columns that tell rows apart; none of them: every record is a row. ``transformed``: rows are not
+    records one to one. ``started``: the offset that each partition is landed from (others: from the beginning).
+    """
+
+    topic: str
+    partition_by: tuple[str, ...] = ()
+    upsert: tuple[str, ...] = ()
+    transformed: bool = False
+    started: Mapping[int, int] = {}
+
+
+class SinkState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a table holds of its topic. It changes with the rows, in one step.
+
+    ``sequence`` counts commits and names the next one; ``epoch`` is raised by each landing that opens the table, and
+    fences the one before. ``offsets``: the next offset to land of every partition. ``rows`` were landed and
+    ``rejected`` refused in all. Quarantine files of commits below ``quarantine_from`` have been dealt with.
+    ``schema``: the columns (Arrow IPC), as `columns` reads them; empty before the first rows.
+    """
+
+    id: str
+    topic: str
+    partition_by: tuple[str, ...] = ()
+    upsert: tuple[str, ...] = ()
+    transformed: bool = False
+    started: dict[int, int] = msgspec.field(default_factory=dict[int, int])
+    epoch: int = 0
+    sequence: int = 0
+    offsets: dict[int, int] = msgspec.field(default_factory=dict[int, int])
+    rows: int = 0
+    rejected: int = 0
+    quarantine_from: int = 0
+    committed_at_ms: int = 0
+    schema: bytes = b""
+
+    def columns(self) -> pa.Schema | None:
+        """The columns of the table, `shape.DATE` and other partition columns among them; None before the first rows."""
+        import pyarrow as pa
+
+        return pa.ipc.read_schema(pa.py_buffer(self.schema)) if self.schema else None
+
+
+class StagedFile(NamedTuple):
+    """A complete Parquet file, synced, at an absolute ``path`` below `Target.stage_directory`.
+
+    ``directory``: its partition directory (``dt=2024-02-29``); the columns that it names are not in the file.
+    """
+
+    path: str
+    directory: str
+    rows: int
+    size_bytes: int
+
+
+class Batch(NamedTuple):
+    """What one commit adds. ``offsets`` may name some partitions only; the others stay where they are.
+
+    ``columns``: of the table from now on, wider than before or the same. ``replaces_quarantine``: ``rejected`` is all
+    that is left of the quarantine.
+    """
+
+    offsets: Mapping[int, int]
+    files: Sequence[StagedFile]
+    rejected: Sequence[StagedFile]
+    columns: pa.Schema
+    replaces_quarantine: bool = False
+
+
+class Compacted(NamedTuple):
+    """What compaction did: files before and after, of the partitions it touched."""
+
+    files_before: int
+    files_after: int
+    size_bytes_before: int
+    size_bytes_after: int
+
+
+class Target(Protocol):
+    """A table that a landing writes. Called from one thread of the driver."""
+
+    @property
+    def name(self) -> str:
+        """The table for people: a path, or a URL without its password."""
+        ...
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether staged files are split by the founding's ``partition_by``; a database has indexes instead."""
+        ...
+
+    def open(self, founding: Founding, now_ms: int) -> SinkState:
+        """Found the table if it is missing, take it over (a new epoch), and clear what a crash left.
+
+        Raises `ConfigError` when the table is another topic's or was founded otherwise, `LogLocked` when a living
+        landing on this machine holds it, `CorruptRecord` when the account was tampered with.
+        """
+        ...
+
+    def stage_directory(self) -> str:
+        """The absolute directory for staged files; it exists, and what a crash left there is gone."""
+        ...
+
+    def commit(self, batch: Batch, now_ms: int) -> SinkState:
+        """All of it, or, after a crash at any step, nothing.
+
+        Raises `ProducerFenced` when another landing took the table over, `StorageError` and `StorageFull`; then nothing
+        was committed as far as this process knows, and the table must be opened again.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+    # -- for looking at it, without taking it over --------------------------------------------------------------------
+
+    def state(self) -> SinkState | None:
+        """The account as it is now; None where there is no such table."""
+        ...
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """These columns of all committed rows, a batch at a time; for `verify` and `status`."""
+        ...
+
+    def read_quarantine(self) -> Iterator[pa.RecordBatch]:
+        """The refused records that wait: those of commits from ``quarantine_from`` on."""
+        ...
+
+    def compact(self, *, before: str | None, min_files: int) -> Compacted:
+        """Make few files of many, in partitions whose value sorts below ``before`` (None: all) and that have at least
+        ``min_files``. Call it on an open target. Raises `ConfigError` where there is nothing of that kind to do."""
+        ...
+
+
+def pack_columns(columns: pa.Schema) -> bytes:
+    """Columns for `SinkState.schema`."""
+    return columns.serialize().to_pybytes()
+
+
+def advanced(state: SinkState, batch: Batch, now_ms: int) -> SinkState:
+    """The account after a batch: the same arithmetic for every target. Raises `CorruptRecord` for offsets gone back."""
+    back = {each: offset for each, offset in batch.offsets.items() if offset < state.offsets.get(each, -math.inf)}
+    if back:
+        raise CorruptRecord(f"{state.topic}-{min(back)} would go back to offset {back[min(back)]}: nothing was landed")
+    return msgspec.structs.replace(
+        state,
+        sequence=state.sequence + 1,
+        offsets={**state.offsets, **batch.offsets},
+        rows=state.rows + sum(file.rows for file in batch.files),
+        rejected=state.rejected + (0 if batch.replaces_quarantine else sum(file.rows for file in batch.rejected)),
+        quarantine_from=state.sequence if batch.replaces_quarantine else state.quarantine_from,
+        committed_at_ms=now_ms,
+        schema=pack_columns(batch.columns),
+    )
