@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 import anyio.to_thread
 
@@ -51,6 +52,9 @@ class Database:
         plain = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
         self.plain: Engine = plain
         self._abandons = abandons
+        self._changed = threading.Condition()
+        self._at_work = 0
+        """Transactions in worker threads, also those that nobody waits for any more."""
         check_engine(plain)
         watch(plain.dialect)
 
@@ -73,7 +77,37 @@ class Database:
             _check_asyncio()
             async with self._asynchronous.begin() as connection:
                 return await connection.run_sync(call)
-        return await anyio.to_thread.run_sync(self.run_here, call, abandon_on_cancel=self._abandons)
+        return await self._in_thread(call)
+
+    async def _in_thread(self, call: Callable[[Connection], T]) -> T:
+        is_over = False
+
+        def run() -> T | None:
+            with self._changed:
+                if is_over:  # abandoned before it began: it need not
+                    return None
+                self._at_work += 1
+            try:
+                return self.run_here(call)
+            finally:
+                with self._changed:
+                    self._at_work -= 1
+                    self._changed.notify_all()
+
+        try:
+            return cast("T", await anyio.to_thread.run_sync(run, abandon_on_cancel=self._abandons))
+        finally:
+            with self._changed:
+                is_over = True
+
+    async def settle(self, seconds: float) -> None:
+        """Wait for what was abandoned, for so long at most: afterwards no connection of the engine is in use here."""
+
+        def wait() -> None:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._at_work, seconds)
+
+        await anyio.to_thread.run_sync(wait, abandon_on_cancel=True)
 
     async def dispose(self) -> None:
         """Close its connections, those that are not in use."""

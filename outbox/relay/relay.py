@@ -222,6 +222,8 @@ class Relay:
         except Exception as error:  # a successor sees to what is left
             logger.warning("outbox %r: the relay could not let go of its slot: %s", self._tables.name, error)
         finally:
+            # A connection that comes back to a pool which was disposed of, by us or by its user, is never closed.
+            await self._database.settle(_CLOSE_SECONDS)
             if self._has_own_engine:
                 await self._database.dispose()
             if listener is not None:
