@@ -24,7 +24,7 @@ from eventbus.log.transaction_index import SUFFIX as INDEX_SUFFIX
 from eventbus.records import ControlType, RecordBatch, marker_of
 from eventbus.records.aborted import AbortedRanges, committed_batches
 from eventbus.records.crc import crc32c
-from eventbus.types import AbortedTransaction, OffsetAndTimestamp, TopicPartition
+from eventbus.types import AbortedTransaction, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 _ATTEMPTS = 5
 _INDEX_INTERVAL_BYTES = LogConfig().index_interval_bytes
@@ -55,19 +55,30 @@ class LogReader:
             for partition in self.partitions(topic)
         }
 
-    def read(self, topic: str, partition: int, start: int, end: int, max_bytes: int = 1 << 20) -> Iterator[bytes]:
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        max_bytes: int = 1 << 20,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> Iterator[bytes]:
         """Whole committed batches with the offsets from ``start`` to before ``end``, about ``max_bytes`` at a time.
 
         The first and the last batch may reach over the range, and batches of markers may be among them: decoding
         leaves those out. Every CRC is checked. Never goes beyond the last stable offset, and leaves out what was
-        aborted. Raises `OffsetOutOfRange` when retention was faster, `CorruptRecord` for damage.
+        aborted unless ``isolation`` asks for it: then `aborted` tells which it is. Raises `OffsetOutOfRange` when
+        retention was faster, `CorruptRecord` for damage.
         """
         where = TopicPartition(topic, partition)
         first, stable = self._bounds_of(where)
         if start < first:
             raise self._deleted(where, start, first)
         offset, end = start, min(end, stable)
-        aborted = self._aborted(where, start, end) if start < end else ()
+        leaves_out = isolation is IsolationLevel.READ_COMMITTED
+        aborted = self._aborted(where, start, end) if leaves_out and start < end else ()
         ranges = AbortedRanges(aborted)
         while offset < end:
             with contextlib.closing(self._open(where, offset)) as segment:
@@ -77,6 +88,10 @@ class LogReader:
                         data = committed_batches(data, ranges)
                     if data:
                         yield data
+
+    def aborted(self, topic: str, partition: int, start: int, end: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions with offsets from ``start`` to before ``end``. Raises as `read`."""
+        return self._aborted(TopicPartition(topic, partition), start, end)
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """The first stable record at or after a time; None when all are older."""

@@ -106,6 +106,13 @@ class Compacted(NamedTuple):
     size_bytes_after: int
 
 
+class FileCount(NamedTuple):
+    """Committed data files, without the quarantine's."""
+
+    files: int
+    size_bytes: int
+
+
 class Target(Protocol):
     """A table that a landing writes. Called from one thread of the driver."""
 
@@ -145,6 +152,10 @@ class Target(Protocol):
 
     def state(self) -> SinkState | None:
         """The account as it is now; None where there is no such table."""
+        ...
+
+    def files(self) -> FileCount | None:
+        """How many data files the table has now, and their size; None where there are no files."""
         ...
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

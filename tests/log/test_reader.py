@@ -16,7 +16,8 @@ from eventbus.log.partition_log import PartitionLog
 from eventbus.log.reader import LogReader
 from eventbus.log.storage import FileStorage
 from eventbus.records import BatchBuilder, fetched_records, iter_batches, read_header
-from eventbus.types import OffsetAndTimestamp, TopicPartition
+from eventbus.records.aborted import AbortedRanges, committed_batches
+from eventbus.types import IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 from .test_producers import SMALL, Writer, flip
 
@@ -324,6 +325,19 @@ def test_neither_aborted_nor_open_transactions_are_read(owner, logs, seed):
             end = random.randint(start, stable + 5)
             expected = sorted(each for each in writer.committed if start <= each[0] < min(end, stable))
             assert values(reader.read("orders", 0, start, end, 300), start, end) == expected
+
+
+def test_all_of_the_log_can_be_read_with_what_was_aborted_told_apart(owner, logs):
+    writer = Writer(logs.open(owner, **SMALL))
+    writer.work(Random(3), 60)
+    publish(owner, writer.log)
+    reader, stable = LogReader(owner.root), writer.log.last_stable_offset
+    everything = list(reader.read("orders", 0, 0, stable, 300, isolation=IsolationLevel.READ_UNCOMMITTED))
+    ranges = AbortedRanges(reader.aborted("orders", 0, 0, stable))
+    kept = [committed_batches(data, ranges) for data in everything]
+    committed = list(reader.read("orders", 0, 0, stable, 300))
+    assert values(kept, 0, stable) == values(committed, 0, stable) == sorted(e for e in writer.committed if e[0] < stable)
+    assert len(b"".join(everything)) > len(b"".join(kept))
 
 
 def test_a_merged_index_serves_the_segments_that_are_gone(owner, logs, tmp_path):
