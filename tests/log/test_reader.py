@@ -336,7 +336,8 @@ def test_all_of_the_log_can_be_read_with_what_was_aborted_told_apart(owner, logs
     ranges = AbortedRanges(reader.aborted("orders", 0, 0, stable))
     kept = [committed_batches(data, ranges) for data in everything]
     committed = list(reader.read("orders", 0, 0, stable, 300))
-    assert values(kept, 0, stable) == values(committed, 0, stable) == sorted(e for e in writer.committed if e[0] < stable)
+    expected = sorted(each for each in writer.committed if each[0] < stable)
+    assert values(kept, 0, stable) == values(committed, 0, stable) == expected
     assert len(b"".join(everything)) > len(b"".join(kept))
 
 
