@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import unquote, urlsplit
@@ -63,9 +63,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
         else:
             wanted = set(self.subscribe)
         if missing := sorted(wanted - set(topics)):
-            near = difflib.get_close_matches(missing[0], topics, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"topics there: {', '.join(topics) or 'none'}"
-            raise UnknownTopicOrPartition(f"there is no topic {missing[0]!r} with records in {self.directory}; {hint}")
+            raise unknown_topic(missing[0], topics, self.directory)
         found = {
             TopicPartition(topic, partition): bounds
             for topic in sorted(wanted)
@@ -111,6 +109,13 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
         fail_on_data_loss=_flag(given, "failOnDataLoss", True),
         include_headers=_flag(given, "includeHeaders", False),
     )
+
+
+def unknown_topic(topic: str, there: Sequence[str], where: str) -> UnknownTopicOrPartition:
+    """The error for a topic that is not there, with the nearest name."""
+    near = difflib.get_close_matches(topic, there, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"topics there: {', '.join(there) or 'none'}"
+    return UnknownTopicOrPartition(f"there is no topic {topic!r} with records in {where}; {hint}")
 
 
 def log_directory(path: str) -> str:
