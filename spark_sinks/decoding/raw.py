@@ -1,0 +1,65 @@
+"""Values that stay what they are: bytes, or text."""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, NamedTuple
+
+from spark_sinks.decoding.framing import Frame, Refusals, as_text, as_type, put_together
+from spark_sinks.decoding.values import Decoded, KeyKind, RowDecoder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RawPlan(NamedTuple):
+    """Columns ``key`` and ``value``, each as bytes or as text. Also its own decoder."""
+
+    key: KeyKind
+    value: KeyKind
+    tombstones: bool
+
+    @property
+    def columns(self) -> pa.Schema:
+        import pyarrow as pa
+
+        kinds = {"bytes": pa.binary(), "text": pa.string()}
+        return self._frame.columns([pa.field("key", kinds[self.key]), pa.field("value", kinds[self.value])])
+
+    @property
+    def _frame(self) -> Frame:
+        return Frame(self.key, self.tombstones, raw=True)
+
+    def decoder(self) -> RowDecoder:
+        return self
+
+    def rows(self, batch: pa.RecordBatch) -> Decoded:
+        import pyarrow as pa
+
+        refused = Refusals()
+        key = self._frame.keys(batch, refused)
+        value = batch.column("value")
+        value = as_text(value, refused, "the value") if self.value == "text" else as_type(value, pa.binary())
+        kept = refused.kept(batch.num_rows)
+        payload = [key, value] if kept is None else [array.take(pa.array(kept)) for array in (key, value)]
+        return put_together(batch, self.columns, payload, None, refused)
+
+
+class RawValues:
+    """Bytes and text: nothing to find out, nothing that changes."""
+
+    def __init__(self, plan: RawPlan) -> None:
+        self._plan = plan
+
+    def plan(self, table: pa.Schema | None) -> RawPlan:
+        Frame(self._plan.key, self._plan.tombstones, raw=True).payload(table, ())
+        return self._plan
+
+    def learn(self, ids: AbstractSet[int]) -> None:
+        """No value names a schema."""
+
+    def close(self) -> None: ...
