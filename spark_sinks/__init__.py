@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_sinks.landing import LandProgress, LandReport, land
+    from spark_sinks.landing import LandReport, land
+    from spark_sinks.running import LandProgress
     from spark_sinks.session.spark import spark_session
     from spark_sinks.source.datasource import register
 
 __all__ = ["LandProgress", "LandReport", "land", "register", "spark_session"]
 
 _HOMES = {
-    "LandProgress": "spark_sinks.landing",
+    "LandProgress": "spark_sinks.running",
     "LandReport": "spark_sinks.landing",
     "land": "spark_sinks.landing",
     "register": "spark_sinks.source.datasource",

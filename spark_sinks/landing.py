@@ -1,319 +1,262 @@
-"""`land`: a topic into a directory of Parquet files, each record once.
+"""`land`: topics into tables, each record once.
 
-Spark's Structured Streaming plans the batches, its tasks decode and write, and the driver enters each batch in the
-table's ledger together with its offsets (`spark_sinks.targets.ledger`). What the ledger says is what the table holds;
-Spark's checkpoint beside it only saves looking that up.
+Spark's Structured Streaming plans the batches, its tasks decode and write (`spark_sinks.tasks`), and the driver commits
+each batch together with its offsets (`spark_sinks.running`). What the table says of its offsets is the truth.
 """
 
 # pyarrow has no type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
+import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
-from eventbus import errors
-from eventbus.errors import ConfigError, EventBusError, SerializationError
-from eventbus.log.reader import LogReader
-from eventbus.types import TopicPartition
-from spark_sinks.checkpoint import Checkpoint
-from spark_sinks.decoding.columns import RowSchema
+from eventbus.errors import ConfigError
+from spark_sinks.decoding.choose import open_values
+from spark_sinks.decoding.values import Change, KeyKind, ValueKind, ValueSettings
+from spark_sinks.frames import Frames
+from spark_sinks.running import LandProgress, Limits, Running
 from spark_sinks.session.jvm import require_pyspark
-from spark_sinks.shape import COORDINATES, DATE
-from spark_sinks.source.offsets import to_json
-from spark_sinks.source.options import log_directory, parse_options
-from spark_sinks.targets.files import DirectoryLock, LocalFiles
-from spark_sinks.targets.ledger import CHECKPOINT, META, Ledger, StagedFile
-from spark_sinks.tasks import REPORT_COLUMNS, DecodeTask, Report, WriteTask, undecodable
+from spark_sinks.shape import COORDINATES, DATE, KEY
+from spark_sinks.source.offsets import EARLIEST, LATEST, parse, resolve
+from spark_sinks.source.origin import Origin
+from spark_sinks.source.origins import open_origin, topics_of
+from spark_sinks.targets.choose import TargetOptions, open_target
+from spark_sinks.targets.target import Founding
+from spark_sinks.together import run_all
 
 if TYPE_CHECKING:
+    import msgspec
     from pyspark.sql import DataFrame, SparkSession
+
+    from serdes.registry import SchemaClient
 
 ArrowSchema = Any
 """A `pyarrow.Schema`: unknown to type checkers, and it should not make `land` unknown too."""
 DEFAULT_BATCH_RECORDS = 500_000
 """What a crash makes the next run repeat, at most."""
-COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 _LONG_JOB_RECORDS = 5_000_000
-_SOURCE_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
-
-
-class LandProgress(NamedTuple):
-    """How far a landing is, after each batch. ``total`` counts offsets, so it may exceed the rows there are."""
-
-    rows: int
-    total: int
-    files: int
-    batches: int
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 
 
 class LandReport(NamedTuple):
-    """What one call of `land` did. ``offsets`` is the next offset to land of every partition, also of earlier calls."""
+    """What one call of `land` did for a topic.
 
+    ``offsets``: the next offset to land of every partition, also of earlier calls. ``lag``: offsets that the table is
+    behind the end of the log as it was last seen. ``table``: the table for people.
+    """
+
+    topic: str
+    table: str
     rows: int
+    rejected: int
     files: int
     batches: int
     offsets: dict[int, int]
+    lag: int
     seconds: float
 
 
 def land(
-    path: str,
-    topic: str,
+    url: str,
+    topics: str | Sequence[str],
     to: str,
     *,
+    value: ValueKind = "auto",
     schema: type[msgspec.Struct] | ArrowSchema | str | None = None,
+    registry: str | SchemaClient | None = None,
+    key: KeyKind = "bytes",
     transform: Callable[[DataFrame], DataFrame] | None = None,
     partition_by: str | Sequence[str] | Mapping[str, str] = DATE,
+    event_time: str | None = None,
+    upsert: bool | str | Sequence[str] | None = None,
     starting_offsets: str = "earliest",
     max_offsets_per_trigger: int = DEFAULT_BATCH_RECORDS,
+    every: float | str | None = None,
+    on_incompatible: Change = "fail",
+    quarantine: bool = True,
+    quarantine_limit: float = 0.01,
     fail_on_data_loss: bool = True,
     compression: str = "zstd",
+    stage: str | None = None,
     progress: Callable[[LandProgress], None] | None = None,
     spark: SparkSession | None = None,
-) -> LandReport:
-    """Land a topic of a ``file://`` log as a directory of Parquet files, until it is caught up.
+    stop: threading.Event | None = None,
+) -> LandReport | dict[str, LandReport]:
+    """Land topics as tables: until they are caught up, or, with ``every``, until ``stop`` is set.
 
-    Each record is there once, however often this is called and wherever a call before it was killed; a reader of plain
-    directories (pyarrow, pandas, DuckDB, Spark) sees just that. A lost checkpoint costs nothing.
+    Each record is there once, however often this is called and wherever a call before it was killed.
 
-    - ``path``: the log's directory or ``file://`` URL. ``to``: the table's directory; made if missing.
-    - ``schema``: the columns of JSON values, as a `msgspec.Struct` type, a pyarrow schema or a Spark DDL string
-      (``"carrier string, dep_delay double"``). None keeps ``key`` and ``value`` as bytes. Every row also gets
-      ``_topic, _partition, _offset, _timestamp`` and, with a schema, ``_key``; a null value becomes a row of nulls.
+    - ``url``: a log's directory or ``file://`` URL, or ``kafka://host:port`` (a cluster, ``eventbus serve``).
+    - ``topics``: one, several (a sequence, or separated by commas) or ``/a regular expression/``. Each has a table of
+      its own: ``{topic}`` in ``to`` is replaced, or the topic is appended.
+    - ``to``: a directory (Parquet), ``delta:DIRECTORY``, ``iceberg:...``, a SQLAlchemy URL, or ``console:``.
+    - ``value``: ``avro`` (with a ``registry``; a log may hold its own), ``json`` (with a ``schema``), ``text`` or
+      ``bytes``; ``auto`` finds out. ``schema``: a `msgspec.Struct` type, a pyarrow schema or Spark's DDL
+      (``"carrier string, dep_delay double"``). Rows also get ``_topic, _partition, _offset, _timestamp`` and ``_key``,
+      which is bytes or, with ``key="text"``, text. A null value becomes a row of nulls.
     - ``transform``: from DataFrame to DataFrame, called for each micro-batch after decoding. Row by row it is exactly
       once too; an aggregation sees one batch only.
-    - ``partition_by``: ``"dt"`` (the day of the record's timestamp, UTC), a column, several, ``()`` for none, or a
-      mapping from names to Spark SQL expressions (``{"month": "date_format(time_hour, 'yyyy-MM')"}``).
-    - ``starting_offsets``: where an empty table starts: ``earliest``, ``latest`` or Kafka's JSON.
+    - ``partition_by``: ``"dt"`` (the day of ``event_time``, or else of the record's timestamp, UTC), a column, several,
+      ``()`` for none, or a mapping from names to Spark SQL expressions. Databases are not partitioned.
+    - ``upsert``: True (by the record's key) or the columns that tell rows apart: a row replaces the one before it, a
+      null value deletes the rows of its key. Delta and databases.
+    - ``starting_offsets``: where a new table starts: ``earliest``, ``latest`` or Kafka's JSON.
     - ``max_offsets_per_trigger``: records per batch, which is what a crash repeats; ``progress`` is called after each.
+    - ``every``: seconds (or ``"10s"``) from one batch to the next; 0 goes on at once. None lands what there is.
+    - ``on_incompatible``: what becomes of values whose schema changed in a way that no column can follow: ``fail``,
+      ``quarantine`` or ``new_column``.
+    - ``quarantine``: records that cannot be decoded are kept beside the table, in the same commit; more than
+      ``quarantine_limit`` of a batch (and than 100) stop the landing, as all of them do with ``quarantine=False``.
+    - ``stage``: where tasks put files for a database; a directory that driver and tasks share.
     - ``spark``: a session to use; by default the active one, else a `spark_session` of its own, ended afterwards.
 
-    Raises `ConfigError` for wrong arguments, `SerializationError` with topic, partition, offset and field when records
-    do not fit ``schema`` (batches before them stay landed), `OffsetOutOfRange` when retention removed records not yet
-    landed, `LogLocked` when another process lands the same table.
+    Returns a report, or, for several topics, one by topic.
+
+    Raises `ConfigError` for wrong arguments, `SerializationError` with topic, partition, offset and field when too many
+    records cannot be decoded (batches before them stay landed), `SchemaUnavailable` when the registry does not answer,
+    `OffsetOutOfRange` when retention removed records not yet landed, `LogLocked` when another process lands the same
+    table, `ProducerFenced` when another took it over.
     """
     started = time.monotonic()
     require_pyspark()
-    if compression not in COMPRESSIONS:
-        raise ConfigError(f"compression={compression!r}: choose one of {', '.join(COMPRESSIONS)}")
-    options = {
-        "path": log_directory(path),
-        "subscribe": topic,
-        "startingOffsets": starting_offsets,
-        "maxOffsetsPerTrigger": str(max_offsets_per_trigger),
-        "failOnDataLoss": str(fail_on_data_loss).lower(),
-    }
-    source = parse_options(options, stream=True)
-    bounds = source.bounds(LogReader(source.directory))
-    start = source.start(bounds)
-    layout = _Layout(schema, transform, partition_by, compression)
-    table = table_directory(to)
-    (table / META).mkdir(parents=True, exist_ok=True)
-    with DirectoryLock(table / META / "lock"):
-        files = LocalFiles(table)
-        ledger = Ledger.open(files, topic=topic, partition_by=layout.partition_by, new_id=uuid.uuid4().hex[:8])
-        if ledger.sequence == 0 and starting_offsets != "earliest":
-            # For ever: else records that come before the first batch would not be after "latest" in the next run.
-            ledger.commit({each.partition: offset for each, offset in start.items()}, [])
-        landing = _Landing(options, layout, ledger, table, progress)
-        if not landing.caught_up():
-            with _Session(spark, landing.total) as session:
-                landing.run(session)
-        return landing.report(time.monotonic() - started)
+    every_ms = None if every is None else interval_ms(every)
+    limits = _limits(max_offsets_per_trigger, quarantine, quarantine_limit, fail_on_data_loss)
+    frames = Frames(transform, partition_by, event_time, compression)
+    keys = _upsert_columns(upsert)
+    several = not isinstance(topics, str) or "," in topics or (topics.startswith("/") and topics.endswith("/"))
+    with contextlib.ExitStack() as stack:
+        runs: dict[str, Running] = {}
+        origins: list[Origin] = []
+        for topic in topics_of(url, topics):
+            origin = open_origin(url, topic, fail_on_data_loss=fail_on_data_loss)
+            settings = ValueSettings(topic, value, schema, registry, key, on_incompatible, bool(keys))
+            values = stack.enter_context(contextlib.closing(open_values(settings, url=url)))
+            target = open_target(table_of(to, topic, several), options=TargetOptions(compression, stage))
+            own_frames = frames if target.is_partitioned else frames.unpartitioned()
+            # Spark reads a schema in its own language, and it has not been started.
+            columns = None if isinstance(schema, str) else list(values.plan(None).columns.names)
+            upsert_by = _upsert_key(keys, columns)
+            if columns is not None and len(columns) > len(COORDINATES) + 1:  # else its schemas are yet to come
+                own_frames.check_early(columns, upsert_by)
+            founding = Founding(
+                topic,
+                own_frames.layout.partition_by,
+                upsert_by,
+                own_frames.are_transformed,
+                starting_point(origin, starting_offsets),
+            )
+            state = target.open(founding, time.time_ns() // 1_000_000)
+            stack.callback(target.close)
+            running = runs[topic] = Running(origin, values, target, founding, state, own_frames, limits, progress)
+            running.check_kept()
+            origins.append(origin)
+        waiting = sum([running.look() for running in runs.values()])
+        if waiting or every_ms is not None:
+            conf = {name: text for origin in origins for name, text in origin.session_conf().items()}
+            with _Session(spark, waiting if every_ms is None else math.inf, conf) as session:
+                for origin in origins:
+                    origin.check_session(session)
+                run_all(list(runs.values()), session, every_ms, stop)
+        seconds = time.monotonic() - started
+        reports = {topic: _report(topic, running, seconds) for topic, running in runs.items()}
+    return reports if several else next(iter(reports.values()))
 
 
-def table_directory(to: str) -> Path:
-    """The directory of a table from a path or ``file://`` URL; `ConfigError` for anything that is not local."""
-    if to.startswith("file://"):
-        to = unquote(to.removeprefix("file://"))
-    elif "://" in to or to.partition(":")[0] in ("delta", "iceberg"):
-        raise ConfigError(f"to={to!r}: tables are local directories of Parquet files, as in './warehouse/orders'")
-    return Path(to).expanduser().absolute()
+def table_of(to: str, topic: str, several: bool) -> str:
+    """Where a topic's table is: ``{topic}`` is replaced; appended where it is missing and there are several topics."""
+    if "{topic}" in to:
+        return to.replace("{topic}", topic)
+    if not several:
+        return to
+    if "://" in to and not to.startswith("file://"):
+        raise ConfigError(f"to={to!r}: several topics need a table each: write {{topic}} where its name belongs")
+    return f"{to.rstrip('/')}/{topic}" if to != "console:" else to
 
 
-def own_error(error: BaseException) -> BaseException:
-    """The error of ours that Spark turned into text on its way from a worker, or else the error as it is."""
-    if isinstance(error, EventBusError):
-        return error
-    found = re.findall(r"^(?:\w+\.)*errors\.(\w+): (.+)$", str(error), re.MULTILINE)
-    kind = getattr(errors, found[-1][0], None) if found else None
-    if isinstance(kind, type) and issubclass(kind, EventBusError):
-        return kind(found[-1][1])
-    return error
+def interval_ms(every: float | str) -> int:
+    """Milliseconds of ``10``, ``"10s"``, ``"500 ms"``, ``"5 min"``. Raises `ConfigError`."""
+    if isinstance(every, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*", every)
+        if match is None:
+            raise ConfigError(f"every={every!r}: write seconds, or '500ms', '10s', '5m', '1h'")
+        return round(float(match[1]) * _UNITS_MS[match[2] or "s"])
+    if not 0 <= every < math.inf:
+        raise ConfigError(f"every={every!r}: write seconds from 0 on")
+    return round(every * 1_000)
 
 
-class _Layout:
-    """How rows look in the table: the arguments of `land` that say so, checked as early as each can be."""
-
-    def __init__(
-        self,
-        schema: type[msgspec.Struct] | ArrowSchema | str | None,
-        transform: Callable[[DataFrame], DataFrame] | None,
-        partition_by: str | Sequence[str] | Mapping[str, str],
-        compression: str,
-    ) -> None:
-        self.compression = compression
-        self.expressions = dict(partition_by) if isinstance(partition_by, Mapping) else {}
-        self.partition_by = [partition_by] if isinstance(partition_by, str) else list(partition_by)
-        self.transform = transform
-        self._ddl = schema if isinstance(schema, str) else None
-        self._rows = None if isinstance(schema, str) else RowSchema(schema)
-        if taken := [name for name in self.partition_by if name in COORDINATES]:
-            raise ConfigError(f"partition_by={taken[0]!r}: this column stays in the files; partition by another")
-        if self._rows is not None and self.direct:
-            self.check(self._rows.arrow.names)
-
-    @property
-    def direct(self) -> bool:
-        """Whether tasks can decode and write in one go: nothing between the two is left to Spark."""
-        return self.transform is None and not self.expressions
-
-    def rows(self) -> RowSchema:
-        """The decoded columns. A schema in Spark's language is read by Spark, so this needs a session."""
-        if self._rows is None:
-            from pyspark.sql.pandas.types import to_arrow_schema
-            from pyspark.sql.types import StructType
-
-            assert self._ddl is not None
-            try:
-                struct = cast("StructType", StructType.fromDDL(self._ddl))
-            except Exception as error:
-                raise ConfigError(f"schema={self._ddl!r} is not Spark DDL ('name type, ...'): {error}") from error
-            self._rows = RowSchema(to_arrow_schema(struct, timezone="UTC"))
-            if self.direct:
-                self.check(self._rows.arrow.names)
-        return self._rows
-
-    def check(self, columns: Sequence[str]) -> None:
-        """Raise `ConfigError` unless the rows have the columns that the table is partitioned by."""
-        known = {*columns, DATE} if "_timestamp" in columns else {*columns}
-        if missing := [name for name in self.partition_by if name not in known]:
-            raise ConfigError(f"partition_by={missing[0]!r}: there is no such column; there are {', '.join(columns)}")
-        if set(columns) <= set(self.partition_by):
-            raise ConfigError(f"partition_by={self.partition_by} leaves no column for the files")
-
-    def reports(self, frame: DataFrame, stage: str, landed: dict[int, int]) -> DataFrame:
-        """The plan that writes a micro-batch of the source into ``stage`` and yields a `Report` per file."""
-        rows = self.rows()
-        if self.direct:
-            return frame.mapInArrow(WriteTask(stage, rows, landed, self.partition_by, self.compression), REPORT_COLUMNS)
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        frame = frame.mapInArrow(DecodeTask(rows, landed), from_arrow_schema(rows.arrow))
-        if self.transform is not None:
-            frame = self.transform(frame)
-        for name, expression in self.expressions.items():
-            from pyspark.sql.functions import expr
-
-            frame = frame.withColumn(name, expr(expression))
-        self.check(frame.columns)
-        return frame.mapInArrow(WriteTask(stage, None, {}, self.partition_by, self.compression), REPORT_COLUMNS)
+def starting_point(origin: Origin, starting_offsets: str) -> dict[int, int]:
+    """Where each partition that there is now begins, for a table that is founded. Raises `ConfigError`."""
+    bounds = origin.bounds()
+    named = {"earliest": EARLIEST, "latest": LATEST}.get(starting_offsets)
+    if named is not None:
+        return {partition: resolve(named, each) for partition, each in bounds.items()}
+    if not starting_offsets.lstrip().startswith("{"):
+        raise ConfigError(f"starting_offsets={starting_offsets!r}: write 'earliest', 'latest' or Kafka's JSON")
+    wanted = {each.partition: offset for each, offset in parse(starting_offsets, "starting_offsets").items()}
+    topics = {each.topic for each in parse(starting_offsets, "starting_offsets")}
+    if topics - {origin.topic} or wanted.keys() - bounds.keys():
+        raise ConfigError(
+            f"starting_offsets={starting_offsets!r} names what is not there: {origin.topic} has the partitions "
+            f"{', '.join(map(str, sorted(bounds)))}"
+        )
+    return {partition: resolve(wanted.get(partition, EARLIEST), each) for partition, each in bounds.items()}
 
 
-class _Landing:
-    """One run: the micro-batches of a query, entered in the ledger one by one."""
+def _limits(max_offsets: int, quarantine: bool, quarantine_limit: float, fail_on_data_loss: bool) -> Limits:
+    if max_offsets < 1:
+        raise ConfigError(f"max_offsets_per_trigger={max_offsets!r}: a batch needs at least one record")
+    if not 0 <= quarantine_limit <= 1:
+        raise ConfigError(f"quarantine_limit={quarantine_limit!r} is a share of a batch: from 0 to 1 (0.01 is 1 %)")
+    return Limits(max_offsets, quarantine, quarantine_limit, fail_on_data_loss)
 
-    def __init__(
-        self,
-        options: dict[str, str],
-        layout: _Layout,
-        ledger: Ledger,
-        table: Path,
-        progress: Callable[[LandProgress], None] | None,
-    ) -> None:
-        self._options = options
-        self._topic = options["subscribe"]
-        self._layout = layout
-        self._ledger = ledger
-        self._table = table
-        self._progress = progress
-        self._checkpoint = Checkpoint(table / CHECKPOINT, self._topic)
-        self._bounds = LogReader(options["path"]).offsets(self._topic)
-        self.total = sum(max(0, end - self._next(each, first)) for each, (first, end) in self._bounds.items())
-        self._rows = self._files = self._batches = 0
-        self._error: BaseException | None = None
 
-    def caught_up(self) -> bool:
-        """Whether the table holds all of the topic, so that Spark need not start."""
-        return all(self._next(each, first) == end for each, (first, end) in self._bounds.items())
+def _upsert_columns(upsert: bool | str | Sequence[str] | None) -> tuple[str, ...]:
+    if upsert is None or upsert is False:
+        return ()
+    columns = (KEY,) if upsert is True else (upsert,) if isinstance(upsert, str) else tuple(upsert)
+    if not columns or not all(columns):
+        raise ConfigError(f"upsert={upsert!r} names no column: write the columns that tell rows apart, or True")
+    return columns
 
-    def report(self, seconds: float) -> LandReport:
-        return LandReport(self._rows, self._files, self._batches, self._ledger.offsets, seconds)
 
-    def run(self, spark: SparkSession) -> None:
-        """Land what there is now."""
-        landed = self._ledger.offsets
-        if not self._checkpoint.agrees_with(landed):
-            self._checkpoint.remove()
-        options = dict(self._options)
-        if landed:
-            start = {TopicPartition(self._topic, partition): offset for partition, offset in landed.items()}
-            options["startingOffsets"] = msgspec.json.encode(to_json(start)).decode()
-        self._layout.rows()
-        source = spark.readStream.format("eventbus").options(**options).load().select(*_SOURCE_COLUMNS)
-        writer = source.writeStream.foreachBatch(self._land)
-        writer = writer.option("checkpointLocation", str(self._checkpoint.directory))
-        query = writer.trigger(availableNow=True).start()
-        # Waited for in a thread: Ctrl-C in the middle of a call to the JVM would break the connection to it.
-        with ThreadPoolExecutor(1, "eventbus-land") as waiting:
-            end = waiting.submit(query.awaitTermination)
-            try:
-                end.result()
-            except Exception as error:
-                raise (self._error or own_error(error)) from error
-            finally:
-                query.stop()
+def _upsert_key(upsert: tuple[str, ...], columns: Sequence[str] | None) -> tuple[str, ...]:
+    """The record's key is the column ``key`` where the value is one column too."""
+    if columns is None or KEY in columns:
+        return upsert
+    return tuple("key" if name == KEY else name for name in upsert)
 
-    def _next(self, partition: int, first: int) -> int:
-        return self._ledger.offsets.get(partition, first)
 
-    def _land(self, frame: DataFrame, batch_id: int) -> None:
-        """One micro-batch. Spark calls this and makes text of what it raises, so that is kept here."""
-        try:
-            self._land_batch(frame, self._checkpoint.end(batch_id))
-            return
-        except BaseException as error:
-            self._error = own_error(error)
-        # Short and without a cause: Spark searches the text with a regular expression that overflows its stack.
-        raise RuntimeError("the landing stops here")
-
-    def _land_batch(self, frame: DataFrame, end: Mapping[int, int]) -> None:
-        landed = self._ledger.offsets
-        if all(offset <= landed.get(partition, 0) for partition, offset in end.items()):
-            return  # landed before a crash that came before Spark's own note of it
-        stage = self._ledger.stage_directory()
-        rows = self._layout.reports(frame, str(self._table / stage), landed).collect()
-        reports = [Report(*row) for row in rows]
-        if failures := [report for report in reports if report.failed]:
-            raise SerializationError(undecodable(failures))
-        staged = [StagedFile(f"{stage}/{each.path}", each.directory, each.rows, each.size_bytes) for each in reports]
-        entry = self._ledger.commit(end, staged)
-        self._rows += entry.rows
-        self._files += len(entry.files)
-        self._batches += 1
-        if self._progress is not None:
-            self._progress(LandProgress(self._rows, self.total, self._files, self._batches))
+def _report(topic: str, running: Running, seconds: float) -> LandReport:
+    running.look()
+    return LandReport(
+        topic,
+        running.table,
+        running.rows,
+        running.rejected,
+        running.files,
+        running.batches,
+        dict(running.state.offsets),
+        running.lag,
+        seconds,
+    )
 
 
 class _Session:
     """A session for the length of a ``with`` block; ended there if it was started there."""
 
-    def __init__(self, given: SparkSession | None, records: int) -> None:
+    def __init__(self, given: SparkSession | None, records: float, conf: Mapping[str, str]) -> None:
         self._given = given
         # The optimizing compiler takes more CPU at the start than it saves in a short job: the work is done in Python.
         quick = records < _LONG_JOB_RECORDS
-        self._conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"} if quick else {}
+        self._conf = {**({"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"} if quick else {}), **conf}
         self._own: Any = None
 
     def __enter__(self) -> SparkSession:

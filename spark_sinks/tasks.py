@@ -1,7 +1,6 @@
-"""The part of a landing that runs in Spark's tasks: rows in, staged Parquet files out.
+"""The part of a landing that runs in Spark's tasks: records in, staged files out, and a `Report` of each to the driver.
 
-Spark's own Parquet writer goes row by row through the JVM; pyarrow writes the columns as they are, in the same process
-that decoded them: about a third of the CPU time.
+Every class here is pickled to the tasks and called there by ``mapInArrow``.
 """
 
 # pyarrow has no type information.
@@ -10,160 +9,165 @@ that decoded them: about a third of the CPU time.
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
 
-from eventbus.errors import ConfigError, SerializationError
-from spark_sinks.decoding.columns import RowDecoder, RowSchema
-from spark_sinks.shape import DATE
-from spark_sinks.targets.files import disk_errors
+from spark_sinks.decoding.values import Decoded, RowDecoder, RowPlan
+from spark_sinks.shape import KEY, SOURCE_COLUMNS, TOMBSTONE, quarantine_schema
+from spark_sinks.source.offsets import OffsetRange
+from spark_sinks.stage import Layout, StageWriter
+from spark_sinks.targets.target import StagedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-MAX_DIRECTORIES = 4_000
-"""More partition directories than this in one task (a decade of days) are a mistake, not a layout."""
-NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
-_ROW_GROUP_ROWS = 262_144
-_BUFFERED_BYTES = 256 << 20
+    from pyspark import Accumulator
 
 REPORT_COLUMNS = (
-    "path string, directory string, rows bigint, size_bytes bigint, "
-    "failed bigint, failed_partition int, failed_offset bigint, reason string"
+    "kind string, path string, directory string, rows bigint, size_bytes bigint, "
+    "partition int, offset bigint, reason string"
 )
+ROWS, REJECTED, UNKNOWN = "rows", "rejected", "unknown"
 
 
 class Report(NamedTuple):
-    """One row from a task: a staged file, or, with ``failed`` > 0, rows it could not decode and where the first stands.
+    """What a task tells the driver: a staged file of ``kind`` rows or rejected, or the id of a schema it did not know.
 
-    ``directory`` is the file's partition directory, or the topic of the undecodable rows.
+    ``partition``, ``offset`` and ``reason``: of the first record in a file of rejected ones. An unknown schema's id is
+    in ``rows``.
     """
 
-    path: str
-    directory: str
-    rows: int
-    size_bytes: int
-    failed: int = 0
-    failed_partition: int = -1
-    failed_offset: int = -1
+    kind: str
+    path: str = ""
+    directory: str = ""
+    rows: int = 0
+    size_bytes: int = 0
+    partition: int = -1
+    offset: int = -1
     reason: str = ""
+
+    def file(self) -> StagedFile:
+        return StagedFile(self.path, self.directory, self.rows, self.size_bytes)
+
+
+class Decoding:
+    """From records to rows: what is landed already is dropped, what cannot be a row of the table is rejected.
+
+    ``upsert``: the columns that must not be null.
+    """
+
+    def __init__(self, plan: RowPlan, landed: dict[int, int], upsert: tuple[str, ...] = ()) -> None:
+        self._plan = plan
+        self._landed = landed
+        self._upsert = upsert
+        self._decoder: RowDecoder | None = None
+
+    def __call__(self, batch: pa.RecordBatch) -> Decoded:
+        """Take apart a batch with the columns of the source."""
+        if self._decoder is None:
+            self._decoder = self._plan.decoder()
+        fresh = above(batch, self._landed)
+        decoded = self._decoder.rows(fresh)
+        return _without_keyless(decoded, fresh, self._upsert) if self._upsert else decoded
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_decoder": None}
 
 
 class DecodeTask:
-    """``mapInArrow``: source columns to table columns; rows below ``landed`` are dropped.
+    """Records to rows, for a transformation of the caller's. What is no row is only counted, in ``odd``."""
 
-    Raises `SerializationError` at the first batch with an undecodable row.
-    """
-
-    def __init__(self, rows: RowSchema, landed: dict[int, int]) -> None:
-        self._rows = rows
-        self._landed = landed
+    def __init__(self, decoding: Decoding, odd: Accumulator[int]) -> None:
+        self._decoding = decoding
+        self._odd = odd
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decoder = self._rows.decoder()
         for batch in batches:
-            fresh = above(batch, self._landed)
-            decoded, report = _decode(decoder, fresh)
-            if decoded is None:
-                raise SerializationError(undecodable([report]))
-            yield decoded
+            decoded = self._decoding(batch)
+            if decoded.rejected is not None or decoded.unknown:
+                self._odd.add(1)
+            yield decoded.rows
 
 
 class WriteTask:
-    """``mapInArrow``: table columns to staged files, and their `Report`\\s to the driver.
+    """Rows to staged files; with ``decoding``, records to staged files of rows and of rejected records.
 
-    With ``rows`` it takes source columns and decodes them first: one pass through Python instead of two.
+    ``keep_rows=False`` writes the rejected only.
     """
 
-    def __init__(
-        self, stage: str, rows: RowSchema | None, landed: dict[int, int], partition_by: Sequence[str], compression: str
-    ) -> None:
+    def __init__(self, stage: str, layout: Layout, decoding: Decoding | None, *, keep_rows: bool = True) -> None:
         self._stage = stage
-        self._rows = rows
-        self._landed = landed
-        self._partition_by = tuple(partition_by)
-        self._compression = compression
+        self._layout = layout
+        self._decoding = decoding
+        self._keep_rows = keep_rows
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        decoder = self._rows.decoder() if self._rows is not None else None
-        writer = StageWriter(Path(self._stage), self._partition_by, self._compression)
-        failures: list[Report] = []
+        writer = StageWriter(self._stage, self._layout)
+        quarantine = _Quarantine(self._stage, self._layout.compression)
+        unknown: set[int] = set()
         for batch in batches:
-            rows: pa.RecordBatch | None = batch
-            if decoder is not None:
-                rows, failure = _decode(decoder, above(batch, self._landed))
-                if rows is None:
-                    failures.append(failure)
-            if rows is not None and not failures:  # after a failure the rest is only counted
+            rows = batch
+            if self._decoding is not None:
+                rows, rejected, ids = self._decoding(batch)
+                unknown |= ids
+                if rejected is not None:
+                    quarantine.write(rejected)
+            if self._keep_rows and not unknown:  # else all of it is decoded again
                 writer.write(rows)
-        reports = failures or writer.finish()
+        reports = [Report(UNKNOWN, rows=schema_id) for schema_id in sorted(unknown)]
+        if not unknown:
+            reports = [Report(ROWS, *file) for file in writer.finish()] + quarantine.finish()
         if reports:
-            columns: list[list[Any]] = [list(column) for column in zip(*reports, strict=True)]
-            yield pa.RecordBatch.from_pydict(dict(zip(Report._fields, columns, strict=True)), schema=_report_schema())
+            yield _as_batch(reports)
 
 
-class StageWriter:
-    """Gathers rows by partition directory and writes each directory's rows as one complete file.
+class FusedTask:
+    """Reads the log and writes, in one pass: nothing but the reports goes through the JVM.
 
-    Only a task with more rows than `_BUFFERED_BYTES` writes before its end, and then several files per directory: no
-    file stays open, however many directories there are.
+    Spark gives it the numbers of the ranges that it is to land.
     """
 
-    def __init__(self, stage: Path, partition_by: Sequence[str], compression: str) -> None:
-        self._stage = stage
-        self._partition_by = tuple(partition_by)
-        self._compression = compression
-        self._waiting: dict[str, list[pa.RecordBatch]] = {}
-        self._waiting_bytes = 0
-        self._reports: list[Report] = []
-        # A retried task must not touch the files of the attempt before it, which may still be running.
-        self._attempt = uuid.uuid4().hex[:12]
+    def __init__(self, directory: str, ranges: Sequence[OffsetRange], write: WriteTask) -> None:
+        self._directory = directory
+        self._ranges = list(ranges)
+        self._write = write
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        for directory, rows in split_by_directory(batch, self._partition_by):
-            self._waiting.setdefault(directory, []).append(rows)
-            self._waiting_bytes += rows.nbytes
-        if len(self._waiting) > MAX_DIRECTORIES:
-            raise ConfigError(
-                f"partition_by={list(self._partition_by)} makes more than {MAX_DIRECTORIES} directories in one task; "
-                f"choose a column with fewer values"
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self._write(self._records(batches))
+
+    def _records(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from eventbus.log.reader import LogReader
+        from spark_sinks.source.arrow import read_range
+
+        reader = LogReader(self._directory)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for records in read_range(reader, self._ranges[number]):
+                    yield records.select(SOURCE_COLUMNS)
+
+
+class _Quarantine:
+    """The rejected records of a task, as staged files."""
+
+    def __init__(self, stage: str, compression: str) -> None:
+        self._writer = StageWriter(stage, Layout(compression=compression))
+        self._first: tuple[int, int, str] | None = None
+
+    def write(self, rejected: pa.RecordBatch) -> None:
+        if self._first is None and rejected.num_rows:
+            partition, offset, reason = (
+                rejected.column(name)[0].as_py() for name in ("_partition", "_offset", "error")
             )
-        if self._waiting_bytes > _BUFFERED_BYTES:
-            self._write_files()
+            self._first = partition, offset, reason
+        self._writer.write(rejected)
 
     def finish(self) -> list[Report]:
-        """Write what is left; the reports of all files, complete and synced."""
-        self._write_files()
-        return self._reports
-
-    def _write_files(self) -> None:
-        for directory, batches in sorted(self._waiting.items()):
-            path = self._stage / f"{self._attempt}-{len(self._reports):05d}.staged"
-            self._reports.append(_write_file(path, directory, batches, self._compression))
-        self._waiting.clear()
-        self._waiting_bytes = 0
-
-
-def _write_file(path: Path, directory: str, batches: list[pa.RecordBatch], compression: str) -> Report:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.Table.from_batches(batches)
-    with disk_errors(path, "write"), path.open("xb") as file:
-        pq.write_table(table, file, compression=compression, row_group_size=_ROW_GROUP_ROWS)
-        file.flush()
-        os.fsync(file.fileno())
-        return Report(path.name, directory, table.num_rows, file.tell())
+        if self._first is None:
+            return []
+        return [Report(REJECTED, *file, *self._first) for file in self._writer.finish()]
 
 
 def above(batch: pa.RecordBatch, landed: dict[int, int]) -> pa.RecordBatch:
-    """The rows of a source batch that the ledger does not hold yet."""
+    """The rows of a source batch that the table does not hold yet."""
     import numpy as np
 
     if not landed or batch.num_rows == 0:
@@ -175,73 +179,50 @@ def above(batch: pa.RecordBatch, landed: dict[int, int]) -> pa.RecordBatch:
     return batch if fresh.all() else batch.filter(_boolean(fresh))
 
 
-def split_by_directory(batch: pa.RecordBatch, partition_by: Sequence[str]) -> list[tuple[str, pa.RecordBatch]]:
-    """The rows of a batch by partition directory (``month=1/origin=JFK``), without the columns that name it."""
-    import numpy as np
-
-    if batch.num_rows == 0:
-        return []
-    if not partition_by:
-        return [("", batch)]
-    group = np.zeros(batch.num_rows, np.int64)
-    names = [""]
-    for column in partition_by:
-        codes, values = _codes(batch, column)
-        group = group * len(values) + codes
-        names = [f"{name}/{column}={value}".lstrip("/") for name in names for value in values]
-    rest = batch.select([name for name in batch.schema.names if name not in partition_by])
-    present = np.unique(group)
-    if len(present) == 1:
-        return [(names[int(present[0])], rest)]
-    order = np.argsort(group, kind="stable")
-    bounds = np.searchsorted(group[order], present, side="right")
-    parts: list[tuple[str, pa.RecordBatch]] = []
-    start = 0
-    for code, end in zip(present.tolist(), bounds.tolist(), strict=True):
-        parts.append((names[code], rest.take(_indices(order[start:end]))))
-        start = end
-    return parts
-
-
-def directory_value(value: Any) -> str:
-    """A partition value as Hive writes it in a path; readers turn it back."""
-    if value is None or value == "":
-        return NULL_DIRECTORY
-    if isinstance(value, bool):
-        return str(value).lower()
-    return quote(str(value), safe=" ,+@~-_.")
-
-
-def undecodable(failures: Sequence[Report]) -> str:
-    """The sentence for rows that do not fit the schema."""
-    first = min(failures, key=lambda report: (report.failed_partition, report.failed_offset))
-    count = sum(report.failed for report in failures)
-    where = f"{first.directory}-{first.failed_partition} at offset {first.failed_offset}"
+def first_refusal(reports: Sequence[Report], topic: str) -> str:
+    """The sentence for records that were rejected."""
+    first = min(reports, key=lambda report: (report.partition, report.offset))
+    count = sum(report.rows for report in reports)
     records = "1 record does" if count == 1 else f"{count:,} records do"
-    return f"{records} not fit the schema, the first in {where}: {first.reason}. Nothing of this batch was landed"
+    return f"{records} not fit, the first in {topic}-{first.partition} at offset {first.offset}: {first.reason}"
 
 
-def _decode(decoder: RowDecoder, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, Report]:
-    rows, bad = decoder.rows(batch)
-    if bad is None:
-        return rows, Report("", "", 0, 0)
-    topic, partition, offset = (batch.column(name)[bad.first].as_py() for name in ("topic", "partition", "offset"))
-    return None, Report("", topic, 0, 0, bad.failed, partition, offset, bad.reason)
-
-
-def _codes(batch: pa.RecordBatch, column: str) -> tuple[Any, list[str]]:
-    """For each row the number of its value, and the values as directory names."""
+def _without_keyless(decoded: Decoded, source: pa.RecordBatch, upsert: tuple[str, ...]) -> Decoded:
+    """Move rows that no key tells apart to the rejected ones."""
+    import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    if column == DATE and column not in batch.schema.names:
-        in_utc = pc.cast(batch.column("_timestamp"), pa.timestamp("us", "UTC"))  # a session may have another zone
-        array = pc.cast(in_utc, pa.date32(), safe=False)
-    else:
-        array = batch.column(column)
-    encoded: Any = array.dictionary_encode(null_encoding="encode")
-    values = [directory_value(each) for each in encoded.dictionary.to_pylist()]
-    return encoded.indices.to_numpy(zero_copy_only=False), values
+    rows = decoded.rows
+    gone = np.zeros(rows.num_rows, bool)
+    if TOMBSTONE in rows.schema.names:
+        gone = rows.column(TOMBSTONE).to_numpy(zero_copy_only=False).astype(bool)
+    keyless = np.zeros(rows.num_rows, bool)
+    for name in upsert:
+        if name in rows.schema.names:  # else the driver says what is wrong
+            keyless |= _is_null(rows.column(name)) & ~gone
+    key = next(name for name in (KEY, "key") if name in rows.schema.names)
+    keyless |= _is_null(rows.column(key)) & gone
+    if not keyless.any():
+        return decoded
+    bad = rows.filter(_boolean(keyless))
+    places = {(p, o): n for n, (p, o) in enumerate(zip(*_pairs(source, "partition", "offset"), strict=True))}
+    found = source.take(pa.array([places[pair] for pair in zip(*_pairs(bad, "_partition", "_offset"), strict=True)]))
+    reason = f"the table is upserted by {', '.join(upsert)}, and the record has none"
+    columns = [bad.column(name) for name in quarantine_schema().names[:4]]
+    columns += [found.column(name).cast(pa.binary()) for name in ("key", "value")]
+    columns += [pa.nulls(bad.num_rows, pa.int32()), pa.repeat(reason, bad.num_rows)]
+    rejected = pa.RecordBatch.from_arrays(columns, schema=quarantine_schema())
+    if decoded.rejected is not None:
+        rejected = pa.concat_batches([decoded.rejected, rejected])
+    return Decoded(rows.filter(_boolean(~keyless)), rejected, decoded.unknown)
+
+
+def _pairs(batch: pa.RecordBatch, *names: str) -> list[list[int]]:
+    return [batch.column(name).to_pylist() for name in names]
+
+
+def _is_null(column: Any) -> Any:
+    return column.is_null().to_numpy(zero_copy_only=False)
 
 
 def _boolean(mask: Any) -> pa.Array:
@@ -250,15 +231,11 @@ def _boolean(mask: Any) -> pa.Array:
     return pa.array(mask)
 
 
-def _indices(order: Any) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(order)
-
-
-def _report_schema() -> pa.Schema:
+def _as_batch(reports: list[Report]) -> pa.RecordBatch:
     import pyarrow as pa
 
     text, number = pa.string(), pa.int64()
-    kinds = (text, text, number, number, number, pa.int32(), number, text)
-    return pa.schema(list(zip(Report._fields, kinds, strict=True)))
+    kinds = (text, text, text, number, number, pa.int32(), number, text)
+    columns: list[list[Any]] = [list(column) for column in zip(*reports, strict=True)]
+    schema = pa.schema(list(zip(Report._fields, kinds, strict=True)))
+    return pa.RecordBatch.from_pydict(dict(zip(Report._fields, columns, strict=True)), schema=schema)

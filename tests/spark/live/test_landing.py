@@ -17,8 +17,9 @@ import pytest
 from eventbus.errors import ConfigError, LogLocked, OffsetOutOfRange, SerializationError, StorageFull
 from eventbus.types import Compression, Record
 from spark_sinks import LandProgress, land
+from spark_sinks.targets.choose import TargetOptions, open_target
 from spark_sinks.targets.files import DirectoryLock, LocalFiles
-from spark_sinks.targets.ledger import META, entries
+from spark_sinks.targets.target import SinkState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,7 +62,7 @@ def rows_of(directory: Path, columns: list[str] | None = None) -> list[dict[str,
 
 
 def check(table: Path, per_partition: int) -> None:
-    """Each record once, with its values; and the ledger names the files that are there."""
+    """Each record once, with its values; and no other file is there."""
     rows = rows_of(table)
     assert [(row["_partition"], row["_offset"]) for row in rows] == [
         (partition, offset) for partition in range(PARTITIONS) for offset in range(per_partition)
@@ -71,8 +72,14 @@ def check(table: Path, per_partition: int) -> None:
         assert (row["number"], row["month"], row["_key"]) == (n, n % 4 + 1, b"k%d" % n)
         assert row["amount"] == (None if n % 5 == 0 else n / 2)
         assert row["_timestamp"] == dt.datetime.fromtimestamp((T0 + n) / 1000, dt.UTC)
-    files = LocalFiles(table)
-    assert sorted(file.path for entry in entries(files) for file in entry.files) == files.files_below("")
+    counted = open_target(str(table), options=TargetOptions()).files()
+    assert counted is not None and counted.files == len(LocalFiles(table).files_below(""))
+
+
+def state_of(table: Path) -> SinkState:
+    state = open_target(str(table), options=TargetOptions()).state()
+    assert state is not None
+    return state
 
 
 def land_orders(log: TestLog, table: Path, spark: SparkSession, **more: Any) -> Any:
@@ -96,43 +103,7 @@ def test_lands_all_then_nothing_then_what_is_new(
     fill(log, 30, first=200)
     assert land_orders(log, table, spark).rows == 90
     check(table, 230)
-    assert {path.name for path in table.iterdir()} == {META, "month=1", "month=2", "month=3", "month=4"}
-
-
-def test_lost_checkpoint_adds_nothing_twice(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
-    fill(log, 50)
-    land_orders(log, tmp_path / "t", spark, max_offsets_per_trigger=100)
-    shutil.rmtree(tmp_path / "t" / META / "checkpoint")
-    fill(log, 10, first=50)
-    assert land_orders(log, tmp_path / "t", spark).rows == 30
-    check(tmp_path / "t", 60)
-
-
-def test_older_checkpoint_is_followed_without_doubling(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
-    table = tmp_path / "t"
-    fill(log, 50)
-    land_orders(log, table, spark)
-    shutil.copytree(table / META / "checkpoint", tmp_path / "old")
-    fill(log, 10, first=50)
-    land_orders(log, table, spark)
-    shutil.rmtree(table / META / "checkpoint")
-    shutil.copytree(tmp_path / "old", table / META / "checkpoint")
-    fill(log, 5, first=60)
-    assert land_orders(log, table, spark).rows == 15
-    check(table, 65)
-
-
-def test_checkpoint_beyond_the_ledger_is_thrown_away(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
-    """As after restoring a table from a copy but not its checkpoint."""
-    table = tmp_path / "t"
-    fill(log, 50)
-    land_orders(log, table, spark)
-    shutil.copytree(table, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoint"))
-    fill(log, 10, first=50)
-    land_orders(log, table, spark)
-    shutil.copytree(table / META / "checkpoint", tmp_path / "copy" / META / "checkpoint")
-    assert land_orders(log, tmp_path / "copy", spark).rows == 30
-    check(tmp_path / "copy", 60)
+    assert {path.name for path in table.iterdir()} == {"_eventbus", "month=1", "month=2", "month=3", "month=4"}
 
 
 @pytest.mark.parametrize("fails_at", ["rename", "create"])
@@ -155,7 +126,7 @@ def test_disk_that_fills_up_in_the_commit(
         patch.setattr(LocalFiles, fails_at, full)
         with pytest.raises(StorageFull, match="No space left"):
             land_orders(log, table, spark)
-    assert not entries(LocalFiles(table))
+    assert state_of(table).rows == 0
     assert land_orders(log, table, spark).rows == 150
     check(table, 50)
 
@@ -198,18 +169,38 @@ def test_transform_and_expression_run_in_spark(spark: SparkSession, log: TestLog
 
 
 @pytest.mark.parametrize("transform", [None, lambda frame: frame])
-def test_undecodable_records_stop_the_landing_and_are_named(
+def test_undecodable_records_go_to_the_quarantine_or_stop_the_landing(
     spark: SparkSession, log: TestLog, tmp_path: Path, transform: Any
 ) -> None:
     table = tmp_path / "t"
     fill(log, 10)
-    log.write(
-        "orders", [*orders(3, 10), Record(b"k", b'{"number": "x"}', (), T0), Record(b"k", b"", (), T0)], partition=1
+    bad = [Record(b"k", b'{"number": "x"}', (), T0), Record(b"k", b"", (), T0)]
+    log.write("orders", [*orders(3, 10), *bad], partition=1)
+    text = (
+        r"2 records do not fit, the first in orders-1 at offset 13: .*`\$\.number`.* Nothing of this batch was landed"
     )
-    text = r"2 records do not fit the schema, the first in orders-1 at offset 13: .* at `\$\.number`"
     with pytest.raises(SerializationError, match=text):
-        land_orders(log, table, spark, transform=transform)
+        land_orders(log, table, spark, transform=transform, quarantine=False)
     assert LocalFiles(table).files_below("") == []
+    report = land_orders(log, table, spark, transform=transform)
+    assert (report.rows, report.rejected) == (33, 2)
+    assert (report.offsets, report.lag) == ({0: 10, 1: 15, 2: 10}, 0)
+    rejected = rows_of(tmp_path / "t__quarantine")
+    assert [(row["_partition"], row["_offset"], row["key"], row["value"]) for row in rejected] == [
+        (1, 13 + n, each.key, each.value) for n, each in enumerate(bad)
+    ]
+    assert "$.number" in rejected[0]["error"]
+
+
+def test_more_bad_records_than_allowed_stop_the_landing(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    fill(log, 200)
+    log.write("orders", [Record(b"k", b"{", (), T0)] * 101, partition=2)
+    with pytest.raises(SerializationError, match=r"That is 14\.4% of the batch, and at most 1\.0% may go"):
+        land_orders(log, table, spark)
+    assert state_of(table).offsets == {0: 0, 1: 0, 2: 0}
+    report = land_orders(log, table, spark, quarantine_limit=0.15)
+    assert (report.rows, report.rejected) == (600, 101)
 
 
 def test_a_start_at_the_latest_offset_is_kept(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
@@ -228,19 +219,23 @@ def test_wrong_arguments_are_told_before_spark_starts(log: TestLog, tmp_path: Pa
         ({"partition_by": "monht"}, "partition_by='monht': there is no such column; there are number, month, amount"),
         ({"partition_by": "_offset"}, "this column stays in the files"),
         ({"compression": "zip"}, "compression='zip': choose one of zstd"),
-        ({"starting_offsets": "first"}, "startingOffsets='first'"),
-        ({"max_offsets_per_trigger": 0}, "maxOffsetsPerTrigger='0'"),
-        ({"starting_offsets": '{"orders": {"7": 0}}'}, "startingOffsets names orders-7"),
+        ({"starting_offsets": "first"}, "starting_offsets='first'"),
+        ({"upsert": "nubmer"}, "upsert='nubmer': there is no such column; there are number"),
+        ({"event_time": "when"}, "event_time='when': there is no such column; there are number"),
+        ({"every": "often"}, "every='often': write seconds, or '500ms'"),
+        ({"quarantine_limit": 5}, "quarantine_limit=5 is a share of a batch"),
+        ({"max_offsets_per_trigger": 0}, "max_offsets_per_trigger=0"),
+        ({"starting_offsets": '{"orders": {"7": 0}}'}, "names what is not there: orders has the partitions 0, 1, 2"),
     ):
         with pytest.raises(ConfigError, match=text):
-            land(log.path, "orders", str(tmp_path / "t"), **{"schema": Order, **arguments})  # type: ignore[arg-type]
+            land(log.path, "orders", str(tmp_path / "t"), **{"schema": Order, **arguments})
     assert not (tmp_path / "t").exists()
 
 
 def test_one_landing_at_a_time(log: TestLog, tmp_path: Path) -> None:
     fill(log, 1)
-    (tmp_path / "t" / META).mkdir(parents=True)
-    with DirectoryLock(tmp_path / "t" / META / "lock"), pytest.raises(LogLocked, match=f"process {os.getpid()}"):
+    (tmp_path / "t" / "_eventbus").mkdir(parents=True)
+    with DirectoryLock(tmp_path / "t" / "_eventbus" / "lock"), pytest.raises(LogLocked, match=f"process {os.getpid()}"):
         land(log.path, "orders", str(tmp_path / "t"))
 
 
@@ -250,7 +245,9 @@ def test_topic_made_again_is_not_taken_for_the_old_one(spark: SparkSession, log:
     shutil.rmtree(log.path)
     Path(log.path).mkdir()
     fill(log, 10)
-    with pytest.raises(OffsetOutOfRange, match="orders-0 is to be read from offset 50 to 50, but the log has 0 to 10"):
+    with pytest.raises(
+        OffsetOutOfRange, match=r"orders-0 is to be landed in .* from offset 50 on, but the log has 0 to 10"
+    ):
         land_orders(log, tmp_path / "t", spark)
 
 
@@ -264,7 +261,7 @@ log, table, when = sys.argv[1:]
 real = LocalFiles.create
 
 def create(self, path, data):
-    if when == "before" and path.endswith("ledger/00000000000000000001.json"):
+    if when == "before" and "ledger/" in path and b'"rows":120' in data.replace(b" ", b""):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(self, path, data)
 
@@ -295,7 +292,7 @@ class Order(msgspec.Struct):
     "when", ["before", *(pytest.param(each, marks=pytest.mark.slow) for each in ("after", "interrupted"))]
 )
 def test_kill_minus_nine_and_start_again(spark: SparkSession, log: TestLog, tmp_path: Path, when: str) -> None:
-    """Killed between the files and their ledger entry, or between the entry and Spark's own checkpoint; or Ctrl-C."""
+    """Killed between the files and their ledger entry, or after the entry; or Ctrl-C."""
     table = tmp_path / "t"
     fill(log, 100)
     (tmp_path / "killed.py").write_text(_KILLED)
@@ -312,7 +309,7 @@ def test_kill_minus_nine_and_start_again(spark: SparkSession, log: TestLog, tmp_
         assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
     else:
         assert done.returncode == -signal.SIGKILL, done.stderr
-    landed = len(entries(LocalFiles(table)))
+    landed = state_of(table).rows // 60
     assert landed == 1 if when == "before" else landed >= 2
     assert len(rows_of(table)) >= 120  # a batch can be seen, entered or not
     report = land_orders(log, table, spark)

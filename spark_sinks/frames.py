@@ -1,0 +1,100 @@
+"""What lies between records and files: the caller's transformation, the columns a table is split by."""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from eventbus.errors import ConfigError
+from spark_sinks.shape import COORDINATES, DATE
+from spark_sinks.stage import Layout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
+
+
+class Frames:
+    """How rows become those of the table. ``partition_by`` may map names to expressions of Spark's SQL."""
+
+    def __init__(
+        self,
+        transform: Callable[[DataFrame], DataFrame] | None,
+        partition_by: str | Sequence[str] | Mapping[str, str],
+        event_time: str | None,
+        compression: str,
+    ) -> None:
+        if compression not in COMPRESSIONS:
+            raise ConfigError(f"compression={compression!r}: choose one of {', '.join(COMPRESSIONS)}")
+        self._transform = transform
+        self._expressions = dict(partition_by) if isinstance(partition_by, Mapping) else {}
+        names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        if taken := [name for name in names if name in COORDINATES]:
+            raise ConfigError(f"partition_by={taken[0]!r}: this column stays in the files; partition by another")
+        self.layout = Layout(names, event_time or "_timestamp", compression)
+        self.event_time = event_time
+
+    def unpartitioned(self) -> Frames:
+        """The same for a table that is not split. Raises `ConfigError` when it was asked for by name."""
+        if self._expressions or (self.layout.partition_by and self.layout.partition_by != (DATE,)):
+            names = list(self.layout.partition_by)
+            raise ConfigError(f"partition_by={names}: this table is not made of directories; leave it out")
+        if self.event_time is not None:
+            raise ConfigError(f"event_time={self.event_time!r} is for tables that are split by day; leave it out")
+        return Frames(self._transform, (), None, self.layout.compression)
+
+    @property
+    def are_direct(self) -> bool:
+        """Whether tasks can decode and write in one go: nothing between the two is left to Spark."""
+        return self._transform is None and not self._expressions
+
+    @property
+    def are_transformed(self) -> bool:
+        """Whether a row need not be a record."""
+        return self._transform is not None
+
+    def rows(self, frame: DataFrame, decode: Any, columns: pa.Schema) -> DataFrame:
+        """The plan from a micro-batch of the source to the rows of the table."""
+        from pyspark.sql.functions import expr
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        frame = frame.mapInArrow(decode, from_arrow_schema(columns))
+        if self._transform is not None:
+            frame = self._transform(frame)
+            if not hasattr(frame, "mapInArrow"):
+                raise ConfigError(f"transform= returned {frame!r}: it must return a DataFrame")
+        for name, expression in self._expressions.items():
+            frame = frame.withColumn(name, expr(expression))
+        return frame
+
+    @staticmethod
+    def columns(frame: DataFrame) -> pa.Schema:
+        """The columns of a frame as Arrow has them."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        return to_arrow_schema(frame.schema, timezone="UTC")
+
+    def check_early(self, columns: Sequence[str], upsert: Sequence[str]) -> None:
+        """`check` before Spark is started, where nothing of Spark's makes columns."""
+        if self.are_direct:
+            self.check(columns, upsert)
+
+    def check(self, columns: Sequence[str], upsert: Sequence[str] = ()) -> None:
+        """Raise `ConfigError` unless rows have the columns that the table is split and upserted by."""
+        listed = ", ".join(columns)
+        if self.event_time is not None and self.event_time not in columns:
+            raise ConfigError(f"event_time={self.event_time!r}: there is no such column; there are {listed}")
+        if lacking := [name for name in upsert if name not in columns]:
+            raise ConfigError(f"upsert={lacking[0]!r}: there is no such column; there are {listed}")
+        if missing := self.layout.missing(columns):
+            raise ConfigError(f"partition_by={missing[0]!r}: there is no such column; there are {listed}")
+        if set(columns) <= set(self.layout.partition_by):
+            raise ConfigError(f"partition_by={list(self.layout.partition_by)} leaves no column for the files")
+        if DATE in columns and self.event_time is not None:
+            raise ConfigError(f"event_time={self.event_time!r} makes a column {DATE!r}, and there is one already")

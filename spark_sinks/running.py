@@ -1,0 +1,355 @@
+"""A landing while it runs: Spark plans micro-batches, tasks write files, the target commits them with the offsets.
+
+The target's account is the only memory. The query's checkpoint is Spark's scratch paper: made anew for every run, and
+read for one thing, the end of a batch.
+"""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from eventbus.errors import CorruptRecord, OffsetOutOfRange, SerializationError
+from eventbus.types import TopicPartition
+from spark_sinks.decoding.values import RowPlan, Values
+from spark_sinks.errors import own_error
+from spark_sinks.frames import Frames
+from spark_sinks.shape import COORDINATES, DATE, KEY, TOMBSTONE
+from spark_sinks.source.offsets import OffsetRange, split
+from spark_sinks.source.origin import Origin
+from spark_sinks.targets.target import Batch, Founding, SinkState, Target
+from spark_sinks.tasks import (
+    REJECTED,
+    REPORT_COLUMNS,
+    ROWS,
+    UNKNOWN,
+    DecodeTask,
+    Decoding,
+    FusedTask,
+    Report,
+    WriteTask,
+    first_refusal,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+REJECTED_UNNOTICED = 100
+"""So many rejected records a batch never stop a landing; more do, where they are a greater share than allowed."""
+_RECORDS_PER_TASK = 20_000
+"""Starting a task costs as much as landing this many records."""
+_MAX_ROUNDS = 20
+"""Rounds in which a batch may meet schemas that nobody knew of: each learns all that its tasks met."""
+
+
+class LandProgress(NamedTuple):
+    """How far a landing is, after each batch. ``total`` counts offsets, so it may exceed the rows there are.
+
+    ``lag``: offsets that the table is behind the log's end.
+    """
+
+    topic: str
+    rows: int
+    total: int
+    files: int
+    batches: int
+    rejected: int
+    lag: int
+
+
+class Limits(NamedTuple):
+    """``max_offsets`` a batch; rejected records go to the quarantine (else they stop the landing), up to a share."""
+
+    max_offsets: int
+    quarantine: bool = True
+    quarantine_limit: float = 0.01
+    fail_on_data_loss: bool = True
+
+
+class Running:
+    """One topic on its way into one table. The target is open; everything happens in one thread at a time."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        values: Values,
+        target: Target,
+        founding: Founding,
+        state: SinkState,
+        frames: Frames,
+        limits: Limits,
+        progress: Callable[[LandProgress], None] | None = None,
+    ) -> None:
+        self._origin = origin
+        self._values = values
+        self._target = target
+        self._founding = founding
+        self.state = state
+        self._frames = frames
+        self._limits = limits
+        self._progress = progress
+        self._busy = threading.Lock()
+        """Held through a batch: who stops the query waits for it."""
+        self._query: Any = None
+        self._checkpoint: Path | None = None
+        self._error: BaseException | None = None
+        self.rows = self.rejected = self.files = self.batches = 0
+        self.total = 0
+        self.lag = 0
+
+    @property
+    def table(self) -> str:
+        """The table for people."""
+        return self._target.name
+
+    # -- the query ----------------------------------------------------------------------------------------------------
+
+    def look(self) -> int:
+        """How many offsets there are to land now."""
+        bounds = self._origin.bounds()
+        self.lag = sum(max(0, end - self.state.offsets.get(each, first)) for each, (first, end) in bounds.items())
+        return self.lag
+
+    def check_kept(self) -> None:
+        """Raise `OffsetOutOfRange` when the log has lost what the table lacks, or the end of what the table has."""
+        if self._limits.fail_on_data_loss:
+            for partition, (first, last) in self._origin.bounds().items():
+                self._check_kept(partition, self.state.offsets.get(partition, first), 0, (first, last))
+
+    def start(self, spark: SparkSession, every_ms: int | None) -> None:
+        """Begin: until the log's end of now, or, with ``every_ms``, for good."""
+        self.total = self.look()
+        self._checkpoint = Path(tempfile.mkdtemp(prefix="eventbus-land-"))
+        source = self._origin.stream(spark, self.state.offsets, self._limits.max_offsets)
+        writer = source.writeStream.foreachBatch(self._land).queryName(f"land {self._origin.topic} {id(self)}")
+        writer = writer.option("checkpointLocation", self._checkpoint.as_uri())
+        trigger: dict[str, Any] = {"availableNow": True} if every_ms is None else {"processingTime": f"{every_ms} ms"}
+        self._query = writer.trigger(**trigger).start()
+
+    def wait(self) -> None:
+        """Until the query ends. Raises what ended it."""
+        try:
+            self._query.awaitTermination()
+        except Exception as error:
+            raise (self._error or own_error(error)) from error
+
+    @property
+    def is_active(self) -> bool:
+        return self._query is not None and bool(self._query.isActive)
+
+    def stop(self) -> None:
+        """After the batch that runs."""
+        with self._busy:
+            if self._query is not None:
+                self._query.stop()
+
+    def close(self) -> None:
+        """End the query at once, and remove what only it needed."""
+        if self._query is not None:
+            self._query.stop()
+        if self._checkpoint is not None:
+            shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+    # -- a batch ------------------------------------------------------------------------------------------------------
+
+    def _land(self, frame: DataFrame, batch_id: int) -> None:
+        """One micro-batch. Spark calls this and makes text of what it raises, so that is kept here."""
+        try:
+            with self._busy:
+                self._land_batch(frame, self._end_of(batch_id))
+            return
+        except BaseException as error:
+            self._error = own_error(error)
+        # Short and without a cause: Spark searches the text with a regular expression that overflows its stack.
+        raise RuntimeError("the landing stops here")
+
+    def _land_batch(self, frame: DataFrame, end: Mapping[int, int]) -> None:
+        landed = self.state.offsets
+        ahead = {partition: offset for partition, offset in end.items() if offset > landed.get(partition, -1)}
+        if not ahead:
+            return
+        written = self._written(frame, ahead)
+        self._check_rejected(written)
+        batch = Batch(ahead, *written.files(), written.columns)
+        self.state = self._target.commit(batch, time.time_ns() // 1_000_000)
+        self.rows += sum(file.rows for file in batch.files)
+        self.rejected += sum(file.rows for file in batch.rejected)
+        self.files += len(batch.files)
+        self.batches += 1
+        if self._progress is not None:
+            done = self.rows + self.rejected
+            self.look()
+            self.total = max(self.total, done)
+            self._progress(
+                LandProgress(
+                    self._origin.topic, self.rows, self.total, self.files, self.batches, self.rejected, self.lag
+                )
+            )
+
+    def _written(self, frame: DataFrame, end: Mapping[int, int]) -> _Written:
+        """The batch in staged files, once all its schemas are known."""
+        for _ in range(_MAX_ROUNDS):
+            plan = self._values.plan(self._columns_of_values())
+            stage = self._target.stage_directory()
+            decoding = Decoding(plan, dict(self.state.offsets), self._founding.upsert)
+            written = self._written_once(frame, end, plan, decoding, stage)
+            if not written.unknown:
+                return written
+            self._values.learn(written.unknown)
+        raise SerializationError(
+            f"{self._origin.topic}: after {_MAX_ROUNDS} rounds there are still schemas that nobody knew of before"
+        )
+
+    def _written_once(
+        self, frame: DataFrame, end: Mapping[int, int], plan: RowPlan, decoding: Decoding, stage: str
+    ) -> _Written:
+        frames, spark = self._frames, frame.sparkSession
+        layout = frames.layout
+        if not frames.are_direct:
+            return self._transformed(frame, plan, decoding, stage)
+        columns = self._table_columns(plan.columns)
+        write = WriteTask(stage, layout, decoding)
+        if self._origin.directory is not None:
+            cores = spark.sparkContext.defaultParallelism
+            ranges = self._ranges(end, cores)
+            # Each task writes a file per directory: a small batch is one task's work, however many partitions it has.
+            records = sum(each.end - each.start for each in ranges)
+            tasks = max(1, min(len(ranges), -(-records // _RECORDS_PER_TASK)))
+            numbers = spark.range(0, len(ranges), 1, tasks)
+            reports = numbers.mapInArrow(FusedTask(self._origin.directory, ranges, write), REPORT_COLUMNS)
+        else:
+            reports = frame.mapInArrow(write, REPORT_COLUMNS)
+        return _Written.of(reports.collect(), columns)
+
+    def _transformed(self, frame: DataFrame, plan: RowPlan, decoding: Decoding, stage: str) -> _Written:
+        """With the caller's transformation between: what is rejected does not come through it, and costs a second pass.
+
+        An accumulator may count a task twice that Spark runs twice; here it only matters whether it is zero.
+        """
+        spark = frame.sparkSession
+        odd = spark.sparkContext.accumulator(0)
+        rows = self._frames.rows(frame, DecodeTask(decoding, odd), plan.columns)
+        columns = self._table_columns(self._frames.columns(rows))
+        reports = rows.mapInArrow(WriteTask(stage, self._frames.layout, None), REPORT_COLUMNS).collect()
+        if odd.value:
+            again = WriteTask(stage, self._frames.layout, decoding, keep_rows=False)
+            reports += frame.mapInArrow(again, REPORT_COLUMNS).collect()
+        return _Written.of(reports, columns)
+
+    # -- columns ------------------------------------------------------------------------------------------------------
+
+    def _columns_of_values(self) -> pa.Schema | None:
+        """The table's columns that are fields of values."""
+        import pyarrow as pa
+
+        columns = None if self._founding.transformed else self.state.columns()
+        if columns is None:
+            return None
+        made_here = {*COORDINATES, KEY}
+        if DATE in self._founding.partition_by:
+            made_here.add(DATE)
+        return pa.schema([field for field in columns if field.name not in made_here])
+
+    def _table_columns(self, rows: pa.Schema) -> pa.Schema:
+        """The columns of the table after a batch with such rows. Raises `ConfigError` when some are missing."""
+        import pyarrow as pa
+
+        layout, names = self._frames.layout, list(rows.names)
+        self._frames.check(names, self._founding.upsert)
+        fields = [field for field in rows if field.name != TOMBSTONE]
+        if layout.makes_date(names):
+            fields.append(pa.field(DATE, pa.date32()))
+        before = self.state.columns()
+        if before is not None:  # what a transformation leaves out stays a column of the table
+            known = {field.name for field in fields}
+            fields += [field for field in before if field.name not in known]
+        return pa.schema(fields)
+
+    # -- offsets ------------------------------------------------------------------------------------------------------
+
+    def _end_of(self, batch_id: int) -> dict[int, int]:
+        """The end of a batch by partition.
+
+        Spark writes ``offsets/<batch>`` before it runs one (``OffsetSeqLog``): a version, its own metadata, and a line
+        of JSON per source.
+        """
+        assert self._checkpoint is not None
+        path = self._checkpoint / "offsets" / str(batch_id)
+        try:
+            source = path.read_text("utf-8").splitlines()[2]
+            return msgspec.json.decode(source, type=dict[str, dict[int, int]])[self._origin.topic]
+        except (OSError, IndexError, KeyError, msgspec.DecodeError) as error:
+            told = f"{type(error).__name__}: {error}"
+            raise CorruptRecord(f"{path} is not what Spark writes there ({told}): land again") from error
+
+    def _ranges(self, end: Mapping[int, int], min_tasks: int) -> list[OffsetRange]:
+        """What the tasks of a batch read, of a log in a directory."""
+        bounds = self._origin.bounds()
+        ranges: list[OffsetRange] = []
+        for partition, offset in sorted(end.items()):
+            first, last = bounds.get(partition, (0, 0))
+            start = self.state.offsets.get(partition, first)
+            if self._limits.fail_on_data_loss:
+                self._check_kept(partition, start, offset, (first, last))
+            ranges.append(
+                OffsetRange(
+                    TopicPartition(self._origin.topic, partition), min(max(start, first), last), min(offset, last)
+                )
+            )
+        return split(ranges, min_tasks=min_tasks, max_records=None)
+
+    def _check_kept(self, partition: int, start: int, end: int, bounds: tuple[int, int]) -> None:
+        first, last = bounds
+        if start < first or max(start, end) > last:
+            raise OffsetOutOfRange(
+                f"{TopicPartition(self._origin.topic, partition)} is to be landed in {self.table} from offset {start} "
+                f"on, but the log has {first} to {last}: retention removed records, or the topic was deleted and made "
+                f"anew. fail_on_data_loss=False passes over what is gone; a new topic belongs in a new table"
+            )
+
+    # -- what was refused ---------------------------------------------------------------------------------------------
+
+    def _check_rejected(self, written: _Written) -> None:
+        """Raise `SerializationError` when so much of a batch is bad that something else must be wrong."""
+        rejected = sum(report.rows for report in written.rejected)
+        if not rejected:
+            return
+        told = first_refusal(written.rejected, self._origin.topic)
+        if not self._limits.quarantine:
+            raise SerializationError(f"{told}. Nothing of this batch was landed")
+        share = rejected / (rejected + sum(report.rows for report in written.rows))
+        if rejected > REJECTED_UNNOTICED and share > self._limits.quarantine_limit:
+            raise SerializationError(
+                f"{told}. That is {share:.1%} of the batch, and at most {self._limits.quarantine_limit:.1%} may go to "
+                f"the quarantine (quarantine_limit): a wrong registry or schema, perhaps. Nothing of it was landed"
+            )
+
+
+class _Written(NamedTuple):
+    """What the tasks of a batch have written."""
+
+    rows: list[Report]
+    rejected: list[Report]
+    unknown: frozenset[int]
+    columns: pa.Schema
+
+    @classmethod
+    def of(cls, collected: list[Any], columns: pa.Schema) -> _Written:
+        reports = [Report(*row) for row in collected]
+        by_kind = {kind: [each for each in reports if each.kind == kind] for kind in (ROWS, REJECTED, UNKNOWN)}
+        return cls(by_kind[ROWS], by_kind[REJECTED], frozenset(each.rows for each in by_kind[UNKNOWN]), columns)
+
+    def files(self) -> tuple[list[Any], list[Any]]:
+        return [report.file() for report in self.rows], [report.file() for report in self.rejected]
