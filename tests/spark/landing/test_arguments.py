@@ -1,0 +1,71 @@
+"""What `land` makes of its arguments, before Spark is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from eventbus.errors import ConfigError
+from eventbus.types import Record
+from spark_sinks.landing import interval_ms, starting_point, table_of
+from spark_sinks.source.origins import open_origin
+from tests.spark.conftest import TestLog
+
+
+@pytest.mark.parametrize(
+    ("every", "milliseconds"),
+    [(0, 0), (1.5, 1_500), ("10s", 10_000), ("500 ms", 500), ("2m", 120_000), ("5 min", 300_000), ("1h", 3_600_000),
+     ("0.5", 500)],
+)  # fmt: skip
+def test_intervals(every: float | str, milliseconds: int) -> None:
+    assert interval_ms(every) == milliseconds
+
+
+@pytest.mark.parametrize("every", [-1, float("inf"), float("nan"), "10 weeks", "", "-5s", "s"])
+def test_what_is_no_interval(every: float | str) -> None:
+    with pytest.raises(ConfigError, match="every="):
+        interval_ms(every)
+
+
+@pytest.mark.parametrize(
+    ("to", "several", "table"),
+    [
+        ("./w", False, "./w"),
+        ("./w", True, "./w/orders"),
+        ("./w/", True, "./w/orders"),
+        ("file:///w", True, "file:///w/orders"),
+        ("./w/{topic}/raw", False, "./w/orders/raw"),
+        ("delta:./lake", True, "delta:./lake/orders"),
+        ("postgresql://h/db#{topic}", True, "postgresql://h/db#orders"),
+        ("console:", True, "console:"),
+    ],
+)
+def test_each_topic_has_a_table(to: str, several: bool, table: str) -> None:
+    assert table_of(to, "orders", several) == table
+
+
+def test_several_topics_in_one_table_of_a_database_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"write \{topic\} where its name belongs"):
+        table_of("postgresql://h/db#all", "orders", True)
+
+
+@pytest.mark.parametrize(
+    ("said", "start"),
+    [
+        ("earliest", {0: 0, 1: 0, 2: 0}),
+        ("latest", {0: 0, 1: 3, 2: 0}),
+        ('{"orders": {"1": 2}}', {0: 0, 1: 2, 2: 0}),
+        ('{"orders": {"1": -1, "2": -2}}', {0: 0, 1: 3, 2: 0}),
+    ],
+)
+def test_where_a_new_table_starts(log: TestLog, said: str, start: dict[int, int]) -> None:
+    log.write("orders", [Record(None, b"x", (), 1)] * 3, partition=1, partitions=3)
+    assert starting_point(open_origin(log.path, "orders"), said) == start
+
+
+@pytest.mark.parametrize("said", ["newest", '{"orders": {"9": 1}}', '{"payments": {"1": 1}}', '{"orders": 5}', "{"])
+def test_what_is_no_place_to_start(log: TestLog, said: Any) -> None:
+    log.write("orders", [Record(None, b"x", (), 1)], partition=1, partitions=3)
+    with pytest.raises(ConfigError, match="starting_offsets"):
+        starting_point(open_origin(log.path, "orders"), said)

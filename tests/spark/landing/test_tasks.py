@@ -1,0 +1,187 @@
+"""What Spark's tasks do with records: rows and rejected ones to staged files, each once. No JVM."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from eventbus.errors import ConfigError
+from spark_sinks.decoding.choose import open_values
+from spark_sinks.decoding.values import Decoded, RowDecoder, ValueSettings
+from spark_sinks.shape import TOMBSTONE, quarantine_schema
+from spark_sinks.stage import NULL_DIRECTORY, Layout, StageWriter, directory_value, split_by_directory
+from spark_sinks.tasks import REJECTED, ROWS, UNKNOWN, Decoding, Report, WriteTask, above, first_refusal
+from tests.spark.decoding.batches import source_batch
+
+DAY = dt.datetime(2024, 2, 29, 23, 59, 59, 999000, tzinfo=dt.UTC)
+
+
+class Stop(msgspec.Struct):
+    name: str
+    minutes: int | None = None
+
+
+def decoding(landed: dict[int, int] | None = None, upsert: tuple[str, ...] = (), schema: Any = Stop) -> Decoding:
+    settings = ValueSettings("t", schema=schema, tombstones=bool(upsert))
+    return Decoding(open_values(settings, url="unused").plan(None), landed or {}, upsert)
+
+
+def reports_of(task: WriteTask, batches: Sequence[pa.RecordBatch]) -> list[Report]:
+    return [Report(*row.values()) for answer in task(iter(batches)) for row in answer.to_pylist()]
+
+
+def rows_in(report: Report) -> list[dict[str, Any]]:
+    return pq.read_table(pa.BufferReader(Path(report.path).read_bytes())).to_pylist()
+
+
+def stops(first: int, count: int) -> list[bytes | None]:
+    return [b'{"name": "%d", "minutes": %d}' % (n, n % 2) for n in range(first, first + count)]
+
+
+def test_records_that_are_landed_are_dropped() -> None:
+    batch = source_batch([b"a", b"b", b"c", b"d"], partition=3, first=10)
+    assert above(batch, {3: 12, 0: 99}).column("offset").to_pylist() == [12, 13]
+    assert above(batch, {5: 99}).num_rows == 4
+    assert above(batch, {3: 10}) is batch
+    assert above(batch, {3: 14}).num_rows == 0
+    assert above(batch, {}) is batch
+
+
+def test_rows_are_split_by_directory_in_order() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {"m": pa.array([2, 1, None, 2], pa.int64()), "o": ["a/b", "x", "x", "a/b"], "v": [1, 2, 3, 4]}
+    )
+    parts = {directory: rows.to_pydict() for directory, rows in split_by_directory(batch, Layout(("m", "o")))}
+    assert parts == {
+        "m=2/o=a%2Fb": {"v": [1, 4]},
+        "m=1/o=x": {"v": [2]},
+        f"m={NULL_DIRECTORY}/o=x": {"v": [3]},
+    }
+    assert split_by_directory(batch.slice(0, 0), Layout(("m",))) == []
+    assert split_by_directory(batch, Layout()) == [("", batch)]
+
+
+@pytest.mark.parametrize(
+    ("when", "directory"),
+    [(DAY, "dt=2024-02-29"), (dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC), "dt=1969-12-31")],
+)
+def test_default_directory_is_the_day_in_utc(when: dt.datetime, directory: str) -> None:
+    rows = decoding(schema=None)(source_batch([b"x"], day=when)).rows
+    assert [name for name, _ in split_by_directory(rows, Layout(("dt",)))] == [directory]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.timestamp("ms", "America/New_York"), dt.datetime(2024, 3, 1, 0, 30, tzinfo=dt.UTC)),
+        (pa.timestamp("us"), dt.datetime(2024, 3, 1, 23, 30)),
+        (pa.date32(), dt.date(2024, 3, 1)),
+    ],
+)
+def test_the_day_may_be_that_of_another_column(kind: pa.DataType, value: Any) -> None:
+    batch = pa.RecordBatch.from_pydict({"at": pa.array([value, None], kind), "_timestamp": [DAY, DAY]})
+    parts = split_by_directory(batch, Layout(("dt",), date_of="at"))
+    assert [name for name, _ in parts] == ["dt=2024-03-01", f"dt={NULL_DIRECTORY}"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, NULL_DIRECTORY), ("", NULL_DIRECTORY), (True, "true"), (3, "3"), ("a=b", "a%3Db"), ("é x", "%C3%A9 x")],
+)
+def test_directory_values_are_hives(value: Any, text: str) -> None:
+    assert directory_value(value) == text
+
+
+def test_staged_files_hold_each_row_once_and_have_no_parquet_name(tmp_path: Path) -> None:
+    task = WriteTask(str(tmp_path), Layout(("minutes",)), decoding({0: 2}))
+    reports = reports_of(task, [source_batch(stops(low, 5), first=low) for low in (0, 5)])
+    assert [(each.kind, each.directory, each.rows) for each in reports] == [
+        (ROWS, "minutes=0", 4),
+        (ROWS, "minutes=1", 4),
+    ]
+    rows = [row for each in reports for row in rows_in(each)]
+    assert sorted(row["_offset"] for row in rows) == list(range(2, 10))
+    assert sorted(row["name"] for row in rows) == [str(n) for n in range(2, 10)]
+    assert "minutes" not in rows[0]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".staged"}
+    assert [each.size_bytes for each in reports] == [Path(each.path).stat().st_size for each in reports]
+    assert [each.path for each in reports] == [str(path) for path in sorted(tmp_path.iterdir())]
+
+
+def test_what_does_not_fit_is_rejected_and_the_rest_is_landed(tmp_path: Path) -> None:
+    good, bad = b'{"name": "x"}', b'{"name": 0}'
+    batches = [source_batch([good]), source_batch([good, bad, bad], first=1), source_batch([bad], first=4)]
+    rows, rejected = reports_of(WriteTask(str(tmp_path), Layout(), decoding()), batches)
+    assert (rows.kind, rows.rows, [row["_offset"] for row in rows_in(rows)]) == (ROWS, 2, [0, 1])
+    assert (rejected.kind, rejected.rows, rejected.partition, rejected.offset) == (REJECTED, 3, 0, 2)
+    assert [(row["_offset"], row["key"], row["value"]) for row in rows_in(rejected)] == [
+        (offset, b"k", bad) for offset in (2, 3, 4)
+    ]
+    assert first_refusal([rejected], "t").startswith("3 records do not fit, the first in t-0 at offset 2: Expected")
+
+
+def test_rejected_records_alone_for_the_second_pass(tmp_path: Path) -> None:
+    task = WriteTask(str(tmp_path), Layout(), decoding(), keep_rows=False)
+    (rejected,) = reports_of(task, [source_batch([b'{"name": "x"}', b"{"])])
+    assert (rejected.kind, rejected.rows, rejected.offset) == (REJECTED, 1, 1)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_task_without_rows_reports_nothing(tmp_path: Path) -> None:
+    task = WriteTask(str(tmp_path), Layout(("dt",)), decoding({0: 5}, schema=None))
+    assert reports_of(task, [source_batch([b"x"])]) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+class TwoSchemas:
+    """A plan that knows no schema whose id is a value; and tells it."""
+
+    columns = pa.schema([("_offset", pa.int64())])
+
+    def decoder(self) -> RowDecoder:
+        return self
+
+    def rows(self, batch: pa.RecordBatch) -> Decoded:
+        ids = {int(value) for value in batch.column("value").to_pylist()}
+        return Decoded(pa.RecordBatch.from_arrays([batch.column("offset")], names=["_offset"]), None, frozenset(ids))
+
+
+def test_a_schema_nobody_knew_of_is_told_instead_of_files(tmp_path: Path) -> None:
+    task = WriteTask(str(tmp_path), Layout(), Decoding(TwoSchemas(), {}))
+    reports = reports_of(task, [source_batch([b"7", b"9"]), source_batch([b"9"], first=2)])
+    assert reports == [Report(UNKNOWN, rows=7), Report(UNKNOWN, rows=9)]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_without_the_key_of_an_upserted_table_are_rejected() -> None:
+    values = [b'{"name": "a", "minutes": 1}', b'{"name": "b"}', None, None, b"{"]
+    batch = source_batch(values, keys=[b"a", b"b", b"a", None, b"c"], first=10)
+    rows, rejected, _ = decoding(upsert=("minutes",))(batch)
+    assert [(row["_offset"], row[TOMBSTONE]) for row in rows.to_pylist()] == [(10, False), (12, True)]
+    assert rejected is not None and rejected.schema == quarantine_schema()
+    told = {row["_offset"]: (row["key"], row["value"], row["error"]) for row in rejected.to_pylist()}
+    reason = "the table is upserted by minutes, and the record has none"
+    assert told.pop(14)[:2] == (b"c", b"{")
+    assert told == {11: (b"b", b'{"name": "b"}', reason), 13: (None, None, reason)}
+
+
+def test_tasks_travel_and_decode_there(tmp_path: Path) -> None:
+    first = decoding()
+    first(source_batch(stops(0, 1)))
+    again = pickle.loads(pickle.dumps(WriteTask(str(tmp_path), Layout(), first)))
+    (report,) = reports_of(again, [source_batch(stops(0, 3))])
+    assert report.rows == 3
+
+
+def test_too_many_directories_are_a_clear_error(tmp_path: Path) -> None:
+    writer = StageWriter(str(tmp_path), Layout(("n",)))
+    with pytest.raises(ConfigError, match=r"partition_by=\['n'\] makes more than 4000 directories"):
+        writer.write(pa.RecordBatch.from_pydict({"n": list(range(4001)), "v": list(range(4001))}))
