@@ -7,12 +7,15 @@ Paths are relative to the table's directory and use ``/``. Whatever returns norm
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
+import shutil
 import socket
+import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from eventbus.errors import LogLocked, StorageError, StorageFull
 
@@ -24,6 +27,7 @@ class Files(Protocol):
 
     def exists(self, path: str) -> bool: ...
     def read(self, path: str) -> bytes: ...
+    def size(self, path: str) -> int: ...
     def files_below(self, path: str, *, hidden: bool = False) -> list[str]:
         """All files below a directory, sorted; directories whose name begins with ``_`` or ``.`` only if asked for."""
         ...
@@ -35,6 +39,17 @@ class Files(Protocol):
 
     def rename(self, source: str, target: str) -> None: ...
     def remove(self, path: str) -> None: ...
+    def remove_empty(self, path: str, prefix: str) -> None:
+        """Remove the directories of this prefix right below a directory, as far as nothing is left in them."""
+        ...
+
+    def exchange(self, one: str, other: str) -> None:
+        """Let two directories change places, on Linux in one step; ``one`` may be missing.
+
+        Elsewhere a crash may leave ``one`` missing: do it again then.
+        """
+        ...
+
     def sync_dir(self, path: str) -> None: ...
 
 
@@ -50,6 +65,10 @@ class LocalFiles:
     def read(self, path: str) -> bytes:
         with disk_errors(self.root / path, "read"):
             return (self.root / path).read_bytes()
+
+    def size(self, path: str) -> int:
+        with disk_errors(self.root / path, "read"):
+            return (self.root / path).stat().st_size
 
     def files_below(self, path: str, *, hidden: bool = False) -> list[str]:
         found: list[str] = []
@@ -84,11 +103,33 @@ class LocalFiles:
 
     def rename(self, source: str, target: str) -> None:
         with disk_errors(self.root / target, "rename to"):
-            (self.root / source).rename(self.root / target)
+            try:
+                (self.root / source).rename(self.root / target)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                _move_across(self.root / source, self.root / target)
 
     def remove(self, path: str) -> None:
         with disk_errors(self.root / path, "remove"):
             (self.root / path).unlink(missing_ok=True)
+
+    def remove_empty(self, path: str, prefix: str) -> None:
+        with disk_errors(self.root / path, "remove directories below"):
+            for top in (self.root / path).glob(f"{prefix}*/"):
+                for directory, _, _ in os.walk(top, topdown=False):
+                    with contextlib.suppress(OSError):
+                        Path(directory).rmdir()
+
+    def exchange(self, one: str, other: str) -> None:
+        with disk_errors(self.root / one, "exchange"):
+            if not (self.root / one).exists():
+                (self.root / other).rename(self.root / one)
+            elif not _exchange(self.root / one, self.root / other):
+                aside = (self.root / other).with_name(f".{(self.root / other).name}.aside")
+                (self.root / one).rename(aside)
+                (self.root / other).rename(self.root / one)
+                aside.rename(self.root / other)
 
     def sync_dir(self, path: str) -> None:
         with disk_errors(self.root / path, "sync"):
@@ -105,7 +146,7 @@ class DirectoryLock:
     def __enter__(self) -> DirectoryLock:
         with disk_errors(self._path, "open"):
             file = self._path.open("a+", encoding="utf-8")
-        if not _try_lock(file):
+        if not try_lock(file):
             file.seek(0)
             holder = file.read().strip() or "another process"
             file.close()
@@ -123,7 +164,8 @@ class DirectoryLock:
             self._file = None
 
 
-def _try_lock(file: IO[str]) -> bool:
+def try_lock(file: IO[str]) -> bool:
+    """Lock an open file against everybody else; False when somebody has it. The lock falls when the file is closed."""
     try:
         if os.name == "nt":
             import msvcrt
@@ -150,6 +192,28 @@ def _publish(temporary: Path, target: Path) -> bool:
             return False
         temporary.rename(target)
     return True
+
+
+def _move_across(source: Path, target: Path) -> None:
+    """A rename from one disk to another: the name appears when the content is complete."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with source.open("rb") as reading, temporary.open("wb") as writing:
+            shutil.copyfileobj(reading, writing, 1 << 20)
+            writing.flush()
+            os.fsync(writing.fileno())
+        temporary.rename(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    source.unlink()
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Linux's exchange of two names in one step; False where there is none."""
+    rename: Any = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    at_cwd, exchange = -100, 2
+    return rename is not None and rename(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), exchange) == 0
 
 
 def _sync_dir(path: Path) -> None:

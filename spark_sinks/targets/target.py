@@ -190,5 +190,5 @@ def advanced(state: SinkState, batch: Batch, now_ms: int) -> SinkState:
         rejected=state.rejected + (0 if batch.replaces_quarantine else sum(file.rows for file in batch.rejected)),
         quarantine_from=state.sequence if batch.replaces_quarantine else state.quarantine_from,
         committed_at_ms=now_ms,
-        schema=pack_columns(batch.columns),
+        schema=pack_columns(batch.columns) if len(batch.columns) else state.schema,
     )

@@ -1,0 +1,174 @@
+"""What tables of files have beside their rows: a directory of staged files, a lock, and refused records."""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eventbus.errors import LogLocked, StorageError
+from spark_sinks.shape import quarantine_schema
+from spark_sinks.targets.files import DirectoryLock, Files, disk_errors, try_lock
+from spark_sinks.targets.parts import Epochs, Part, part_of
+from spark_sinks.targets.target import QUARANTINE_SUFFIX, SinkState, StagedFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+META = "_eventbus"
+MakeFiles = Callable[[Path], Files]
+
+
+class Stage:
+    """Staged files: a directory for each batch, hidden from readers of the table.
+
+    ``shared``: a directory that other tables may use too, instead of the table's own.
+    """
+
+    def __init__(self, table: Path, shared: str | None, make_files: MakeFiles) -> None:
+        self.root = Path(shared).expanduser().absolute() if shared else table / META / "stage"
+        self._is_shared = shared is not None
+        self._files = make_files(self.root)
+
+    def directory(self, state: SinkState) -> str:
+        """The directory for the next batch; it exists afterwards."""
+        name = self._name(state)
+        self._files.makedirs(name)
+        return str(self.root / name)
+
+    def clear(self, id: str) -> None:
+        """Remove what landings of this table left."""
+        prefix = f"{id}-" if self._is_shared else ""
+        for path in self._files.files_below("", hidden=True):
+            if path.startswith(prefix):
+                self._files.remove(path)
+        self._files.remove_empty("", prefix)
+
+    def done(self, state: SinkState) -> None:
+        """The batch was committed: what is still there are failed attempts of tasks. A refusing disk is no matter."""
+        with contextlib.suppress(StorageError):
+            for path in self._files.files_below(self._name(state), hidden=True):
+                self._files.remove(path)
+            self._files.remove_empty("", self._name(state))
+
+    def _name(self, state: SinkState) -> str:
+        return f"{state.id}-{state.epoch:06d}-{state.sequence:010d}"
+
+
+class Quarantine:
+    """Refused records: Parquet files in a directory beside the table, counted by the table's account.
+
+    A file counts iff ``quarantine_from <= its sequence < sequence`` of the account: one commit decides for rows and
+    refused records.
+    """
+
+    def __init__(self, table: Path, make_files: MakeFiles) -> None:
+        self.root = table.with_name(table.name + QUARANTINE_SUFFIX)
+        self._files = make_files(self.root)
+
+    def take(self, staged: Sequence[StagedFile], state: SinkState) -> list[str]:
+        """Move the files of the next commit in; their names. Empty ones stay out."""
+        staged = [file for file in sorted(staged) if file.rows]
+        if not staged:
+            return []
+        self._files.makedirs("")
+        names = [Part(state.id, state.sequence, state.epoch, number).name for number in range(len(staged))]
+        for file, name in zip(staged, names, strict=True):
+            self._files.rename(file.path, name)
+        self._files.sync_dir("")
+        return names
+
+    def give_up(self, state: SinkState) -> None:
+        """Remove the files of a commit that was refused."""
+        remove_parts(self._files, state)
+
+    def clear(self, state: SinkState, epochs: Epochs) -> None:
+        """Remove files that never counted, and those that have been dealt with."""
+        dead = [path for path in self._paths(state) if not self._counts(path, state, epochs)]
+        for path in dead:
+            self._files.remove(path)
+        if dead:
+            self._files.sync_dir("")
+
+    def read(self, state: SinkState, epochs: Epochs) -> Iterator[pa.RecordBatch]:
+        """The refused records that wait."""
+        import pyarrow.parquet as pq
+
+        for path in self._paths(state):
+            if self._counts(path, state, epochs):
+                with pq.ParquetFile(self.root / path) as file:
+                    for batch in file.iter_batches():
+                        yield batch.cast(quarantine_schema())
+
+    def _paths(self, state: SinkState) -> list[str]:
+        parts = ((path, part_of(path)) for path in self._files.files_below(""))
+        return [path for path, part in parts if part is not None and part.id == state.id]
+
+    def _counts(self, path: str, state: SinkState, epochs: Epochs) -> bool:
+        part = part_of(path)
+        return part is not None and state.quarantine_from <= part.sequence and epochs.counts(part, state.sequence)
+
+
+def remove_parts(files: Files, state: SinkState) -> None:
+    """Remove the files of this landing's next commit, which was refused. What resists is left to the next opening."""
+    with contextlib.suppress(StorageError):
+        for path in files.files_below(""):
+            part = part_of(path)
+            if part is not None and part[:3] == (state.id, state.sequence, state.epoch):
+                files.remove(path)
+
+
+class TableLock:
+    """The lock of a table on this machine, held from opening to closing. Opening again with it is fine."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / META / "lock"
+        self._held: DirectoryLock | None = None
+
+    def acquire(self) -> None:
+        """Raises `LogLocked` when another living landing holds the table. The directory must exist."""
+        if self._held is None:
+            self._held = DirectoryLock(self._path).__enter__()
+
+    def release(self) -> None:
+        if self._held is not None:
+            self._held.__exit__()
+            self._held = None
+
+
+class ReadLock:
+    """Keeps compaction and our own readers of a Parquet table apart; commits need none, they only add."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / META / "reading"
+
+    @contextlib.contextmanager
+    def shared(self) -> Generator[None]:
+        """While rows are read. No lock where it cannot be had: in a directory that is read-only, and on Windows."""
+        try:
+            file = self._path.open("a+")
+        except OSError:
+            yield
+            return
+        with file:
+            if os.name != "nt":
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Generator[None]:
+        """While files are replaced. Raises `LogLocked` when somebody reads."""
+        with disk_errors(self._path, "open"):
+            file = self._path.open("a+")
+        with file:
+            if not try_lock(file):
+                raise LogLocked(f"{self._path.parent.parent} is being read (by verify?): compact it afterwards")
+            yield

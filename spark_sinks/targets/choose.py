@@ -1,0 +1,66 @@
+"""Which target ``to=`` names. The libraries of the others are not imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from eventbus.errors import ConfigError
+from spark_sinks.targets.target import Target
+
+COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
+
+
+class TargetOptions(NamedTuple):
+    """What a target may be told besides where it is.
+
+    ``compression``: of Parquet files that the target writes itself (staged ones are the tasks' affair). ``stage``: a
+    directory for staged files instead of the table's own; best on the same disk, else every file is copied.
+    """
+
+    compression: str = "zstd"
+    stage: str | None = None
+
+
+def open_target(to: str, *, options: TargetOptions | None = None) -> Target:
+    """The target for a path or URL; nothing is made or connected before its `Target.open`.
+
+    ``./warehouse/orders`` or ``file:///...``: a directory of Parquet files · ``delta:./lake/orders`` ·
+    ``iceberg:./lake/orders`` or ``iceberg:<catalog>.<namespace>.<table>`` · ``postgresql://``, ``mysql://``,
+    ``sqlite:///`` · ``console:``. Raises `ConfigError` for anything else, and where a library is missing.
+    """
+    options = options or TargetOptions()
+    if options.compression not in COMPRESSIONS:
+        raise ConfigError(f"compression={options.compression!r}: choose one of {', '.join(COMPRESSIONS)}")
+    kind, colon, rest = to.partition(":")
+    if kind == "delta" and colon:
+        from spark_sinks.targets.delta.target import DeltaTarget
+
+        return DeltaTarget(local_directory(rest), options)
+    if kind == "iceberg" and colon:
+        from spark_sinks.targets.iceberg.target import open_iceberg
+
+        return open_iceberg(rest, options)
+    if kind == "console" and colon:
+        from spark_sinks.targets.console import open_console
+
+        return open_console(options)
+    if "://" in to and kind != "file":
+        from spark_sinks.targets.sql import open_sql
+
+        return open_sql(to, options)
+    from spark_sinks.targets.parquet.target import ParquetTarget
+
+    return ParquetTarget(local_directory(to), options)
+
+
+def local_directory(to: str) -> Path:
+    """The directory that a path or ``file://`` URL names; `ConfigError` for one that is not on this machine."""
+    if to.startswith("file://"):
+        to = unquote(to.removeprefix("file://"))
+    elif "://" in to:
+        raise ConfigError(f"to={to!r}: tables of files are local directories, as in './warehouse/orders'")
+    if not to:
+        raise ConfigError("to= names no directory: say where the table goes, as in './warehouse/orders'")
+    return Path(to).expanduser().absolute()

@@ -1,0 +1,68 @@
+"""How a table comes to be, and how it is taken over: the same words and the same arithmetic for every target."""
+
+from __future__ import annotations
+
+import uuid
+
+import msgspec
+
+from eventbus.errors import ConfigError, ProducerFenced
+from spark_sinks.targets.target import Founding, SinkState
+
+
+def new_id() -> str:
+    """An id for a table: 8 hexadecimal digits. It is in the names of its files."""
+    return uuid.uuid4().hex[:8]
+
+
+def found(founding: Founding, id: str, now_ms: int) -> SinkState:
+    """The account of a table that does not exist yet. Epoch 0: it still has to be taken over."""
+    return SinkState(
+        id=id,
+        topic=founding.topic,
+        partition_by=founding.partition_by,
+        upsert=founding.upsert,
+        transformed=founding.transformed,
+        started=dict(founding.started),
+        offsets=dict(founding.started),
+        committed_at_ms=now_ms,
+    )
+
+
+def take_over(state: SinkState) -> SinkState:
+    """The account in the hands of the landing that opens it; whoever held it before is fenced."""
+    return msgspec.structs.replace(state, epoch=state.epoch + 1)
+
+
+def check_founding(name: str, state: SinkState, founding: Founding) -> None:
+    """Raise `ConfigError` when a table is another topic's, or was founded otherwise.
+
+    Where it started is its own affair: the account knows where it is by now.
+    """
+    if state.topic != founding.topic:
+        raise ConfigError(f"{name} holds topic {state.topic!r}, not {founding.topic!r}: land it into its own table")
+    if state.partition_by != founding.partition_by:
+        raise ConfigError(
+            f"{name} is partitioned by {_columns(state.partition_by)}, not by {_columns(founding.partition_by)}: "
+            f"pass the same partition_by=, or land into another table"
+        )
+    if state.upsert != founding.upsert:
+        raise ConfigError(
+            f"{name} was made with upsert={list(state.upsert)}, not upsert={list(founding.upsert)}: "
+            f"pass the same upsert=, or land into another table"
+        )
+    if state.transformed != founding.transformed:
+        has, asked = ("a transform", "none") if state.transformed else ("no transform", "one")
+        raise ConfigError(f"{name} was made with {has} and is landed with {asked}: land into another table")
+
+
+def fenced(name: str, state: SinkState) -> ProducerFenced:
+    """The error for a commit of a landing that is not the table's any more."""
+    return ProducerFenced(
+        f"another landing took {name} over (this one is epoch {state.epoch}): nothing of this batch was landed; "
+        f"stop one of the two"
+    )
+
+
+def _columns(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "nothing"

@@ -1,0 +1,90 @@
+"""Compaction of a Parquet table: a partition directory is made anew beside the table and changes places with the old.
+
+The ledger names the new directory before it is in place, so a crash at any step is finished by the next opening. Who
+lists the directory finds the old files or the new ones; who listed it before and opens a file afterwards finds none,
+and has to list again: plain directories have no snapshots.
+"""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from eventbus.errors import ConfigError
+from spark_sinks.targets.beside import META, ReadLock
+from spark_sinks.targets.files import Files
+from spark_sinks.targets.founding import fenced
+from spark_sinks.targets.parquet.ledger import Entry, TableFile, append, successor
+from spark_sinks.targets.parts import Part, join, parent
+from spark_sinks.targets.rewrite import Rewrite
+from spark_sinks.targets.target import Compacted
+
+_NEW = f"{META}/compacted"
+
+
+class Compaction:
+    """Compacts directories of one table, for the target that has it open."""
+
+    def __init__(self, table: Path, files: Files, reading: ReadLock, compression: str, rewrite: Rewrite) -> None:
+        self._table = table
+        self._files = files
+        self._reading = reading
+        self._compression = compression
+        self._rewrite = rewrite
+
+    def compact(self, last: Entry, directory: str, paths: Sequence[str]) -> tuple[Entry, Compacted]:
+        """Make the files of a directory anew; the table's newest entry afterwards, and what was done."""
+        if foreign := sorted(set(self._files.files_below(directory)) - set(paths)):
+            raise ConfigError(f"{self._table / foreign[0]} was not landed here: move it away, then compact the table")
+        state = last.state
+        new = f"{_NEW}/{directory}"
+        self._files.makedirs(new)
+        columns = state.columns()
+        assert columns is not None, "there are files"
+        for name in state.partition_by:
+            columns = columns.remove(columns.get_field_index(name))
+        written = self._rewrite(
+            [self._table / path for path in paths],
+            columns,
+            lambda number: self._table / new / Part(state.id, state.sequence, state.epoch, number).name,
+            self._compression,
+        )
+        self._files.sync_dir(new)
+        files = [TableFile(join(directory, each.path.name), each.rows, each.size_bytes) for each in written]
+        before = sum(self._files.size(path) for path in paths)
+        state = msgspec.structs.replace(state, sequence=state.sequence + 1)
+        entry = successor(last, "compacted", state, files=files, swap=directory)
+        with self._reading.exclusive():
+            if not append(self._files, entry):
+                raise fenced(str(self._table), state)
+            self._swap(entry)
+        self._clear()
+        return entry, Compacted(len(paths), len(files), before, sum(file.size_bytes for file in files))
+
+    def heal(self, entry: Entry) -> None:
+        """Finish the compaction that an opening found, and remove what is left of any."""
+        if entry.swap is not None:
+            with self._reading.exclusive():
+                self._swap(entry)
+        self._clear()
+
+    def _swap(self, entry: Entry) -> None:
+        assert entry.swap is not None
+        directory, new = entry.swap, f"{_NEW}/{entry.swap}"
+        self._files.makedirs(parent(new))  # cleared, if a crash came after that
+        if not self._files.exists(entry.files[0].path):
+            self._files.exchange(directory, new)
+        # Before the old files go: else a power cut could undo the exchange and not their removal.
+        self._files.sync_dir(parent(directory))
+        self._files.sync_dir(parent(new))
+
+    def _clear(self) -> None:
+        for path in self._files.files_below(_NEW, hidden=True):
+            self._files.remove(path)
+        self._files.remove_empty(META, PurePosixPath(_NEW).name)

@@ -1,0 +1,85 @@
+"""Files of a table by their names: which commit wrote them, whether it counts, and what their directory says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import NamedTuple
+from urllib.parse import unquote
+
+NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
+_NAME = re.compile(r"part-([0-9a-f]{8})-(\d{10})(?:-(\d{6}))?-(\d{5})\.parquet")
+
+
+class Part(NamedTuple):
+    """A file's name, taken apart: table, commit, landing (0: a table of format 1), number within the commit.
+
+    The epoch is in it so that a landing that lost its table cannot write over what its successor wrote.
+    """
+
+    id: str
+    sequence: int
+    epoch: int
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"part-{self.id}-{self.sequence:010d}-{self.epoch:06d}-{self.number:05d}.parquet"
+
+
+def part_of(path: str) -> Part | None:
+    """What the name of a file says; None for one that no landing wrote."""
+    match = _NAME.fullmatch(PurePosixPath(path).name)
+    return match and Part(match[1], int(match[2]), int(match[3] or 0), int(match[4]))
+
+
+def partition_values(directory: str) -> dict[str, str | None]:
+    """What a directory like ``dt=2024-02-29/origin=JFK`` says of all rows in it; None: null."""
+    pairs = (part.partition("=") for part in directory.split("/") if part)
+    return {name: None if value == NULL_DIRECTORY else unquote(value) for name, _, value in pairs}
+
+
+def sorts_below(directory: str, before: str | None) -> bool:
+    """Whether the value of the first partition column sorts below ``before``; numbers sort as numbers."""
+    if before is None:
+        return True
+    value = next(iter(partition_values(directory).values()), None)
+    if value is None:
+        return False
+    try:
+        return float(value) < float(before)
+    except ValueError:
+        return value < before
+
+
+def join(directory: str, name: str) -> str:
+    """A path below a table; the directory may be the table itself."""
+    return f"{directory}/{name}" if directory else name
+
+
+def parent(path: str) -> str:
+    """The directory of a path below a table; ``""`` is the table itself."""
+    return path.rpartition("/")[0]
+
+
+class Epochs:
+    """Which sequences the latest epochs were at when they began: a file beyond the end of its epoch never counted.
+
+    Only the last `KEPT` are known: what a landing that lost its table so long ago left is not recognised.
+    """
+
+    KEPT = 64
+
+    def __init__(self, begins: Mapping[int, int]) -> None:
+        self.begins = dict(begins)
+
+    def begun(self, epoch: int, sequence: int) -> Epochs:
+        """With one more epoch."""
+        kept = sorted(self.begins)[-self.KEPT + 1 :]
+        return Epochs({**{each: self.begins[each] for each in kept}, epoch: sequence})
+
+    def counts(self, part: Part, sequence: int) -> bool:
+        """Whether the commit of a file happened, in a table whose next commit is ``sequence``."""
+        end = next((self.begins[each] for each in sorted(self.begins) if each > part.epoch), sequence)
+        return part.sequence < min(end, sequence)

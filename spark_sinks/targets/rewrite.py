@@ -1,0 +1,98 @@
+"""Few Parquet files of many, a row group at a time."""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from spark_sinks.targets.files import disk_errors
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE_BYTES = 512 << 20
+"""A rewritten file is closed when it is larger than this."""
+_ROW_GROUP_ROWS = 262_144
+
+
+class Rewritten(NamedTuple):
+    """A new file, complete and synced."""
+
+    path: Path
+    rows: int
+    size_bytes: int
+
+
+class Rewrite(Protocol):
+    """`rewrite`, so that a test can stand in for it."""
+
+    def __call__(
+        self, sources: Sequence[Path], columns: pa.Schema, name: Callable[[int], Path], compression: str
+    ) -> list[Rewritten]: ...
+
+
+def rewrite(
+    sources: Sequence[Path], columns: pa.Schema, name: Callable[[int], Path], compression: str
+) -> list[Rewritten]:
+    """Write the rows of ``sources``, in their order, into files called ``name(0)``, ``name(1)``, ...
+
+    Their columns are ``columns`` and whatever else a source has; what a source lacks is null. Raises `StorageError`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for source in sources:
+        with disk_errors(source, "read"):
+            others = [field for field in pq.read_schema(source) if field.name not in columns.names]
+        columns = pa.schema([*columns, *others])
+    written: list[Rewritten] = []
+    groups = _row_groups(sources, columns)
+    group = next(groups, None)
+    while group is not None:
+        path = name(len(written))
+        rows = 0
+        with disk_errors(path, "write"), path.open("xb") as file:
+            with pq.ParquetWriter(file, columns, compression=compression) as writer:
+                while group is not None and file.tell() < FILE_BYTES:
+                    writer.write_table(group, row_group_size=_ROW_GROUP_ROWS)
+                    rows += group.num_rows
+                    group = next(groups, None)
+            file.flush()
+            os.fsync(file.fileno())
+            written.append(Rewritten(path, rows, file.tell()))
+    return written
+
+
+def fitted(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """A batch with these columns: wider types, and nulls where it has none."""
+    import pyarrow as pa
+
+    arrays = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _row_groups(sources: Sequence[Path], columns: pa.Schema) -> Iterator[pa.Table]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    waiting: list[pa.RecordBatch] = []
+    for source in sources:
+        with pq.ParquetFile(source) as file:
+            for batch in file.iter_batches():
+                waiting.append(fitted(batch, columns))
+                if sum(each.num_rows for each in waiting) >= _ROW_GROUP_ROWS:
+                    yield pa.Table.from_batches(waiting)
+                    waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
