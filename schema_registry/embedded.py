@@ -19,6 +19,7 @@ from serdes.registry import Compatibility, RegisteredSchema, SchemaText
 
 if TYPE_CHECKING:
     from eventbus import EventBus
+    from schema_registry.reading import Reads
     from schema_registry.registry import Registry
 
 T = TypeVar("T")
@@ -57,14 +58,7 @@ class EmbeddedClient:
         return self._read(lambda registry: self._by_id(registry, schema_id, subject)) if found is None else found
 
     def _by_id(self, registry: Registry, schema_id: int, subject: str | None) -> RegisteredSchema:
-        found = registry.schema_by_id(schema_id, subject=subject)
-        schema = Schema(
-            subject=found.subject or "", version=found.version or 0, id=schema_id, schema=found.schema,
-            schema_type=found.schema_type, references=found.references, metadata=found.metadata,
-            rule_set=found.rule_set,
-        )  # fmt: skip
-        answer = RegisteredSchema(schema_id, found.guid, schema.text(), found.subject, found.version)
-        self._known[schema_id, subject] = answer
+        answer = self._known[schema_id, subject] = schema_with_id(registry, schema_id, subject)
         return answer
 
     def by_guid(self, guid: str) -> RegisteredSchema:
@@ -77,22 +71,22 @@ class EmbeddedClient:
         return self._read(read)
 
     def register(self, subject: str, text: SchemaText, *, normalize: bool = False) -> RegisteredSchema:
-        return _registered(self._write(lambda one: one.register(subject, _request(text), normalize=normalize)))
+        return registered(self._write(lambda one: one.register(subject, request_of(text), normalize=normalize)))
 
     def lookup(
         self, subject: str, text: SchemaText, *, normalize: bool = False, deleted: bool = False
     ) -> RegisteredSchema:
-        request = _request(text)
-        return _registered(self._read(lambda one: one.lookup(subject, request, normalize=normalize, deleted=deleted)))
+        request = request_of(text)
+        return registered(self._read(lambda one: one.lookup(subject, request, normalize=normalize, deleted=deleted)))
 
     def latest(self, subject: str) -> RegisteredSchema:
-        return _registered(self._read(lambda registry: registry.version(subject, "latest"), newest=True))
+        return registered(self._read(lambda registry: registry.version(subject, "latest"), newest=True))
 
     def version(self, subject: str, version: int, *, deleted: bool = False) -> RegisteredSchema:
-        return _registered(self._read(lambda registry: registry.version(subject, version, deleted=deleted)))
+        return registered(self._read(lambda registry: registry.version(subject, version, deleted=deleted)))
 
     def is_compatible(self, subject: str, text: SchemaText, version: int | str = "latest") -> Compatibility:
-        request = _request(text)
+        request = request_of(text)
         answer = self._read(lambda registry: registry.check(subject, version, request, verbose=True))
         return Compatibility(answer.is_compatible, tuple(answer.messages or ()))
 
@@ -195,7 +189,18 @@ async def _close(registry: Registry) -> None:
                 await registry.aclose()
 
 
-def _request(text: SchemaText) -> SchemaRequest:
+def schema_with_id(registry: Reads, schema_id: int, subject: str | None) -> RegisteredSchema:
+    """What `SchemaClient.by_id` answers. Raises 40403."""
+    found = registry.schema_by_id(schema_id, subject=subject)
+    schema = Schema(
+        subject=found.subject or "", version=found.version or 0, id=schema_id, schema=found.schema,
+        schema_type=found.schema_type, references=found.references, metadata=found.metadata, rule_set=found.rule_set,
+    )  # fmt: skip
+    return RegisteredSchema(schema_id, found.guid, schema.text(), found.subject, found.version)
+
+
+def request_of(text: SchemaText) -> SchemaRequest:
+    """A schema as the registry is asked with it."""
     return SchemaRequest(
         schema=text.schema,
         schema_type=text.schema_type,
@@ -205,7 +210,8 @@ def _request(text: SchemaText) -> SchemaRequest:
     )
 
 
-def _registered(schema: Schema) -> RegisteredSchema:
+def registered(schema: Schema) -> RegisteredSchema:
+    """A version as serdes know it."""
     return RegisteredSchema(
         schema.id, schema.guid, schema.text(), schema.subject, schema.version, schema.deleted is True
     )
