@@ -144,7 +144,7 @@ class Jvm:
         return self._process.pid
 
     def _start(self, conf: Mapping[str, str], log_level: str) -> subprocess.Popen[bytes]:
-        spark = _spark_package()
+        spark = spark_package()
         home = self._spark_home(spark)
         log4j = self.directory / "log4j2.properties"
         log4j.write_text(_LOG4J.format(level=log_level.lower()), encoding="ascii")
@@ -251,7 +251,7 @@ def require_pyspark() -> None:
         raise ConfigError(f"Spark sinks need {' and '.join(missing)}: {INSTALL_HINT}")
 
 
-def _spark_package() -> Path:
+def spark_package() -> Path:
     require_pyspark()
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None and spec.origin is not None

@@ -6,14 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from eventbus.errors import ConfigError
 from eventbus.log.reader import LogReader
-from eventbus.types import TopicPartition
-from spark_sinks.source.offsets import EARLIEST, to_json
 from spark_sinks.source.options import log_directory, unknown_topic
 from spark_sinks.source.origin import Origin, PartitionBounds
+from spark_sinks.source.places import batch_options, offsets_option
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +26,9 @@ def open_origin(
     """
     given = {**(options or {}), "failOnDataLoss": str(fail_on_data_loss).lower()}
     if url.startswith("kafka://"):
-        raise ConfigError(f"{url}: clusters come next")
+        from spark_sinks.source.kafka import KafkaOrigin
+
+        return KafkaOrigin(url, topic, given)
     return FileOrigin(log_directory(url), topic, given)
 
 
@@ -57,8 +56,11 @@ def _matching(url: str, pattern: str) -> list[str]:
     except re.error as error:
         raise ConfigError(f"topics=/{pattern}/ is not a regular expression: {error}") from error
     if url.startswith("kafka://"):
-        raise ConfigError(f"{url}: clusters come next")
-    there = LogReader(log_directory(url)).topics()
+        from spark_sinks.source.kafka import Cluster
+
+        there = Cluster(url).topics()
+    else:
+        there = LogReader(log_directory(url)).topics()
     found = sorted(name for name in there if matches(name) and not name.startswith("_"))
     if not found:
         raise ConfigError(f"topics=/{pattern}/ matches no topic of {url}; there are {', '.join(there) or 'none'}")
@@ -107,18 +109,3 @@ class FileOrigin:
     def batch(self, spark: SparkSession, start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:
         options = {**self._options, "path": self._directory, **batch_options(self._topic, start, end)}
         return spark.read.format("eventbus").options(**options).load()
-
-
-def batch_options(topic: str, start: Mapping[int, int], end: Mapping[int, int]) -> dict[str, str]:
-    """The options of a batch over the partitions in ``end``, for Spark's Kafka source too."""
-    return {
-        "assign": msgspec.json.encode({topic: sorted(end)}).decode(),
-        "startingOffsets": offsets_option(topic, {each: start.get(each, EARLIEST) for each in end}),
-        "endingOffsets": offsets_option(topic, end),
-    }
-
-
-def offsets_option(topic: str, offsets: Mapping[int, int]) -> str:
-    """Offsets by partition as the JSON of an option."""
-    places = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
-    return msgspec.json.encode(to_json(places)).decode()
