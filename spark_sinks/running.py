@@ -135,7 +135,7 @@ class Running:
         source = self._origin.stream(spark, self.state.offsets, self._limits.max_offsets)
         writer = source.writeStream.foreachBatch(self._land).queryName(f"land {self._origin.topic} {id(self)}")
         writer = writer.option("checkpointLocation", self._checkpoint.as_uri())
-        trigger: dict[str, Any] = {"availableNow": True} if every_ms is None else {"processingTime": f"{every_ms} ms"}
+        trigger: dict[str, Any] = {"availableNow": True} if every_ms is None else {"processingTime": f"{every_ms} milliseconds"}
         self._query = writer.trigger(**trigger).start()
 
     def wait(self) -> None:
