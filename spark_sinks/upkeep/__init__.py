@@ -1,0 +1,1 @@
+"""Looking after a table: how far it is, whether it holds what the topic held, and mending its quarantine."""

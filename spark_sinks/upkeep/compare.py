@@ -1,0 +1,144 @@
+"""Whether rows of a table have the values that the log has: a number for each row on both sides, and those compared."""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from spark_sinks.shape import TOMBSTONE
+from spark_sinks.targets.target import SinkState, Target
+from spark_sinks.upkeep.offsets import WINDOW, Ranges, RangesBuilder
+from spark_sinks.upkeep.rows import RowMaker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    Hashes = NDArray[np.uint64]
+
+_NULL = np.uint64(0x9E3779B97F4A7C15)
+_MIX = np.uint64(0xFF51AFD7ED558CCD)
+_SHIFT = np.uint64(33)
+
+
+class Compared(NamedTuple):
+    """``compared`` rows in ``columns``; ``left_out``: columns whose type the table changed beyond recognition."""
+
+    compared: int
+    columns: list[str]
+    left_out: list[str]
+    differing: dict[int, Ranges]
+
+
+def compare_values(target: Target, state: SinkState, rows: RowMaker, records: Iterable[pa.RecordBatch]) -> Compared:
+    """``records`` ascend in each partition. Takes 8 bytes of memory for each offset that the table has."""
+    columns = state.columns()
+    if columns is None:
+        return Compared(0, [], [], {})
+    kinds = {field.name: field.type for field in rows.columns if field.name != TOMBSTONE}
+    wanted = [name for name in columns.names if name in kinds]
+    left_out = _unfit(next(iter(target.read(wanted)), None), kinds)
+    wanted = [name for name in wanted if name not in left_out]
+    hashes = _Hashes()
+    for batch in target.read(wanted):
+        hashes.put(batch, hash_rows(_cast(batch, wanted, kinds)))
+    builders: dict[int, RangesBuilder] = {}
+    compared = 0
+    for batch in records:
+        decoded = rows(batch).rows
+        if decoded.num_rows:
+            partition, offsets = int(decoded.column("_partition")[0].as_py()), decoded.column("_offset").to_numpy()
+            there, known = hashes.get(partition, offsets)
+            differs = known & (there != hash_rows(_cast(decoded, wanted, kinds)))
+            compared += int(np.count_nonzero(known))
+            builders.setdefault(partition, RangesBuilder()).add(offsets[differs])
+    return Compared(compared, wanted, sorted(left_out), {each: built.build() for each, built in builders.items()})
+
+
+class _Hashes:
+    """A number per offset."""
+
+    def __init__(self) -> None:
+        self._windows: dict[tuple[int, int], tuple[Hashes, NDArray[np.bool_]]] = {}
+
+    def put(self, batch: pa.RecordBatch, hashes: Hashes) -> None:
+        partitions, offsets = (batch.column(name).to_numpy(zero_copy_only=False) for name in ("_partition", "_offset"))
+        for partition in np.unique(partitions).tolist():
+            own = partitions == partition
+            for window in np.unique(offsets[own] // WINDOW).tolist():
+                here = own & (offsets // WINDOW == window)
+                if (partition, window) not in self._windows:
+                    self._windows[partition, window] = np.zeros(WINDOW, np.uint64), np.zeros(WINDOW, bool)
+                values, known = self._windows[partition, window]
+                values[offsets[here] % WINDOW] = hashes[here]
+                known[offsets[here] % WINDOW] = True
+
+    def get(self, partition: int, offsets: NDArray[np.int64]) -> tuple[Hashes, NDArray[np.bool_]]:
+        values, known = np.zeros(len(offsets), np.uint64), np.zeros(len(offsets), bool)
+        for window in np.unique(offsets // WINDOW).tolist():
+            found = self._windows.get((partition, window))
+            if found is not None:
+                here = offsets // WINDOW == window
+                values[here], known[here] = (each[offsets[here] % WINDOW] for each in found)
+        return values, known
+
+
+def _unfit(batch: Any, kinds: dict[str, pa.DataType]) -> set[str]:
+    """The columns that cannot be made those of decoded rows: a database has types of its own."""
+    import pyarrow as pa
+
+    found: set[str] = set()
+    for name in batch.schema.names if batch is not None else ():
+        try:
+            batch.column(name).cast(kinds[name])
+        except (pa.ArrowException, NotImplementedError):
+            found.add(name)
+    return found
+
+
+def _cast(batch: pa.RecordBatch, names: Sequence[str], kinds: dict[str, pa.DataType]) -> list[Any]:
+    columns = {name: batch.column(name) for name in names}
+    return [column if column.type == kinds[name] else column.cast(kinds[name]) for name, column in columns.items()]
+
+
+def hash_rows(columns: list[Any]) -> Hashes:
+    """A number for each row, by all its columns; good within this process only."""
+    total: Hashes = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        nulls = column.is_null().to_numpy(zero_copy_only=False)
+        with np.errstate(over="ignore"):
+            total = (total ^ np.where(nulls, _NULL, _hash(column))) * _MIX
+            total ^= total >> _SHIFT
+    return total
+
+
+def _hash(column: Any) -> Hashes:
+    import pyarrow as pa
+
+    kind: Any = column.type
+    if pa.types.is_boolean(kind) or pa.types.is_date32(kind):
+        column = column.cast(pa.int32())
+    elif pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind):
+        column = column.cast(pa.int64())
+    if pa.types.is_integer(column.type):
+        return column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
+    if pa.types.is_floating(kind):
+        floats = column.fill_null(0.0).to_numpy(zero_copy_only=False).astype(np.float64)
+        floats[np.isnan(floats)] = np.nan
+        return floats.view(np.uint64)
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        encoded = column.dictionary_encode()
+        values = encoded.dictionary.to_pylist()
+        indices = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        return _python_hashes(values)[indices] if values else np.zeros(len(column), np.uint64)
+    return _python_hashes([repr(each) for each in column.to_pylist()])  # nested, decimals
+
+
+def _python_hashes(values: Sequence[str | bytes]) -> Hashes:
+    return np.array([hash(each) for each in values], np.int64).view(np.uint64)

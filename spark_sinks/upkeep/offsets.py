@@ -1,0 +1,130 @@
+"""Sets of offsets, one bit each: what a table holds of a partition, compared with the log a window at a time.
+
+A hundred million offsets are 12.5 MB, and stretches that nobody adds to cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Int64s = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+WINDOW = 1 << 20
+"""Offsets that are compared at once; windows begin at its multiples."""
+_SHIFT = 20
+_MOST_RANGES = 100
+
+
+class Ranges(msgspec.Struct, frozen=True):
+    """Offsets that were found: how many, and the first ranges of them as ``[first, last]``, both inclusive."""
+
+    count: int = 0
+    ranges: list[tuple[int, int]] = []
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def __str__(self) -> str:
+        """``3, 17..20, ...``."""
+        shown = [f"{first:,}" if first == last else f"{first:,}..{last:,}" for first, last in self.ranges]
+        told = sum(last - first + 1 for first, last in self.ranges)
+        return ", ".join((*shown, "...") if told < self.count else shown)
+
+    def head(self, most: int) -> Ranges:
+        """The same with fewer ranges."""
+        return Ranges(self.count, self.ranges[:most])
+
+
+class RangesBuilder:
+    """Collects offsets in ascending order; keeps the first hundred ranges, and counts all."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._ranges: list[tuple[int, int]] = []
+
+    def add(self, offsets: Int64s) -> None:
+        """``offsets``: ascending, all above those before."""
+        if not len(offsets):
+            return
+        self._count += len(offsets)
+        breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+        firsts = offsets[np.concatenate(([0], breaks))]
+        lasts = offsets[np.concatenate((breaks - 1, [len(offsets) - 1]))]
+        pairs = list(zip(firsts[: _MOST_RANGES + 1].tolist(), lasts[: _MOST_RANGES + 1].tolist(), strict=True))
+        if self._ranges and pairs[0][0] == self._ranges[-1][1] + 1:
+            self._ranges[-1] = self._ranges[-1][0], pairs.pop(0)[1]
+        self._ranges += pairs[: _MOST_RANGES - len(self._ranges)]
+
+    def add_range(self, start: int, end: int) -> None:
+        """All from ``start`` to before ``end``."""
+        if start >= end:
+            return
+        self._count += end - start
+        if self._ranges and self._ranges[-1][1] + 1 == start:
+            self._ranges[-1] = self._ranges[-1][0], end - 1
+        elif len(self._ranges) < _MOST_RANGES:
+            self._ranges.append((start, end - 1))
+
+    def build(self) -> Ranges:
+        return Ranges(self._count, self._ranges)
+
+
+class OffsetSet:
+    """The offsets of one partition that were seen."""
+
+    def __init__(self) -> None:
+        self._windows: dict[int, NDArray[np.uint8]] = {}
+        self.count = 0
+
+    def add(self, offsets: Int64s) -> Int64s:
+        """Add offsets in any order; those that were there already, or come twice, ascending."""
+        twice = offsets[:0]
+        if len(offsets) > 1 and not (offsets[1:] > offsets[:-1]).all():
+            offsets = np.sort(offsets)
+            repeats = offsets[1:] == offsets[:-1]
+            twice = offsets[1:][repeats]
+            offsets = offsets[np.concatenate(([True], ~repeats))]
+        parts = np.split(offsets, np.flatnonzero(np.diff(offsets >> _SHIFT)) + 1) if len(offsets) else []
+        there = [self._add_to_window(int(part[0]) >> _SHIFT, part) for part in parts]
+        self.count += len(offsets) - sum(map(len, there))
+        return np.union1d(twice, np.concatenate(there)) if there else twice
+
+    def _add_to_window(self, number: int, offsets: Int64s) -> Int64s:
+        window = self._windows.get(number)
+        if window is None:
+            window = self._windows[number] = np.zeros(WINDOW // 8, np.uint8)
+        local = offsets & (WINDOW - 1)
+        places, bits = local >> 3, (1 << (local & 7)).astype(np.uint8)
+        there = (window[places] & bits) != 0
+        np.bitwise_or.at(window, places, bits)
+        return offsets[there]
+
+    def has(self, offsets: Int64s) -> Bools:
+        """For each offset, in any order: whether it is in."""
+        found = np.zeros(len(offsets), bool)
+        for number in np.unique(offsets >> _SHIFT).tolist():
+            packed = self._windows.get(number)
+            if packed is not None:
+                here = np.flatnonzero(offsets >> _SHIFT == number)
+                local = offsets[here] & (WINDOW - 1)
+                found[here] = (packed[local >> 3] >> (local & 7)) & 1 == 1
+        return found
+
+    def windows(self) -> Iterator[int]:
+        """The numbers of the windows with offsets, ascending."""
+        return iter(sorted(self._windows))
+
+    def window(self, number: int) -> Bools:
+        """Which offsets of a window are in: `WINDOW` of them."""
+        packed = self._windows.get(number)
+        if packed is None:
+            return np.zeros(WINDOW, bool)
+        return np.unpackbits(packed, bitorder="little").view(bool)

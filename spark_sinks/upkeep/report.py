@@ -1,0 +1,109 @@
+"""What a check of a table found, for programs and, line by line, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from spark_sinks.upkeep.offsets import Ranges
+
+Kind = Literal["records", "upserted", "transformed"]
+
+EXPLAINED = {
+    "markers": "ends of transactions",
+    "aborted": "records of aborted transactions",
+    "compacted": "compacted away",
+    "unseen": "no records: the cluster does not say whether markers, aborted or compacted away",
+    "gone": "in neither the table nor the log: retention took them before they landed, or they never were records",
+    "unchecked": "in the table, but not in the log any more: only that they are there once could be checked",
+    "superseded": "superseded by a newer record of their key, or a deletion",
+    "deleted": "deleted by a record without a value, or that record itself",
+    "either": "newest of their key in their partition, but the key is in several partitions",
+    "dropped": "not in the table: dropped by the transform, or lost; nobody can tell",
+    "several": "in the table more than once: the transform makes several rows of a record, or they doubled",
+}
+"""Why an offset is not there, or not checked, once."""
+
+
+class PartitionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition, from offset ``start`` to before ``end`` (the table's next one).
+
+    ``records``: that the log has there and that should be in the table or the quarantine. ``rows`` and ``rejected``:
+    offsets found in the table and in the quarantine. ``explained``: counts by the words of `EXPLAINED`.
+    ``missing``: committed and nowhere; ``doubled``: more than once, or in both; ``foreign``: in the table though no
+    committed record is there (or not the newest of its key); ``differing``: with other values than in the log.
+    """
+
+    partition: int
+    start: int
+    end: int
+    log_start: int
+    log_end: int
+    records: int = 0
+    rows: int = 0
+    rejected: int = 0
+    missing: Ranges = Ranges()
+    doubled: Ranges = Ranges()
+    foreign: Ranges = Ranges()
+    differing: Ranges = Ranges()
+    explained: dict[str, int] = {}
+
+
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole table. ``problems`` are sentences; none of them: everything is there once. ``checked`` says what was
+    compared, ``remarks`` what could not be."""
+
+    topic: str
+    table: str
+    log: str
+    kind: Kind
+    sequence: int
+    records: int
+    rows: int
+    rejected: int
+    partitions: list[PartitionReport]
+    checked: list[str]
+    problems: list[str]
+    remarks: list[str]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    @property
+    def explained(self) -> dict[str, int]:
+        """Counts by the words of `EXPLAINED`, of all partitions."""
+        found: dict[str, int] = {}
+        for each in self.partitions:
+            for word, count in each.explained.items():
+                found[word] = found.get(word, 0) + count
+        return found
+
+
+class VerifyProgress(msgspec.Struct, frozen=True):
+    """How far a check is, in offsets; rows of the table come first and count as one step of their own."""
+
+    doing: str
+    done: int
+    total: int
+
+
+def problems_of(topic: str, partition: PartitionReport) -> Iterator[str]:
+    """Sentences for what is wrong in a partition."""
+    where = f"{topic}-{partition.partition}"
+    if partition.end > partition.log_end:
+        yield (
+            f"{where}: the table goes to offset {partition.end:,}, and the log ends at {partition.log_end:,}: this is "
+            f"another log, or the topic was made anew"
+        )
+    for ranges, told in (
+        (partition.missing, "missing: committed in the log, and in neither the table nor the quarantine"),
+        (partition.doubled, "doubled: in the table more than once, or in the quarantine too"),
+        (partition.foreign, "foreign: in the table, though the log has no such record for it"),
+        (partition.differing, "different: values in the table are not those in the log"),
+    ):
+        if ranges:
+            yield f"{where}: {ranges.count:,} {told}: {ranges.head(8)}"

@@ -1,0 +1,79 @@
+"""Records to rows outside of Spark, as the tasks of a landing do it: for replays and comparisons."""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventbus.errors import ConfigError, SerializationError
+from spark_sinks.decoding.values import Change, Decoded, KeyKind, ValueKind, ValueSettings
+from spark_sinks.shape import COORDINATES, DATE, KEY
+from spark_sinks.targets.target import SinkState
+from spark_sinks.tasks import Decoding
+
+if TYPE_CHECKING:
+    import msgspec
+    import pyarrow as pa
+
+    from serdes.registry import SchemaClient
+
+_MAX_ROUNDS = 20
+
+
+class ValueArguments(NamedTuple):
+    """What a landing was told of its values, and has to be told again: see `spark_sinks.landing.land`."""
+
+    value: ValueKind = "auto"
+    schema: type[msgspec.Struct] | Any | str | None = None
+    registry: str | SchemaClient | None = None
+    key: KeyKind = "bytes"
+    on_incompatible: Change = "fail"
+
+
+class RowMaker:
+    """Decodes batches of records into rows of a table, learning schemas as they come."""
+
+    def __init__(self, url: str, state: SinkState, arguments: ValueArguments) -> None:
+        from spark_sinks.decoding.choose import open_values
+
+        if state.transformed:
+            raise ConfigError(
+                f"the table of {state.topic} was landed with a transform, which only Spark can do again: land the "
+                f"topic into a new table"
+            )
+        settings = ValueSettings(state.topic, *arguments, tombstones=bool(state.upsert))
+        self._values = open_values(settings, url=url)
+        self._state = state
+        self._plan = self._values.plan(value_columns(state))
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns of rows now; a batch may widen them."""
+        return self._plan.columns
+
+    def __call__(self, batch: pa.RecordBatch) -> Decoded:
+        """``batch`` has `shape.SOURCE_COLUMNS`, ascending."""
+        for _ in range(_MAX_ROUNDS):
+            decoded = Decoding(self._plan, {}, self._state.upsert)(batch)
+            if not decoded.unknown:
+                return decoded
+            self._values.learn(decoded.unknown)
+            self._plan = self._values.plan(value_columns(self._state))
+        raise SerializationError(f"{self._state.topic}: after {_MAX_ROUNDS} rounds there are still unknown schemas")
+
+    def close(self) -> None:
+        self._values.close()
+
+
+def value_columns(state: SinkState) -> pa.Schema | None:
+    """The table's columns that are fields of values; None before the first rows, or behind a transform."""
+    import pyarrow as pa
+
+    columns = None if state.transformed else state.columns()
+    if columns is None:
+        return None
+    made_here = {*COORDINATES, KEY} | ({DATE} if DATE in state.partition_by else set())
+    return pa.schema([field for field in columns if field.name not in made_here])

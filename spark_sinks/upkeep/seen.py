@@ -1,0 +1,84 @@
+"""What a table holds of its topic: the coordinates of its rows and of its quarantine, as sets of offsets."""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spark_sinks.targets.target import Target
+from spark_sinks.upkeep.offsets import OffsetSet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+_TOPIC, _PARTITION, _OFFSET = "_topic", "_partition", "_offset"
+
+
+class Held:
+    """The offsets of one partition that are in a table: as rows, in the quarantine, and more than once in either."""
+
+    def __init__(self) -> None:
+        self.rows = OffsetSet()
+        self.rejected = OffsetSet()
+        self.doubled = OffsetSet()
+
+    def windows(self) -> set[int]:
+        return {*self.rows.windows(), *self.rejected.windows(), *self.doubled.windows()}
+
+
+class Seen:
+    """What was read of a table. ``strangers``: rows of another topic, or without coordinates."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self.held: defaultdict[int, Held] = defaultdict(Held)
+        self.rows = 0
+        self.strangers = 0
+
+    def read_rows(self, target: Target, columns: set[str], progress: Callable[[int], None]) -> None:
+        """All rows; of those without coordinates only the number."""
+        wanted = [name for name in (_TOPIC, _PARTITION, _OFFSET) if name in columns]
+        has_coordinates = {_PARTITION, _OFFSET} <= columns
+        for batch in target.read(wanted if has_coordinates else sorted(columns)[:1]):
+            self.rows += batch.num_rows
+            if has_coordinates:
+                for partition, offsets in self._split(batch):
+                    held = self.held[partition]
+                    held.doubled.add(held.rows.add(offsets))
+            progress(self.rows)
+
+    def read_quarantine(self, target: Target) -> None:
+        for batch in target.read_quarantine():
+            for partition, offsets in self._split(batch):
+                held = self.held[partition]
+                held.doubled.add(held.rejected.add(offsets))
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """The offsets of a batch by partition."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        compute: Any = pc
+        own = compute.and_(batch.column(_PARTITION).is_valid(), batch.column(_OFFSET).is_valid())
+        if _TOPIC in batch.schema.names:
+            own = compute.and_(own, compute.fill_null(compute.equal(batch.column(_TOPIC), self._topic), False))
+        if own.false_count:
+            self.strangers += own.false_count
+            batch = batch.filter(own)
+        if not batch.num_rows:
+            return
+        numbers = [batch.column(name).cast(pa.int64()).to_numpy(zero_copy_only=False) for name in (_PARTITION, _OFFSET)]
+        partitions, offsets = numbers
+        if (partitions == partitions[0]).all():
+            yield int(partitions[0]), offsets
+            return
+        for partition in np.unique(partitions).tolist():
+            yield partition, offsets[partitions == partition]

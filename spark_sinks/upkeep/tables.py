@@ -1,0 +1,71 @@
+"""A table that is there already, with the topic that it is of."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventbus.errors import ConfigError
+from spark_sinks.source.origin import Origin
+from spark_sinks.source.origins import open_origin
+from spark_sinks.targets.choose import open_target
+from spark_sinks.targets.target import Founding, SinkState, Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Opened(NamedTuple):
+    """``session`` starts Spark when it is called, unless there is a session already."""
+
+    origin: Origin
+    target: Target
+    state: SinkState
+    session: Callable[[], SparkSession]
+
+
+@contextlib.contextmanager
+def opened(url: str, topic: str | None, to: str, *, spark: SparkSession | None = None) -> Generator[Opened]:
+    """The table at ``to`` and the topic it is of. Nothing is taken over.
+
+    Raises `ConfigError` when there is no table, or it is of another topic than ``topic``.
+    """
+    with contextlib.ExitStack() as stack:
+        target = open_target(to)
+        stack.callback(target.close)
+        state = state_of(target, topic)
+        origin = open_origin(url, state.topic)
+
+        def session() -> SparkSession:
+            from spark_sinks.session.spark import spark_session
+
+            own = spark is None and _active() is None
+            found = spark or spark_session("eventbus", conf=origin.session_conf(), log_level="OFF")
+            if own:
+                stack.callback(found.stop)
+            origin.check_session(found)
+            return found
+
+        yield Opened(origin, target, state, session)
+
+
+def state_of(target: Target, topic: str | None) -> SinkState:
+    """The account of a table that must be there, of this topic (None: of any)."""
+    state = target.state()
+    if state is None:
+        raise ConfigError(f"there is no table at {target.name}: `eventbus spark land` makes it")
+    if topic is not None and topic != state.topic:
+        raise ConfigError(f"{target.name} is the table of topic {state.topic!r}, not of {topic!r}")
+    return state
+
+
+def founding_of(state: SinkState) -> Founding:
+    """How the table was made, to open it once more."""
+    return Founding(state.topic, state.partition_by, state.upsert, state.transformed, state.started)
+
+
+def _active() -> SparkSession | None:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
