@@ -51,6 +51,9 @@ class Files(Protocol):
         ...
 
     def sync_dir(self, path: str) -> None: ...
+    def sync_file(self, path: str) -> None:
+        """For a file that another library wrote, which leaves that to the operating system."""
+        ...
 
 
 class LocalFiles:
@@ -134,6 +137,10 @@ class LocalFiles:
     def sync_dir(self, path: str) -> None:
         with disk_errors(self.root / path, "sync"):
             _sync_dir(self.root / path)
+
+    def sync_file(self, path: str) -> None:
+        with disk_errors(self.root / path, "sync"), (self.root / path).open("rb") as file:
+            os.fsync(file.fileno())
 
 
 class DirectoryLock:

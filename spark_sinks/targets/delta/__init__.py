@@ -1,0 +1,1 @@
+"""A Delta table, written with `deltalake`: no jar, no JVM."""

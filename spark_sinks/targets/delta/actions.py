@@ -1,0 +1,100 @@
+"""What a Delta log says of a file: its partition, its rows, and the least and greatest value of its columns."""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from eventbus.errors import ConfigError
+from spark_sinks.targets.parts import partition_values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake.transaction import AddAction
+
+_LONGEST_TEXT = 64
+"""Longer texts bound nothing that anybody searches for, and the log would carry them."""
+
+
+def add_action(table: Path, path: str, directory: str, now_ms: int) -> AddAction:
+    """The action that adds a Parquet file which is in its place already."""
+    import pyarrow.parquet as pq
+    from deltalake.transaction import AddAction
+
+    file = table / path
+    stats = msgspec.json.encode(_stats(pq.read_metadata(file))).decode()
+    return AddAction(path, file.stat().st_size, partition_values(directory), now_ms, True, stats)
+
+
+def delta_columns(columns: pa.Schema) -> pa.Schema:
+    """The columns as Delta has them. Raises `ConfigError` for one that it has no type for, or a narrower one."""
+    import pyarrow as pa
+    from deltalake import Schema
+
+    fields: list[pa.Field] = []
+    for field in columns:
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        kind = pa.string() if pa.types.is_large_string(kind) else kind
+        kind = pa.binary() if pa.types.is_large_binary(kind) else kind
+        try:
+            has = pa.schema(Schema.from_arrow(pa.schema([pa.field(field.name, kind)])).to_arrow()).field(0)
+        except Exception as error:  # deltalake raises a bare Exception here
+            raise ConfigError(
+                f"column {field.name!r}: Delta has no type for {kind}; make another with transform="
+            ) from error
+        if has.type != kind:
+            raise ConfigError(
+                f"column {field.name!r}: Delta would make {has.type} of {kind}; make another with transform="
+            )
+        fields.append(has)
+    return pa.schema(fields)
+
+
+def _stats(metadata: Any) -> dict[str, Any]:
+    """Statistics of a Parquet footer in Delta's terms; only columns where both mean the same by less and greater."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    unknown: set[str] = set()
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            name, stats = column.path_in_schema, column.statistics
+            if stats is None or "." in name or not stats.has_null_count:
+                unknown.add(name)
+                continue
+            nulls[name] = nulls.get(name, 0) + stats.null_count
+            if not stats.has_min_max:
+                if stats.null_count < column.num_values:
+                    unknown.add(name)
+                continue
+            if not (_bounds(stats.min) and _bounds(stats.max)):
+                unknown.add(name)
+                continue
+            low[name] = min(low.get(name, stats.min), stats.min)
+            high[name] = max(high.get(name, stats.max), stats.max)
+    return {
+        "numRecords": metadata.num_rows,
+        "minValues": {name: _text(value) for name, value in low.items() if name not in unknown},
+        "maxValues": {name: _text(value) for name, value in high.items() if name not in unknown},
+        "nullCount": {name: count for name, count in nulls.items() if "." not in name},
+    }
+
+
+def _bounds(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _LONGEST_TEXT
+    return isinstance(value, (int, date)) and not isinstance(value, bool)  # not floats: NaN has no place in them
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%S.%f") + ("Z" if value.tzinfo else "")
+    return value.isoformat() if isinstance(value, date) else value

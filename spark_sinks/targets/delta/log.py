@@ -1,0 +1,255 @@
+"""`DeltaLog`: the few calls of ``deltalake`` that a landing makes, and the account in the log's ``txn`` actions.
+
+A ``txn`` action is a number under a name. It changes with the files, in one commit, and outlives checkpoints and the
+clean-up of the log. Two rules of ``deltalake`` matter (1.6):
+
+- a commit never refreshes its object, and with ``max_commit_retries=0`` it fails as soon as anybody committed since the
+  object was refreshed: so what was checked on the object still holds when the commit succeeds;
+- it does not compare versions of ``txn`` actions: the check of the epoch is ours, on that same object.
+"""
+
+# pyarrow and deltalake have little type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import msgspec
+
+from eventbus.errors import ConfigError, StorageError, StorageFull
+from spark_sinks.shape import DATE
+from spark_sinks.targets.parts import Epochs, parent, partition_values
+from spark_sinks.targets.target import SinkState, pack_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import CommitProperties, DeltaTable
+    from deltalake.transaction import AddAction
+
+APP = "eventbus"
+EMPTY = "_empty"
+"""The column of a table without rows: Delta has no table without columns, and which ones come is not known yet."""
+_FOUNDING = f"{APP}.founding"
+_NUMBERS = ("sequence", "epoch", "rows", "rejected", "quarantine_from", "committed_at_ms")
+
+
+class LostRace(Exception):
+    """Somebody committed to the table since it was refreshed."""
+
+
+class DeltaLog:
+    """One Delta table. Every method but `refresh`, `create` and `exists` works on what the table was when refreshed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self._table: DeltaTable | None = None
+
+    def exists(self) -> bool:
+        from deltalake import DeltaTable
+
+        return DeltaTable.is_deltatable(self._path)
+
+    def refresh(self) -> None:
+        """Take in what was committed."""
+        from deltalake import DeltaTable
+
+        with delta_errors(self._path):
+            if self._table is None:
+                self._table = DeltaTable(self._path)
+            else:
+                self._table.update_incremental()
+
+    @property
+    def table(self) -> DeltaTable:
+        assert self._table is not None, "refresh first"
+        return self._table
+
+    def create(self, state: SinkState, epochs: Epochs) -> None:
+        """Found the table. Raises `LostRace` when it exists."""
+        import pyarrow as pa
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        fields = [pa.field(name, pa.date32() if name == DATE else pa.string()) for name in state.partition_by]
+        founding = msgspec.json.encode(msgspec.structs.replace(state, offsets={}, epoch=0)).decode()
+        try:
+            with delta_errors(self._path):
+                DeltaTable.create(
+                    self._path,
+                    pa.schema([*fields, (EMPTY, pa.string())]),
+                    partition_by=list(state.partition_by),
+                    configuration={_FOUNDING: founding},
+                    commit_properties=_properties(state, epochs),
+                    raise_if_key_not_exists=False,
+                )
+        except StorageError as error:
+            if isinstance(error.__cause__, DeltaError) and self.exists():
+                raise LostRace from error
+            raise
+
+    def account(self) -> tuple[SinkState, Epochs]:
+        """The account, and the beginnings of the latest epochs. Raises `ConfigError` for a table of somebody else's."""
+        founding = self.table.metadata().configuration.get(_FOUNDING)
+        if founding is None:
+            raise ConfigError(f"{self._path} is a Delta table that no landing made: land into another directory")
+        numbers = {name: self._number(name) for name in _NUMBERS}
+        offsets = {each: self._offset(each) for each in range(self._number("partitions"))}
+        state = msgspec.structs.replace(
+            msgspec.json.decode(founding, type=SinkState),
+            **numbers,
+            offsets={each: offset for each, offset in offsets.items() if offset is not None},
+            schema=b"" if (columns := self.columns()) is None else pack_columns(columns),
+        )
+        latest = range(max(1, state.epoch - Epochs.KEPT + 1), state.epoch + 1)
+        return state, Epochs({epoch: self._number(_begin(epoch)) for epoch in latest})
+
+    def columns(self) -> pa.Schema | None:
+        """The columns of the table; None as long as it has only the founding's."""
+        import pyarrow as pa
+
+        columns = pa.schema(self.table.schema().to_arrow())
+        return None if EMPTY in columns.names else columns
+
+    def commit(
+        self, state: SinkState, adds: Sequence[AddAction], columns: pa.Schema | None, epochs: Epochs | None = None
+    ) -> None:
+        """Add files and the account. ``columns``: those of the first rows, instead of the founding's.
+
+        ``epochs``: when the epoch begins with this commit.
+        """
+        mode = "append" if columns is None else "overwrite"
+        with delta_errors(self._path):
+            self.table.create_write_transaction(
+                list(adds),
+                mode,
+                self.table.schema() if columns is None else columns,
+                list(state.partition_by),
+                commit_properties=_properties(state, epochs),
+            )
+
+    def add_columns(self, state: SinkState, fields: Sequence[pa.Field]) -> None:
+        """Add nullable columns; ``state`` is the account as it is."""
+        import pyarrow as pa
+        from deltalake import Schema
+
+        fields = [field.with_nullable(True) for field in fields]
+        with delta_errors(self._path):
+            self.table.alter.add_columns(
+                Schema.from_arrow(pa.schema(fields)).fields, commit_properties=_properties(state)
+            )
+
+    def rewrite(self, state: SinkState, columns: pa.Schema, compression: str) -> None:
+        """Write all rows again with wider types: without a table feature that few readers know, Delta has no other way.
+
+        ``state`` is the account as it is.
+        """
+        import pyarrow as pa
+        from deltalake import WriterProperties, write_deltalake
+
+        from spark_sinks.targets.rewrite import fitted
+
+        with delta_errors(self._path):
+            rows = self.table.to_pyarrow_dataset().to_batches()
+            write_deltalake(
+                self.table,
+                pa.RecordBatchReader.from_batches(columns, (fitted(batch, columns) for batch in rows)),
+                mode="overwrite",
+                schema_mode="overwrite",
+                partition_by=list(state.partition_by) or None,
+                writer_properties=WriterProperties(compression=delta_compression(compression)),
+                commit_properties=_properties(state),
+            )
+
+    def merge(self, state: SinkState, rows: pa.Table, compression: str) -> None:
+        """Put the rows of a batch into a table that has one row for each key."""
+        import pyarrow.compute as pc
+        from deltalake import WriterProperties
+
+        from spark_sinks.targets.delta.upsert import changes, merged, record_key_of
+
+        keys = list(state.upsert)
+        record_key = record_key_of(rows.schema)
+
+        def having(record_keys: pa.Array) -> pa.Table:
+            columns = list(dict.fromkeys([*keys, record_key]))
+            return self.table.to_pyarrow_dataset().to_table(columns, filter=pc.field(record_key).isin(record_keys))
+
+        with delta_errors(self._path):
+            source = changes(rows, keys, having)
+            writer = WriterProperties(compression=delta_compression(compression))
+            merged(self.table, _properties(state), source, keys, writer_properties=writer)
+
+    def compact(self, state: SinkState, directory: str) -> None:
+        """Make few files of many, in one partition."""
+        filters = [(name, "=", value or "") for name, value in partition_values(directory).items()]
+        with delta_errors(self._path):
+            self.table.optimize.compact(filters or None, commit_properties=_properties(state))
+
+    def files(self) -> dict[str, list[int]]:
+        """The sizes of the files, by their partition directory."""
+        import pyarrow as pa
+
+        sizes: dict[str, list[int]] = {}
+        for each in pa.table(self.table.get_add_actions(flatten=False)).to_pylist():
+            sizes.setdefault(parent(unquote(each["path"])), []).append(each["size_bytes"])
+        return sizes
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """These columns of all rows."""
+        table = self.table.to_pyarrow_dataset()
+        yield from table.to_batches(columns=list(columns), batch_readahead=4, fragment_readahead=2)
+
+    def version(self) -> int:
+        """The number of the newest commit."""
+        return self.table.version()
+
+    def _number(self, name: str) -> int:
+        return self.table.transaction_version(f"{APP}.{name}") or 0
+
+    def _offset(self, partition: int) -> int | None:
+        return self.table.transaction_version(f"{APP}.offset.{partition}")
+
+
+def delta_compression(compression: str) -> Any:
+    """The name that deltalake has for a compression."""
+    return {"none": "UNCOMPRESSED", "zstd": "ZSTD", "snappy": "SNAPPY", "gzip": "GZIP", "lz4": "LZ4"}[compression]
+
+
+@contextlib.contextmanager
+def delta_errors(path: str) -> Generator[None]:
+    """Turn errors of deltalake into our own; a lost race into `LostRace`."""
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    try:
+        yield
+    except CommitFailedError as error:
+        raise LostRace(str(error)) from error
+    except (DeltaError, OSError) as error:
+        full = "No space left" in str(error) or "os error 28" in str(error)
+        raise (StorageFull if full else StorageError)(f"cannot write {path}: {error}") from error
+
+
+def _begin(epoch: int) -> str:
+    return f"begin.{epoch % Epochs.KEPT}"
+
+
+def _properties(state: SinkState, epochs: Epochs | None = None) -> CommitProperties:
+    from deltalake import CommitProperties, Transaction
+
+    numbers: dict[str, int] = {name: getattr(state, name) for name in _NUMBERS}
+    numbers |= {f"offset.{each}": offset for each, offset in state.offsets.items()}
+    numbers["partitions"] = max(state.offsets, default=-1) + 1
+    if epochs is not None:
+        numbers[_begin(state.epoch)] = epochs.begins[state.epoch]
+    people = {APP: {"topic": state.topic, "offsets": {str(each): offset for each, offset in state.offsets.items()}}}
+    return CommitProperties(
+        custom_metadata=people,
+        max_commit_retries=0,
+        app_transactions=[Transaction(f"{APP}.{name}", number) for name, number in numbers.items()],
+    )
