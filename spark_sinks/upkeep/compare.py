@@ -94,7 +94,9 @@ def _unfit(batch: Any, kinds: dict[str, pa.DataType]) -> set[str]:
     import pyarrow as pa
 
     found: set[str] = set()
-    for name in batch.schema.names if batch is not None else ():
+    if batch is None:
+        return found
+    for name in batch.schema.names:
         try:
             batch.column(name).cast(kinds[name])
         except (pa.ArrowException, NotImplementedError):

@@ -34,7 +34,10 @@ class ValueArguments(NamedTuple):
 
 
 class RowMaker:
-    """Decodes batches of records into rows of a table, learning schemas as they come."""
+    """Decodes batches of records into rows of a table, learning schemas as they come.
+
+    JSON values without a ``schema`` are taken to be of the table's own columns.
+    """
 
     def __init__(self, url: str, state: SinkState, arguments: ValueArguments) -> None:
         from spark_sinks.decoding.choose import open_values
@@ -44,10 +47,13 @@ class RowMaker:
                 f"the table of {state.topic} was landed with a transform, which only Spark can do again: land the "
                 f"topic into a new table"
             )
+        columns = value_columns(state)
+        if arguments.value == "json" and arguments.schema is None and columns is not None:
+            arguments = arguments._replace(schema=columns)
         settings = ValueSettings(state.topic, *arguments, tombstones=bool(state.upsert))
         self._values = open_values(settings, url=url)
         self._state = state
-        self._plan = self._values.plan(value_columns(state))
+        self._plan = self._values.plan(columns)
 
     @property
     def columns(self) -> pa.Schema:

@@ -1,0 +1,189 @@
+"""`replay_quarantine`: records that were refused, decoded once more; what is good now moves into the table.
+
+On this machine, without Spark: a quarantine is small. One commit makes the new rows part of the table and leaves in
+the quarantine what is refused again.
+"""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventbus.errors import ConfigError
+from spark_sinks.decoding.values import Change, KeyKind, ValueKind
+from spark_sinks.shape import DATE, SOURCE_COLUMNS, TOMBSTONE
+from spark_sinks.stage import Layout, StageWriter
+from spark_sinks.targets.target import Batch, SinkState, Target
+from spark_sinks.upkeep.rows import RowMaker, ValueArguments
+from spark_sinks.upkeep.tables import founding_of, opened
+
+if TYPE_CHECKING:
+    import msgspec
+    import pyarrow as pa
+
+    from serdes.registry import SchemaClient
+
+ArrowSchema = Any
+"""A `pyarrow.Schema`: unknown to type checkers."""
+_AT_ONCE = 20_000
+"""Records that are decoded together."""
+
+
+class ReplayReport(NamedTuple):
+    """``waiting`` records were in the quarantine, ``landed`` of them are rows now; ``reasons`` of the others, with how
+    often and the first place of each. ``committed``: whether the table was changed."""
+
+    topic: str
+    table: str
+    waiting: int
+    landed: int
+    left: int
+    reasons: dict[str, tuple[int, str]]
+    committed: bool
+    seconds: float
+
+
+def replay_quarantine(
+    url: str,
+    topic: str | None,
+    to: str,
+    *,
+    value: ValueKind = "auto",
+    schema: type[msgspec.Struct] | ArrowSchema | str | None = None,
+    registry: str | SchemaClient | None = None,
+    key: KeyKind = "bytes",
+    on_incompatible: Change = "fail",
+    event_time: str | None = None,
+    compression: str = "zstd",
+    dry_run: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> ReplayReport:
+    """Decode again what waits in the quarantine of a table; the arguments are those of its landing, mended.
+
+    Takes the table over, so a landing of it must not run (it would be fenced); with ``dry_run`` it only says what would
+    become of the records. ``progress`` is told how many were looked at. In a table that is upserted an older record
+    never replaces a newer one.
+
+    Raises `ConfigError` for a table that was transformed, or that was split by what only Spark can reckon.
+    """
+    started = time.monotonic()
+    arguments = ValueArguments(value, schema, registry, key, on_incompatible)
+    with opened(url, topic, to) as (_, target, state, _):
+        rows = RowMaker(url, state, arguments)
+        layout = Layout(state.partition_by if target.is_partitioned else (), event_time or "_timestamp", compression)
+        replay = _Replay(target, state, rows, layout, progress or (lambda _: None))
+        try:
+            committed = replay.dry() if dry_run else replay.run()
+        finally:
+            rows.close()
+        return ReplayReport(
+            state.topic,
+            target.name,
+            replay.waiting,
+            replay.landed,
+            replay.waiting - replay.landed,
+            replay.reasons,
+            committed,
+            time.monotonic() - started,
+        )
+
+
+class _Replay:
+    def __init__(
+        self, target: Target, state: SinkState, rows: RowMaker, layout: Layout, progress: Callable[[int], None]
+    ) -> None:
+        self._target = target
+        self._state = state
+        self._rows = rows
+        self._layout = layout
+        self._progress = progress
+        self.waiting = self.landed = 0
+        self.reasons: dict[str, tuple[int, str]] = {}
+
+    def dry(self) -> bool:
+        for _ in self._decoded():
+            pass
+        return False
+
+    def run(self) -> bool:
+        """Whether anything could be landed; else the table stays as it is, and whose it is."""
+        self.dry()
+        if not self.landed:
+            return False
+        self._state = self._target.open(founding_of(self._state), time.time_ns() // 1_000_000)
+        batch = None
+        while batch is None:
+            batch = self._staged()
+        if self.landed:
+            self._target.commit(batch, time.time_ns() // 1_000_000)
+        return bool(self.landed)
+
+    def _staged(self) -> Batch | None:
+        """All of it in staged files; None when a record widened the columns, which files of one commit share."""
+        stage, columns = self._target.stage_directory(), self._rows.columns
+        good, bad = StageWriter(stage, self._layout), StageWriter(stage, Layout(compression=self._layout.compression))
+        for rows, rejected in self._decoded():
+            if self._rows.columns != columns:
+                return None
+            if rows.num_rows:
+                good.write(rows)
+            if rejected is not None:
+                bad.write(rejected)
+        return Batch({}, good.finish(), bad.finish(), self._columns(), replaces_quarantine=True)
+
+    def _decoded(self) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
+        """What waits, taken apart; counted anew."""
+        self.waiting = self.landed = 0
+        self.reasons.clear()
+        for batch in self._waiting():
+            rows, rejected, _ = self._rows(batch)
+            self.waiting += batch.num_rows
+            self.landed += rows.num_rows
+            self._note(rejected)
+            if rows.num_rows and (missing := self._layout.missing(rows.schema.names)):
+                raise ConfigError(
+                    f"{self._target.name} is split by {missing[0]}, which a replay cannot reckon: only Spark can, in "
+                    f"`land`"
+                )
+            self._progress(self.waiting)
+            yield rows, rejected
+
+    def _waiting(self) -> Iterator[pa.RecordBatch]:
+        """The quarantine as records of the source, ascending in each batch."""
+        import pyarrow as pa
+
+        names = dict(zip(("_topic", "_partition", "_offset", "_timestamp"), SOURCE_COLUMNS[2:], strict=True))
+        for batch in self._target.read_quarantine():
+            table = pa.Table.from_batches([batch]).sort_by([("_partition", "ascending"), ("_offset", "ascending")])
+            table = table.rename_columns([names.get(name, name) for name in table.column_names])
+            for part in table.select(SOURCE_COLUMNS).combine_chunks().to_batches(max_chunksize=_AT_ONCE):
+                if part.num_rows:
+                    yield part
+
+    def _note(self, rejected: pa.RecordBatch | None) -> None:
+        if rejected is None:
+            return
+        errors, partitions, offsets = (rejected.column(name) for name in ("error", "_partition", "_offset"))
+        for number, reason in enumerate(errors.to_pylist()):
+            if reason in self.reasons:
+                count, first = self.reasons[reason]
+                self.reasons[reason] = count + 1, first
+            else:
+                where = f"{self._state.topic}-{partitions[number].as_py()} at offset {offsets[number].as_py()}"
+                self.reasons[reason] = 1, where
+
+    def _columns(self) -> pa.Schema:
+        """The columns of the table afterwards."""
+        import pyarrow as pa
+
+        made = [field for field in self._rows.columns if field.name != TOMBSTONE]
+        if self._layout.makes_date(self._rows.columns.names):
+            made.append(pa.field(DATE, pa.date32()))
+        known = {field.name for field in made}
+        before = self._state.columns() or ()
+        return pa.schema([*made, *(field for field in before if field.name not in known)])

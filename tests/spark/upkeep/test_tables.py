@@ -1,0 +1,190 @@
+"""Looking after a real table of files, without a JVM: how far it is, its quarantine again, few files of many."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from eventbus.errors import ConfigError, LogLocked
+from spark_sinks.targets.choose import open_target
+from spark_sinks.targets.target import Founding
+from spark_sinks.upkeep.compact import compact
+from spark_sinks.upkeep.replay import replay_quarantine
+from spark_sinks.upkeep.status import status
+from spark_sinks.upkeep.verify import verify
+
+from .conftest import NOW_MS, GappyLog, land_here
+
+
+class Order(msgspec.Struct):
+    id: int
+
+
+class Loose(msgspec.Struct):
+    id: int | str
+
+
+class Wider(msgspec.Struct):
+    id: int
+    note: str | None = None
+
+
+@pytest.fixture
+def log(directory: Path) -> GappyLog:
+    log = GappyLog(directory)
+    log.send(b'{"id": 1}', b'{"id": "two"}', b"no JSON", b'{"id": 4}', key=b"k")
+    return log
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> str:
+    return str(tmp_path / "warehouse" / "orders")
+
+
+def rows_of(to: str) -> list[dict[str, Any]]:
+    found = [row for batch in open_target(to).read(["id", "_offset"]) for row in batch.to_pylist()]
+    return sorted(found, key=lambda row: row["_offset"])
+
+
+# -- status ------------------------------------------------------------------------------------------------------------
+
+
+def test_status_tells_how_far_a_table_is(log: GappyLog, to: str) -> None:
+    land_here(log.path, to, upto=3, schema=Order)
+    found = status(log.path, None, to)
+    assert (found.rows, found.rejected, found.quarantined, found.sequence, found.epoch) == (1, 2, 2, 1, 1)
+    assert (found.lag, found.files) == (1, 1)
+    assert found.lag_seconds is not None and found.lag_seconds < 600
+    [partition] = found.partitions
+    assert (partition.landed, partition.log_end, partition.lag, partition.lost) == (3, 4, 1, 0)
+    assert found.columns["id"] == "int64"
+    land_here(log.path, to, schema=Order)
+    found = status(log.path, "orders", to)
+    assert (found.lag, found.lag_seconds, found.rows) == (0, 0.0, 2)
+
+
+def test_status_tells_what_retention_took_before_it_was_landed(log: GappyLog, to: str) -> None:
+    land_here(log.path, to, upto=1, schema=Order)
+    log.delete_before(3)
+    [partition] = status(log.path, None, to).partitions
+    assert (partition.lag, partition.lost) == (3, 2)
+
+
+def test_a_table_that_is_not_there(directory: Path, log: GappyLog, to: str) -> None:
+    for ask in (lambda: status(log.path, None, to), lambda: verify(log.path, None, to), lambda: compact(to)):
+        with pytest.raises(ConfigError, match=r"there is no table at .*orders: `eventbus spark land` makes it"):
+            ask()
+    assert not Path(to).exists()
+
+
+# -- verify ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_of_files_is_verified_and_its_values_too(log: GappyLog, to: str) -> None:
+    land_here(log.path, to, schema=Order)
+    report = verify(log.path, "orders", to, values=True, schema=Order)
+    assert report.ok, report.problems
+    assert (report.records, report.rows, report.rejected) == (4, 2, 2)
+    assert "2 rows have the values that the log has, in 6 columns" in report.checked
+    assert verify(log.path, "orders", to, values=True, value="json").ok  # the table's own columns
+    [file] = Path(to).rglob("part-*.parquet")
+    file.unlink()
+    assert [str(each.missing) for each in verify(log.path, None, to).partitions] == ["0, 3"]
+
+
+def test_values_that_are_not_those_of_the_log(log: GappyLog, to: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    land_here(log.path, to, schema=Order)
+    [file] = Path(to).rglob("part-*.parquet")
+    table = pq.ParquetFile(file).read()
+    pq.write_table(table.set_column(0, "id", pa.array([1, 5], pa.int64())), file)
+    report = verify(log.path, None, to, values=True, schema=Order)
+    assert [str(each.differing) for each in report.partitions] == ["3"]
+    assert verify(log.path, None, to).ok
+
+
+# -- the quarantine ----------------------------------------------------------------------------------------------------
+
+
+def test_what_can_be_decoded_now_moves_into_the_table(log: GappyLog, to: str) -> None:
+    land_here(log.path, to, value="json", schema=Order)
+    log.send(b'{"id": 5}')
+    report = replay_quarantine(log.path, None, to, schema=Order)
+    assert (report.waiting, report.landed, report.left, report.committed) == (2, 0, 2, False)
+    assert status(log.path, None, to).epoch == 1  # nobody was fenced for nothing
+
+
+def test_what_is_good_now_is_landed_once_and_the_rest_stays(directory: Path, to: str) -> None:
+    log = GappyLog(directory)
+    log.send(b'{"id": 1}', b'{"id": 300}', b"no JSON", b'{"id": 4, "note": "x"}')
+    import pyarrow as pa
+
+    land_here(log.path, to, schema=pa.schema([("id", pa.int8())]))
+    assert status(log.path, None, to).quarantined == 2
+    dry = replay_quarantine(log.path, None, to, schema=Wider, dry_run=True)
+    assert (dry.waiting, dry.landed, dry.committed) == (2, 1, False)
+    told: list[int] = []
+    report = replay_quarantine(log.path, "orders", to, schema=Wider, progress=told.append)
+    assert (report.waiting, report.landed, report.left, report.committed) == (2, 1, 1, True)
+    [(reason, (count, where))] = report.reasons.items()
+    assert "malformed" in reason
+    assert (count, where) == (1, "orders-0 at offset 2")
+    assert told[-1] == 2
+    assert [(row["_offset"], row["id"]) for row in rows_of(to)] == [(0, 1), (1, 300), (3, 4)]
+    assert verify(log.path, None, to).ok
+    found = status(log.path, None, to)
+    assert (found.rows, found.quarantined) == (3, 1)
+    assert not replay_quarantine(log.path, None, to, schema=Wider).committed
+
+
+def test_an_empty_quarantine_is_no_work(directory: Path, to: str) -> None:
+    log = GappyLog(directory)
+    log.send(b'{"id": 1}')
+    land_here(log.path, to, schema=Order)
+    report = replay_quarantine(log.path, None, to, schema=Order)
+    assert (report.waiting, report.committed) == (0, False)
+
+
+def test_a_table_that_is_being_landed_is_not_replayed(directory: Path, to: str) -> None:
+    log = GappyLog(directory)
+    log.send(b'{"id": 300}')
+    import pyarrow as pa
+
+    land_here(log.path, to, schema=pa.schema([("id", pa.int8())]))
+    target = open_target(to)
+    target.open(Founding("orders", ("dt",)), NOW_MS)
+    try:
+        with pytest.raises(LogLocked):
+            replay_quarantine(log.path, None, to, schema=Order)
+    finally:
+        target.close()
+    assert replay_quarantine(log.path, None, to, schema=Order).committed
+
+
+# -- compaction --------------------------------------------------------------------------------------------------------
+
+
+def test_closed_days_are_made_one_file_and_nothing_is_lost(directory: Path, to: str) -> None:
+    log = GappyLog(directory)
+    for number in range(4):
+        log.send(json.dumps({"id": number}).encode())
+        land_here(log.path, to, schema=Order)
+    assert status(log.path, None, to).files == 4
+    today = compact(to)
+    assert today.compacted.files_before == 0  # the records are of today
+    done = compact(to, everything=True)
+    assert (done.compacted.files_before, done.compacted.files_after) == (4, 1)
+    report = verify(log.path, None, to, values=True, schema=Order)
+    assert report.ok, report.problems
+    assert [row["id"] for row in rows_of(to)] == [0, 1, 2, 3]
+    log.send(b'{"id": 4}')
+    land_here(log.path, to, schema=Order)
+    assert verify(log.path, None, to).ok
+    with pytest.raises(ConfigError, match="write 2 or more"):
+        compact(to, min_files=1)
