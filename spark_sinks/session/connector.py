@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eventbus.errors import ConfigError
+from spark_sinks.session.cache import cache_directory
 from spark_sinks.session.jvm import find_java, spark_package
 from spark_sinks.session.network import java_network
 
@@ -40,12 +41,6 @@ def installed_spark() -> Release:
         if found := re.fullmatch(r"spark-core_([\d.]+)-(.+)\.jar", path.name):
             return Release(found[2], found[1])
     raise ConfigError(f"{spark_package()} holds no Spark (pyspark-client?): pip install pyspark")
-
-
-def cache_directory() -> Path:
-    """Where what is fetched or made for Spark on this machine is kept."""
-    caches = os.environ.get("XDG_CACHE_HOME")
-    return (Path(caches) if caches else Path.home() / ".cache") / "eventbus" / "spark"
 
 
 def connector() -> list[Path]:

@@ -23,11 +23,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eventbus.errors import ConfigError
+from spark_sinks.session.cache import cache_file, cache_options
 
 INSTALL_HINT = 'pip install "eventbus-log[spark]"'
 MIN_JAVA = 17
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 10.0
+_TRAINED_TIMEOUT_S = 300.0
 
 # What Spark 4's launcher passes (JavaModuleOptions), without `--add-modules=jdk.incubator.vector`.
 _OPENED_PACKAGES = (
@@ -127,8 +129,17 @@ class Jvm:
     input is then closed, and Spark's gateway takes that as its end.
     """
 
-    def __init__(self, conf: Mapping[str, str], *, log_level: str = "ERROR", java: Java | None = None) -> None:
+    def __init__(
+        self,
+        conf: Mapping[str, str],
+        *,
+        log_level: str = "ERROR",
+        java: Java | None = None,
+        training: Path | None = None,
+    ) -> None:
+        """Start it. ``training``: the class cache to write at its end, which takes some twenty seconds."""
         self.java = java or find_java()
+        self._training = training
         self.directory = Path(tempfile.mkdtemp(prefix="eventbus-spark-"))
         self._log = self.directory / "output"
         try:
@@ -162,6 +173,7 @@ class Jvm:
             "-XX:+IgnoreUnrecognizedVMOptions",
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
             *_version_flags(self.java.major),
+            *self._cache_options(jars),
             "--enable-native-access=ALL-UNNAMED",
             "-Dio.netty.tryReflectionSetAccessible=true",
             "-Dio.netty.allocator.type=pooled",
@@ -179,7 +191,7 @@ class Jvm:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_HOSTNAME": "localhost",
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-            "PYTHONPATH": os.pathsep.join(_import_path()),
+            "PYTHONPATH": os.pathsep.join(import_path()),
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self.directory / "connection"),
         }
         # What the JVM and the Python workers print goes to standard error, so that standard output stays the program's.
@@ -193,6 +205,11 @@ class Jvm:
                 stderr=log,
                 start_new_session=os.name != "nt",
             )
+
+    def _cache_options(self, jars: Path) -> list[str]:
+        if self._training is not None:
+            return cache_options(self._training, self.java.major, training=True)
+        return cache_options(cache_file(self.java.program, self.java.major, jars), self.java.major)
 
     def _spark_home(self, spark: Path) -> Path:
         """Spark's directory without ``python/lib/pyspark.zip``.
@@ -236,7 +253,7 @@ class Jvm:
             with contextlib.suppress(OSError):
                 process.stdin.close()  # the gateway ends the JVM at the end of its input
             try:
-                process.wait(_STOP_TIMEOUT_S)
+                process.wait(_STOP_TIMEOUT_S if self._training is None else _TRAINED_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -258,7 +275,7 @@ def spark_package() -> Path:
     return Path(spec.origin).parent
 
 
-def _import_path() -> list[str]:
+def import_path() -> list[str]:
     """The driver's import path for the workers, which run the same interpreter and so have its own part already."""
     own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     entries = [str(Path(entry or ".").absolute()) for entry in sys.path if entry not in own]

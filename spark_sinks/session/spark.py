@@ -65,12 +65,13 @@ def spark_session(
     if session is None:
         # A context left by the caller's own pyspark code brings its own JVM; ours would be a second one.
         jvm = Jvm(wanted, log_level=log_level) if getattr(SparkContext, "_gateway", None) is None else None
-        session = _connect(app_name, wanted, jvm)
+        session = connect(app_name, wanted, jvm)
     register(session)
     return session
 
 
-def _connect(app_name: str, conf: Mapping[str, str], jvm: Jvm | None) -> SparkSession:
+def connect(app_name: str, conf: Mapping[str, str], jvm: Jvm | None) -> SparkSession:
+    """A session in a JVM of ours, which ends with it; or, without one, in that of pyspark."""
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder

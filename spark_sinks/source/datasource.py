@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-_COLUMNS = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
-)
+COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+"""Those of Spark's Kafka source."""
 _HEADERS = ", headers array<struct<key string, value binary>>"
 
 
@@ -58,7 +57,7 @@ class EventBusDataSource(DataSource):
 
     def schema(self) -> str:
         options = parse_options(self.options)
-        return _COLUMNS + (_HEADERS if options.include_headers else "")
+        return COLUMNS + (_HEADERS if options.include_headers else "")
 
     def reader(self, schema: StructType) -> BatchReader:
         return BatchReader(parse_options(self.options, stream=False))

@@ -81,7 +81,7 @@ def _made(path: Path) -> Path:
 
 def test_workers_get_the_drivers_own_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    paths: list[str] = getattr(jvm, "_import_path")()  # noqa: B009 - private on purpose
+    paths = jvm.import_path()
     assert str(tmp_path) in paths
     assert not any(path.endswith(("site-packages", "lib-dynload")) for path in paths)
 
