@@ -11,17 +11,44 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spark_sinks.landing import LandReport, land
     from spark_sinks.running import LandProgress
+    from spark_sinks.session.doctor import doctor
     from spark_sinks.session.spark import spark_session
+    from spark_sinks.session.warmup import warmup
     from spark_sinks.source.datasource import register
+    from spark_sinks.typed_frames import typed
+    from spark_sinks.upkeep.compact import compact
+    from spark_sinks.upkeep.replay import replay_quarantine
+    from spark_sinks.upkeep.status import status
+    from spark_sinks.upkeep.verify import verify
 
-__all__ = ["LandProgress", "LandReport", "land", "register", "spark_session"]
+__all__ = [
+    "LandProgress",
+    "LandReport",
+    "compact",
+    "doctor",
+    "land",
+    "register",
+    "replay_quarantine",
+    "spark_session",
+    "status",
+    "typed",
+    "verify",
+    "warmup",
+]
 
 _HOMES = {
     "LandProgress": "spark_sinks.running",
     "LandReport": "spark_sinks.landing",
+    "compact": "spark_sinks.upkeep.compact",
+    "doctor": "spark_sinks.session.doctor",
     "land": "spark_sinks.landing",
     "register": "spark_sinks.source.datasource",
+    "replay_quarantine": "spark_sinks.upkeep.replay",
     "spark_session": "spark_sinks.session.spark",
+    "status": "spark_sinks.upkeep.status",
+    "typed": "spark_sinks.typed_frames",
+    "verify": "spark_sinks.upkeep.verify",
+    "warmup": "spark_sinks.session.warmup",
 }
 
 
