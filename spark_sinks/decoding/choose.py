@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from eventbus.errors import ConfigError
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from eventbus.errors import ConfigError, SchemaUnavailable
+from eventbus.log.reader import LogReader
+from serdes.registry import SchemaClient, SchemaRegistryError, schema_client
 from spark_sinks.decoding.values import Values, ValueSettings
+
+_SCHEMAS = "_schemas"
+"""The topic that the registry of a log is kept in."""
 
 
 def open_values(settings: ValueSettings, *, url: str) -> Values:
     """What reads the values of a topic of the log at ``url``.
 
-    Raises `ConfigError` for settings that do not go together. Nothing waits: a registry is asked at the first plan.
+    With ``auto``, no schema and no registry, the registry in a log's own directory is looked into: a topic that has an
+    Avro schema there is read by it. Raises `ConfigError` for settings that do not go together.
     """
     kind = settings.value
+    registry = settings.registry
+    if kind == "auto" and settings.schema is None and registry is None and _has_avro(url, settings.topic):
+        registry = "log"
     if kind == "auto":
-        kind = "json" if settings.schema is not None else "bytes"
+        kind = "json" if settings.schema is not None else "bytes" if registry is None else "avro"
     if kind == "json":
         if settings.schema is None:
             raise ConfigError(
@@ -24,11 +36,51 @@ def open_values(settings: ValueSettings, *, url: str) -> Values:
 
         return JsonValues(settings)
     if settings.schema is not None:
-        raise ConfigError(
-            f"schema= is of JSON values, and value={settings.value!r} was asked for: leave one of them out"
-        )
+        raise ConfigError(f"schema= is of JSON values, and value={kind!r} was asked for: leave one of them out")
     if kind == "avro":
-        raise ConfigError("value='avro' needs a registry=")
+        client = _client(registry, url)
+        from spark_sinks.decoding.avro.values import AvroValues
+
+        return AvroValues(settings, client)
     from spark_sinks.decoding.raw import RawPlan, RawValues
 
     return RawValues(RawPlan(settings.key, kind, settings.tombstones))
+
+
+def _client(registry: str | SchemaClient | None, url: str) -> SchemaClient:
+    if registry is None or registry == "log":
+        directory = _directory(url)
+        if directory is None:
+            raise ConfigError(
+                "value='avro' needs the schema registry: registry='http://host:8081' ('log' is the one in a log's own "
+                "directory, and this log is on a cluster)"
+            )
+        registry = Path(directory).absolute().as_uri()
+    try:
+        return schema_client(registry)
+    except (ValueError, ModuleNotFoundError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def _has_avro(url: str, topic: str) -> bool:
+    """Whether the log's own directory has an Avro schema for the values of a topic."""
+    directory = _directory(url)
+    if directory is None or not Path(directory).is_dir() or _SCHEMAS not in LogReader(directory).topics():
+        return False
+    client = _client("log", url)
+    try:
+        return client.latest(f"{topic}-value").text.schema_type == "AVRO"
+    except SchemaRegistryError as error:
+        if error.is_final:
+            return False
+        raise SchemaUnavailable(error.message) from error
+    finally:
+        client.close()
+
+
+def _directory(url: str) -> str | None:
+    """The directory of a log; None for one on a cluster."""
+    if "://" not in url:
+        return str(Path(url).expanduser())
+    parts = urlsplit(url)
+    return unquote(parts.netloc + parts.path) if parts.scheme == "file" else None

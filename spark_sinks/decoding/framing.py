@@ -52,13 +52,13 @@ class Frame(NamedTuple):
         names = {field.name for field in fields}
         if fields and self.raw and names != {*_RAW}:
             raise ConfigError(
-                f"the table has other columns than {' and '.join(_RAW)}: it was made of decoded values. Go on with that "
+                "the table has other columns than key and value: it was made of decoded values. Go on with that "
                 "(value=, schema=, registry=), or land into another table"
             )
         if not self.raw and names == {*_RAW} and not names & {*own}:
             raise ConfigError(
-                "the table has key and value as they are: it was made with value='bytes' or 'text'. Go on with that, or "
-                "land into another table"
+                "the table has key and value as they are: it was made with value='bytes' or 'text'. Go on with that, "
+                "or land into another table"
             )
         return fields
 

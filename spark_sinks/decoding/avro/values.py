@@ -1,0 +1,161 @@
+"""What the driver knows of a topic's Avro values: the schemas of the registry, and the columns they make together."""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventbus.errors import SchemaUnavailable, SerializationError
+from serdes.avro.catalog import Catalog
+from serdes.avro.schema import Schema
+from serdes.avro.text import to_text
+from serdes.registry import RegisteredSchema, SchemaClient, SchemaRegistryError
+from spark_sinks.decoding.avro.compile import compiled
+from spark_sinks.decoding.avro.decoder import AvroDecoder, Known
+from spark_sinks.decoding.framing import Frame
+from spark_sinks.decoding.unite import Columns, Conflict
+from spark_sinks.decoding.values import Change, RowDecoder, ValueSettings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class AvroPlan(NamedTuple):
+    """Columns, and by schema id how values become rows; a text instead says why they are refused."""
+
+    columns: pa.Schema
+    payload: int
+    schemas: dict[int, Known | str]
+    frame: Frame
+
+    def decoder(self) -> RowDecoder:
+        return AvroDecoder(self.columns, self.payload, self.schemas, self.frame)
+
+
+class _Met(NamedTuple):
+    """A schema that the registry has: its text, and the fields that are columns with their types."""
+
+    text: str
+    fields: tuple[tuple[str, pa.DataType], ...]
+
+
+class AvroValues:
+    """The columns are those of the table, then of the schemas that tasks met, then of all versions of the subject."""
+
+    def __init__(self, settings: ValueSettings, client: SchemaClient) -> None:
+        self._subject = f"{settings.topic}-value"
+        self._change: Change = settings.on_incompatible
+        self._frame = Frame(settings.key, settings.tombstones)
+        self._client = client
+        self._catalog = Catalog(client)
+        self._asked = 0
+        """The version of the subject up to which all are known."""
+        self._versions: dict[int, _Met | str] = {}
+        """By id, in the order of versions; a text says why it cannot be used."""
+        self._learned: dict[int, _Met | str] = {}
+        """By id, in the order in which tasks met them."""
+
+    def plan(self, table: pa.Schema | None) -> AvroPlan:
+        with self._asking():
+            self._ask_versions()
+        everything = {**self._learned, **{id: met for id, met in self._versions.items() if id not in self._learned}}
+        own = {name for met in everything.values() if isinstance(met, _Met) for name, _ in met.fields}
+        columns = Columns(self._frame.payload(table, [*own]))
+        schemas: dict[int, Known | str] = {}
+        for id, met in everything.items():
+            if isinstance(met, str):
+                schemas[id] = met
+                continue
+            names = columns.add(met.fields, new_column=self._change == "new_column")
+            if not isinstance(names, Conflict):
+                schemas[id] = Known(met.text, names)
+            elif id in self._learned:
+                schemas[id] = self._refused(id, names)
+            # Else: it may be a version that nobody writes any more. Tasks say so when they meet it.
+        payload = columns.fields()
+        return AvroPlan(self._frame.columns(payload), len(payload), schemas, self._frame)
+
+    def learn(self, ids: AbstractSet[int]) -> None:
+        with self._asking():
+            for id in sorted(ids):
+                if id not in self._learned:
+                    self._learned[id] = self._versions.get(id) or self._fetched(id)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _refused(self, id: int, conflict: Conflict) -> str:
+        if self._change == "fail":
+            raise SerializationError(
+                f"schema id {id} of {self._subject} does not fit the table: {conflict}. Nothing of this batch was "
+                "landed. Keep the type that the field had; or land with on_incompatible='new_column', which gives it a "
+                "column of its own, or 'quarantine'"
+            )
+        return f"it does not fit the table: {conflict}"
+
+    # the registry ----------------------------------------------------------------------------------------------------
+
+    def _ask_versions(self) -> None:
+        """All versions that there are by now, deleted ones too: records of theirs may be in the topic."""
+        try:
+            latest = self._client.latest(self._subject).version or 0
+        except SchemaRegistryError as error:
+            if not error.is_final:
+                raise
+            return  # no subject of that name: another strategy names them, and tasks will meet their ids
+        for version in range(self._asked + 1, latest + 1):
+            try:
+                registered = self._client.version(self._subject, version, deleted=True)
+            except SchemaRegistryError as error:
+                if not error.is_final:
+                    raise
+            else:
+                self._versions.setdefault(registered.id, self._parsed(registered))
+            self._asked = version
+
+    def _parsed(self, registered: RegisteredSchema) -> _Met | str:
+        try:
+            return _met(self._catalog.parsed(registered))
+        except SchemaRegistryError as error:
+            return self._said(error)
+
+    def _fetched(self, id: int) -> _Met | str:
+        schema = self._catalog.fetch(id, self._subject)
+        if schema is not None:
+            return _met(schema)
+        try:
+            self._catalog.known(id, self._subject)
+        except SchemaRegistryError as error:
+            return self._said(error)
+        return "the registry does not know it"
+
+    def _said(self, error: SchemaRegistryError) -> str:
+        """Why a schema is of no use; only what is final."""
+        if not error.is_final:
+            raise error
+        return f"the registry does not know it: {error.message}" if error.is_missing else error.message
+
+    @contextmanager
+    def _asking(self) -> Generator[None]:
+        try:
+            yield
+        except SchemaRegistryError as error:
+            raise SchemaUnavailable(
+                f"the schemas of {self._subject} cannot be asked for: {error.message}. Nothing of this batch was "
+                "landed; landing again goes on from here"
+            ) from error
+
+
+def _met(schema: Schema) -> _Met:
+    return _Met(to_text(schema), tuple(_columns(schema)))
+
+
+def _columns(schema: Schema) -> Iterator[tuple[str, pa.DataType]]:
+    for name, node in compiled(schema).shown:
+        yield name, node.type

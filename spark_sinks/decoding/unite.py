@@ -1,0 +1,198 @@
+"""One set of columns for schemas that differ: what a column can come to hold, and values brought into its type.
+
+The rules are those of `schema_registry.compatibility.warehouse`: a column is never dropped and never narrowed; int
+becomes long, float double, a decimal gets more digits at the same scale. Values that a wider column holds exactly go
+into it (an int into a double, text into bytes).
+"""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from spark_sinks.decoding.framing import RESERVED
+from spark_sinks.shape import DATE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TAKEN = frozenset({*RESERVED, DATE})
+
+
+class Conflict(NamedTuple):
+    """A field that its column cannot hold."""
+
+    field: str
+    column: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"field {self.field}: the column {self.column} is {self.old}, and the schema says {self.new}"
+
+
+class Columns:
+    """The columns of a table while schemas are added to them. Names differ by more than upper and lower case."""
+
+    def __init__(self, fields: Iterable[pa.Field]) -> None:
+        self._fields: dict[str, tuple[str, Any]] = {
+            field.name.lower(): (field.name, _plain(field.type)) for field in fields
+        }
+
+    def fields(self) -> list[pa.Field]:
+        import pyarrow as pa
+
+        return [pa.field(name, kind) for name, kind in self._fields.values()]
+
+    def add(self, fields: Sequence[tuple[str, pa.DataType]], *, new_column: bool) -> tuple[str, ...] | Conflict:
+        """Make room for values of these types: the names of their columns. Nothing changes with a conflict.
+
+        ``new_column``: a field that does not fit its column gets one of its own, so there is none.
+        """
+        changed = dict(self._fields)
+        names: list[str] = []
+        for name, kind in fields:
+            found = _place(changed, name, kind, {each.lower() for each in names}, new_column)
+            if isinstance(found, Conflict):
+                return found
+            names.append(found)
+        self._fields = changed
+        return tuple(names)
+
+
+def _place(
+    columns: dict[str, tuple[str, Any]], name: str, kind: pa.DataType, used: set[str], new_column: bool
+) -> str | Conflict:
+    """The column of one field, made or widened. A name that the table needs itself gets ``__value`` behind it."""
+    wanted = f"{name}__value" if name.lower() in _TAKEN else name
+    typed = f"{name}__{type_word(kind)}"
+    for column in (wanted, typed, *(f"{typed}__{number}" for number in range(2, len(columns) + len(used) + 3))):
+        key = column.lower()
+        if key in used:  # two fields of one schema that differ by case
+            continue
+        known, old = columns.setdefault(key, (column, kind))
+        both = united(old, kind)
+        if both is not None:
+            columns[key] = (known, both)
+            return known
+        if not new_column:
+            return Conflict(name, known, str(old), str(kind))
+    raise AssertionError("there are more names than columns")
+
+
+def united(column: pa.DataType, kind: pa.DataType) -> pa.DataType | None:
+    """The type that holds what ``column`` holds, and values of ``kind``, exactly; None: there is none.
+
+    Units of time do not count: a target that has microseconds alone keeps them.
+    """
+    import pyarrow as pa
+    import pyarrow.types as pt
+
+    column, kind = _plain(column), _plain(kind)
+    if column == kind:
+        return column
+    if pt.is_struct(column) and pt.is_struct(kind):
+        return _united_structs(column, kind)
+    if pt.is_list(column) and pt.is_list(kind):
+        item = united(column.value_type, kind.value_type)
+        return None if item is None else pa.list_(pa.field("element", item))
+    if pt.is_map(column) and pt.is_map(kind):
+        key, item = united(column.key_type, kind.key_type), united(column.item_type, kind.item_type)
+        return None if item is None or key != column.key_type else pa.map_(key, item)
+    if pt.is_decimal(column) and pt.is_decimal(kind):
+        same = column.scale == kind.scale
+        return (column if column.precision >= kind.precision else kind) if same else None
+    if pt.is_timestamp(column) and pt.is_timestamp(kind):
+        return column if (column.tz is None) == (kind.tz is None) else None
+    if (pt.is_time(column) and pt.is_time(kind)) or (pt.is_binary(column) and pt.is_string(kind)):
+        return column
+    if pt.is_signed_integer(column) and pt.is_signed_integer(kind):
+        return column if column.bit_width >= kind.bit_width else kind
+    if pt.is_floating(column) and pt.is_floating(kind):
+        return column if column.bit_width >= kind.bit_width else kind
+    if pt.is_float64(column) and pt.is_signed_integer(kind) and kind.bit_width <= 32:
+        return column
+    return None
+
+
+def _united_structs(column: Any, kind: Any) -> pa.DataType | None:
+    import pyarrow as pa
+
+    fields: dict[str, Any] = {field.name: field.type for field in column}
+    for field in kind:
+        both = united(fields[field.name], field.type) if field.name in fields else field.type
+        if both is None:
+            return None
+        fields[field.name] = both
+    return pa.struct([pa.field(name, each) for name, each in fields.items()])
+
+
+def _plain(kind: Any) -> pa.DataType:
+    """The type without what does not change its values: large, view, dictionary, names within lists."""
+    import pyarrow as pa
+    import pyarrow.types as pt
+
+    if pt.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pt.is_large_string(kind) or pt.is_string_view(kind):
+        return pa.string()
+    if pt.is_large_binary(kind) or pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        return pa.list_(pa.field("element", _plain(kind.value_type)))
+    if pt.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    return kind
+
+
+def type_word(kind: Any) -> str:
+    """What a type is called in the name of a column."""
+    import pyarrow.types as pt
+
+    if pt.is_timestamp(kind):
+        return "timestamp" if kind.tz is not None else "local_timestamp"
+    if pt.is_decimal(kind):
+        return f"decimal_{kind.precision}_{kind.scale}"
+    return _WORDS.get(str(kind), str(kind).partition("<")[0].partition("[")[0])
+
+
+_WORDS = {
+    "bool": "boolean",
+    "int32": "int",
+    "int64": "long",
+    "float": "float",
+    "double": "double",
+    "binary": "bytes",
+    "date32[day]": "date",
+    "time64[us]": "time",
+}
+
+
+def conform(array: Any, kind: Any) -> Any:
+    """Values as a type that `united` gave for theirs."""
+    import pyarrow as pa
+    import pyarrow.types as pt
+
+    if array.type == kind:
+        return array
+    if pt.is_struct(kind):
+        own = {field.name: number for number, field in enumerate(array.type)}
+        columns = [
+            conform(array.field(own[field.name]), field.type) if field.name in own else pa.nulls(len(array), field.type)
+            for field in kind
+        ]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
+    if pt.is_list(kind):
+        items = conform(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=array.is_null())
+    if pt.is_map(kind):
+        keys, items = conform(array.keys, kind.key_type), conform(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=array.is_null())
+    return array.cast(kind, safe=not pt.is_temporal(kind))
