@@ -30,11 +30,6 @@ OF_ONE_BROKER = {
 POSSIBLE = [promise for promise in promises_for(OnNode) if promise.name not in IMPOSSIBLE]
 
 
-@pytest.mark.parametrize("promise", POSSIBLE, ids=repr)
-def test_served(served: Node, promise: Promise) -> None:
-    promise.check(on(served), patience_seconds=PATIENCE_SECONDS)
-
-
 AT_ONCE = 6
 """Promises on the same broker, each with names of its own: most of their time is waiting, for it and for groups."""
 
@@ -102,6 +97,17 @@ def side_by_side(node: Node, test: str, request: pytest.FixtureRequest) -> dict[
         with ThreadPoolExecutor(max(len(promises), 1) if needs else AT_ONCE) as threads:
             kept |= {one.name: threads.submit(shared.check, one) for one in promises}
     return kept
+
+
+@pytest.fixture(scope="module")
+def kept_when_served(served: Node, request: pytest.FixtureRequest) -> dict[str, Future[None]]:
+    return side_by_side(served, "test_served", request)
+
+
+@pytest.mark.timeout(900)  # the first waits for them all
+@pytest.mark.parametrize("promise", POSSIBLE, ids=repr)
+def test_served(kept_when_served: dict[str, Future[None]], promise: Promise) -> None:
+    kept_when_served[promise.name].result()
 
 
 @pytest.fixture(scope="module")
