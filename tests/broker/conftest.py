@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,9 @@ from eventbus.errors import KafkaError
 from eventbus.log.storage import FileStorage, MemoryStorage, Storage
 from eventbus.records import BatchBuilder, fetched_records
 from eventbus.types import IsolationLevel, TopicPartition
+from tests.disks import nothing_waits_for_the_disk
+
+__all__ = ["nothing_waits_for_the_disk"]
 
 START_MS = 1_700_000_000_000
 
@@ -95,13 +97,6 @@ class World:
 
     def files(self, path: str = "") -> list[str]:
         return [name for name in self.storage.listdir(path) if not name.startswith(".")]
-
-
-@pytest.fixture(autouse=True)
-def nothing_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No power is cut here but on `CrashStorage`, so real flushes would only be slow; a wrong path still fails."""
-    monkeypatch.setattr("eventbus.log.storage._fdatasync", os.fstat)
-    monkeypatch.setattr("eventbus.log.storage._sync_directory", os.listdir)
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from eventbus.cli import main
+from tests.disks import nothing_waits_for_the_disk
+
+__all__ = ["nothing_waits_for_the_disk"]
 
 
 class Result(NamedTuple):

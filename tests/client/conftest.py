@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from eventbus import EventBus
+from tests.disks import nothing_waits_for_the_disk
+
+__all__ = ["nothing_waits_for_the_disk"]
 
 MakeBus = Callable[..., EventBus]
 

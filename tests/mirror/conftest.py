@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from eventbus.testing import KafkaServer
+from tests.disks import nothing_waits_for_the_disk
 from tests.kafka_fixtures import real
 
-__all__ = ["real"]
+__all__ = ["nothing_waits_for_the_disk", "real"]
 
 NewLog = Callable[[str], str]
 _numbers = itertools.count()

@@ -1,0 +1,7 @@
+"""Dead letters and retries on logs whose disk is not waited for."""
+
+from __future__ import annotations
+
+from tests.disks import nothing_waits_for_the_disk
+
+__all__ = ["nothing_waits_for_the_disk"]
