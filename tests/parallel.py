@@ -29,9 +29,10 @@ HEAVY = (
     "tests/dlq/kill/test_on_kafka.py", "tests/dlq/runtime/test_promises.py", "tests/outbox/kill/test_on_kafka.py",
 )  # fmt: skip
 LONG = (
-    "tests/clients/", "tests/kafka/", "tests/cluster_faults/", "tests/failover/", "tests/three_urls/", "tests/spark/live/",
-    "tests/test_readme.py", "tests/testing/test_crash_points.py", "tests/log/test_crash.py", "tests/cli/test_demo.py",
-    "tests/faults/", "tests/outbox/kill/", "tests/outbox/faults/", "tests/dlq/", "tests/broker/test_cleaning.py",
+    "tests/kafka/", "tests/clients/", "tests/spark/live/", "tests/three_urls/", "tests/cluster_faults/",
+    "tests/failover/", "tests/test_readme.py", "tests/testing/test_crash_points.py", "tests/log/test_crash.py",
+    "tests/cli/test_demo.py", "tests/faults/", "tests/outbox/kill/", "tests/outbox/faults/", "tests/dlq/",
+    "tests/broker/test_cleaning.py",
 )  # fmt: skip
 """By how they begin, the longest first."""
 

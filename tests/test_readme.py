@@ -38,6 +38,8 @@ from tests.clients import programs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LONG_PAGES = {"outgrow.md": "half a minute of mirrors, servers and services, whose promises are in tests/mirror"}
+"""In the long tier, and why."""
 RUN = {"eventbus", "python", "echo", "printf", "cat", "head", "tail", "ls", "seq", "rm", "mkdir", "wc", "sort", "grep"}
 RUN |= {"kcat", "node", "kafka-topics.sh", "kafka-console-consumer.sh", "kafka-consumer-groups.sh"}
 NOT_RUN = {"make", "pip", "git", "cd", "apt", "apt-get", "brew", "docker", "uv", "source", "sudo"}
@@ -266,7 +268,11 @@ def free_port() -> int:
 
 
 @pytest.mark.timeout(600)  # a page is dozens of processes; each has TIMEOUT_S
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.slow if path.name in LONG_PAGES else ()) for path in PAGES],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
 def test_what_a_page_shows_is_what_happens(path: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     Page(path, tmp_path, base_dependencies=bool(pytestconfig.getoption("--base-dependencies"))).run()
 
