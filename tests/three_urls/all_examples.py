@@ -1,6 +1,7 @@
 """Runs every example that goes where ``--url`` says, one after the other in one process: imports are paid once.
 
-``python tests/three_urls/all_examples.py URL`` prints a line of JSON for each: its name, what it printed, what it took.
+``python tests/three_urls/all_examples.py URL [NAME ...]`` prints a line of JSON for each, or for those that are named:
+its name, what it printed, what it took.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def run(path: Path, url: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    log = sys.argv[1]
+    log, *names = sys.argv[1:]
     for example in sorted(FOLDER.glob("*.py")):
-        if follows_url(example):
+        if example.stem in names if names else follows_url(example):
             print(json.dumps(run(example, log)), flush=True)

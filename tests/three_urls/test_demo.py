@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 from pathlib import Path
@@ -55,9 +57,15 @@ def story(out: str) -> list[str]:
     return [line for line in lines if line]
 
 
-@pytest.fixture
-def on_its_own_log(demo: Demo) -> list[str]:
-    told = story(demo(None))
+@pytest.fixture(scope="module")
+def on_its_own_log(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Told once: it is the same each time, which is the point."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(command, "QUICK_FLIGHTS", FLIGHTS)
+        patch.delenv("EVENTBUS_URL", raising=False)
+        assert run(["demo", "--quick", "--dir", str(tmp_path_factory.mktemp("demo"))]) == 0
+    told = story(printed.getvalue())
     assert any(line.startswith("EQUAL") for line in told)
     return told
 

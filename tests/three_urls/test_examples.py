@@ -9,7 +9,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ ELSEWHERE = {"07_retries_and_order", "21_failover"}
 OF_THE_LOG = ("_schemas", "_dlq_state", "_outbox.")
 """How their names begin: its registry of schemas, what became of its dead letters, receipts of outboxes."""
 
-pytestmark = pytest.mark.timeout(300)  # the first test of a URL runs all its examples
+pytestmark = pytest.mark.timeout(300)  # the first test of a URL runs all the examples that are asked for
 
 
 class Ran(NamedTuple):
@@ -34,8 +34,8 @@ class Ran(NamedTuple):
     seconds: float
 
 
-def run_all(url: str, folder: Path) -> dict[str, Ran]:
-    command = [sys.executable, "-W", "error", str(Path(__file__).with_name("all_examples.py")), url]
+def run_all(url: str, folder: Path, names: Sequence[str] = ()) -> dict[str, Ran]:
+    command = [sys.executable, "-W", "error", str(Path(__file__).with_name("all_examples.py")), url, *names]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     lines = map(json.loads, done.stdout.splitlines())
@@ -66,9 +66,11 @@ class OnKafka(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def kafka(real: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> OnKafka:
+def kafka(request: pytest.FixtureRequest, real: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> OnKafka:
     before = topics(real.url)
-    examples = run_all(real.url, tmp_path_factory.mktemp("kafka"))
+    asked = {item.name.partition("[on_kafka-")[2].rstrip("]") for item in request.session.items}
+    names = [name for name in EXAMPLES if name in asked]
+    examples = run_all(real.url, tmp_path_factory.mktemp("kafka"), sorted({FIRST, *names}))
     return OnKafka(examples, topics(real.url) - before)
 
 
@@ -94,12 +96,23 @@ def test_all_examples_go_where_the_url_says() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} - {*EXAMPLES} <= ELSEWHERE
 
 
-LOGS = ["on_file", pytest.param("on_served", marks=pytest.mark.slow), "on_kafka"]
+FIRST = "01_hello"
+ON_KAFKA = (
+    FIRST, "02_ordering", "10_add_a_partition", "13_two_teams", "15_offsets_in_a_database", "20_manual_acks",
+    "23_mixed_serdes", "24_retry_and_dead_letters", "25_bank_transfer",
+)  # fmt: skip
+"""In the quick tier: some of each kind. What all of them rest on, exactly-once too, is proved there by tests/kafka."""
+
+
+CASES = [
+    pytest.param(log, name, marks=() if name in quick else pytest.mark.slow)
+    for log, quick in {"on_file": EXAMPLES, "on_served": (), "on_kafka": ON_KAFKA}.items()
+    for name in EXAMPLES
+]
 """Served is the log of a file, spoken to as a Kafka: either half is in the quick tier."""
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-@pytest.mark.parametrize("log", LOGS)
+@pytest.mark.parametrize(("log", "name"), CASES)
 def test_an_example_prints_the_same(
     log: str, name: str, on_memory: dict[str, Ran], request: pytest.FixtureRequest
 ) -> None:
