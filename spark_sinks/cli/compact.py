@@ -1,0 +1,62 @@
+"""``eventbus spark compact``: few files of many, in the days that are over."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from datetime import date
+
+from eventbus.cli.output import Output
+from eventbus.cli.parser import Subcommands, UsageError, positive
+from spark_sinks.cli.choosing import in_our_words
+from spark_sinks.cli.words import count_of, how_large, how_long
+
+_EPILOG = """\
+  eventbus spark compact ./warehouse/orders                        days before today (UTC)
+  eventbus spark compact delta:./lake/orders --before 2026-01-01
+  eventbus spark compact ./warehouse/orders --all --min-files 10
+
+It takes the table over: stop a landing that follows before it, and begin it again afterwards.
+"""
+
+
+def add(actions: Subcommands) -> None:
+    parser = actions.add_parser("compact", help="few files of many, in the days that are over", epilog=_EPILOG)
+    parser.add_argument("table", metavar="TABLE", help="as for land")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--before", metavar="VALUE", help="partitions that sort below this (default: today, in UTC)")
+    group.add_argument("--all", action="store_true", help="all of them, today's too")
+    parser.add_argument(
+        "--min-files", type=positive, metavar="N", default=2, help="leave partitions with fewer alone (default: 2)"
+    )
+    parser.add_argument("--stage", metavar="DIR", help="for unfinished files")
+    parser.set_defaults(run=compact)
+
+
+def compact(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    if args.before is not None and re.fullmatch(r"[\d-]+", args.before) and not _is_date(args.before):
+        raise UsageError(f"{args.program}: --before {args.before}: days are written as 2026-01-31")
+    with in_our_words():
+        from spark_sinks.upkeep.compact import compact as run
+
+        report = run(args.table, before=args.before, everything=args.all, min_files=args.min_files, stage=args.stage)
+    done = report.compacted
+    fields = {**report._asdict(), "compacted": done._asdict()}
+    before = f" before {report.before}" if report.before else ""
+    text = f"nothing to do{before}: no partition has {args.min_files} files or more"
+    if done.files_before:
+        text = (
+            f"{count_of(done.files_before, 'file')}{before} made {done.files_after:,}, "
+            f"{how_large(done.size_bytes_before)} made {how_large(done.size_bytes_after)}, "
+            f"in {how_long(report.seconds)}"
+        )
+    out.answer(fields, text)
+    return 0
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return bool(date.fromisoformat(text)) and len(text) == len("2026-01-31")
+    except ValueError:
+        return False

@@ -1,0 +1,199 @@
+"""``eventbus spark land``: topics into tables, each record once."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from eventbus.cli.app import EXIT_INTERRUPTED
+from eventbus.cli.output import Output
+from eventbus.cli.parser import Subcommands, UsageError, positive
+from spark_sinks.cli.bars import Move, bars
+from spark_sinks.cli.choosing import TABLES, add_place, add_values, in_our_words, named_object, place_of, values_of
+from spark_sinks.cli.words import count_of, share
+
+if TYPE_CHECKING:
+    from spark_sinks.landing import LandReport
+    from spark_sinks.running import LandProgress
+
+_EVERY = "5s"
+_EPILOG = f"""\
+  eventbus spark land orders ./warehouse/orders                         Parquet, a directory for each day
+  eventbus spark land orders ./warehouse/orders --schema 'id string, cents long'
+  eventbus spark land kafka://localhost:9092 orders delta:./lake/orders --registry http://localhost:8081 --follow
+  eventbus spark land '/orders.*/' './warehouse/{{topic}}'                several topics, a table each
+
+{TABLES}
+Begin it again after Ctrl-C, a crash or a power cut: it goes on where the table is, and no record is there twice.
+"""
+
+
+def add(actions: Subcommands) -> None:
+    parser = actions.add_parser("land", help="topics into tables, until they are caught up or for good", epilog=_EPILOG)
+    add_place(parser, topic_required=True)
+    add_values(parser)
+    _add_table(parser)
+    _add_running(parser)
+    parser.set_defaults(run=land)
+
+
+def _add_table(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("table")
+    group.add_argument(
+        "--partition-by", metavar="COLUMNS", default="dt",
+        help="directories by these columns; dt is the day of the record, in UTC; '' for none (default: dt)",
+    )  # fmt: skip
+    group.add_argument("--event-time", metavar="COLUMN", help="the time that dt is the day of (default: the record's)")
+    group.add_argument(
+        "--upsert", metavar="COLUMNS", help="one row for each of these, the newest; _key: by the record's key"
+    )
+    group.add_argument("--transform", metavar="MODULE:FUNCTION", help="from DataFrame to DataFrame, after decoding")
+    group.add_argument(
+        "--starting-offsets", metavar="WHERE", default="earliest",
+        help="of a new table: earliest, latest or JSON as in Kafka's Spark source (default: earliest)",
+    )  # fmt: skip
+    group.add_argument(
+        "--compression", choices=("zstd", "snappy", "gzip", "lz4", "none"), default="zstd", help="(default: zstd)"
+    )
+    group.add_argument("--stage", metavar="DIR", help="for unfinished files: a directory that all tasks see")
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how it runs")
+    group.add_argument("--follow", "-f", action="store_true", help="go on until Ctrl-C or SIGTERM")
+    group.add_argument(
+        "--every",
+        type=_interval,
+        metavar="TIME",
+        help=f"from one batch to the next; means --follow (default: {_EVERY})",
+    )
+    group.add_argument(
+        "--max-offsets-per-trigger", type=positive, metavar="N", default=500_000, help="a batch (default: 500000)"
+    )
+    group.add_argument("--no-quarantine", action="store_true", help="stop at a record that cannot be decoded")
+    group.add_argument(
+        "--quarantine-limit", type=share, metavar="SHARE", default=0.01,
+        help="stop when more of a batch cannot be decoded (default: 1%%)",
+    )  # fmt: skip
+    group.add_argument(
+        "--skip-lost", action="store_true", help="go on where retention removed records before they were landed"
+    )
+
+
+def _interval(text: str) -> str:
+    from eventbus.errors import ConfigError
+    from spark_sinks.landing import interval_ms
+
+    try:
+        interval_ms(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).replace("every=", "")) from None
+    return text
+
+
+def land(args: argparse.Namespace) -> int:
+    out, place = Output.of(args), place_of(args)
+    assert place.topic is not None, "it is required"
+    values = values_of(args)
+    transform = named_object(args.transform, "--transform", args.program) if args.transform else None
+    if transform is not None and not callable(transform):
+        raise UsageError(f"{args.program}: --transform {args.transform} is no function")
+    every = args.every or (_EVERY if args.follow else None)
+    options: dict[str, Any] = {
+        "transform": transform,
+        "partition_by": columns_of(args.partition_by),
+        "event_time": args.event_time,
+        "upsert": columns_of(args.upsert) if args.upsert else None,
+        "starting_offsets": args.starting_offsets,
+        "max_offsets_per_trigger": args.max_offsets_per_trigger,
+        "every": every,
+        "quarantine": not args.no_quarantine,
+        "quarantine_limit": args.quarantine_limit,
+        "fail_on_data_loss": not args.skip_lost,
+        "compression": args.compression,
+        "stage": args.stage,
+    }
+    stop = threading.Event()
+    with in_our_words(), until_signal(stop, out), bars(out, "starting Spark") as move:
+        from spark_sinks.landing import land as run
+
+        reports = run(
+            place.url, place.topic, place.table, **values._asdict(), **options, stop=stop,
+            progress=_Progress(out, move, follows=every is not None),
+        )  # fmt: skip
+    listed = [reports] if not isinstance(reports, dict) else list(reports.values())
+    show(listed, out)
+    if stop.is_set() and every is None and any(report.lag for report in listed):
+        out.note("interrupted; the same command goes on with the rest")
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def columns_of(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(name for name in (part.strip() for part in text.split(",")) if name)
+
+
+def show(reports: Sequence[LandReport], out: Output) -> None:
+    """What was landed, in a table or as JSON: a list, an element for each topic."""
+    if out.json:
+        out.data([report._asdict() for report in reports])
+        return
+    columns = ("topic", "rows", "refused", "files", "batches", "behind", "seconds", "table")
+    rows = [
+        (each.topic, each.rows, each.rejected, each.files, each.batches, each.lag, round(each.seconds, 1), each.table)
+        for each in reports
+    ]
+    out.table(columns, rows)
+    for each in reports:
+        if each.rejected:
+            out.note(
+                f"{count_of(each.rejected, 'record')} of {each.topic} could not be decoded and "
+                f"{'is' if each.rejected == 1 else 'are'} in the quarantine: mend the schema, then "
+                f"eventbus spark replay-quarantine {each.topic} {each.table}"
+            )
+
+
+class _Progress:
+    """Called by the engine after each batch; beside JSON a line of it for each batch that follows."""
+
+    def __init__(self, out: Output, move: Move, *, follows: bool) -> None:
+        self._out = out
+        self._move = move
+        self._follows = follows
+
+    def __call__(self, now: LandProgress) -> None:
+        if self._out.json and self._follows:
+            self._out.data(now._asdict())
+            self._out.stdout.flush()
+            return
+        remark = f"{now.lag:,} behind" if now.lag else "caught up"
+        if now.rejected:
+            remark += f", {now.rejected:,} refused"
+        done = now.rows + now.rejected
+        self._move(now.topic, done, done + now.lag if self._follows else now.total, remark)
+
+
+@contextmanager
+def until_signal(stop: threading.Event, out: Output) -> Generator[None]:
+    """The first SIGINT or SIGTERM sets ``stop``, so that the batch which runs is finished; the second one ends it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        out.note("finishing the batch that runs; once more to end at once")
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
