@@ -1,0 +1,201 @@
+"""What is different between databases: types, limits, and how many rows get into a table quickly."""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from eventbus.errors import ConfigError
+from spark_sinks.targets.sql.kinds import Column, Kind
+from spark_sinks.targets.sql.values import Unfit, refusal, wire
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.engine import Dialect as SqlDialect
+
+
+class Layout(NamedTuple):
+    """A table: where it is, its columns in order, and those that tell its rows apart (none: every record is a row)."""
+
+    schema: str | None
+    table: str
+    columns: Sequence[Column]
+    key: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    @property
+    def is_ordered(self) -> bool:
+        """Rows say where they come from, so that the newer of two is known."""
+        return {"_partition", "_offset"} <= set(self.names)
+
+    @property
+    def extra_keys(self) -> list[str]:
+        """Columns that rows are deleted by, besides the primary key."""
+        return [column.name for column in self.columns if column.is_key and column.name not in self.key]
+
+    def column(self, name: str) -> Column:
+        return next(column for column in self.columns if column.name == name)
+
+
+class Dialect(ABC):
+    """Statements for one kind of database. Names are always quoted, values never stand in a statement."""
+
+    title: ClassVar[str]
+    is_transactional: ClassVar[bool] = True
+    """Making and changing tables is part of a transaction."""
+    folds_case: ClassVar[bool] = False
+    """Columns ``a`` and ``A`` are one."""
+    types: ClassVar[Mapping[Kind, str]]
+    reserved: ClassVar[frozenset[str]] = frozenset()
+    """Columns that every table has already."""
+    rows_at_once: ClassVar[int] = 10_000
+    table_options: ClassVar[str] = ""
+
+    def __init__(self, dialect: SqlDialect) -> None:
+        self.sqlalchemy = dialect
+        self.quote = dialect.identifier_preparer.quote_identifier
+        self.mark = "?" if dialect.paramstyle == "qmark" else "%s"
+
+    def prepare(self, engine: Engine) -> None:  # noqa: B027 - most need nothing
+        """Set up its connections."""
+
+    def length(self, name: str) -> tuple[int, int]:
+        """How long a name is, and how long it may be."""
+        return len(name), 64
+
+    def check(self, layout: Layout) -> None:
+        """Raise `ConfigError` for names that cannot be, instead of what databases make of them: shorter ones."""
+        for name in (layout.table, layout.schema, *layout.names):
+            length, longest = self.length(name) if name is not None else (1, 1)
+            if not 1 <= length <= longest or (name and "\0" in name):
+                raise ConfigError(f"{name!r} cannot be a name in {self.title}: 1 to {longest} long; choose another")
+        names = [name.casefold() if self.folds_case else name for name in layout.names]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"column {twice!r} would be there twice: {self.title} does not tell a from A; rename one")
+        if taken := self.reserved & set(names):
+            raise ConfigError(f"column {min(taken)!r} is {self.title}'s own: rename it with transform=")
+
+    # tables ----------------------------------------------------------------------------------------------------------
+
+    def qualified(self, layout: Layout) -> str:
+        table = self.quote(layout.table)
+        return f"{self.quote(layout.schema)}.{table}" if layout.schema else table
+
+    def type_of(self, column: Column, keys: int) -> str:
+        """``keys``: how many columns of the table are keys, for databases with a limit on all of them."""
+        if column.kind == "decimal":
+            digits = column.type.precision - min(column.type.scale, 0)
+            return f"{self.types['decimal']}({digits},{max(column.type.scale, 0)})"
+        return self.types[column.kind]
+
+    def create(self, layout: Layout) -> list[str]:
+        """The statements that make a table. One that holds records has them as its primary key."""
+        keys = sum(column.is_key for column in layout.columns)
+        # Nullable, what is not a key: of a record without a value, and of those before a column was added.
+        lines = [f"{self.quote(column.name)} {self.type_of(column, keys)}" for column in layout.columns]
+        if layout.key:
+            lines.append(f"PRIMARY KEY ({self.names(layout.key)})")
+        within, after = self.indexes(layout)
+        body = ", ".join([*lines, *within])
+        return [f"CREATE TABLE IF NOT EXISTS {self.qualified(layout)} ({body}){self.table_options}", *after]
+
+    def indexes(self, layout: Layout) -> tuple[list[str], list[str]]:
+        """Of keys that are not the primary one: parts of the statement that makes the table, and those that follow."""
+        on = f"ON {self.qualified(layout)}"
+        return [], [
+            f"CREATE INDEX {self.quote(f'ix_{layout.table}_{name}')} {on} ({self.quote(name)})"
+            for name in layout.extra_keys
+        ]
+
+    def add(self, layout: Layout, column: Column) -> str:
+        return f"ALTER TABLE {self.qualified(layout)} ADD COLUMN {self.quote(column.name)} {self.type_of(column, 1)}"
+
+    def change(self, layout: Layout, column: Column) -> str:
+        """Give a column without values a type."""
+        raise NotImplementedError(f"{self.title} never leaves a column without its rows")
+
+    @abstractmethod
+    def widen(self, layout: Layout, column: Column, before: Column) -> str | None:
+        """The statement that gives a column a wider type; None: none is needed. Raises `ConfigError`: none can."""
+
+    def names(self, names: Iterable[str]) -> str:
+        return ", ".join(self.quote(name) for name in names)
+
+    def run(self, connection: Connection, statement: str, rows: Sequence[Sequence[Any]] | None = None) -> None:
+        """A statement, for each of the rows if there are any."""
+        if rows is None:
+            connection.exec_driver_sql(statement)
+        elif rows:
+            connection.exec_driver_sql(statement, [tuple(row) for row in rows])
+
+    # rows ------------------------------------------------------------------------------------------------------------
+
+    def append(self, connection: Connection, layout: Layout, batches: Iterable[pa.RecordBatch]) -> None:
+        """Add rows; batches have the columns of the layout."""
+        marks = ", ".join([self.mark] * len(layout.columns))
+        into = f"INSERT INTO {self.qualified(layout)} ({self.names(layout.names)}) VALUES ({marks})"
+        self.load(connection, into, layout, batches)
+
+    @abstractmethod
+    def upsert(self, connection: Connection, layout: Layout, batches: Iterable[pa.RecordBatch]) -> None:
+        """Add rows, or replace those of their keys, if they are not newer. No key is in ``batches`` twice."""
+
+    def delete(self, connection: Connection, layout: Layout, gone: pa.Table, by: Sequence[str]) -> None:
+        """Delete rows by some columns of ``gone``, those that are older than what its ``_partition, _offset`` say."""
+        same = " AND ".join(f"{self.quote(name)} = {self.mark}" for name in by)
+        older = f" AND ({self.quote('_partition')} <> {self.mark} OR {self.quote('_offset')} < {self.mark})"
+        statement = f"DELETE FROM {self.qualified(layout)} WHERE {same}{older}"
+        self.load(connection, statement, part(layout, [*by, "_partition", "_offset"]), gone.to_batches())
+
+    def load(self, connection: Connection, statement: str, layout: Layout, batches: Iterable[pa.RecordBatch]) -> None:
+        """Run a statement for each row."""
+        for batch in pieces(batches, self.rows_at_once):
+            columns = [array.to_pylist() for array in self.arrays(layout, batch)]
+            self.run(connection, statement, list(zip(*columns, strict=True)))
+
+    def arrays(self, layout: Layout, batch: pa.RecordBatch) -> list[Any]:
+        """The columns of a layout as the database takes them. Raises `SerializationError` for what it cannot hold."""
+        arrays: list[Any] = []
+        for column in layout.columns:
+            try:
+                arrays.append(self.wire(batch.column(column.name), column))
+            except Unfit as unfit:
+                unfit.why += f", which {self.title} cannot hold"
+                raise refusal(unfit, column, batch) from None
+        return arrays
+
+    def wire(self, array: pa.Array, column: Column) -> pa.Array:
+        """May raise `Unfit`."""
+        return wire(array, column.kind)
+
+    # reading ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def read(self, column: Column) -> str:
+        """The expression that gives a column as `values.unwire` takes it."""
+
+    def select(self, layout: Layout, names: Sequence[str]) -> str:
+        wanted = ", ".join(self.read(layout.column(name)) for name in names)
+        return f"SELECT {wanted} FROM {self.qualified(layout)}"
+
+
+def pieces(batches: Iterable[pa.RecordBatch], rows: int) -> Iterable[pa.RecordBatch]:
+    """The same rows, not too many at once."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+
+def part(layout: Layout, names: Sequence[str]) -> Layout:
+    """Some of the columns."""
+    return layout._replace(columns=[layout.column(name) for name in names])

@@ -1,0 +1,202 @@
+"""The tables of one sink, rows and quarantine: made, widened, and written by a batch."""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventbus.errors import ConfigError
+from spark_sinks.shape import COORDINATES, KEY, quarantine_schema
+from spark_sinks.targets.sql.account import TABLE
+from spark_sinks.targets.sql.dialect import Dialect, Layout
+from spark_sinks.targets.sql.kinds import Column, columns_of
+from spark_sinks.targets.sql.newest import newest
+from spark_sinks.targets.target import QUARANTINE_SUFFIX, Batch, SinkState, StagedFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from sqlalchemy import Connection
+
+_FILE_ROWS = 16_384
+_PLACE = ("_partition", "_offset")
+
+
+class Change(NamedTuple):
+    """Of the columns, from those of ``before`` (None: there is no table yet)."""
+
+    before: Layout | None
+    after: Layout
+
+
+class Tables:
+    """All calls belong to a transaction of the caller's; ``name`` is the table's for people."""
+
+    def __init__(self, dialect: Dialect, schema: str | None, table: str, name: str) -> None:
+        self._dialect = dialect
+        self._schema = schema
+        self._table = table
+        self._name = name
+
+    @property
+    def quarantine(self) -> Layout:
+        columns = columns_of(quarantine_schema(), _PLACE)
+        return Layout(self._schema, f"{self._table}{QUARANTINE_SUFFIX}", columns, _PLACE)
+
+    def rows(self, state: SinkState) -> Layout | None:
+        """None before the first rows. Records, where nothing else tells them apart, have their coordinates as key."""
+        schema = state.columns()
+        if schema is None:
+            return None
+        records = _PLACE if set(COORDINATES) <= set(schema.names) and not state.transformed else ()
+        deleted_by = (KEY,) if state.upsert and KEY in schema.names else ()
+        key = state.upsert or records
+        return Layout(self._schema, self._table, columns_of(schema, (*key, *deleted_by)), key)
+
+    # made and changed ------------------------------------------------------------------------------------------------
+
+    def check_absent(self, connection: Connection) -> None:
+        """Raise `ConfigError` for tables that another program made, or whose account was deleted."""
+        for layout in (Layout(self._schema, self._table, ()), self.quarantine):
+            if self._columns(connection, layout) is not None:
+                raise ConfigError(
+                    f"{self._name}: there is a table {layout.table} that no landing made ({TABLE} does not know it): "
+                    f"land into another one, or drop it"
+                )
+
+    def check_present(self, connection: Connection, state: SinkState) -> None:
+        """Raise `ConfigError` when the tables that the account is about are gone."""
+        for layout in (self.rows(state), self.quarantine) if state.schema else ():
+            if layout is not None and self._columns(connection, layout) is None:
+                raise ConfigError(
+                    f"{self._name}: table {layout.table} is gone, and {TABLE} has an account of {state.rows} rows: "
+                    f"restore it, or delete the row of {self._table!r} there to land the topic once more"
+                )
+
+    def change(self, before: SinkState, after: SinkState) -> Change | None:
+        """What a commit does to the columns. Raises `ConfigError` for columns that cannot be."""
+        new = self.rows(after)
+        if before.schema == after.schema or new is None:
+            return None
+        self._dialect.check(new)
+        return Change(self.rows(before), new)
+
+    def make(self, connection: Connection, change: Change) -> None:
+        """Make or widen the tables. Where that is not part of a transaction, a crash may have left some of it done."""
+        dialect, layout = self._dialect, change.after
+        if change.before is None:
+            for each in (layout, self.quarantine):
+                self._drop_leftover(connection, each)
+                for statement in dialect.create(each):
+                    dialect.run(connection, statement)
+            return
+        there = self._columns(connection, layout)
+        known = {column.name: column for column in change.before.columns}
+        for column in layout.columns:
+            before = known.get(column.name)
+            if before is not None:
+                statement = dialect.widen(layout, column, before)
+            elif there is None or self._folded(column.name) not in there:
+                statement = dialect.add(layout, column)
+            elif dialect.is_transactional:
+                raise ConfigError(
+                    f"{self._name}: column {column.name!r} is new in the topic, and another program added one of that "
+                    f"name to the table: rename that one"
+                )
+            else:
+                statement = dialect.change(layout, column)
+            if statement is not None:
+                dialect.run(connection, statement)
+
+    def _drop_leftover(self, connection: Connection, layout: Layout) -> None:
+        """Of a crash between making the table and its first rows: it has none, and may have other columns."""
+        if self._columns(connection, layout) is None:
+            return
+        table = self._dialect.qualified(layout)
+        if connection.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() is not None:
+            raise ConfigError(f"{self._name}: another program made a table {layout.table} meanwhile: land elsewhere")
+        self._dialect.run(connection, f"DROP TABLE {table}")
+
+    def _columns(self, connection: Connection, layout: Layout) -> set[str] | None:
+        """The names of its columns, None where there is no such table (or view)."""
+        from sqlalchemy import inspect
+        from sqlalchemy.exc import NoSuchTableError
+
+        try:
+            return {self._folded(each["name"]) for each in inspect(connection).get_columns(layout.table, layout.schema)}
+        except NoSuchTableError:
+            return None
+
+    def _folded(self, name: str) -> str:
+        return name.casefold() if self._dialect.folds_case else name
+
+    # written ---------------------------------------------------------------------------------------------------------
+
+    def write(self, connection: Connection, state: SinkState, batch: Batch) -> None:
+        """``state``: after the batch."""
+        layout = self.rows(state)
+        if layout is None:
+            return
+        gone = None
+        if batch.files and state.upsert:
+            gone = self._upsert(connection, layout, batch.files)
+        elif batch.files:
+            self._dialect.append(connection, layout, _batches(batch.files, layout))
+        if batch.replaces_quarantine:
+            self._dialect.run(connection, f"DELETE FROM {self._dialect.qualified(self.quarantine)}")
+        if batch.rejected:
+            self._dialect.append(connection, self.quarantine, _batches(batch.rejected, self.quarantine))
+        if gone is not None and state.rejected:
+            self._settle(connection, gone)
+
+    def _upsert(self, connection: Connection, layout: Layout, files: Sequence[StagedFile]) -> pa.Table | None:
+        """Returns the tombstones."""
+        found = newest(files, layout.key)
+        if found.gone is not None:
+            self._dialect.delete(connection, layout, found.gone, (KEY,))
+        if found.outlived is not None:
+            self._dialect.delete(connection, layout, found.outlived, layout.key)
+        self._dialect.upsert(connection, layout, _batches(files, layout, found.rows))
+        return found.gone
+
+    def _settle(self, connection: Connection, gone: pa.Table) -> None:
+        """Refused records of keys that were deleted later do not wait: replayed, they would bring their keys back."""
+        ends: dict[tuple[Any, int], int] = {}
+        for key, partition, offset in zip(*(gone.column(name).to_pylist() for name in (KEY, *_PLACE)), strict=True):
+            ends[key.encode() if isinstance(key, str) else key, partition] = offset
+        layout = self.quarantine
+        wanted = self._dialect.select(layout, ("key", *_PLACE))
+        settled = [
+            (partition, offset)
+            for key, partition, offset in connection.exec_driver_sql(wanted)
+            if offset < ends.get((key, partition), -1)
+        ]
+        where = " AND ".join(f"{self._dialect.quote(name)} = {self._dialect.mark}" for name in _PLACE)
+        self._dialect.run(connection, f"DELETE FROM {self._dialect.qualified(layout)} WHERE {where}", settled)
+
+
+def _batches(files: Sequence[StagedFile], layout: Layout, masks: Sequence[Any] = ()) -> Iterator[pa.RecordBatch]:
+    """The rows of staged files in the columns of a table; with ``masks`` only some rows of each file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(column.name, column.type) for column in layout.columns])
+    for number, file in enumerate(files):
+        start = 0
+        for batch in pq.ParquetFile(file.path).iter_batches(_FILE_ROWS):
+            rows = pa.RecordBatch.from_arrays([_conformed(batch, column) for column in layout.columns], schema=schema)
+            mask = masks[number][start : start + batch.num_rows] if masks else None
+            start += batch.num_rows
+            yield rows if mask is None or mask.all() else rows.filter(pa.array(mask))
+
+
+def _conformed(batch: pa.RecordBatch, column: Column) -> pa.Array:
+    import pyarrow as pa
+
+    if column.name not in batch.schema.names:  # written before the table had it
+        return pa.nulls(batch.num_rows, column.type)
+    array = batch.column(column.name)
+    return array if array.type == column.type else array.cast(column.type)

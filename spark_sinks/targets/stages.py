@@ -1,0 +1,46 @@
+"""Where staged files wait for the transaction that takes them in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from eventbus.errors import StorageError
+from spark_sinks.targets.files import disk_errors
+from spark_sinks.targets.target import SinkState
+
+
+class Stage:
+    """A directory for each table, below ``root`` (None: the system's, which this machine's tasks can write).
+
+    It is called after the table's id, so that whoever lands the table next finds what a crash left.
+    """
+
+    def __init__(self, root: str | None) -> None:
+        self._root = root
+
+    def directory(self, state: SinkState) -> str:
+        """A fresh one for the next batch, absolute."""
+        directory = self._of_table(state) / f"{state.epoch:06d}-{state.sequence:010d}"
+        with disk_errors(directory, "create"):
+            if self._root is None:
+                self._make_private(directory.parent)
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(parents=True)
+        return str(directory)
+
+    def clear(self, state: SinkState) -> None:
+        """Remove whatever is staged for the table."""
+        shutil.rmtree(self._of_table(state), ignore_errors=True)
+
+    def _of_table(self, state: SinkState) -> Path:
+        return Path(self._root or tempfile.gettempdir()).absolute() / f"eventbus-stage-{state.id}"
+
+    @staticmethod
+    def _make_private(directory: Path) -> None:
+        """Where everybody may write, nobody else may have made it, or look into it."""
+        directory.mkdir(mode=0o700, exist_ok=True)
+        if os.name != "nt" and directory.stat().st_uid != os.getuid():
+            raise StorageError(f"{directory} belongs to another user: name a directory of your own with stage=")
