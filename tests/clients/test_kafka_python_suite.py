@@ -80,17 +80,35 @@ def run(folder: Path, report: Path, *which: str) -> Outcome:
     return outcome
 
 
-@pytest.mark.timeout(300)
-def test_its_integration_suite(tmp_path: Path) -> None:
-    """Many of its tests have limits of a few seconds, so what fails is given a second chance by itself."""
-    if AGAINST_KAFKA:
-        pytest.skip("it starts servers of its own: eventbus serve")
-    folder = or_skip(distribution)
-    first = run(folder, tmp_path / "first.xml")
+def run_twice(folder: Path, reports: Path, *which: str) -> tuple[Outcome, list[str]]:
+    """What came of the first time, and what failed then, is not in `FAILS`, and passed the second time.
+
+    Many of its tests have limits of a few seconds, so what fails is given a second chance by itself.
+    """
+    first = run(folder, reports / "first.xml", *which)
     again = [test for test in first.failed if test.rpartition("::")[2] not in FAILS]
     if again:
-        second = run(folder, tmp_path / "second.xml", *again)
+        second = run(folder, reports / "second.xml", *again)
         assert not second.failed, second.printed[-6000:]
+    return first, again
+
+
+def suite() -> Path:
+    if AGAINST_KAFKA:
+        pytest.skip("it starts servers of its own: eventbus serve")
+    return or_skip(distribution)
+
+
+@pytest.mark.timeout(300)
+def test_its_consumers(tmp_path: Path) -> None:
+    first, again = run_twice(suite(), tmp_path, "test/integration/test_consumer_integration.py")
+    assert len(first.passed) + len(again) >= 16, first.printed[-3000:]
+
+
+@pytest.mark.slow  # the consumers' module is in the quick tier
+@pytest.mark.timeout(300)
+def test_its_integration_suite(tmp_path: Path) -> None:
+    first, again = run_twice(suite(), tmp_path)
     failed = {test.rpartition("::")[2] for test in first.failed}
     assert set(FAILS) <= failed, "it passes now: strike it from the list"
     assert len(first.passed) + len(again) >= 59, first.printed[-3000:]

@@ -64,7 +64,7 @@ def _parted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def parted(_parted: Cluster) -> Iterator[Cluster]:
-    """Healed after each test."""
-    yield _parted
+def parted(_parted: Cluster) -> Cluster:
+    """Healed of what the test before has done; after the last one there is nobody to heal it for."""
     _parted.heal()
+    return _parted
