@@ -11,6 +11,8 @@ tasks, so it holds options only.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -81,8 +83,9 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        bounds = self._options.bounds(LogReader(self._options.directory))
-        return _plan(self._options, self._options.start(bounds), self._options.end(bounds), bounds)
+        options, reader = self._options, LogReader(self._options.directory)
+        bounds = options.bounds(reader)
+        return _plan(options, options.start(bounds, reader), options.end(bounds, reader), bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
@@ -94,9 +97,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._target: Offsets | None = None
+        self._triggered = -math.inf
 
     def initialOffset(self) -> dict[str, Any]:
-        return to_json(self._options.start(self._bounds()))
+        reader = LogReader(self._options.directory)
+        return to_json(self._options.start(self._options.bounds(reader), reader))
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = {each: end for each, (_, end) in self._bounds().items()}
@@ -114,9 +119,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 check_kept(each, offset, offset, bounds.get(each, (0, 0)))
         # An offset of a stream never goes back, not even when the topic did.
         reached = {each: max(begin.get(each, 0), end.get(each, 0)) for each in begin.keys() | end.keys()}
+        if self._is_too_little(sum(reached[each] - begin.get(each, reached[each]) for each in reached)):
+            return start
         if isinstance(limit, ReadMaxRows):
             reached = limited(begin, reached, limit.max_rows)
         return to_json(reached)
+
+    def _is_too_little(self, records: int) -> bool:
+        """Whether a micro-batch should wait for more; the first one never does, and ``availableNow`` cannot."""
+        least, now = self._options.min_offsets_per_trigger, time.monotonic()
+        if least is None or self._target is not None:
+            return False
+        if records < least and (now - self._triggered) * 1000 < self._options.max_trigger_delay_ms:
+            return True
+        if records:
+            self._triggered = now
+        return False
 
     def reportLatestOffset(self) -> dict[str, Any]:
         return to_json({each: end for each, (_, end) in self._bounds().items()})

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -15,7 +14,8 @@ import msgspec
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
 from eventbus.log.reader import LogReader
 from eventbus.types import TopicPartition
-from spark_sinks.source.offsets import EARLIEST, LATEST, Bounds, Offsets, parse, resolve
+from spark_sinks.source.offsets import LATEST, Bounds, Offsets
+from spark_sinks.source.positions import END_OPTIONS, Position, end_position, refuse, start_position
 
 KNOWN = {
     "path": "directory or file:// URL of the log",
@@ -23,28 +23,41 @@ KNOWN = {
     "subscribePattern": "regular expression over topic names",
     "assign": 'partitions, {"topic": [0, 1]}',
     "startingOffsets": "earliest (the default), latest, or JSON",
+    "startingTimestamp": "the first records at or after a time, ms since 1970-01-01 UTC",
+    "startingOffsetsByTimestamp": 'the same by partition, {"topic": {"0": 1700000000000}}',
+    "startingOffsetsByTimestampStrategy": "no record so late: error (the default), or latest",
     "endingOffsets": "latest (the default) or JSON; batch only",
+    "endingTimestamp": "before the first records at or after a time; batch only",
+    "endingOffsetsByTimestamp": "the same by partition; batch only",
     "maxOffsetsPerTrigger": "records per micro-batch; streams only",
+    "minOffsetsPerTrigger": "wait for so many records before a micro-batch; streams only",
+    "maxTriggerDelay": "but no longer than this, 15m by default; streams only",
     "minPartitions": "tasks to aim at; the number of cores by default",
     "maxRecordsPerPartition": "records per task",
     "failOnDataLoss": "true (the default): offsets that are gone stop the query; false: they are passed over",
     "includeHeaders": "true adds the column headers; false by default",
+    "isolation.level": "read_committed: there is no other",
 }
-_SPELLING = {name.lower(): name for name in KNOWN}
-_STREAM_ONLY = frozenset({"maxOffsetsPerTrigger"})
-_BATCH_ONLY = frozenset({"endingOffsets"})
+_SPELLING = {name.lower(): name for name in KNOWN} | {"kafka.isolation.level": "isolation.level"}
+_STREAM_ONLY = frozenset({"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"})
+_BATCH_ONLY = frozenset(END_OPTIONS)
+_OF_CLUSTERS = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix")
+"""Options of Spark's Kafka source that say how to talk to a cluster: of no use here, and no harm."""
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class SourceOptions(msgspec.Struct, frozen=True):
-    """Parsed options. ``starting`` and ``ending`` are -2, -1, or offsets per partition."""
+    """Parsed options."""
 
     directory: str
     subscribe: tuple[str, ...] = ()
     pattern: str | None = None
     assign: tuple[TopicPartition, ...] = ()
-    starting: int | Offsets = EARLIEST
-    ending: int | Offsets = LATEST
+    starting: Position = Position("startingOffsets")
+    ending: Position = Position("endingOffsets", LATEST)
     max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
     min_partitions: int = 1
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
@@ -75,13 +88,13 @@ class SourceOptions(msgspec.Struct, frozen=True):
             raise UnknownTopicOrPartition(f"assign: there is no partition {absent[0]} in {self.directory}")
         return {each: found[each] for each in self.assign}
 
-    def start(self, bounds: Bounds) -> Offsets:
-        """Where to begin; at the first offset in a partition that ``startingOffsets`` does not name."""
-        return _placed(self.starting, bounds, "startingOffsets", 0)
+    def start(self, bounds: Bounds, reader: LogReader) -> Offsets:
+        """Where to begin; at the first offset in a partition that is not named."""
+        return self.starting.place(bounds, reader, unnamed=0)
 
-    def end(self, bounds: Bounds) -> Offsets:
-        """Where a batch ends; at the end of a partition that ``endingOffsets`` does not name."""
-        return _placed(self.ending, bounds, "endingOffsets", 1)
+    def end(self, bounds: Bounds, reader: LogReader) -> Offsets:
+        """Where a batch ends; at the end of a partition that is not named."""
+        return self.ending.place(bounds, reader, unnamed=1)
 
 
 def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> SourceOptions:
@@ -96,14 +109,19 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
     if len(selected) != 1:
         told = "none was given" if not selected else f"{' and '.join(selected)} were given"
         raise ConfigError(f"exactly one of subscribe, subscribePattern and assign selects the topics; {told}")
+    most, least = _positive(given, "maxOffsetsPerTrigger"), _positive(given, "minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise ConfigError(f"minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}")
     return SourceOptions(
         directory=log_directory(given["path"]),
         subscribe=_topics(given["subscribe"]) if "subscribe" in given else (),
         pattern=_pattern(given.get("subscribePattern")),
         assign=_assigned(given["assign"]) if "assign" in given else (),
-        starting=_position(given.get("startingOffsets", "earliest"), "startingOffsets"),
-        ending=_position(given.get("endingOffsets", "latest"), "endingOffsets"),
-        max_offsets_per_trigger=_positive(given, "maxOffsetsPerTrigger"),
+        starting=start_position(given),
+        ending=end_position(given),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=_duration_ms(given.get("maxTriggerDelay", "15m"), "maxTriggerDelay"),
         min_partitions=_positive(given, "minPartitions") or os.cpu_count() or 1,
         max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
         fail_on_data_loss=_flag(given, "failOnDataLoss", True),
@@ -138,6 +156,10 @@ def _spelled(options: Mapping[str, str], stream: bool | None) -> dict[str, str]:
     given: dict[str, str] = {}
     for key, value in options.items():
         name = _SPELLING.get(key.lower())
+        if name is None and key.lower() == "kafka.bootstrap.servers":
+            raise ConfigError("kafka.bootstrap.servers: this reads a directory; for a cluster there is format('kafka')")
+        if name is None and key.lower().startswith(_OF_CLUSTERS):
+            continue
         if name is None:
             near = difflib.get_close_matches(key.lower(), _SPELLING, 1)
             hint = f"did you mean {_SPELLING[near[0]]!r}?" if near else f"the options are {', '.join(KNOWN)}"
@@ -147,6 +169,11 @@ def _spelled(options: Mapping[str, str], stream: bool | None) -> dict[str, str]:
         raise ConfigError(f"{min(wrong)} is for spark.read; a stream ends by its trigger (availableNow)")
     if stream is False and (wrong := _STREAM_ONLY & given.keys()):
         raise ConfigError(f"{min(wrong)} is for spark.readStream; limit a batch with endingOffsets")
+    if given.get("isolation.level", "read_committed").strip().lower() != "read_committed":
+        raise ConfigError(
+            f"isolation.level={given['isolation.level']!r}: only read_committed; a directory tells its readers no more "
+            f"than what is committed"
+        )
     return given
 
 
@@ -177,34 +204,12 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
     return pairs
 
 
-def _position(text: str, option: str) -> int | Offsets:
-    named = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
-    if option == "endingOffsets" and named == EARLIEST:
-        _refuse(option, text, "'latest' or JSON")
-    if named is not None:
-        return named
-    if not text.lstrip().startswith("{"):
-        _refuse(option, text, "'latest' or JSON" if option == "endingOffsets" else "'earliest', 'latest' or JSON")
-    offsets = parse(text, option)
-    if option == "endingOffsets" and EARLIEST in offsets.values():
-        raise ConfigError(f"{option}={text!r}: -2 (the earliest offset) cannot be an end; use -1 or an offset")
-    return offsets
-
-
-def _placed(wanted: int | Offsets, bounds: Bounds, option: str, missing: int) -> Offsets:
-    if isinstance(wanted, int):
-        return {each: resolve(wanted, bounds[each]) for each in bounds}
-    if unknown := sorted(wanted.keys() - bounds.keys()):
-        raise ConfigError(f"{option} names {unknown[0]}, which is not selected or not there")
-    return {each: resolve(wanted[each], bounds[each]) if each in wanted else bounds[each][missing] for each in bounds}
-
-
 def _positive(given: Mapping[str, str], option: str) -> int | None:
     text = given.get(option)
     if text is None:
         return None
     if not text.strip().isascii() or not text.strip().isdigit() or int(text) == 0:
-        _refuse(option, text, "a whole number above 0")
+        refuse(option, text, "a whole number above 0")
     return int(text)
 
 
@@ -212,8 +217,11 @@ def _flag(given: Mapping[str, str], option: str, default: bool) -> bool:
     if option not in given:
         return default
     value = {"true": True, "false": False}.get(given[option].strip().lower())
-    return _refuse(option, given[option], "'true' or 'false'") if value is None else value
+    return refuse(option, given[option], "'true' or 'false'") if value is None else value
 
 
-def _refuse(option: str, text: str, form: str) -> NoReturn:
-    raise ConfigError(f"{option}={text!r} is not {form}: {KNOWN[option]}")
+def _duration_ms(text: str, option: str) -> int:
+    found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)?", text.strip().lower())
+    if found is None:
+        refuse(option, text, "a time as in '500ms', '30s' or '15m'")
+    return int(found[1]) * _UNITS_MS[found[2] or "ms"]

@@ -21,7 +21,6 @@ from eventbus.records.control import ControlType, EndTransactionMarker
 from eventbus.types import Compression, Record, TopicPartition
 from spark_sinks.source.arrow import read_range, record_batch, source_schema
 from spark_sinks.source.offsets import OffsetRange
-
 from tests.log.test_producers import SMALL, Writer
 
 WHERE = TopicPartition("orders", 3)

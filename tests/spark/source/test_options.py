@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
 from eventbus.types import TopicPartition
-from spark_sinks.landing import table_directory
 from spark_sinks.source.offsets import OffsetRange, from_json, limited, parse, split, to_json
 from spark_sinks.source.options import KNOWN, log_directory, parse_options
 
@@ -73,6 +72,22 @@ def test_names_of_options_are_not_case_sensitive(tmp_path: Path) -> None:
         ({"subscribe": "a", "endingOffsets": '{"a": {"0": -2}}'}, "cannot be an end"),
         ({"subscribe": "a", "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger='0' is not a whole number above 0"),
         ({"subscribe": "a", "minPartitions": "two"}, "minPartitions='two' is not a whole number above 0"),
+        (
+            {"subscribe": "a", "startingOffsets": "latest", "startingTimestamp": "5"},
+            "startingOffsets and startingTimestamp were given: one of them says where",
+        ),
+        (
+            {"subscribe": "a", "endingTimestamp": "5", "endingOffsetsByTimestamp": "{}"},
+            "endingTimestamp and endingOffsetsByTimestamp were given",
+        ),
+        ({"subscribe": "a", "startingTimestamp": "2024-02-29"}, "startingTimestamp='2024-02-29' is not a time in ms"),
+        ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a": 5}'}, 'not understood .*write {"topic": {"0": <ms>}}'),
+        ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "first"}, "'first' is not 'error' or 'latest'"),
+        ({"subscribe": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "=9 is above .*Trigger=8"),
+        ({"subscribe": "a", "maxTriggerDelay": "soon"}, "maxTriggerDelay='soon' is not a time as in '500ms'"),
+        ({"subscribe": "a", "isolation.level": "read_uncommitted"}, "only read_committed; a directory tells"),
+        ({"subscribe": "a", "kafka.isolation.level": "read_uncommitted"}, "only read_committed"),
+        ({"subscribe": "a", "kafka.bootstrap.servers": "b:9092"}, r"reads a directory; .*format\('kafka'\)"),
         ({"subscribe": "a", "failOnDataLoss": "no"}, "failOnDataLoss='no' is not 'true' or 'false'"),
         ({"subscribe": "a", "path": "/nowhere/at/all"}, "there is no directory /nowhere/at/all"),
         ({"subscribe": "a", "path": "kafka://b:9092"}, "for a Kafka cluster there is Spark's format\\('kafka'\\)"),
@@ -91,18 +106,61 @@ def test_path_is_needed() -> None:
 
 def test_options_of_the_other_kind_of_query_are_refused(tmp_path: Path) -> None:
     given = {"path": str(tmp_path), "subscribe": "a"}
-    with pytest.raises(ConfigError, match=r"endingOffsets is for spark\.read"):
-        parse_options({**given, "endingOffsets": "latest"}, stream=True)
-    with pytest.raises(ConfigError, match=r"maxOffsetsPerTrigger is for spark\.readStream"):
-        parse_options({**given, "maxOffsetsPerTrigger": "5"}, stream=False)
+    for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        with pytest.raises(ConfigError, match=rf"{name} is for spark\.read"):
+            parse_options({**given, name: EXAMPLES.get(name, "latest")}, stream=True)
+    for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+        with pytest.raises(ConfigError, match=rf"{name} is for spark\.readStream"):
+            parse_options({**given, name: "5"}, stream=False)
+
+
+EXAMPLES = {
+    "subscribe": "a",
+    "subscribePattern": "a.*",
+    "assign": '{"a": [0]}',
+    "startingOffsets": "latest",
+    "startingTimestamp": "1700000000000",
+    "startingOffsetsByTimestamp": '{"a": {"0": 1700000000000}}',
+    "startingOffsetsByTimestampStrategy": "latest",
+    "endingOffsets": "latest",
+    "endingTimestamp": "1700000000000",
+    "endingOffsetsByTimestamp": '{"a": {"0": 1700000000000}}',
+    "maxOffsetsPerTrigger": "5",
+    "minOffsetsPerTrigger": "5",
+    "maxTriggerDelay": "30s",
+    "minPartitions": "5",
+    "maxRecordsPerPartition": "5",
+    "failOnDataLoss": "false",
+    "includeHeaders": "true",
+    "isolation.level": "read_committed",
+}
 
 
 def test_every_known_option_is_accepted_somewhere(tmp_path: Path) -> None:
-    values = {"path": str(tmp_path), "startingOffsets": "latest", "endingOffsets": "latest"}
-    values |= {name: "5" for name in ("maxOffsetsPerTrigger", "minPartitions", "maxRecordsPerPartition")}
-    values |= {"failOnDataLoss": "false", "includeHeaders": "true", "subscribe": "a"}
-    assert values.keys() | {"subscribePattern", "assign"} == KNOWN.keys()
-    parse_options(values)
+    assert EXAMPLES.keys() | {"path"} == KNOWN.keys()
+    for name, text in EXAMPLES.items():
+        topics = {} if name in ("subscribe", "subscribePattern", "assign") else {"subscribe": "a"}
+        parse_options({"path": str(tmp_path), **topics, name: text})
+
+
+def test_what_only_a_cluster_needs_does_no_harm(tmp_path: Path) -> None:
+    usual = {"path": str(tmp_path), "subscribe": "a"}
+    moved = {
+        "kafka.security.protocol": "SSL",
+        "groupIdPrefix": "g",
+        "kafkaConsumer.pollTimeoutMs": "5",
+        "fetchOffset.numRetries": "3",
+        "kafka.isolation.level": "read_committed",
+    }
+    assert parse_options({**usual, **moved}) == parse_options(usual)
+
+
+@pytest.mark.parametrize(
+    ("text", "delay_ms"), [("500ms", 500), ("7", 7), ("2 S", 2_000), ("3m", 180_000), ("1d", 86_400_000)]
+)
+def test_delays_are_written_as_spark_writes_them(tmp_path: Path, text: str, delay_ms: int) -> None:
+    options = parse_options({"path": str(tmp_path), "subscribe": "a", "maxTriggerDelay": text})
+    assert options.max_trigger_delay_ms == delay_ms
 
 
 def test_unknown_topic_suggests_the_nearest(tmp_path: Path) -> None:
@@ -117,15 +175,6 @@ def test_file_urls_are_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     for path in ("my data", "./my data", "file://./my data", "file://./my%20data", f"file://{tmp_path}/my data"):
         assert log_directory(path) == str(tmp_path / "my data")
-
-
-def test_tables_are_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert table_directory("./warehouse/x") == tmp_path / "warehouse" / "x"
-    assert table_directory(f"file://{tmp_path}/x") == tmp_path / "x"
-    for other in ("delta:./x", "iceberg:x", "s3://bucket/x", "postgresql://h/db"):
-        with pytest.raises(ConfigError, match="tables are local directories"):
-            table_directory(other)
 
 
 offsets_of = st.dictionaries(
