@@ -1,7 +1,7 @@
 """Measure the figures of docs/benchmarks.md beside their peers and print one table.
 
-python tests/benchmarks/bench.py [--wire | --kafka | --registry | --failures | --outbox] [--quick] [--only E1,G4]
-                                  [--rounds 5] [--dir FOLDER] [--markdown PAGE]
+python tests/benchmarks/bench.py [--wire | --kafka | --registry | --failures | --outbox | --spark]
+                                  [--quick] [--only E1,G4] [--rounds 5] [--dir FOLDER] [--markdown PAGE]
 """
 
 from __future__ import annotations
@@ -40,10 +40,13 @@ from outbox_inbox import INBOX_FIGURES
 from outbox_latency import LATENCY_FIGURES
 from outbox_relay import RELAY_FIGURES
 from outbox_writing import WRITING_FIGURES
+from spark_kafka import SPARK_KAFKA_FIGURES
+from spark_landing import LANDING_FIGURES
 
 SCHEMA_FIGURES = AVRO_FIGURES + REGISTRY_FIGURES + COMPAT_FIGURES
 LOOP_FIGURES = sorted(FAILURE_FIGURES + RETRY_FIGURES + DEAD_LETTER_FIGURES, key=lambda figure: figure.id)
 OUTBOX_FIGURES = sorted(WRITING_FIGURES + RELAY_FIGURES + LATENCY_FIGURES + INBOX_FIGURES, key=lambda figure: figure.id)
+SPARK_FIGURES = sorted(LANDING_FIGURES + SPARK_KAFKA_FIGURES, key=lambda figure: figure.id)
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
@@ -67,6 +70,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--registry", action="store_true", help="the figures of the schema registry")
     parser.add_argument("--failures", action="store_true", help="the figures of retries and dead letters")
     parser.add_argument("--outbox", action="store_true", help="the figures of outbox and inbox, on three databases")
+    parser.add_argument("--spark", action="store_true", help="the figures of Spark's source and sinks")
     parser.add_argument("--kafka", action="store_true", help="the figures of kafka://, beside confluent-kafka itself")
     parser.add_argument("--rounds", type=int, help="rounds of every case (default: 5; 1 with --quick)")
     parser.add_argument(
@@ -97,7 +101,7 @@ def main() -> None:
     wanted = {name.strip().lower() for name in chosen.only.split(",") if name.strip()}
     known = KAFKA_FIGURES if chosen.kafka else WIRE_FIGURES if chosen.wire else FIGURES
     known = SCHEMA_FIGURES if chosen.registry else LOOP_FIGURES if chosen.failures else known
-    known = OUTBOX_FIGURES if chosen.outbox else known
+    known = OUTBOX_FIGURES if chosen.outbox else SPARK_FIGURES if chosen.spark else known
     figures = [figure for figure in known if not wanted or figure.id.lower() in wanted]
     if not figures:
         sys.exit(f"no figure {chosen.only!r}; there are {', '.join(figure.id for figure in known)}")
@@ -116,7 +120,8 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # servers end with the run, however it ends
     begin = time.monotonic()
-    with one_broker() if chosen.kafka else database_servers(names) if chosen.outbox else nullcontext():
+    with_kafka = chosen.kafka or "spark beside Kafka" in names
+    with one_broker() if with_kafka else database_servers(names) if chosen.outbox else nullcontext():
         outcomes = run_cases(__file__, names, rounds, chosen.quick, say)
     rows = [judge(figure, outcomes) for figure in figures]
     say("")
