@@ -10,7 +10,7 @@ clean-up of the log. Two rules of ``deltalake`` matter (1.6):
 
 # pyarrow and deltalake have little type information.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
@@ -168,17 +168,22 @@ class DeltaLog:
 
     def merge(self, state: SinkState, rows: pa.Table, compression: str) -> None:
         """Put the rows of a batch into a table that has one row for each key."""
+        import pyarrow as pa
         import pyarrow.compute as pc
         from deltalake import WriterProperties
 
         from spark_sinks.targets.delta.upsert import changes, merged, record_key_of
+        from spark_sinks.targets.rewrite import fitted
 
         keys = list(state.upsert)
         record_key = record_key_of(rows.schema)
 
         def having(record_keys: pa.Array) -> pa.Table:
-            columns = list(dict.fromkeys([*keys, record_key]))
-            return self.table.to_pyarrow_dataset().to_table(columns, filter=pc.field(record_key).isin(record_keys))
+            columns = pa.schema([rows.schema.field(name) for name in dict.fromkeys([*keys, record_key])])
+            # Not by a filter of the dataset: that compares binary columns with statistics of another type, and fails.
+            batches = (fitted(batch, columns) for batch in self.read(columns.names))
+            found = (batch.filter(pc.is_in(batch.column(record_key), record_keys)) for batch in batches)
+            return pa.Table.from_batches(found, columns)
 
         with delta_errors(self._path):
             source = changes(rows, keys, having)

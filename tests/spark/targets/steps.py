@@ -1,0 +1,28 @@
+"""File operations that a test lets fail before each one that lasts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_sinks.targets.files import LocalFiles
+from tests.spark.targets.kit import Stepping, Steps
+
+LASTING = ("makedirs", "create", "rename", "remove", "remove_empty", "exchange", "sync_dir", "sync_file")
+
+
+class SteppingFiles(Stepping):
+    """`LocalFiles` whose lasting operations are steps. A crash in `create` leaves half of a temporary file."""
+
+    def __init__(self, inner: LocalFiles, steps: Steps) -> None:
+        super().__init__(inner, steps, LASTING)
+        self._root = inner.root
+
+    def create(self, path: str, data: bytes) -> bool:
+        self._steps.step()
+        target = self._root / path
+        half = target.with_name(f".{target.name}.1")
+        half.write_bytes(data[: len(data) // 2])
+        self._steps.step()
+        half.unlink()
+        created: Any = self._inner.create(path, data)
+        return created

@@ -1,0 +1,44 @@
+"""Parquet tables: what every target promises, and what only plain directories need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from spark_sinks.shape import coordinate_fields
+from spark_sinks.targets.choose import TargetOptions
+from spark_sinks.targets.files import Files, LocalFiles
+from spark_sinks.targets.parquet.target import ParquetTarget
+from spark_sinks.targets.target import Target
+from tests.spark.targets.kit import Conformance, MakeRig, Record, Rig
+from tests.spark.targets.steps import SteppingFiles
+
+
+class ParquetRig(Rig):
+    def target(self) -> Target:
+        def files(root: Path) -> Files:
+            return SteppingFiles(LocalFiles(root), self.steps)
+
+        return ParquetTarget(self.directory, TargetOptions(), make_files=files)
+
+    def outside(self) -> list[Record]:
+        return plain_records(self.directory)
+
+
+def plain_records(directory: Path) -> list[Record]:
+    """What pyarrow sees in a directory."""
+    files = ds.dataset(directory, format="parquet", partitioning="hive").files
+    table = ds.dataset(files, pa.schema(coordinate_fields()), "parquet").to_table(["_partition", "_offset"])
+    return sorted((row["_partition"], row["_offset"]) for row in table.to_pylist())
+
+
+@pytest.fixture
+def rigs(tmp_path: Path) -> MakeRig:
+    return lambda name: ParquetRig(tmp_path / name)
+
+
+class TestConformance(Conformance):
+    pass
