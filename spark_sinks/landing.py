@@ -171,13 +171,15 @@ def land(
 
 def table_of(to: str, topic: str, several: bool) -> str:
     """Where a topic's table is: ``{topic}`` is replaced; appended where it is missing and there are several topics."""
-    if "{topic}" in to:
-        return to.replace("{topic}", topic)
-    if not several:
-        return to
     if "://" in to and not to.startswith("file://"):
-        raise ConfigError(f"to={to!r}: several topics need a table each: write {{topic}} where its name belongs")
-    return f"{to.rstrip('/')}/{topic}" if to != "console:" else to
+        if several and "{topic}" not in to and "#" in to:
+            raise ConfigError(f"to={to!r}: several topics need a table each: write {{topic}} where its name belongs")
+        from spark_sinks.targets.sql.address import with_topic
+
+        return with_topic(to, topic)
+    if "{topic}" in to or not several or to == "console:":
+        return to.replace("{topic}", topic)
+    return f"{to.rstrip('/')}/{topic}"
 
 
 def interval_ms(every: float | str) -> int:

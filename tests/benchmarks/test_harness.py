@@ -29,7 +29,7 @@ def test_every_figure_names_cases_that_exist(bench: ModuleType) -> None:
     from harness import CASES
 
     figures = bench.FIGURES + bench.WIRE_FIGURES + bench.KAFKA_FIGURES + bench.SCHEMA_FIGURES + bench.LOOP_FIGURES
-    figures = figures + bench.OUTBOX_FIGURES
+    figures = figures + bench.OUTBOX_FIGURES + bench.SPARK_FIGURES
     places = [place for figure in figures for place in (figure.ours, figure.beside) if place]
     assert [place for place in places if place.rpartition(":")[0] not in CASES] == []
     assert len({figure.id for figure in figures}) == len(figures)
@@ -43,6 +43,7 @@ def test_the_pages_explain_every_figure(bench: ModuleType) -> None:
         (DOCS / "benchmarks-registry.md", bench.SCHEMA_FIGURES),
         (DOCS / "benchmarks-failures.md", bench.LOOP_FIGURES),
         (DOCS / "benchmarks-outbox.md", bench.OUTBOX_FIGURES),
+        (DOCS / "benchmarks-spark.md", bench.SPARK_FIGURES),
     ):
         text = page.read_text("utf-8")
         assert bench.BEGIN in text and bench.END in text

@@ -38,6 +38,8 @@ def test_what_is_no_interval(every: float | str) -> None:
         ("./w/{topic}/raw", False, "./w/orders/raw"),
         ("delta:./lake", True, "delta:./lake/orders"),
         ("postgresql://h/db#{topic}", True, "postgresql://h/db#orders"),
+        ("postgresql://h/db", True, "postgresql://h/db#orders"),
+        ("postgresql://h/db#sales", False, "postgresql://h/db#sales"),
         ("console:", True, "console:"),
     ],
 )
