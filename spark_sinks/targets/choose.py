@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -9,6 +10,8 @@ from urllib.parse import unquote
 from eventbus.errors import ConfigError
 from spark_sinks.targets.target import Target
 
+_KINDS = ("delta", "iceberg", "console", "postgresql", "mysql", "mariadb", "sqlite", "file")
+_FAR = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "hdfs")
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 
@@ -46,13 +49,26 @@ def open_target(to: str, *, options: TargetOptions | None = None) -> Target:
         from spark_sinks.targets.console import open_console
 
         return open_console(options)
+    if kind in _FAR:
+        raise ConfigError(f"to={to!r}: tables of files are directories of this machine, a mounted bucket too")
     if "://" in to and kind != "file":
         from spark_sinks.targets.sql import open_sql
 
         return open_sql(to, options)
+    if colon and kind != "file" and len(kind) > 1 and kind.isalnum():
+        raise _unknown_kind(to, kind)
     from spark_sinks.targets.parquet.target import ParquetTarget
 
     return ParquetTarget(local_directory(to), options)
+
+
+def _unknown_kind(to: str, kind: str) -> ConfigError:
+    near = difflib.get_close_matches(kind.lower(), _KINDS, 1)
+    hint = f"did you mean {near[0]}:?" if near else f"there are {', '.join(f'{each}:' for each in _KINDS)}"
+    return ConfigError(
+        f"to={to!r}: there is no kind of table called {kind!r}; {hint} A directory of Parquet files of that name is "
+        f"written ./{to}"
+    )
 
 
 def local_directory(to: str) -> Path:
