@@ -19,7 +19,7 @@ TABLES = """\
 tables:
   ./warehouse/orders  a directory of Parquet files     delta:./lake/orders      a Delta table
   iceberg:./lake/orders  an Iceberg table              console:                 shows rows, keeps nothing
-  postgresql://me@host/db?table=orders, mysql://..., sqlite:///shop.db?table=orders
+  postgresql://me@host/shop#orders, mysql://me@host/shop#orders, sqlite:///shop.db#orders    a table of a database
 """
 _TOPIC = re.compile(r"[\w.-]{1,249}")
 _PATTERN = re.compile(r"/.+/")
@@ -28,7 +28,14 @@ _ARGUMENTS = (
     "starting_offsets", "max_offsets_per_trigger", "every", "quarantine_limit", "quarantine", "fail_on_data_loss",
     "compression", "stage", "values", "before", "min_files",
 )  # fmt: skip
-_FLAGS = re.compile(rf"(?<![\w-])({'|'.join(_ARGUMENTS)})=")
+_FLAGS = re.compile(rf"(?<![\w-])({'|'.join(_ARGUMENTS)})=(?=([^\s,;:)]?))")
+_WORDS = {"to": "TABLE", "topics": "TOPIC", "path": "LOG"}
+_OURS = {
+    "--quarantine False": "--no-quarantine",
+    "--fail-on-data-loss False": "--skip-lost",
+    "(quarantine_limit)": "(--quarantine-limit)",
+    "--upsert []": "no --upsert",
+}
 
 
 class Place(NamedTuple):
@@ -52,9 +59,9 @@ def place_of(args: argparse.Namespace) -> Place:
     words: list[str] = args.words
     least = 2 if args.topic_required else 1
     if not least <= len(words) <= 3:
-        found = f"{len(words)} words were given" if words else "none was given"
+        found = f"there {'is' if len(words) == 1 else 'are'} {len(words) or 'none'}"
         raise UsageError(
-            f"{args.program}: {args.words_shown} is what it takes, and {found}, as in: "
+            f"{args.program}: it takes the words {args.words_shown}, and {found}, as in: "
             f"{args.program} {'orders ' if args.topic_required else ''}./warehouse/orders"
         )
     url, topic, table = (*[None] * (3 - len(words)), *words)
@@ -134,7 +141,9 @@ def in_our_words() -> Generator[None]:
 
 def as_options(text: str) -> str:
     """``partition_by='x'`` is ``--partition-by 'x'``, ``to=`` is the word TABLE."""
-    text = _FLAGS.sub(lambda found: f"--{found[1].replace('_', '-')} ", text)
-    text = re.sub(r"(?<![\w-])to=", "TABLE ", text)
-    text = re.sub(r"(?<![\w-])topics=", "TOPIC ", text)
-    return text.replace("--quarantine False", "--no-quarantine").replace("--fail-on-data-loss False", "--skip-lost")
+    text = _FLAGS.sub(lambda found: f"--{found[1].replace('_', '-')}{found[2] and ' '}", text)
+    for name, word in _WORDS.items():
+        text = re.sub(rf"(?<![\w-]){name}=", f"{word} ", text)
+    for theirs, ours in _OURS.items():
+        text = text.replace(theirs, ours)
+    return text

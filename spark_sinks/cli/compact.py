@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import re
-from datetime import date
 
 from eventbus.cli.output import Output
-from eventbus.cli.parser import Subcommands, UsageError, positive
+from eventbus.cli.parser import Subcommands, positive
 from spark_sinks.cli.choosing import in_our_words
 from spark_sinks.cli.words import count_of, how_large, how_long
 
@@ -35,8 +33,6 @@ def add(actions: Subcommands) -> None:
 
 def compact(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    if args.before is not None and re.fullmatch(r"[\d-]+", args.before) and not _is_date(args.before):
-        raise UsageError(f"{args.program}: --before {args.before}: days are written as 2026-01-31")
     with in_our_words():
         from spark_sinks.upkeep.compact import compact as run
 
@@ -53,10 +49,3 @@ def compact(args: argparse.Namespace) -> int:
         )
     out.answer(fields, text)
     return 0
-
-
-def _is_date(text: str) -> bool:
-    try:
-        return bool(date.fromisoformat(text)) and len(text) == len("2026-01-31")
-    except ValueError:
-        return False

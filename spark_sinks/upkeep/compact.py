@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import NamedTuple
 
 from eventbus.errors import ConfigError
@@ -47,10 +47,20 @@ def compact(
     target = open_target(to, options=TargetOptions(compression, stage))
     try:
         state = state_of(target, None)
-        if not everything and before is None and state.partition_by[:1] == (DATE,):
-            before = datetime.now(UTC).date().isoformat()
+        if state.partition_by[:1] == (DATE,) and not everything:
+            before = _day(before)
         target.open(founding_of(state), time.time_ns() // 1_000_000)
         done = target.compact(before=before, min_files=min_files)
         return CompactReport(state.topic, target.name, before, done, time.monotonic() - started)
     finally:
         target.close()
+
+
+def _day(text: str | None) -> str:
+    """A day as directories are named; None: today, in UTC."""
+    if text is None:
+        return datetime.now(UTC).date().isoformat()
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise ConfigError(f"before={text!r}: the table is split by day: write 2026-01-31") from None

@@ -73,8 +73,8 @@ def replay_quarantine(
     """
     started = time.monotonic()
     arguments = ValueArguments(value, schema, registry, key, on_incompatible)
-    with opened(url, topic, to) as (_, target, state, _):
-        rows = RowMaker(url, state, arguments)
+    with opened(url, topic, to) as (_, target, state, session):
+        rows = RowMaker(url, state, arguments, session)
         layout = Layout(state.partition_by if target.is_partitioned else (), event_time or "_timestamp", compression)
         replay = _Replay(target, state, rows, layout, progress or (lambda _: None))
         try:

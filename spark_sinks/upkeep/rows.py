@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.errors import ConfigError, SerializationError
@@ -36,11 +37,15 @@ class ValueArguments(NamedTuple):
 class RowMaker:
     """Decodes batches of records into rows of a table, learning schemas as they come.
 
-    JSON values without a ``schema`` are taken to be of the table's own columns.
+    JSON values without a ``schema`` are taken to be of the table's own columns. ``session`` starts Spark, which alone
+    can read a schema in its own language.
     """
 
-    def __init__(self, url: str, state: SinkState, arguments: ValueArguments) -> None:
+    def __init__(
+        self, url: str, state: SinkState, arguments: ValueArguments, session: Callable[[], object] | None = None
+    ) -> None:
         from spark_sinks.decoding.choose import open_values
+        from spark_sinks.decoding.raw import RawValues
 
         if state.transformed:
             raise ConfigError(
@@ -48,10 +53,15 @@ class RowMaker:
                 f"topic into a new table"
             )
         columns = value_columns(state)
-        if arguments.value == "json" and arguments.schema is None and columns is not None:
-            arguments = arguments._replace(schema=columns)
+        if isinstance(arguments.schema, str) and session is not None:
+            session()
         settings = ValueSettings(state.topic, *arguments, tombstones=bool(state.upsert))
+        is_decoded = columns is not None and not {"key", "value"} >= set(columns.names)
+        if is_decoded and settings.schema is None and settings.value == "json":
+            settings = settings._replace(schema=columns)
         self._values = open_values(settings, url=url)
+        if is_decoded and settings.value == "auto" and isinstance(self._values, RawValues):
+            self._values = open_values(settings._replace(schema=columns), url=url)
         self._state = state
         self._plan = self._values.plan(columns)
 

@@ -83,7 +83,7 @@ def verify(
         else:
             truth = SparkTruth(origin, session())
         for attempt in range(_ATTEMPTS):
-            check = _Check(url, origin, truth, target, state, arguments, progress or (lambda _: None))
+            check = _Check(url, origin, truth, target, state, arguments, session, progress or (lambda _: None))
             report = check.run(values=values, started=started)
             now = target.state()
             if report.ok or now is None or now.sequence == state.sequence or attempt == _ATTEMPTS - 1:
@@ -103,6 +103,7 @@ class _Check:
         target: Target,
         state: SinkState,
         arguments: ValueArguments,
+        session: Callable[[], SparkSession],
         progress: OnProgress,
     ) -> None:
         self._url = url
@@ -111,6 +112,7 @@ class _Check:
         self._target = target
         self._state = state
         self._arguments = arguments
+        self._session = session
         self._progress = progress
         columns = state.columns()
         self._columns: set[str] = set() if columns is None else set(columns.names)
@@ -232,7 +234,7 @@ class _Check:
             for batch in self._records(bounds):
                 newest.add_records(batch)
             return newest.shown()
-        rows = RowMaker(self._url, state, self._arguments)
+        rows = RowMaker(self._url, state, self._arguments, self._session)
         try:
             for batch in self._records(bounds):
                 newest.add_rows(rows(batch).rows, state.upsert)
@@ -260,7 +262,7 @@ class _Check:
         if self._kind == "transformed":
             raise ConfigError("values of a table that was transformed cannot be compared: leave values out")
         bounds = {each.partition: (each.log_start, each.log_end) for each in partitions}
-        rows = RowMaker(self._url, self._state, self._arguments)
+        rows = RowMaker(self._url, self._state, self._arguments, self._session)
         try:
             found = compare_values(self._target, self._state, rows, self._records(bounds))
         finally:
