@@ -8,50 +8,53 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, SerializationError
 from serdes.framing import ID_SIZE, prefix_size
 from spark_sinks.decoding.framing import Frame, Refusals, put_together
 from spark_sinks.decoding.schema import Convert, arrow_schema, converters, pack_type, struct_type, unpack_type
+from spark_sinks.decoding.unite import Columns, Conflict, conform
 from spark_sinks.decoding.values import Decoded, RowDecoder, ValueSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class JsonPlan:
-    """The columns of a type of JSON values; picklable."""
+class JsonPlan(NamedTuple):
+    """Columns, of which ``payload`` are of the value; ``struct``: the type of values, as `pack_type` gives it.
 
-    def __init__(self, schema: type[msgspec.Struct] | pa.Schema, frame: Frame) -> None:
-        struct = cast("type[msgspec.Struct]", schema) if isinstance(schema, type) else struct_type(schema)
-        fields = arrow_schema(struct) if isinstance(schema, type) else schema
-        self.columns: pa.Schema = frame.columns(list(fields))
-        self._struct = pack_type(struct)
-        self._frame = frame
+    ``fields`` are those of the type, by the names of their columns.
+    """
+
+    columns: pa.Schema
+    payload: int
+    struct: bytes
+    fields: pa.Schema
+    frame: Frame
 
     def decoder(self) -> RowDecoder:
-        return _JsonDecoder(self.columns, unpack_type(self._struct), self._frame)
+        return _JsonDecoder(self)
 
 
 class _JsonDecoder:
-    def __init__(self, columns: pa.Schema, struct: type[msgspec.Struct], frame: Frame) -> None:
-        self._schema = columns
+    def __init__(self, plan: JsonPlan) -> None:
+        struct = unpack_type(plan.struct)
+        self._plan = plan
         self._decode = msgspec.json.Decoder(struct).decode
         self._fields: list[tuple[str, Convert]] = converters(struct)
-        self._frame = frame
 
     def rows(self, batch: pa.RecordBatch) -> Decoded:
         refused = Refusals()
-        keys = self._frame.keys(batch, refused)
+        keys = self._plan.frame.keys(batch, refused)
         rows = self._decoded(batch.column("value").to_pylist(), refused)
         while True:
             good = [row for row in range(len(rows)) if row not in refused.reasons] if refused.reasons else None
             arrays = self._arrays(rows if good is None else [rows[row] for row in good], good, refused)
             if arrays is not None:
-                return put_together(batch, self._schema, arrays, keys, refused)
+                return put_together(batch, self._plan.columns, self._payload(arrays), keys, refused)
 
     def _decoded(self, values: list[bytes | None], refused: Refusals) -> list[Any]:
         decode = self._decode
@@ -73,11 +76,11 @@ class _JsonDecoder:
             return None
 
     def _arrays(self, rows: list[Any], numbers: list[int] | None, refused: Refusals) -> list[Any] | None:
-        """A column for each field; None when some value did not fit its column, which is then refused."""
+        """An array for each field; None when some value did not fit its type, which is then refused."""
         import pyarrow as pa
 
         arrays: list[Any] = []
-        for (attribute, convert), field in zip(self._fields, self._schema, strict=False):
+        for (attribute, convert), field in zip(self._fields, self._plan.fields, strict=True):
             get = attrgetter(attribute)
             values = [None if row is None else get(row) for row in rows]
             if convert is not None:
@@ -88,6 +91,18 @@ class _JsonDecoder:
                 _refuse_unfit(values, field, numbers, refused)
                 return None
         return arrays
+
+    def _payload(self, arrays: list[Any]) -> list[Any]:
+        """The columns of the value: the table may have more than the type, and wider ones."""
+        import pyarrow as pa
+
+        own = dict(zip(self._plan.fields.names, arrays, strict=True))
+        count = len(arrays[0])
+        columns = list(self._plan.columns)[: self._plan.payload]
+        return [
+            conform(own[field.name], field.type) if field.name in own else pa.nulls(count, field.type)
+            for field in columns
+        ]
 
 
 def _refuse_unfit(values: list[Any], field: pa.Field, numbers: list[int] | None, refused: Refusals) -> None:
@@ -109,16 +124,36 @@ class JsonValues:
 
     def __init__(self, settings: ValueSettings) -> None:
         self._frame = Frame(settings.key, settings.tombstones)
+        self._new_column = settings.on_incompatible == "new_column"
+        self._type: tuple[bytes, pa.Schema] | None = None
         self._ddl = settings.schema if isinstance(settings.schema, str) else None
-        self._plan = None if self._ddl is not None else JsonPlan(cast("Any", settings.schema), self._frame)
+        if self._ddl is None:
+            self._type = self._packed(cast("Any", settings.schema))
+
+    def _packed(self, schema: type[msgspec.Struct] | pa.Schema) -> tuple[bytes, pa.Schema]:
+        struct = cast("type[msgspec.Struct]", schema) if isinstance(schema, type) else struct_type(schema)
+        fields = arrow_schema(struct) if isinstance(schema, type) else schema
+        self._frame.columns(list(fields))
+        return pack_type(struct), fields
 
     def plan(self, table: pa.Schema | None) -> JsonPlan:
         """A schema in Spark's language is read by Spark: the first call needs a session."""
-        if self._plan is None:
+        import pyarrow as pa
+
+        if self._type is None:
             assert self._ddl is not None
-            self._plan = JsonPlan(_from_ddl(self._ddl), self._frame)
-        self._frame.payload(table, self._plan.columns.names)
-        return self._plan
+            self._type = self._packed(_from_ddl(self._ddl))
+        struct, fields = self._type
+        columns = Columns(self._frame.payload(table, fields.names), taken=frozenset())
+        names = columns.add([(field.name, field.type) for field in fields], new_column=self._new_column)
+        if isinstance(names, Conflict):
+            raise SerializationError(
+                f"schema= does not fit the table: {names}. Nothing was landed. Give the field the type of its "
+                "column; or land with on_incompatible='new_column', which gives it a column of its own"
+            )
+        payload = columns.fields()
+        own = pa.schema([pa.field(name, field.type) for name, field in zip(names, fields, strict=True)])
+        return JsonPlan(self._frame.columns(payload), len(payload), struct, own, self._frame)
 
     def learn(self, ids: AbstractSet[int]) -> None:
         """The type was given, whatever schema a value names."""

@@ -12,6 +12,7 @@ into it (an int into a double, text into bytes).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_sinks.decoding.framing import RESERVED
@@ -20,7 +21,8 @@ from spark_sinks.shape import DATE
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TAKEN = frozenset({*RESERVED, DATE})
+TAKEN = frozenset({*RESERVED, DATE})
+"""Names that the fields of an Avro schema do not get: whoever lands it cannot rename them."""
 
 
 class Conflict(NamedTuple):
@@ -38,10 +40,10 @@ class Conflict(NamedTuple):
 class Columns:
     """The columns of a table while schemas are added to them. Names differ by more than upper and lower case."""
 
-    def __init__(self, fields: Iterable[pa.Field]) -> None:
-        self._fields: dict[str, tuple[str, Any]] = {
-            field.name.lower(): (field.name, _plain(field.type)) for field in fields
-        }
+    def __init__(self, fields: Iterable[pa.Field], taken: AbstractSet[str] = TAKEN) -> None:
+        """``taken``: names that no field gets."""
+        self._taken = taken
+        self._fields: dict[str, tuple[str, Any]] = {field.name.lower(): (field.name, field.type) for field in fields}
 
     def fields(self) -> list[pa.Field]:
         import pyarrow as pa
@@ -51,12 +53,15 @@ class Columns:
     def add(self, fields: Sequence[tuple[str, pa.DataType]], *, new_column: bool) -> tuple[str, ...] | Conflict:
         """Make room for values of these types: the names of their columns. Nothing changes with a conflict.
 
+        A field whose name is taken gets ``__value`` behind it.
+
         ``new_column``: a field that does not fit its column gets one of its own, so there is none.
         """
         changed = dict(self._fields)
         names: list[str] = []
         for name, kind in fields:
-            found = _place(changed, name, kind, {each.lower() for each in names}, new_column)
+            wanted = f"{name}__value" if name.lower() in self._taken else name
+            found = _place(changed, name, wanted, kind, {each.lower() for each in names}, new_column)
             if isinstance(found, Conflict):
                 return found
             names.append(found)
@@ -65,10 +70,9 @@ class Columns:
 
 
 def _place(
-    columns: dict[str, tuple[str, Any]], name: str, kind: pa.DataType, used: set[str], new_column: bool
+    columns: dict[str, tuple[str, Any]], name: str, wanted: str, kind: pa.DataType, used: set[str], new_column: bool
 ) -> str | Conflict:
-    """The column of one field, made or widened. A name that the table needs itself gets ``__value`` behind it."""
-    wanted = f"{name}__value" if name.lower() in _TAKEN else name
+    """The column of one field, made or widened."""
     typed = f"{name}__{type_word(kind)}"
     for column in (wanted, typed, *(f"{typed}__{number}" for number in range(2, len(columns) + len(used) + 3))):
         key = column.lower()
@@ -87,14 +91,20 @@ def _place(
 def united(column: pa.DataType, kind: pa.DataType) -> pa.DataType | None:
     """The type that holds what ``column`` holds, and values of ``kind``, exactly; None: there is none.
 
-    Units of time do not count: a target that has microseconds alone keeps them.
+    Units of time do not count: a target that has microseconds alone keeps them. Nor does what is large, a view or a
+    dictionary: the column stays what it is.
     """
+    import pyarrow.types as pt
+
+    plain = _plain(column)
+    both = plain if plain == _plain(kind) else _wider(plain, _plain(kind))
+    return column if both == plain and not pt.is_fixed_size_binary(column) else both
+
+
+def _wider(column: Any, kind: Any) -> pa.DataType | None:
     import pyarrow as pa
     import pyarrow.types as pt
 
-    column, kind = _plain(column), _plain(kind)
-    if column == kind:
-        return column
     if pt.is_struct(column) and pt.is_struct(kind):
         return _united_structs(column, kind)
     if pt.is_list(column) and pt.is_list(kind):

@@ -25,6 +25,8 @@ from spark_sinks.decoding.values import Change, RowDecoder, ValueSettings
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_LAST_ID = (1 << 31) - 1
+
 
 class AvroPlan(NamedTuple):
     """Columns, and by schema id how values become rows; a text instead says why they are refused."""
@@ -84,7 +86,9 @@ class AvroValues:
     def learn(self, ids: AbstractSet[int]) -> None:
         with self._asking():
             for id in sorted(ids):
-                if id not in self._learned:
+                if id > _LAST_ID:  # a registry that cannot even read it says nothing final of it
+                    self._learned[id] = "there are no ids of more than 31 bits"
+                elif id not in self._learned:
                     self._learned[id] = self._versions.get(id) or self._fetched(id)
 
     def close(self) -> None:

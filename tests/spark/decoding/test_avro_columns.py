@@ -25,7 +25,11 @@ def cells(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return [{name: cell for name, cell in row.items() if name not in COORDINATES} for row in batch.to_pylist()]
 
 
-@pytest.mark.parametrize("seed", range(40))
+def seeds(quick: int, all: int) -> list[Any]:
+    return [pytest.param(seed, marks=[pytest.mark.slow] if seed >= quick else []) for seed in range(all)]
+
+
+@pytest.mark.parametrize("seed", seeds(16, 300))
 def test_every_value_of_any_schema_comes_out_as_it_was_written(seed: int) -> None:
     maker = Maker(seed)
     schemas = {seed + 1: maker.record(), 70_000 + seed: maker.record(3)}
@@ -58,7 +62,7 @@ def test_every_value_of_any_schema_comes_out_as_it_was_written(seed: int) -> Non
         assert cells(decoder.rows(part).rows) == expected[first : first + len(part)]
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", seeds(12, 200))
 def test_damage_anywhere_is_refused_or_is_another_sound_record(seed: int) -> None:
     """In step as alone; and what is accepted is what fastavro reads from the same bytes, to their end."""
     maker = Maker(1000 + seed)

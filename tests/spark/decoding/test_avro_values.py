@@ -153,6 +153,18 @@ def test_ids_that_tasks_met_are_learned_or_refused() -> None:
     )
 
 
+def test_an_id_that_none_can_be_is_not_asked_for() -> None:
+    registry = Memory()
+    values = opened(registry)
+    values.plan(None)
+    registry.down = True
+    values.learn({0xFFFFFFFF, 1 << 31})
+    registry.down = False
+    found = decoded(values.plan(None), (0xFFFFFFFF, b""))
+    assert found.rejected is not None
+    assert "no ids of more than 31 bits" in found.rejected.column("error")[0].as_py()
+
+
 def test_schemas_that_are_no_avro_are_refused_in_words() -> None:
     registry = Memory()
     proto = registry.add('syntax = "proto3";', kind="PROTOBUF")
@@ -179,7 +191,7 @@ def test_the_columns_of_the_table_come_first_and_stay() -> None:
     schema_id = registry.add(record(a="int", b={"type": "long", "logicalType": "timestamp-micros"}))
     table = pa.schema([("old", pa.large_string()), ("b", pa.timestamp("ms", "UTC")), ("a", pa.int64())])
     plan = opened(registry).plan(table)
-    assert payload(plan) == [("old", TEXT), ("b", pa.timestamp("ms", "UTC")), ("a", LONG)]
+    assert payload(plan) == [("old", pa.large_string()), ("b", pa.timestamp("ms", "UTC")), ("a", LONG)]
     (row,) = cells(decoded(plan, (schema_id, b"\2" + long_bytes(5_000))))
     assert (row["old"], row["a"], row["b"].timestamp()) == (None, 1, 0.005)
     assert payload(opened(registry).plan(plan.columns)) == payload(plan)

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, SerializationError
 from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.schema import arrow_schema, pack_type, unpack_type
 from spark_sinks.decoding.values import Decoded, ValueSettings
@@ -173,6 +173,30 @@ def test_sliced_and_large_columns_are_read_where_they_begin() -> None:
     assert decoder.rows(batch.slice(2, 2)).rows.column("name").to_pylist() == ["2", "3"]
     large = batch.set_column(1, "value", batch.column("value").cast(pa.large_binary()))
     assert decoder.rows(large).rows.equals(decoder.rows(batch).rows)
+
+
+def test_the_table_s_columns_stay_and_are_widened() -> None:
+    class Now(msgspec.Struct):
+        n: int
+        more: str = ""
+
+    table = pa.schema([("gone", pa.bool_()), ("n", pa.int32())])
+    plan = open_values(ValueSettings("t", schema=Now), url="x").plan(table)
+    assert plan.columns.names[:3] == ["gone", "n", "more"]
+    assert plan.columns.field("n").type == pa.int64()
+    (row,) = plan.decoder().rows(source_batch([b'{"n": 5, "more": "x"}'])).rows.to_pylist()
+    assert (row["gone"], row["n"], row["more"]) == (None, 5, "x")
+    again = open_values(ValueSettings("t", schema=Now), url="x").plan(plan.columns)
+    assert again.columns == plan.columns
+
+
+def test_a_type_that_the_table_cannot_hold_is_refused_or_gets_a_column_of_its_own() -> None:
+    table = pa.schema([("name", pa.bool_())])
+    with pytest.raises(SerializationError, match="field name: the column name is bool, and the schema says string"):
+        open_values(ValueSettings("t", schema=Stop), url="x").plan(table)
+    plan = open_values(ValueSettings("t", schema=Stop, on_incompatible="new_column"), url="x").plan(table)
+    (row,) = plan.decoder().rows(source_batch([b'{"name": "x"}'])).rows.to_pylist()
+    assert (row["name"], row["name__string"]) == (None, "x")
 
 
 def test_schema_errors_name_the_field() -> None:
