@@ -9,6 +9,7 @@ from __future__ import annotations
 from tests.checklist_basics import CONCEPTS, SETTINGS
 from tests.checklist_rows import MARK, Row, Section
 from tests.checklist_schemas import SCHEMA_TOOLS, SCHEMAS
+from tests.checklist_spark import PIPELINES
 from tests.named import said
 
 __all__ = ["CORRECTIONS", "SECTIONS", "Row", "Section", "render"]
@@ -520,7 +521,7 @@ DEMOS = Section(
     ),
 )  # fmt: skip
 
-SECTIONS = (CONCEPTS, SETTINGS, PRODUCERS, CONSUMERS, COMMANDS, SCHEMA_TOOLS, SCHEMAS, DEMOS)
+SECTIONS = (CONCEPTS, SETTINGS, PRODUCERS, CONSUMERS, COMMANDS, SCHEMA_TOOLS, SCHEMAS, PIPELINES, DEMOS)
 
 CORRECTIONS = (
     ("`acks=2` waits for a quorum", "the values are 0, 1 and all (-1)"),
