@@ -76,6 +76,19 @@ def place_of(args: argparse.Namespace) -> Place:
     return Place(log_url(url) if url else args.url, topic, table)
 
 
+def places_of(args: argparse.Namespace) -> list[Place]:
+    """The same for several topics, named as for a landing: a table each."""
+    place = place_of(args)
+    if place.topic is None or not ("," in place.topic or _PATTERN.fullmatch(place.topic)):
+        return [place]
+    from spark_sinks.landing import table_of
+    from spark_sinks.source.origins import topics_of
+
+    with in_our_words():
+        topics = topics_of(place.url, place.topic)
+        return [Place(place.url, topic, table_of(place.table, topic, several=True)) for topic in topics]
+
+
 def log_url(text: str) -> str:
     """``host:9092`` is a cluster, anything else a URL or a directory."""
     return bootstrap_url(text) if re.fullmatch(r"[\w.-]+:\d+(,[\w.-]+:\d+)*", text) else text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 from spark_sinks.cli.bars import pairs
-from spark_sinks.cli.choosing import add_place, in_our_words, place_of
+from spark_sinks.cli.choosing import add_place, in_our_words, places_of
 from spark_sinks.cli.words import count_of, how_large, how_long
 
 if TYPE_CHECKING:
@@ -38,17 +38,18 @@ def add(actions: Subcommands) -> None:
 
 
 def status(args: argparse.Namespace) -> int:
-    place, out = place_of(args), Output.of(args)
+    places, out = places_of(args), Output.of(args)
     if args.watch is not None and args.watch <= 0:
         raise UsageError(f"{args.program}: --watch takes seconds between two looks, more than 0")
     from spark_sinks.upkeep.status import status as look
 
     while True:
         with in_our_words():
-            found = look(*place)
+            tables = [look(*place) for place in places]
         if out.rich and args.watch is not None:
             out.stdout.write(_CLEAR)
-        show(found, out, columns=args.columns)
+        for found in tables:
+            show(found, out, columns=args.columns)
         if args.watch is None:
             return 0
         out.stdout.flush()

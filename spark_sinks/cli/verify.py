@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
 from spark_sinks.cli.bars import bars
-from spark_sinks.cli.choosing import add_place, add_values, in_our_words, place_of, values_of
+from spark_sinks.cli.choosing import add_place, add_values, in_our_words, places_of, values_of
 from spark_sinks.cli.words import how_long
 
 if TYPE_CHECKING:
@@ -35,17 +35,20 @@ def add(actions: Subcommands) -> None:
 
 
 def verify(args: argparse.Namespace) -> int:
-    place, out = place_of(args), Output.of(args)
+    places, out = places_of(args), Output.of(args)
     arguments = values_of(args)
-    with in_our_words(), bars(out, "looking") as move:
-        from spark_sinks.upkeep.verify import verify as check
+    from spark_sinks.upkeep.verify import verify as check
 
-        report = check(
-            *place, values=args.values, **arguments._asdict(),
-            progress=lambda now: move(now.doing, now.done, now.total, ""),
-        )  # fmt: skip
-    show(report, out)
-    return 0 if report.ok else 1
+    is_good = True
+    for place in places:
+        with in_our_words(), bars(out, "looking") as move:
+            report = check(
+                *place, values=args.values, **arguments._asdict(),
+                progress=lambda now: move(now.doing, now.done, now.total, ""),
+            )  # fmt: skip
+        show(report, out)
+        is_good &= report.ok
+    return 0 if is_good else 1
 
 
 def show(report: VerifyReport, out: Output) -> None:

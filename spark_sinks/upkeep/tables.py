@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventbus.errors import ConfigError
+from spark_sinks.landing import table_of
 from spark_sinks.source.origin import Origin
 from spark_sinks.source.origins import open_origin
 from spark_sinks.targets.choose import open_target
@@ -32,7 +33,7 @@ def opened(url: str, topic: str | None, to: str, *, spark: SparkSession | None =
     Raises `ConfigError` when there is no table, or it is of another topic than ``topic``.
     """
     with contextlib.ExitStack() as stack:
-        target = open_target(to)
+        target = open_target(to if topic is None else table_of(to, topic, several=False))
         stack.callback(target.close)
         state = state_of(target, topic)
         origin = open_origin(url, state.topic)
