@@ -23,11 +23,12 @@ import msgspec
 from eventbus.errors import CorruptRecord, OffsetOutOfRange, SerializationError
 from eventbus.types import TopicPartition
 from spark_sinks.decoding.values import RowPlan, Values
-from spark_sinks.errors import own_error
+from spark_sinks.errors import is_gone, own_error, spark_errors
 from spark_sinks.frames import Frames
 from spark_sinks.shape import COORDINATES, DATE, KEY, TOMBSTONE
 from spark_sinks.source.offsets import OffsetRange, split
 from spark_sinks.source.origin import Origin
+from spark_sinks.targets.files import disk_errors
 from spark_sinks.targets.target import Batch, Founding, SinkState, Target
 from spark_sinks.tasks import (
     REJECTED,
@@ -102,6 +103,7 @@ class Running:
         self._progress = progress
         self._busy = threading.Lock()
         """Held through a batch: who stops the query waits for it."""
+        self._spark: Any = None
         self._query: Any = None
         self._checkpoint: Path | None = None
         self._error: BaseException | None = None
@@ -130,20 +132,23 @@ class Running:
 
     def start(self, spark: SparkSession, every_ms: int | None) -> None:
         """Begin: until the log's end of now, or, with ``every_ms``, for good."""
+        self._spark = spark
         self.total = self.look()
-        self._checkpoint = Path(tempfile.mkdtemp(prefix="eventbus-land-"))
-        source = self._origin.stream(spark, self.state.offsets, self._limits.max_offsets)
-        writer = source.writeStream.foreachBatch(self._land).queryName(f"land {self._origin.topic} {id(self)}")
-        writer = writer.option("checkpointLocation", self._checkpoint.as_uri())
+        with disk_errors(Path(tempfile.gettempdir()), "make a directory in"):
+            self._checkpoint = Path(tempfile.mkdtemp(prefix="eventbus-land-"))
         trigger: dict[str, Any] = {"availableNow": True} if every_ms is None else {"processingTime": f"{every_ms} milliseconds"}
-        self._query = writer.trigger(**trigger).start()
+        with spark_errors(spark):
+            source = self._origin.stream(spark, self.state.offsets, self._limits.max_offsets)
+            writer = source.writeStream.foreachBatch(self._land).queryName(f"land {self._origin.topic} {id(self)}")
+            writer = writer.option("checkpointLocation", self._checkpoint.as_uri())
+            self._query = writer.trigger(**trigger).start()
 
     def wait(self) -> None:
         """Until the query ends. Raises what ended it."""
         try:
             self._query.awaitTermination()
         except Exception as error:
-            raise (self._error or own_error(error)) from error
+            raise (self._error or own_error(error, self._spark)) from error
 
     @property
     def is_active(self) -> bool:
@@ -157,10 +162,15 @@ class Running:
 
     def close(self) -> None:
         """End the query at once, and remove what only it needed."""
-        if self._query is not None:
-            self._query.stop()
-        if self._checkpoint is not None:
-            shutil.rmtree(self._checkpoint, ignore_errors=True)
+        try:
+            if self._query is not None:
+                self._query.stop()
+        except Exception:  # pyspark's own, or a refused connection
+            if not is_gone(self._spark):
+                raise
+        finally:
+            if self._checkpoint is not None:
+                shutil.rmtree(self._checkpoint, ignore_errors=True)
 
     # -- a batch ------------------------------------------------------------------------------------------------------
 
@@ -171,7 +181,7 @@ class Running:
                 self._land_batch(frame, self._end_of(batch_id))
             return
         except BaseException as error:
-            self._error = own_error(error)
+            self._error = own_error(error, self._spark)
         # Short and without a cause: Spark searches the text with a regular expression that overflows its stack.
         raise RuntimeError("the landing stops here")
 

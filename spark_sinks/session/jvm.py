@@ -154,6 +154,10 @@ class Jvm:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def _start(self, conf: Mapping[str, str], log_level: str) -> subprocess.Popen[bytes]:
         spark = spark_package()
         home = self._spark_home(spark)

@@ -125,10 +125,25 @@ def _end_jvm_with(session: SparkSession, jvm: Jvm) -> None:
     def stop() -> None:
         try:
             stop_session()
+        except Exception:  # pyspark's own, or a refused connection: it depends on what it asks first
+            if jvm.is_running:
+                raise
+            _forget(session)
         finally:
             _disconnect(jvm)
 
     session.stop = stop
+
+
+def _forget(session: SparkSession) -> None:
+    """Do what is left of `SparkSession.stop` when the JVM is dead: pyspark stops at the first question to it."""
+    from pyspark.sql import SparkSession, SQLContext
+
+    session.sparkContext.stop()  # it has forgotten the JVM's half by now
+    sessions: Any = SparkSession
+    sessions._instantiatedSession = sessions._activeSession = None
+    contexts: Any = SQLContext
+    contexts._instantiatedContext = None
 
 
 def _disconnect(jvm: Jvm) -> None:
