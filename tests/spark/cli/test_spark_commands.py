@@ -130,7 +130,8 @@ def test_options_reach_the_engine(spark_command: Any, engine: Any, tmp_path: Pat
     answer = spark_command(
         "land", "orders", "./w", "--schema", "mine:Order", "--transform", "mine:f", "--partition-by", "dt, country",
         "--upsert", "id", "--every", "500ms", "--quarantine-limit", "5%", "--no-quarantine", "--skip-lost",
-        "--on-incompatible", "new-column", "--registry", "log", "--starting-offsets", "latest", "--max-offsets-per-trigger", "7",
+        "--on-incompatible", "new-column", "--registry", "log", "--starting-offsets", "latest",
+        "--max-offsets-per-trigger", "7",
         "--key", "text",
     )  # fmt: skip
     assert answer.code == 0, answer
