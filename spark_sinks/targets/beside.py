@@ -86,7 +86,7 @@ class Quarantine:
 
     def give_up(self, state: SinkState) -> None:
         """Remove the files of a commit that was refused."""
-        remove_parts(self._files, state)
+        remove_parts(self._files, "", state)
 
     def clear(self, state: SinkState, epochs: Epochs) -> None:
         """Remove files that never counted, and those that have been dealt with."""
@@ -115,10 +115,10 @@ class Quarantine:
         return part is not None and state.quarantine_from <= part.sequence and epochs.counts(part, state.sequence)
 
 
-def remove_parts(files: Files, state: SinkState) -> None:
+def remove_parts(files: Files, directory: str, state: SinkState) -> None:
     """Remove the files of this landing's next commit, which was refused. What resists is left to the next opening."""
     with contextlib.suppress(StorageError):
-        for path in files.files_below(""):
+        for path in files.files_below(directory):
             part = part_of(path)
             if part is not None and part[:3] == (state.id, state.sequence, state.epoch):
                 files.remove(path)

@@ -38,9 +38,9 @@ def open_target(to: str, *, options: TargetOptions | None = None) -> Target:
         raise ConfigError(f"compression={options.compression!r}: choose one of {', '.join(COMPRESSIONS)}")
     kind, colon, rest = to.partition(":")
     if kind == "delta" and colon:
-        from spark_sinks.targets.delta.target import DeltaTarget
+        from spark_sinks.targets.delta.target import open_delta
 
-        return DeltaTarget(local_directory(rest), options)
+        return open_delta(local_directory(rest), options)
     if kind == "iceberg" and colon:
         from spark_sinks.targets.iceberg.target import open_iceberg
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from eventbus.errors import ConfigError, StorageError
+from eventbus.errors import ConfigError
 from spark_sinks.shape import TOMBSTONE
 from spark_sinks.targets.founding import found, new_id, take_over
 from spark_sinks.targets.stages import Stage
@@ -84,7 +84,7 @@ class ConsoleTarget:
 
     def _opened(self) -> SinkState:
         if self._state is None:
-            raise StorageError("console: is not open: open it first")
+            raise ConfigError("console: is not open: open it first")
         return self._state
 
     # -- printing -----------------------------------------------------------------------------------------------------

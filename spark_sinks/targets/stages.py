@@ -22,13 +22,12 @@ class Stage:
         self._root = root
 
     def directory(self, state: SinkState) -> str:
-        """A fresh one for the next batch, absolute."""
+        """That of the next batch, absolute. What an earlier landing staged is not in it."""
         directory = self._of_table(state) / f"{state.epoch:06d}-{state.sequence:010d}"
         with disk_errors(directory, "create"):
             if self._root is None:
                 self._make_private(directory.parent)
-            shutil.rmtree(directory, ignore_errors=True)
-            directory.mkdir(parents=True)
+            directory.mkdir(parents=True, exist_ok=True)
         return str(directory)
 
     def clear(self, state: SinkState) -> None:

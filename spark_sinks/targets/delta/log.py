@@ -24,8 +24,12 @@ import msgspec
 
 from eventbus.errors import ConfigError, StorageError, StorageFull
 from spark_sinks.shape import DATE
+from spark_sinks.targets.delta.actions import add_action, delta_columns
+from spark_sinks.targets.delta.upsert import batch_rows, changes, merged, record_key_of
+from spark_sinks.targets.logged import LostRace, Placed
 from spark_sinks.targets.parts import Epochs, parent, partition_values
-from spark_sinks.targets.target import SinkState, pack_columns
+from spark_sinks.targets.rewrite import fitted
+from spark_sinks.targets.target import SinkState, StagedFile, pack_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,18 +40,26 @@ APP = "eventbus"
 EMPTY = "_empty"
 """The column of a table without rows: Delta has no table without columns, and which ones come is not known yet."""
 _FOUNDING = f"{APP}.founding"
+_COMPRESSIONS: dict[str, Any] = {
+    "none": "UNCOMPRESSED",
+    "zstd": "ZSTD",
+    "snappy": "SNAPPY",
+    "gzip": "GZIP",
+    "lz4": "LZ4",
+}
 _NUMBERS = ("sequence", "epoch", "rows", "rejected", "quarantine_from", "committed_at_ms")
 
 
-class LostRace(Exception):
-    """Somebody committed to the table since it was refreshed."""
-
-
 class DeltaLog:
-    """One Delta table. Every method but `refresh`, `create` and `exists` works on what the table was when refreshed."""
+    """The `TableLog` of a Delta table."""
 
-    def __init__(self, path: Path) -> None:
+    data = ""
+    merges = True
+
+    def __init__(self, path: Path, compression: str) -> None:
+        self._directory = path
         self._path = str(path)
+        self._compression = _COMPRESSIONS[compression]
         self._table: DeltaTable | None = None
 
     def exists(self) -> bool:
@@ -56,7 +68,6 @@ class DeltaLog:
         return DeltaTable.is_deltatable(self._path)
 
     def refresh(self) -> None:
-        """Take in what was committed."""
         from deltalake import DeltaTable
 
         with delta_errors(self._path):
@@ -71,7 +82,6 @@ class DeltaLog:
         return self._table
 
     def create(self, state: SinkState, epochs: Epochs) -> None:
-        """Found the table. Raises `LostRace` when it exists."""
         import pyarrow as pa
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -94,7 +104,6 @@ class DeltaLog:
             raise
 
     def account(self) -> tuple[SinkState, Epochs]:
-        """The account, and the beginnings of the latest epochs. Raises `ConfigError` for a table of somebody else's."""
         founding = self.table.metadata().configuration.get(_FOUNDING)
         if founding is None:
             raise ConfigError(f"{self._path} is a Delta table that no landing made: land into another directory")
@@ -109,6 +118,22 @@ class DeltaLog:
         latest = range(max(1, state.epoch - Epochs.KEPT + 1), state.epoch + 1)
         return state, Epochs({epoch: self._number(_begin(epoch)) for epoch in latest})
 
+    def take_over(self, state: SinkState, epochs: Epochs) -> None:
+        self._add(state, [], epochs)
+
+    def commit(self, state: SinkState, files: Sequence[Placed], columns: pa.Schema, now_ms: int) -> None:
+        self._add(state, [add_action(self._directory, file.path, file.directory, now_ms) for file in files])
+
+    def _add(self, state: SinkState, adds: Sequence[AddAction], epochs: Epochs | None = None) -> None:
+        with delta_errors(self._path):
+            self.table.create_write_transaction(
+                [*adds],
+                "append",
+                self.table.schema(),
+                list(state.partition_by),
+                commit_properties=_properties(state, epochs),
+            )
+
     def columns(self) -> pa.Schema | None:
         """The columns of the table; None as long as it has only the founding's."""
         import pyarrow as pa
@@ -116,67 +141,58 @@ class DeltaLog:
         columns = pa.schema(self.table.schema().to_arrow())
         return None if EMPTY in columns.names else columns
 
-    def commit(
-        self, state: SinkState, adds: Sequence[AddAction], columns: pa.Schema | None, epochs: Epochs | None = None
-    ) -> None:
-        """Add files and the account. ``columns``: those of the first rows, instead of the founding's.
+    def fits(self, columns: pa.Schema) -> bool:
+        has = self.columns()
+        return (
+            has is not None
+            and all(has.field(each.name) == each for each in delta_columns(columns) if each.name in has.names)
+            and set(columns.names) <= set(has.names)
+        )
 
-        ``epochs``: when the epoch begins with this commit.
-        """
-        mode = "append" if columns is None else "overwrite"
+    def fit(self, state: SinkState, columns: pa.Schema) -> None:
+        """Add columns, which is quick, or write the table again with wider ones."""
+        has, columns = self.columns(), delta_columns(columns)
+        known: list[str] = [] if has is None else has.names
+        new = [field for field in columns if field.name not in known]
+        wider = [field for field in columns if has and field.name in known and has.field(field.name).type != field.type]
         with delta_errors(self._path):
-            self.table.create_write_transaction(
-                list(adds),
-                mode,
-                self.table.schema() if columns is None else columns,
-                list(state.partition_by),
-                commit_properties=_properties(state, epochs),
-            )
+            if has is None:
+                # Instead of the founding's columns. There are no files that "overwrite" could remove.
+                by = list(state.partition_by)
+                self.table.create_write_transaction([], "overwrite", columns, by, commit_properties=_properties(state))
+            elif wider:
+                self._rewrite(state, columns)
+            else:
+                from deltalake import Schema
 
-    def add_columns(self, state: SinkState, fields: Sequence[pa.Field]) -> None:
-        """Add nullable columns; ``state`` is the account as it is."""
-        import pyarrow as pa
-        from deltalake import Schema
+                self.table.alter.add_columns(
+                    Schema.from_arrow(pa.schema(new)).fields, commit_properties=_properties(state)
+                )
 
-        fields = [field.with_nullable(True) for field in fields]
-        with delta_errors(self._path):
-            self.table.alter.add_columns(
-                Schema.from_arrow(pa.schema(fields)).fields, commit_properties=_properties(state)
-            )
-
-    def rewrite(self, state: SinkState, columns: pa.Schema, compression: str) -> None:
-        """Write all rows again with wider types: without a table feature that few readers know, Delta has no other way.
-
-        ``state`` is the account as it is.
-        """
+    def _rewrite(self, state: SinkState, columns: pa.Schema) -> None:
+        """All rows again: without a table feature that few readers know, Delta has no other way to wider types."""
         import pyarrow as pa
         from deltalake import WriterProperties, write_deltalake
 
-        from spark_sinks.targets.rewrite import fitted
+        rows = self.table.to_pyarrow_dataset().to_batches()
+        write_deltalake(
+            self.table,
+            pa.RecordBatchReader.from_batches(columns, (fitted(batch, columns) for batch in rows)),
+            mode="overwrite",
+            schema_mode="overwrite",
+            partition_by=list(state.partition_by) or None,
+            writer_properties=WriterProperties(compression=self._compression),
+            commit_properties=_properties(state),
+        )
 
-        with delta_errors(self._path):
-            rows = self.table.to_pyarrow_dataset().to_batches()
-            write_deltalake(
-                self.table,
-                pa.RecordBatchReader.from_batches(columns, (fitted(batch, columns) for batch in rows)),
-                mode="overwrite",
-                schema_mode="overwrite",
-                partition_by=list(state.partition_by) or None,
-                writer_properties=WriterProperties(compression=delta_compression(compression)),
-                commit_properties=_properties(state),
-            )
-
-    def merge(self, state: SinkState, rows: pa.Table, compression: str) -> None:
-        """Put the rows of a batch into a table that has one row for each key."""
+    def merge(self, state: SinkState, files: Sequence[StagedFile], columns: pa.Schema) -> None:
         import pyarrow as pa
         import pyarrow.compute as pc
         from deltalake import WriterProperties
 
-        from spark_sinks.targets.delta.upsert import changes, merged, record_key_of
-        from spark_sinks.targets.rewrite import fitted
-
+        rows = batch_rows(files, columns)
         keys = list(state.upsert)
-        record_key = record_key_of(rows.schema)
+        record_key = record_key_of(columns)
 
         def having(record_keys: pa.Array) -> pa.Table:
             columns = pa.schema([rows.schema.field(name) for name in dict.fromkeys([*keys, record_key])])
@@ -187,17 +203,15 @@ class DeltaLog:
 
         with delta_errors(self._path):
             source = changes(rows, keys, having)
-            writer = WriterProperties(compression=delta_compression(compression))
+            writer = WriterProperties(compression=self._compression)
             merged(self.table, _properties(state), source, keys, writer_properties=writer)
 
     def compact(self, state: SinkState, directory: str) -> None:
-        """Make few files of many, in one partition."""
         filters = [(name, "=", value or "") for name, value in partition_values(directory).items()]
         with delta_errors(self._path):
             self.table.optimize.compact(filters or None, commit_properties=_properties(state))
 
     def files(self) -> dict[str, list[int]]:
-        """The sizes of the files, by their partition directory."""
         import pyarrow as pa
 
         sizes: dict[str, list[int]] = {}
@@ -206,13 +220,14 @@ class DeltaLog:
         return sizes
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """These columns of all rows."""
         table = self.table.to_pyarrow_dataset()
         yield from table.to_batches(columns=list(columns), batch_readahead=4, fragment_readahead=2)
 
-    def version(self) -> int:
-        """The number of the newest commit."""
-        return self.table.version()
+    def newest(self) -> list[str]:
+        return [f"_delta_log/{self.table.version():020d}.json"]
+
+    def close(self) -> None:
+        self._table = None
 
     def _number(self, name: str) -> int:
         return self.table.transaction_version(f"{APP}.{name}") or 0
@@ -221,9 +236,12 @@ class DeltaLog:
         return self.table.transaction_version(f"{APP}.offset.{partition}")
 
 
-def delta_compression(compression: str) -> Any:
-    """The name that deltalake has for a compression."""
-    return {"none": "UNCOMPRESSED", "zstd": "ZSTD", "snappy": "SNAPPY", "gzip": "GZIP", "lz4": "LZ4"}[compression]
+def require_deltalake() -> None:
+    """Raise `ConfigError`, with the command, when the library is missing."""
+    try:
+        import deltalake as _  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ConfigError('delta: needs deltalake: pip install "eventbus-log[spark,delta]"') from error
 
 
 @contextlib.contextmanager

@@ -63,6 +63,8 @@ class ParquetTarget:
     # -- landing ------------------------------------------------------------------------------------------------------
 
     def open(self, founding: Founding, now_ms: int) -> SinkState:
+        if founding.upsert:
+            raise ConfigError(f"{self.name}: Parquet files are only added to: upsert= needs delta: or a database")
         self._files.makedirs(LEDGER)
         self.lock.acquire()
         try:
@@ -213,7 +215,7 @@ class ParquetTarget:
         return moved
 
     def _give_up(self, state: SinkState) -> None:
-        remove_parts(self._files, state)
+        remove_parts(self._files, "", state)
         self._quarantine.give_up(state)
 
     def _counted(self, entry: Entry) -> list[str]:

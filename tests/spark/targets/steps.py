@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from spark_sinks.targets.files import LocalFiles
+from spark_sinks.targets.logged import TableLog
 from tests.spark.targets.kit import Stepping, Steps
 
 LASTING = ("makedirs", "create", "rename", "remove", "remove_empty", "exchange", "sync_dir", "sync_file")
+COMMITS = ("create", "take_over", "fit", "commit", "merge", "compact")
+
+
+def stepping_log(log: TableLog, steps: Steps) -> TableLog:
+    """A log that may fail before and after each commit."""
+    stepping: Any = Stepping(log, steps, COMMITS, after=COMMITS)
+    return cast("TableLog", stepping)
 
 
 class SteppingFiles(Stepping):

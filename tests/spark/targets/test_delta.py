@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from deltalake import DeltaTable
 
 from spark_sinks.targets.choose import TargetOptions
 from spark_sinks.targets.delta.log import DeltaLog
-from spark_sinks.targets.delta.target import DeltaTarget
+from spark_sinks.targets.delta.target import open_delta
 from spark_sinks.targets.files import Files, LocalFiles
+from spark_sinks.targets.logged import TableLog
 from spark_sinks.targets.target import Target
-from tests.spark.targets.kit import Conformance, MakeRig, Record, Rig, Stepping, UpsertConformance
-from tests.spark.targets.steps import SteppingFiles
-
-COMMITS = ("create", "commit", "add_columns", "rewrite", "merge", "compact")
+from tests.spark.targets.kit import Conformance, MakeRig, Record, Rig, UpsertConformance
+from tests.spark.targets.steps import SteppingFiles, stepping_log
 
 
 class DeltaRig(Rig):
@@ -26,11 +24,10 @@ class DeltaRig(Rig):
         def files(root: Path) -> Files:
             return SteppingFiles(LocalFiles(root), self.steps)
 
-        def log(path: Path) -> DeltaLog:
-            stepping: Any = Stepping(DeltaLog(path), self.steps, COMMITS, after=COMMITS)
-            return cast("DeltaLog", stepping)
+        def log(path: Path, compression: str) -> TableLog:
+            return stepping_log(DeltaLog(path, compression), self.steps)
 
-        return DeltaTarget(self.directory, TargetOptions(), make_files=files, make_log=log)
+        return open_delta(self.directory, TargetOptions(), make_files=files, make_log=log)
 
     def outside(self) -> list[Record]:
         if not DeltaTable.is_deltatable(str(self.directory)):

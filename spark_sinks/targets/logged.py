@@ -1,0 +1,315 @@
+"""`LoggedTarget`: tables whose own log says which files are part of them, and holds the account as well.
+
+Staged files are renamed to their place, then one commit of the log adds them together with the account. A crash leaves
+the old state or the new one; files that it left behind are not part of the table, and go at the next opening.
+"""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from eventbus.errors import ConfigError, EventBusError, StorageError
+from spark_sinks.targets.beside import META, MakeFiles, Quarantine, Stage, TableLock, remove_parts
+from spark_sinks.targets.choose import TargetOptions
+from spark_sinks.targets.founding import check_founding, fenced, found, new_id, take_over
+from spark_sinks.targets.parts import Epochs, Part, join, part_of, sorts_below
+from spark_sinks.targets.target import Batch, Compacted, FileCount, Founding, SinkState, StagedFile, advanced
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TRIES = 5
+"""How often a commit is tried that somebody else's, say a user's OPTIMIZE, came before."""
+
+
+class LostRace(Exception):
+    """Somebody committed to the table since it was refreshed."""
+
+
+class Placed(NamedTuple):
+    """A file in its place: ``path`` below the table, and the partition directory that speaks for its rows."""
+
+    path: str
+    directory: str
+
+
+class TableLog(Protocol):
+    """The log of one table, as a table format's library keeps it.
+
+    All methods but `exists`, `refresh` and `create` work on what the table was when it was refreshed last. **Those that
+    commit raise `LostRace` when anybody committed since**: so what was read before still holds when they succeed. Other
+    errors are `StorageError`; whether the commit happened is then not known.
+    """
+
+    data: str
+    """The directory of data files below the table; ``""``: the table itself."""
+    merges: bool
+    """Whether there is `merge`."""
+
+    def exists(self) -> bool: ...
+    def refresh(self) -> None: ...
+    def create(self, state: SinkState, epochs: Epochs) -> None: ...
+    def take_over(self, state: SinkState, epochs: Epochs) -> None:
+        """Commit an account of a new epoch."""
+        ...
+
+    def account(self) -> tuple[SinkState, Epochs]:
+        """The account. Raises `ConfigError` for a table that no landing made."""
+        ...
+
+    def fits(self, columns: pa.Schema) -> bool:
+        """Whether `commit` can take rows with these columns, or `fit` has to come before.
+
+        Raises `ConfigError` for columns that the format has no type for.
+        """
+        ...
+
+    def fit(self, state: SinkState, columns: pa.Schema) -> None: ...
+    def commit(self, state: SinkState, files: Sequence[Placed], columns: pa.Schema, now_ms: int) -> None: ...
+    def merge(self, state: SinkState, files: Sequence[StagedFile], columns: pa.Schema) -> None:
+        """Put rows in their place by ``state.upsert``; the files stay where they are."""
+        ...
+
+    def compact(self, state: SinkState, directory: str) -> None:
+        """Make few files of many in one partition; the account stays as it is."""
+        ...
+
+    def files(self) -> dict[str, list[int]]:
+        """The sizes of the files by partition directory."""
+        ...
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
+    def newest(self) -> list[str]:
+        """Files of the newest commit, to be synced: paths below the table."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LoggedTarget:
+    """A table in a local directory with a log of its own."""
+
+    is_partitioned = True
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        options: TargetOptions,
+        make_log: Callable[[], TableLog],
+        make_files: MakeFiles,
+    ) -> None:
+        self.name = name
+        self._directory = directory
+        self._make_log = make_log
+        self._log: TableLog | None = None
+        self._files = make_files(directory)
+        self._stage = Stage(directory, options.stage, make_files)
+        self._quarantine = Quarantine(directory, make_files)
+        self._account: tuple[SinkState, Epochs] | None = None
+        self.lock = TableLock(directory)
+
+    # -- landing ------------------------------------------------------------------------------------------------------
+
+    def open(self, founding: Founding, now_ms: int) -> SinkState:
+        self._account = None
+        self._files.makedirs(META)
+        self.lock.acquire()
+        try:
+            self._log = self._log or self._make_log()
+            if founding.upsert and not self._log.merges:
+                raise ConfigError(f"{self.name} is only added to: upsert= needs delta: or a database")
+            state, epochs = self._take_over(self._log, founding, now_ms)
+            self._clear(self._log, state, epochs)
+        except BaseException:
+            self.close()
+            raise
+        self._account = state, epochs
+        return state
+
+    def stage_directory(self) -> str:
+        return self._stage.directory(self._opened()[1])
+
+    def commit(self, batch: Batch, now_ms: int) -> SinkState:
+        log, last, epochs = self._opened()
+        state = advanced(last, batch, now_ms)
+        files = sorted(file for file in batch.files if file.rows)
+        self._account = None  # until it is certain what the table holds
+        try:
+            self._quarantine.take(batch.rejected, last)
+            log.refresh()
+            if len(batch.columns) and not log.fits(batch.columns):
+                self._committed(log, last, None, lambda: log.fit(last, batch.columns))
+            if last.upsert and files:
+                self._committed(log, last, state, lambda: log.merge(state, files, batch.columns))
+            else:
+                placed = self._place(log, files, last)
+                self._committed(log, last, state, lambda: log.commit(state, placed, batch.columns, now_ms))
+        except EventBusError:
+            self._give_up(log, last)
+            raise
+        self._account = state, epochs
+        self._stage.done(last)
+        if batch.replaces_quarantine:
+            with contextlib.suppress(StorageError):  # they do not count any more; the next opening removes them
+                self._quarantine.clear(state, epochs)
+        return state
+
+    def compact(self, *, before: str | None, min_files: int) -> Compacted:
+        log, last, epochs = self._opened()
+        if before is not None and not last.partition_by:
+            raise ConfigError(f"{self.name} has no partitions: compact it without before=")
+        self._account = None
+        log.refresh()
+        groups = {directory: sizes for directory, sizes in log.files().items() if len(sizes) >= max(min_files, 2)}
+        groups = {directory: sizes for directory, sizes in groups.items() if sorts_below(directory, before)}
+        for directory in sorted(groups):
+            self._committed(log, last, None, partial(log.compact, last, directory))
+        after = log.files()
+        self._account = last, epochs
+        now = [size for directory in groups for size in after.get(directory, [])]
+        was = [size for sizes in groups.values() for size in sizes]
+        return Compacted(len(was), len(now), sum(was), sum(now))
+
+    def close(self) -> None:
+        self._account = None
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()
+        self.lock.release()
+
+    # -- looking at it ------------------------------------------------------------------------------------------------
+
+    def state(self) -> SinkState | None:
+        with self._look() as log:
+            return log.account()[0] if log is not None else None
+
+    def files(self) -> FileCount | None:
+        with self._look() as log:
+            sizes = [size for sizes in log.files().values() for size in sizes] if log else []
+        return FileCount(len(sizes), sum(sizes))
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        with self._look() as log:
+            if log is not None and log.account()[0].schema:
+                yield from log.read(columns)
+
+    def read_quarantine(self) -> Iterator[pa.RecordBatch]:
+        with self._look() as log:
+            account = log.account() if log is not None else None
+        if account is not None:
+            yield from self._quarantine.read(*account)
+
+    @contextlib.contextmanager
+    def _look(self) -> Generator[TableLog | None]:
+        """The table as it is now; what a landing checked last stays what it commits on."""
+        log = self._make_log()
+        try:
+            if log.exists():
+                log.refresh()
+                yield log
+            else:
+                yield None
+        finally:
+            log.close()
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> tuple[TableLog, SinkState, Epochs]:
+        if self._account is None or self._log is None:
+            raise ConfigError(f"{self.name} is not open: open it, and again after an error")
+        return self._log, *self._account
+
+    def _take_over(self, log: TableLog, founding: Founding, now_ms: int) -> tuple[SinkState, Epochs]:
+        for _ in range(_TRIES):
+            try:
+                if not log.exists():
+                    state = take_over(found(founding, new_id(), now_ms))
+                    epochs = Epochs({}).begun(state.epoch, state.sequence)
+                    log.create(state, epochs)
+                else:
+                    log.refresh()
+                    state, epochs = log.account()
+                    check_founding(self.name, state, founding)
+                    state = take_over(state)
+                    epochs = epochs.begun(state.epoch, state.sequence)
+                    log.take_over(state, epochs)
+            except LostRace:
+                continue
+            self._sync(log)
+            return state, epochs
+        raise StorageError(f"{self.name}: others committed before each of {_TRIES} tries to open it: try again")
+
+    def _clear(self, log: TableLog, state: SinkState, epochs: Epochs) -> None:
+        """Remove files that no commit will ever name. Those that one named once are a matter of the format's vacuum."""
+        self._stage.clear(state.id)
+        for path in self._files.files_below(log.data):
+            part = part_of(path)
+            if part is not None and part.id == state.id and not epochs.counts(part, state.sequence):
+                self._files.remove(path)
+        self._quarantine.clear(state, epochs)
+
+    def _place(self, log: TableLog, files: Sequence[StagedFile], last: SinkState) -> list[Placed]:
+        places = {file.directory: join(log.data, file.directory) if file.directory else log.data for file in files}
+        for place in sorted(places.values()):
+            self._files.makedirs(place)
+        placed: list[Placed] = []
+        for number, file in enumerate(files):
+            path = join(places[file.directory], Part(last.id, last.sequence, last.epoch, number).name)
+            self._files.rename(file.path, path)
+            placed.append(Placed(path, file.directory))
+        for place in sorted(places.values()):
+            self._files.sync_dir(place)
+        return placed
+
+    def _committed(self, log: TableLog, last: SinkState, state: SinkState | None, commit: Callable[[], None]) -> None:
+        """Commit to the table of ``last``, unless another landing has it. ``state``: the account of the commit.
+
+        Raises `ProducerFenced`, `StorageError`.
+        """
+        error: Exception | None = None
+        for _ in range(_TRIES):
+            log.refresh()
+            now, epochs = log.account()
+            if state is not None and _happened(last, now, epochs):
+                return self._sync(log)  # it was committed, and failed afterwards, say at a checkpoint of the log
+            if now.epoch != last.epoch:
+                raise fenced(self.name, last)
+            if error is not None and not isinstance(error, LostRace):
+                raise error
+            try:
+                commit()
+                return self._sync(log)
+            except (LostRace, StorageError) as failure:
+                error = failure
+        raise StorageError(f"{self.name}: others committed before each of {_TRIES} tries: try again") from error
+
+    def _sync(self, log: TableLog) -> None:
+        """Make the newest commit survive a power cut: the formats' libraries leave that to the operating system."""
+        log.refresh()
+        paths = log.newest()
+        for path in paths:
+            self._files.sync_file(path)
+        for directory in sorted({path.rpartition("/")[0] for path in paths}):
+            self._files.sync_dir(directory)
+
+    def _give_up(self, log: TableLog, last: SinkState) -> None:
+        """Remove the files of a commit that was refused, if it is certain that it was."""
+        with contextlib.suppress(EventBusError):
+            log.refresh()
+            if not _happened(last, *log.account()):
+                remove_parts(self._files, log.data, last)
+                self._quarantine.give_up(last)
+
+
+def _happened(last: SinkState, now: SinkState, epochs: Epochs) -> bool:
+    """Whether the commit after ``last`` is in the account."""
+    return epochs.counts(Part(last.id, last.sequence, last.epoch, 0), now.sequence)
