@@ -40,13 +40,14 @@ from outbox_inbox import INBOX_FIGURES
 from outbox_latency import LATENCY_FIGURES
 from outbox_relay import RELAY_FIGURES
 from outbox_writing import WRITING_FIGURES
+from spark_decoding import DECODING_FIGURES
 from spark_kafka import SPARK_KAFKA_FIGURES
 from spark_landing import LANDING_FIGURES
 
 SCHEMA_FIGURES = AVRO_FIGURES + REGISTRY_FIGURES + COMPAT_FIGURES
 LOOP_FIGURES = sorted(FAILURE_FIGURES + RETRY_FIGURES + DEAD_LETTER_FIGURES, key=lambda figure: figure.id)
 OUTBOX_FIGURES = sorted(WRITING_FIGURES + RELAY_FIGURES + LATENCY_FIGURES + INBOX_FIGURES, key=lambda figure: figure.id)
-SPARK_FIGURES = sorted(LANDING_FIGURES + SPARK_KAFKA_FIGURES, key=lambda figure: figure.id)
+SPARK_FIGURES = sorted(LANDING_FIGURES + SPARK_KAFKA_FIGURES + DECODING_FIGURES, key=lambda figure: figure.id)
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
