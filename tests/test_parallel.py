@@ -69,7 +69,7 @@ class Run:
 
 
 def test_one_piece_with_jvms_at_a_time_and_the_long_ones_first() -> None:
-    run = Run("broker/test_a", "testing/test_crash_points", "spark/test_b", "clients/test_c", "records/test_d")
+    run = Run("broker/test_a", "testing/test_crash_points", "spark/live/test_b", "clients/test_c", "records/test_d")
     assert run.begun(run.one) == ["tests/clients/"]
     assert run.begun(run.two) == ["tests/testing/test_crash_points.py"]
     run.finish(run.two)
