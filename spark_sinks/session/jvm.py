@@ -154,9 +154,13 @@ class Jvm:
     def pid(self) -> int:
         return self._process.pid
 
-    @property
-    def is_running(self) -> bool:
-        return self._process.poll() is None
+    def has_ended(self) -> bool:
+        """Whether it is dead, or dies within seconds: connections are refused before a process is gone."""
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _start(self, conf: Mapping[str, str], log_level: str) -> subprocess.Popen[bytes]:
         spark = spark_package()

@@ -126,7 +126,7 @@ def _end_jvm_with(session: SparkSession, jvm: Jvm) -> None:
         try:
             stop_session()
         except Exception:  # pyspark's own, or a refused connection: it depends on what it asks first
-            if jvm.is_running:
+            if not jvm.has_ended():
                 raise
             _forget(session)
         finally:
