@@ -1,0 +1,1 @@
+"""An Iceberg table, written with `pyiceberg`: no jar, no JVM."""

@@ -1,0 +1,258 @@
+"""`IcebergLog`: snapshots that add files, and the account in a property of the table that changes with them.
+
+**Every commit makes a snapshot**, also one without files: a snapshot is only accepted on the snapshot that it was made
+for, while a change of properties alone would be accepted on any. That, and no retries by pyiceberg, is the fence.
+
+Files come from tasks and have no field ids: the table has a name mapping. A column that the table is partitioned by is
+not in the files; its value is that of the partition, as the format has it for identity partitions.
+"""
+
+# pyarrow and pyiceberg have little type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import uuid
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from eventbus.errors import ConfigError, EventBusError, StorageError, StorageFull
+from spark_sinks.targets.iceberg.datafile import data_file
+from spark_sinks.targets.logged import LostRace, Placed
+from spark_sinks.targets.parts import Epochs, parent
+from spark_sinks.targets.rewrite import rewrite
+from spark_sinks.targets.target import SinkState, StagedFile, pack_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table, Transaction
+
+_ACCOUNT = "eventbus.account"
+_PROPERTIES = {
+    "commit.retry.num-retries": "0",  # pyiceberg would commit again what another landing came before
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+
+
+class Where(NamedTuple):
+    """Where a table is: its directory, its name, and its catalog. ``file``: without it there is no catalog yet."""
+
+    directory: Path
+    identifier: tuple[str, ...]
+    catalog: Callable[[], Catalog]
+    file: Path | None
+
+
+class Account(msgspec.Struct, frozen=True):
+    """What the property holds."""
+
+    state: SinkState
+    begins: dict[int, int]
+
+
+class IcebergLog:
+    """The `TableLog` of an Iceberg table."""
+
+    data = "data"
+    merges = False
+
+    def __init__(self, where: Where, compression: str) -> None:
+        self._where = where
+        self._compression = compression
+        self._catalog: Catalog | None = None
+        self._table: Table | None = None
+
+    def exists(self) -> bool:
+        if self._where.file is not None and not self._where.file.exists():
+            return False
+        with self._errors():
+            return self.catalog.table_exists(self._where.identifier)
+
+    def refresh(self) -> None:
+        with self._errors():
+            if self._table is None:
+                self._table = self.catalog.load_table(self._where.identifier)
+            else:
+                self._table.refresh()
+
+    def create(self, state: SinkState, epochs: Epochs) -> None:
+        from pyiceberg.schema import Schema
+
+        with self._errors():
+            self.catalog.create_namespace_if_not_exists(self._where.identifier[:-1])
+            self._table = self.catalog.create_table(
+                self._where.identifier,
+                Schema(),
+                location=self._where.directory.as_uri(),
+                properties={**_PROPERTIES, _ACCOUNT: _packed(state, epochs)},
+            )
+
+    def take_over(self, state: SinkState, epochs: Epochs) -> None:
+        with self._commit(state, epochs):
+            pass
+
+    def account(self) -> tuple[SinkState, Epochs]:
+        packed = self.table.properties.get(_ACCOUNT)
+        if packed is None:
+            raise ConfigError(f"{self._name} is an Iceberg table that no landing made: land into another one")
+        if self.table.location().rstrip("/") != self._where.directory.as_uri():
+            raise ConfigError(f"{self._name} is in {self.table.location()}, not in {self._where.directory}")
+        account = msgspec.json.decode(packed, type=Account)
+        return account.state, Epochs(account.begins)
+
+    def fits(self, columns: pa.Schema) -> bool:
+        if self.account()[0].schema != pack_columns(columns):
+            _widen(self.table.transaction(), columns, ())
+        return True
+
+    def fit(self, state: SinkState, columns: pa.Schema) -> None:
+        raise NotImplementedError("columns change in the commit of their rows")
+
+    def commit(self, state: SinkState, files: Sequence[Placed], columns: pa.Schema, now_ms: int) -> None:
+        last, epochs = self.account()
+        changed = len(columns) > 0 and last.schema != pack_columns(columns)
+        with self._commit(state, epochs, columns if changed else None) as (transaction, snapshot):
+            for file in files:
+                snapshot.append_data_file(data_file(transaction, self._where.directory, file.path, file.directory))
+
+    def merge(self, state: SinkState, files: Sequence[StagedFile], columns: pa.Schema) -> None:
+        raise NotImplementedError("pyiceberg has no merge that commits an account with it")
+
+    def compact(self, state: SinkState, directory: str) -> None:
+        columns = state.columns()
+        assert columns is not None, "there are files"
+        for name in state.partition_by:
+            columns = columns.remove(columns.get_field_index(name))
+        with self._errors():
+            tasks = [task for task in self.table.scan().plan_files() if self._directory(task.file) == directory]
+        if any(task.delete_files for task in tasks):
+            raise ConfigError(f"{self._name} has rows deleted by another writer in {directory}: compact it with that")
+        place = self._where.directory / self.data / directory
+        name = f"compacted-{uuid.uuid4().hex}"
+        sources = sorted(local_path(task.file.file_path) for task in tasks)
+        written = rewrite(sources, columns, lambda number: place / f"{name}-{number:05d}.parquet", self._compression)
+        with self._commit(state, self.account()[1], overwrite=True) as (transaction, snapshot):
+            for task in tasks:
+                snapshot.delete_data_file(task.file)
+            for each in written:
+                path = each.path.relative_to(self._where.directory).as_posix()
+                snapshot.append_data_file(data_file(transaction, self._where.directory, path, directory))
+
+    def files(self) -> dict[str, list[int]]:
+        sizes: dict[str, list[int]] = {}
+        with self._errors():
+            for task in self.table.scan().plan_files():
+                sizes.setdefault(self._directory(task.file), []).append(task.file.file_size_in_bytes)
+        return sizes
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        with self._errors():
+            yield from self.table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
+
+    def newest(self) -> list[str]:
+        paths = [self.table.metadata_location]
+        if snapshot := self.table.current_snapshot():
+            manifests = snapshot.manifests(self.table.io)
+            paths.append(snapshot.manifest_list)
+            paths += [each.manifest_path for each in manifests if each.added_snapshot_id == snapshot.snapshot_id]
+        return [local_path(path).relative_to(self._where.directory).as_posix() for path in paths]
+
+    def close(self) -> None:
+        catalog, self._catalog, self._table = self._catalog, None, None
+        if catalog is not None:
+            catalog.close()
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    @property
+    def catalog(self) -> Catalog:
+        if self._catalog is None:
+            self._catalog = self._where.catalog()
+        return self._catalog
+
+    @property
+    def table(self) -> Table:
+        assert self._table is not None, "refresh first"
+        return self._table
+
+    @property
+    def _name(self) -> str:
+        return ".".join(self._where.identifier)
+
+    @contextlib.contextmanager
+    def _commit(
+        self, state: SinkState, epochs: Epochs, columns: pa.Schema | None = None, *, overwrite: bool = False
+    ) -> Generator[tuple[Transaction, Any]]:
+        """A transaction with the account, and a snapshot in it to add files to; committed at the end of the block."""
+        with self._errors():
+            transaction = self.table.transaction()
+            if columns is not None:
+                _widen(transaction, columns, state.partition_by)
+            transaction.set_properties({**_PROPERTIES, _ACCOUNT: _packed(state, epochs)})
+            offsets = msgspec.json.encode(state.offsets).decode()
+            update = transaction.update_snapshot(snapshot_properties={"eventbus.offsets": offsets})
+            with update.overwrite() if overwrite else update.merge_append() as snapshot:
+                yield transaction, snapshot
+            transaction.commit_transaction()
+
+    def _directory(self, file: Any) -> str:
+        """The partition directory of a data file, below `data`."""
+        path = local_path(file.file_path).relative_to(self._where.directory / self.data)
+        return parent(path.as_posix())
+
+    @contextlib.contextmanager
+    def _errors(self) -> Generator[None]:
+        """Turn errors of pyiceberg, and of what is below it, into our own; a lost race into `LostRace`."""
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
+
+        try:
+            yield
+        except (EventBusError, LostRace):
+            raise
+        except (CommitFailedException, TableAlreadyExistsError, ValidationException) as error:
+            raise LostRace(str(error)) from error
+        except Exception as error:  # pyiceberg raises what its parts raise
+            full = (
+                getattr(error, "errno", None) == errno.ENOSPC
+                or "No space left" in str(error)
+                or "is full" in str(error)
+            )
+            kind = StorageFull if full else StorageError
+            raise kind(f"{self._name} in {self._where.directory}: {type(error).__name__}: {error}") from error
+
+
+def local_path(location: str) -> Path:
+    """The path of a ``file:`` location."""
+    from urllib.parse import unquote, urlsplit
+
+    return Path(unquote(urlsplit(location).path) if location.startswith("file:") else location)
+
+
+def _packed(state: SinkState, epochs: Epochs) -> str:
+    return msgspec.json.encode(Account(state, epochs.begins)).decode()
+
+
+def _widen(transaction: Transaction, columns: pa.Schema, partition_by: Sequence[str]) -> None:
+    """Bring the columns of a table up to these; its first ones bring its partitions. Raises `ConfigError`."""
+    from pyiceberg.transforms import IdentityTransform
+
+    try:
+        with transaction.update_schema() as update:
+            update.union_by_name(columns)
+    except Exception as error:  # pyiceberg raises what its parts raise
+        raise ConfigError(f"Iceberg cannot take these columns ({error}); make others with transform=") from error
+    schema = transaction.table_metadata.schema()
+    if partition_by and not transaction.table_metadata.spec().fields:
+        with transaction.update_spec() as spec:
+            for name in partition_by:
+                spec.add_field(name, IdentityTransform(), name)
+    mapping = schema.name_mapping.model_dump_json()
+    transaction.set_properties({"schema.name-mapping.default": mapping})
