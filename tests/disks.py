@@ -1,9 +1,4 @@
-"""Logs on disks whose flushes nobody waits for: a folder's conftest imports the fixture.
-
-    from tests.disks import nothing_waits_for_the_disk
-
-    __all__ = ["nothing_waits_for_the_disk"]
-"""
+"""Logs on disks whose flushes nobody waits for: the conftest of a folder imports the fixture, for all its tests."""
 
 from __future__ import annotations
 
