@@ -50,9 +50,9 @@ class Frame(NamedTuple):
         """
         fields = [] if table is None else [field for field in table if field.name not in RESERVED]
         names = {field.name for field in fields}
-        if fields and self.raw and names != {*_RAW}:
+        if fields and self.raw and not names >= {*_RAW}:
             raise ConfigError(
-                "the table has other columns than key and value: it was made of decoded values. Go on with that "
+                "the table has no columns key and value: it was made of decoded values. Go on with that "
                 "(value=, schema=, registry=), or land into another table"
             )
         if not self.raw and names == {*_RAW} and not names & {*own}:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventbus.errors import ConfigError
 from spark_sinks.decoding.framing import Frame, Refusals, as_text, as_type, put_together
+from spark_sinks.decoding.unite import united
 from spark_sinks.decoding.values import Decoded, KeyKind, RowDecoder
 
 if TYPE_CHECKING:
@@ -56,7 +58,14 @@ class RawValues:
         self._plan = plan
 
     def plan(self, table: pa.Schema | None) -> RawPlan:
-        Frame(self._plan.key, self._plan.tombstones, raw=True).payload(table, ())
+        columns = self._plan.columns
+        for field in Frame(self._plan.key, self._plan.tombstones, raw=True).payload(table, ()):
+            own = columns.field(field.name).type if field.name in columns.names else field.type
+            if united(own, field.type) is None or united(field.type, own) is None:
+                raise ConfigError(
+                    f"the table's column {field.name} is {field.type}: go on with what it was made with (value=, "
+                    "key=), or land into another table"
+                )
         return self._plan
 
     def learn(self, ids: AbstractSet[int]) -> None:

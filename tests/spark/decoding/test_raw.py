@@ -67,5 +67,10 @@ def test_a_table_of_another_kind_of_values_is_refused() -> None:
         plan_of(fields)
     with pytest.raises(ConfigError, match="made with value='bytes' or 'text'"):
         plan_of(raw, schema=One)
+    with pytest.raises(ConfigError, match="column value is binary: go on with what it was made with"):
+        plan_of(raw, value="text")
+    with pytest.raises(ConfigError, match="column key is string"):
+        plan_of(plan_of(key="text", value="text").columns, key="bytes", value="text")
     assert plan_of(raw).columns == raw
+    assert plan_of(raw.append(pa.field("month", pa.string()))).columns == raw
     assert plan_of(fields, schema=One).columns == fields
