@@ -35,8 +35,10 @@ class Address(NamedTuple):
     @property
     def name(self) -> str:
         """For people: neither password nor options, which may hold one."""
-        url = self.url.set(drivername=self.url.get_backend_name(), password=None, query={})
-        shown = url.render_as_string(hide_password=True)
+        url = self.url._replace(
+            drivername=self.url.get_backend_name(), password=None
+        )  # `set` takes None for "as it is"
+        shown = url.set(query={}).render_as_string()
         return f"{shown}#{self.qualified}" if self.table else shown
 
     @property

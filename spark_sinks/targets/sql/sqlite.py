@@ -94,11 +94,8 @@ class SqliteDialect(Dialect):
 
     def read(self, column: Column) -> str:
         name = self.quote(column.name)
-        if column.kind in ("timestamp", "instant"):
-            return f"CAST(strftime('%s', {name}) AS INTEGER) * 1000000 + CAST(substr({name}, 21) AS INTEGER)"
-        if column.kind == "date":
-            return f"CAST(strftime('%s', {name}) AS INTEGER) / 86400"
-        if column.kind == "time":
-            seconds = f"CAST(strftime('%s', '1970-01-01 ' || {name}) AS INTEGER)"
-            return f"{seconds} * 1000000 + CAST(substr({name}, 10) AS INTEGER)"
-        return name
+        clock = {"timestamp": name, "instant": name, "time": f"'1970-01-01 ' || {name}"}.get(column.kind)
+        if clock is not None:  # strftime would round the fraction up
+            seconds = f"CAST(strftime('%s', substr({clock}, 1, 19)) AS INTEGER)"
+            return f"{seconds} * 1000000 + CAST(substr({clock}, 21) AS INTEGER)"
+        return f"CAST(strftime('%s', {name}) AS INTEGER) / 86400" if column.kind == "date" else name

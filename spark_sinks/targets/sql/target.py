@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from eventbus.errors import ConfigError, CorruptRecord, StorageError
+from eventbus.errors import ConfigError, CorruptRecord
 from spark_sinks.targets.founding import check_founding, fenced, found, new_id, take_over
 from spark_sinks.targets.sql.account import Account
 from spark_sinks.targets.sql.address import Address, file_is_missing, parse_address, table_of
@@ -66,9 +67,9 @@ class SqlTarget:
         self._stage = Stage(stage)
         self._patience_s = patience_s
         self._wait = wait
-        self._engine = _engine(address)
-        self._looking = self._engine.execution_options(**{LOOKS: True})
-        self._dialect = _dialect(self._engine)
+        self.engine = _engine(address)
+        self._looking = self.engine.execution_options(**{LOOKS: True})
+        self._dialect = _dialect(self.engine)
         self._state: SinkState | None = None
         """None until it is opened, and after a commit that failed."""
 
@@ -138,14 +139,14 @@ class SqlTarget:
         if self._state is not None:
             self._stage.clear(self._state)
         self._state = None
-        self._engine.dispose()
+        self.engine.dispose()
 
     # -- for looking at it --------------------------------------------------------------------------------------------
 
     def state(self) -> SinkState | None:
+        account = self._account()
         if file_is_missing(self._address):
             return None
-        account = self._account()
         return self._run(
             lambda connection: account.load(connection) if account.exists(connection) else None,
             may_wait=False,
@@ -175,7 +176,7 @@ class SqlTarget:
 
     def _opened(self) -> SinkState:
         if self._state is None:
-            raise StorageError(f"{self.name} is not open (any more): open it, the table says where to go on")
+            raise ConfigError(f"{self.name} is not open: open it (again), its account says where to go on")
         return self._state
 
     def _account(self) -> Account:
@@ -191,7 +192,7 @@ class SqlTarget:
 
     def _run(self, work: Callable[[Connection], _T], *, may_wait: bool = True, looks: bool = False) -> _T:
         """Run a transaction, again if others are in its way or, if it ``may_wait``, the database is away."""
-        engine = self._looking if looks else self._engine
+        engine = self._looking if looks else self.engine
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
@@ -212,11 +213,12 @@ class SqlTarget:
         select = self._dialect.select(layout, names)
         try:
             with self._looking.begin() as connection:
-                found = connection.execution_options(stream_results=True).exec_driver_sql(select)
-                for rows in found.partitions(_READ_ROWS):
-                    values = zip(*rows, strict=True)
-                    arrays = [unwire(list(each), column) for each, column in zip(values, columns, strict=True)]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                streaming = connection.execution_options(stream_results=True)
+                with contextlib.closing(streaming.exec_driver_sql(select)) as found:
+                    for rows in found.partitions(_READ_ROWS):
+                        values = zip(*rows, strict=True)
+                        arrays = [unwire(list(each), column) for each, column in zip(values, columns, strict=True)]
+                        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         except Exception as error:
             self._raise(error)
 
