@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from eventbus.errors import ConfigError, SerializationError
@@ -36,12 +36,14 @@ def typed(
     schema: type[msgspec.Struct] | ArrowSchema | str | None = None,
     registry: str | SchemaClient | None = None,
     key: KeyKind = "bytes",
+    columns: Sequence[str] | None = None,
     on_error: OnError = "fail",
 ) -> DataFrame:
     """The rows of a topic's records, with the columns that `land` makes of them.
 
     - ``frame``: a batch or a stream of this topic with Kafka's columns: of ``format("eventbus")`` or ``"kafka"``.
     - ``url``: of its log, which may hold the registry. ``value``, ``schema``, ``registry``, ``key``: as for `land`.
+    - ``columns``: only these; others stay in the tasks that decode, while ``select`` is later than that.
     - ``on_error``: what becomes of a record that does not fit. ``fail`` ends the query with `SerializationError`;
       ``drop`` leaves it out. (A landing keeps such records in its quarantine.)
 
@@ -56,17 +58,29 @@ def typed(
     settings = ValueSettings(topic, value, schema, registry, key)
     with contextlib.closing(open_values(settings, url=url)) as values:
         plan = values.plan(None)
-    task = TypedTask(plan, topic, drops=on_error == "drop")
-    return frame.select(*SOURCE_COLUMNS).mapInArrow(task, from_arrow_schema(plan.columns))
+    known = plan.columns.names
+    names = known if columns is None else list(columns)
+    if missing := [name for name in names if name not in known]:
+        raise ConfigError(f"columns: {topic} has no column {missing[0]!r}; it has {', '.join(known)}")
+    task = TypedTask(plan, topic, names, drops=on_error == "drop")
+    return frame.select(*SOURCE_COLUMNS).mapInArrow(task, from_arrow_schema(task.columns))
 
 
 class TypedTask:
     """Decodes in Spark's tasks, which it is pickled to."""
 
-    def __init__(self, plan: RowPlan, topic: str, *, drops: bool) -> None:
+    def __init__(self, plan: RowPlan, topic: str, names: Sequence[str], *, drops: bool) -> None:
         self._plan = plan
         self._topic = topic
+        self._names = list(names)
         self._drops = drops
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Of what it yields."""
+        import pyarrow as pa
+
+        return pa.schema([self._plan.columns.field(name) for name in self._names])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decoder = self._plan.decoder()
@@ -84,4 +98,4 @@ class TypedTask:
                     f"{where} is no row: {first['error']}. on_error='drop' leaves such records out, and land() keeps "
                     f"them in the quarantine; {rejected.num_rows:,} of these {batch.num_rows:,}"
                 )
-            yield rows
+            yield rows.select(self._names)

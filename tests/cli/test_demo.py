@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,11 @@ from eventbus.cli.demo import command, flights
 from eventbus.cli.demo.arrivals import DOWN, TRIES, Arrival, Posted, Waits, is_bad, read_arrivals
 from eventbus.cli.demo.bank import COUNT, KILLED_AT, Bank, Entry, differences
 from eventbus.cli.demo.board import Board
-from eventbus.cli.demo.command import check, releases_problems, remove_earlier_run
+from eventbus.cli.demo.command import check, releases_problems, remove_earlier_run, warehouse_problems
 from eventbus.cli.demo.flights import (
     EVOLVED_AT,
     QUICK_FLIGHTS,
+    AirportHour,
     Delay,
     Departures,
     Flight,
@@ -38,12 +40,15 @@ from eventbus.cli.demo.flights import (
     csv_path,
     read_rows,
 )
+from eventbus.cli.demo.hours import HourDelays, WriteBack
 from eventbus.cli.demo.names import Places
+from eventbus.cli.demo.picture import draw
 from eventbus.cli.demo.releases import Releases
 from eventbus.cli.demo.report import Run, Step, next_commands, print_report
 from eventbus.cli.demo.service import CarrierTable, Outcome
-from eventbus.cli.demo.warehouse import Landed
+from eventbus.cli.demo.warehouse import Landed, Proof
 from eventbus.cli.output import Output
+from eventbus.client.blocking import BlockingTransaction
 from eventbus.errors import ConfigError, LogLocked, StorageFull
 from eventbus.log.storage import FileStorage
 from eventbus.types import TopicPartition
@@ -234,6 +239,15 @@ def test_fresh_starts_over_and_leaves_other_files_alone(cli: Cli) -> None:
     Path("demo-data/mine.txt").write_text("mine")
     assert quick(cli, "--fresh")["published"] == QUICK_FLIGHTS
     assert Path("demo-data/mine.txt").read_text() == "mine"
+
+
+def test_fresh_removes_what_the_warehouse_left(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    for directory in (places.table, places.hours_table, places.checkpoint):
+        directory.mkdir(parents=True)
+    places.picture.write_bytes(b"old")
+    remove_earlier_run(places)
+    assert [path.name for path in tmp_path.rglob("*")] == ["warehouse"]
 
 
 def test_fresh_refuses_what_is_no_log_and_what_is_in_use(tmp_path: Path) -> None:
@@ -461,7 +475,24 @@ def _board() -> Board:
 @pytest.fixture
 def a_run() -> Iterator[Run]:
     table = {Group("AA", 1): Departures(3, 2, 9), Group("UA", 2): Departures(1, 0, 0)}
-    landed = Landed(4, 1, 10, 1.0, 1.0, table, {Group("AA", 1): 4.5, Group("UA", 2): None}, 0)
+    hours = {AirportHour("JFK", datetime(2013, 1, 1, hour, tzinfo=UTC)): Departures(1, 1, 9) for hour in (15, 16)}
+    landed = Landed(
+        rows=4,
+        files=1,
+        size_bytes=10,
+        table=table,
+        means={Group("AA", 1): 4.5, Group("UA", 2): None},
+        named=0,
+        told=hours,
+        told_again=1,
+        counted=hours,
+        proofs=[
+            Proof(topic="flights", offsets=4, records=4, markers=0, problems=[]),
+            Proof(topic="hours", offsets=5, records=3, markers=2, problems=[]),
+        ],
+        picture=Path("d/delays.png"),
+        steps=[("Spark: nothing", 0, 1.0)],
+    )
     yield Run(
         Places(Path("d")), table, Outcome(table=table, held=4), _bank(), _board(), landed, [Step("nothing", 0, 0.0)], []
     )
@@ -555,28 +586,132 @@ def test_the_report_of_a_full_run(a_run: Run, capsys: pytest.CaptureFixture[str]
     assert "flights per carrier and month (Spark" in out
     assert "EQUAL      running table = Spark's query = plain Python over the CSV, all 2 groups" in out
     assert "pandas.read_parquet('d/warehouse/flights')" in out
+    assert "STREAMED   2 hours of three airports" in out
+    assert "AIRPORT   10   11" in out and "JFK      9.0  9.0" in out, "New York's clocks"
+    assert "PROVED     every one of 4 offsets of flights is in the warehouse once, as it was written;\n" in out
+    assert "of 5 offsets of hours is in the warehouse once, as it was written, 2 gaps are transaction markers" in out
+    assert "picture    d/delays.png" in out
+    assert a_run.landed is not None
+    a_run.landed.picture = None
+    print_report(Output(), a_run)
+    assert 'picture    none without matplotlib: pip install "eventbus-log[demo]"' in capsys.readouterr().out
+
+
+def test_hours_that_are_counted_wrong_or_not_proved_are_named(a_run: Run) -> None:
+    landed = a_run.landed
+    assert landed is not None
+    expected = dict(landed.told)
+    assert warehouse_problems(expected, landed) == []
+    late = AirportHour("JFK", datetime(2013, 1, 1, 15, tzinfo=UTC))
+    landed.told = {**expected, late: Departures(1, 1, 8)}
+    [problem] = warehouse_problems(expected, landed)
+    assert problem.startswith("stream of hours: JFK 2013-01-01 15h: expected 1 flights, 1 departed, 9 min, found 1 fl")
+    landed.told, landed.counted = expected, {}
+    assert len(warehouse_problems(expected, landed)) == 2
+    landed.counted = expected
+    landed.proofs.append(Proof(topic="x", offsets=1, records=1, markers=0, problems=["x-0: 1 doubled: 7"]))
+    assert warehouse_problems(expected, landed) == ["verify: x-0: 1 doubled: 7"]
+
+
+def test_the_year_is_read_in_its_order_and_counted_by_the_hour() -> None:
+    lines = flights.read_lines(csv_path())
+    month = next(lines).index("month")
+    months = [int(cells[month]) for cells in lines]
+    assert len(months) == flights.FLIGHTS
+    assert months == sorted(months), "the file has October behind January"
+    hours = flights.hours_from_csv(csv_path())
+    assert sum(entry.flights for entry in hours.values()) == flights.FLIGHTS
+    assert hours[AirportHour("EWR", datetime(2013, 1, 1, 10, tzinfo=UTC))] == Departures(2, 2, -2)
+
+
+def test_the_picture(a_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert a_run.landed is not None
+    assert draw(a_run.landed.told, tmp_path / "new" / "delays.png")
+    assert (tmp_path / "new" / "delays.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert not draw(a_run.landed.told, tmp_path / "other.png")
+    assert not (tmp_path / "other.png").exists()
+
+
+# hours, written back --------------------------------------------------------------------------------------------------
+
+HOURS = [HourDelays("JFK", datetime(2013, 1, 1, hour, tzinfo=UTC), 3, 2, hour) for hour in range(4)]
+
+
+def hours_bus(directory: Path) -> EventBus:
+    bus = EventBus(f"file://{directory}/log")
+    bus.topic("hours", partitions=1)
+    return bus
+
+
+def told_hours(directory: Path) -> list[int]:
+    with (
+        hours_bus(directory).blocking() as bus,
+        bus.new_consumer("hours", start="earliest", value=HourDelays) as consumer,
+    ):
+        return [record.value.delay_minutes for record in consumer.poll(timeout_ms=300)]
+
+
+def test_a_batch_that_spark_repeats_is_passed_over_and_another_is_refused(tmp_path: Path) -> None:
+    with hours_bus(tmp_path).blocking() as bus:
+        write_back = WriteBack(bus, Places(Path()).names, "there")
+        for batch in (0, 0, 1, 2, 2):
+            write_back(batch, HOURS[batch : batch + 1])
+        for batch in (0, 1, 4):
+            with pytest.raises(ConfigError, match=rf"batch 3, and the checkpoint in there with {batch}: .*--fresh"):
+                write_back(batch, HOURS)
+        write_back(3, [])
+        write_back(4, HOURS[3:])
+    assert told_hours(tmp_path) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("step", ["send_many", "send_offsets", "__exit__"])
+def test_a_batch_is_written_as_a_whole_with_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """It fails after each step of the transaction, the last of which commits; then Spark repeats it."""
+
+    def failing(self: Any, *args: Any, **options: Any) -> Any:
+        done(self, *args, **options)
+        raise ConnectionError("cut off")
+
+    with hours_bus(tmp_path).blocking() as bus:
+        write_back = WriteBack(bus, Places(Path()).names, "there")
+        write_back(0, HOURS[:2])
+        done = getattr(BlockingTransaction, step)
+        with monkeypatch.context() as patch:
+            patch.setattr(BlockingTransaction, step, failing)
+            with pytest.raises(ConnectionError, match="cut off"):
+                write_back(1, HOURS[2:])
+        write_back(1, HOURS[2:])
+    assert told_hours(tmp_path) == [0, 1, 2, 3]
+
+
+def wait_for(process: subprocess.Popen[bytes], path: Path) -> None:
+    """Until it exists."""
+    while not path.exists():
+        assert not ended(process), process.communicate()
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_whole_story(cli: Cli, spawn: Spawn, tmp_path: Path) -> None:
-    """Interrupted while Spark lands, completed, and run once more: 336,776 flights, each once, everywhere."""
+    """Interrupted while Spark lands, killed while it counts, completed, run once more: each flight once, everywhere."""
     process = spawn("demo")
-    assert process.stderr is not None
-    for line in process.stderr:
-        if b"starting Spark" in line:
-            break
-    ledger = tmp_path / "demo-data/warehouse/flights/_eventbus"
-    while not ledger.exists():
-        assert not ended(process)
+    wait_for(process, tmp_path / "demo-data/warehouse/flights/_eventbus")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert b"Traceback" not in err
-    assert b"the log is complete; landing goes on" in err
+    assert b"the log is complete; landing and counting go on" in err
 
-    for number in range(2):
+    process = spawn("demo")
+    wait_for(process, tmp_path / "demo-data/hours-checkpoint/offsets/1")
+    process.kill()
+    process.communicate(timeout=60)
+
+    for _ in range(2):
         process = spawn("demo", "--json")
         out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
@@ -585,9 +720,20 @@ def test_the_whole_story(cli: Cli, spawn: Spawn, tmp_path: Path) -> None:
         assert answer["flights"] == sum(row["flights"] for row in answer["table"]) == flights.FLIGHTS
         assert answer["groups"] == len(answer["table"]) == 185
         assert answer["published"] == answer["delays_made"] == answer["delays_doubled"] == 0
-        assert answer["landed"] == 0 if number else answer["landed"] > 0
+        assert answer["landed"] == 0
+        assert answer["hours"] == 19_486 and answer["hours_told_again"] > 0
+        proofs = {proof["topic"]: proof for proof in answer["proofs"]}
+        assert proofs["flights"] == {
+            "topic": "flights", "offsets": 336_776, "records": 336_776, "markers": 0, "proved": True,
+        }  # fmt: skip
+        assert proofs["hours"]["proved"] and proofs["hours"]["markers"] >= 3
+        assert proofs["hours"]["records"] >= 19_486 + answer["hours_told_again"]
+        assert Path(answer["picture"]).read_bytes().startswith(b"\x89PNG")
         assert count(cli, "delays") == flights.FLIGHTS
 
-    last = next_commands(Places(Path("demo-data")), landed=True)[-1].replace("python", sys.executable, 1)
-    done = subprocess.run(last, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert "AA     8.586016" in done.stdout, done.stderr
+    environ = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for text in next_commands(Places(Path("demo-data")), landed=True)[10:]:
+        done = subprocess.run(text, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"{text}: {done.stderr}"
+        if "pandas" in text:
+            assert "AA     8.586016" in done.stdout, done.stderr

@@ -19,22 +19,24 @@ from eventbus.cli.demo.flights import (
     EVOLVED_AT,
     FLIGHTS,
     QUICK_FLIGHTS,
+    Hours,
     Table,
     csv_path,
     differences,
+    hours_from_csv,
     read_airlines,
     table_from_csv,
 )
 from eventbus.cli.demo.names import Places, places_of, shown_url
 from eventbus.cli.demo.report import Run, Step, print_report
 from eventbus.cli.demo.service import Outcome, Story
-from eventbus.cli.demo.warehouse import Landed, land_flights
+from eventbus.cli.demo.warehouse import Landed, fill_warehouse
 from eventbus.cli.output import Output
 from eventbus.cli.shell import run_async
 
 _BANK_STOPPED = "the log of flights is complete; the transfers begin anew"
 _BOARD_STOPPED = "the log of flights is complete; the arrivals begin anew"
-_LANDING_STOPPED = "the log is complete; landing goes on after the last whole batch"
+_LANDING_STOPPED = "the log is complete; landing and counting go on after the last whole batch"
 
 
 def demo(args: argparse.Namespace) -> int:
@@ -76,9 +78,10 @@ def demo(args: argparse.Namespace) -> int:
             landed = _land(places, outcome, display)
             if landed is None:
                 return _interrupted(out, _LANDING_STOPPED)
-            steps.append(Step("Spark: start, land as Parquet", landed.rows, landed.land_seconds))
-            steps.append(Step("Spark: query", outcome.held, landed.query_seconds))
+            steps += [Step(*step) for step in landed.steps]
     problems = check(expected, outcome, landed) + releases_problems(csv, story.limit, outcome, landed)
+    if landed is not None:
+        problems += warehouse_problems(hours_from_csv(csv), landed)
     problems += bank.problems + board.problems
     run = Run(places, expected, outcome, bank, board, landed, steps, problems)
     print_report(out, run)
@@ -89,7 +92,7 @@ def _land(places: Places, outcome: Outcome, display: Display) -> Landed | None:
     """What landing brought; None after Ctrl-C."""
     try:
         with _without_interrupts_in_the_log():
-            return land_flights(places, outcome.held, outcome.releases.texts, display)
+            return fill_warehouse(places, outcome.held, display)
     except KeyboardInterrupt:
         return None
     except Exception as error:
@@ -135,6 +138,13 @@ def check(expected: Table, outcome: Outcome, landed: Landed | None) -> list[str]
     return problems
 
 
+def warehouse_problems(expected: Hours, landed: Landed) -> list[str]:
+    """What the stream and the batch job count otherwise than plain Python, and what is not in the tables once."""
+    problems = [f"stream of hours: {line}" for line in differences(expected, landed.told)]
+    problems += [f"hours of the warehouse: {line}" for line in differences(expected, landed.counted)]
+    return problems + [f"verify: {line}" for proof in landed.proofs for line in proof.problems]
+
+
 def releases_problems(path: Path, limit: int, outcome: Outcome, landed: Landed | None) -> list[str]:
     """What is not as it should be with the two versions of a flight, and with the third that must not be."""
     problems: list[str] = []
@@ -147,7 +157,7 @@ def releases_problems(path: Path, limit: int, outcome: Outcome, landed: Landed |
 
 
 def remove_earlier_run(places: Places) -> None:
-    """Delete the logs and the table, and nothing else; of a log that others use, the demo's topics.
+    """Delete the logs, the tables and what belongs to them, and nothing else; of a log that others use, its topics.
 
     Raises:
         LogLocked: another process works there.
@@ -158,8 +168,10 @@ def remove_earlier_run(places: Places) -> None:
     if places.given is not None:
         names = (*places.names.of_flights, *places.names.of_the_board)
         run_async(lambda: _delete_topics(places.url, names))
-    if places.table.exists():
-        shutil.rmtree(places.table)
+    for directory in (places.table, places.hours_table, places.checkpoint):
+        if directory.exists():
+            shutil.rmtree(directory)
+    places.picture.unlink(missing_ok=True)
 
 
 async def _delete_topics(url: str, names: Sequence[str]) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ QUICK_FLIGHTS = 20_000
 
 _TEXTS = frozenset({"carrier", "tailnum", "origin", "dest"})
 _MISSING = ("NA", "")
+_AUTUMN = ("2013,10,", "2013,11,", "2013,12,")
 
 
 _AS_FLIGHT = AvroType(name="Flight", doc="A departure from New York City in 2013; without times it was cancelled.")
@@ -107,6 +108,20 @@ class Group(NamedTuple):
     carrier: str
     month: int
 
+    def __str__(self) -> str:
+        return f"{self.carrier} {self.month:>2}"
+
+
+class AirportHour(NamedTuple):
+    """What Spark's stream counts by."""
+
+    airport: str
+    hour: datetime
+    """Its beginning, in UTC: that in which flights were to leave."""
+
+    def __str__(self) -> str:
+        return f"{self.airport} {self.hour:%Y-%m-%d %H}h"
+
 
 class Departures(msgspec.Struct):
     """Flights and departure delay of one group, in whole numbers, so that equal means equal."""
@@ -132,6 +147,7 @@ class Departures(msgspec.Struct):
 
 
 Table = dict[Group, Departures]
+Hours = dict[AirportHour, Departures]
 
 
 class Row(NamedTuple):
@@ -161,9 +177,19 @@ def csv_path() -> Path:
 
 
 def read_lines(path: Path) -> Iterator[list[str]]:
-    """The header, then every row, as texts."""
+    """The header, then every row, as texts: month by month, where the file has October behind January."""
     with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as raw:
-        yield from csv.reader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
+        yield from csv.reader(_in_order(io.TextIOWrapper(raw, encoding="utf-8", newline="")))
+
+
+def _in_order(lines: Iterable[str]) -> Iterator[str]:
+    autumn: list[str] = []
+    for line in lines:
+        if line.startswith(_AUTUMN):
+            autumn.append(line)
+        else:
+            yield line
+    yield from autumn
 
 
 def read_rows(path: Path, limit: int) -> Iterator[Row]:
@@ -212,20 +238,24 @@ def table_from_csv(path: Path, limit: int) -> Table:
     carrier, month, delay = (names.index(name) for name in ("carrier", "month", "dep_delay"))
     table: Table = {}
     for _, cells in zip(range(limit), lines, strict=False):
-        _entry(table, Group(cells[carrier], int(cells[month]))).add(_number(cells[delay]))
+        table.setdefault(Group(cells[carrier], int(cells[month])), Departures()).add(_number(cells[delay]))
     return table
 
 
-def _entry(table: Table, group: Group) -> Departures:
-    entry = table.get(group)
-    if entry is None:
-        entry = table[group] = Departures()
-    return entry
+def hours_from_csv(path: Path) -> Hours:
+    """The same by airport and hour, of the whole file: what Spark's stream has to equal."""
+    lines = read_lines(path)
+    names = next(lines)
+    airport, hour, delay = (names.index(name) for name in ("origin", "time_hour", "dep_delay"))
+    hours: Hours = {}
+    for cells in lines:
+        hours.setdefault(AirportHour(cells[airport], _time(cells[hour])), Departures()).add(_number(cells[delay]))
+    return hours
 
 
 def add_delay(table: Table, delay: Delay) -> None:
     """Count one event of ``delays``."""
-    _entry(table, Group(delay.carrier, delay.month)).add(delay.dep_delay)
+    table.setdefault(Group(delay.carrier, delay.month), Departures()).add(delay.dep_delay)
 
 
 def by_carrier(table: Table) -> dict[str, Departures]:
@@ -239,10 +269,13 @@ def by_carrier(table: Table) -> dict[str, Departures]:
     return result
 
 
-def differences(expected: Table, found: Table) -> list[str]:
+K = TypeVar("K", Group, AirportHour)
+
+
+def differences(expected: Mapping[K, Departures], found: Mapping[K, Departures]) -> list[str]:
     """One line for each group in which two tables differ; none when they are equal."""
     return [
-        f"{group.carrier} {group.month:>2}: expected {_shown(expected.get(group))}, found {_shown(found.get(group))}"
+        f"{group}: expected {_shown(expected.get(group))}, found {_shown(found.get(group))}"
         for group in sorted(expected.keys() | found.keys())
         if expected.get(group) != found.get(group)
     ]

@@ -34,6 +34,16 @@ class Names(msgspec.Struct, frozen=True):
         return f"{self.prefix}delay-maker"
 
     @property
+    def hours(self) -> str:
+        """What Spark counts by airport and hour, written back."""
+        return f"{self.prefix}hours"
+
+    @property
+    def hour_counter(self) -> str:
+        """The job between flights and hours: its transactional id, and the group that keeps its next batch."""
+        return f"{self.prefix}hour-counter"
+
+    @property
     def transfers(self) -> str:
         return f"{self.prefix}transfers"
 
@@ -70,7 +80,7 @@ class Names(msgspec.Struct, frozen=True):
 
     @property
     def of_flights(self) -> tuple[str, ...]:
-        return self.flights, self.delays
+        return self.flights, self.delays, self.hours
 
     @property
     def of_the_bank(self) -> tuple[str, ...]:
@@ -120,6 +130,19 @@ class Places(msgspec.Struct, frozen=True):
     @property
     def table(self) -> Path:
         return self.root / "warehouse" / "flights"
+
+    @property
+    def hours_table(self) -> Path:
+        return self.root / "warehouse" / "hours"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where Spark's stream keeps how far it is, and the hours that are still open."""
+        return self.root / "hours-checkpoint"
+
+    @property
+    def picture(self) -> Path:
+        return self.root / "delays.png"
 
     @property
     def url(self) -> str:

@@ -13,10 +13,11 @@ import msgspec
 
 from eventbus.cli.demo.bank import Bank
 from eventbus.cli.demo.board import Board
-from eventbus.cli.demo.flights import EVOLVED_AT, Table, by_carrier, csv_path, read_airlines
+from eventbus.cli.demo.flights import EVOLVED_AT, Hours, Table, by_carrier, csv_path, read_airlines
 from eventbus.cli.demo.names import Places, shown_url
+from eventbus.cli.demo.picture import by_hour_of_day
 from eventbus.cli.demo.service import Outcome
-from eventbus.cli.demo.warehouse import Landed
+from eventbus.cli.demo.warehouse import Landed, Proof
 from eventbus.cli.output import Output
 
 _SHOWN_PROBLEMS = 5
@@ -78,7 +79,14 @@ def print_report(out: Output, run: Run) -> None:
     sides = "running table" if run.landed is None else "running table = Spark's query"
     out.line(f"CONSERVED  {run.bank}")
     out.line(f"REDRIVEN   {run.board}")
+    if run.landed is not None:
+        for line in _told_of_hours(run.landed):
+            out.line(line)
     out.line(f"EQUAL      {sides} = plain Python over the CSV, all {len(run.expected)} groups of carrier and month")
+    if run.landed is not None:
+        out.line(f"PROVED     {run.landed.proofs[0]};")
+        for proof in run.landed.proofs[1:]:
+            out.line(f"           {proof}")
     # `make demo` runs the command of a virtual environment that nobody has activated.
     home = Path(sys.argv[0]).parent
     on_path = shutil.which("eventbus") is not None or not (home / "eventbus").exists()
@@ -100,6 +108,15 @@ def _told_of_releases(run: Run) -> list[str]:
         f"EVOLVED    {first:,} flights were written with version 1 of their Avro schema, {second:,} with version 2,",
         f"           which adds the airline. The handler read all of them with version 1{landed}",
         f"REFUSED    version 3, at its start. {run.outcome.releases.refusal}",
+    ]
+
+
+def _told_of_hours(landed: Landed) -> list[str]:
+    """The stream's story."""
+    return [
+        f"STREAMED   {len(landed.told):,} hours of three airports, counted by Spark as a stream and written back to",
+        f"           the bus in a transaction per batch; {landed.told_again:,} of them again when late flights came.",
+        "           The last word on each = a batch job over the warehouse = plain Python over the CSV",
     ]
 
 
@@ -129,6 +146,20 @@ def _print_tables(out: Output, run: Run) -> None:
     out.line()
     title = "mean departure delay per carrier and month (Spark, from the Parquet files)"
     out.table(columns, means, title=title, dense=True)
+    _print_hours(out, run.landed.told)
+
+
+def _print_hours(out: Output, told: Hours) -> None:
+    """What the stream found, as the picture shows it."""
+    by_airport = by_hour_of_day(told)
+    columns = sorted({hour for entries in by_airport.values() for hour, entry in entries.items() if entry.departed})
+    rows = [
+        (airport, *((entry := entries.get(hour)) and entry.mean_delay for hour in columns))
+        for airport, entries in by_airport.items()
+    ]
+    out.line()
+    title = "mean departure delay per airport and scheduled hour, New York time (Spark, as a stream)"
+    out.table(["airport", *map(str, columns)], rows, title=title, dense=True)
 
 
 def _print_board(out: Output, board: Board) -> None:
@@ -151,7 +182,9 @@ def _print_places(out: Output, run: Run) -> None:
         out.line(f"log        {shown_url(run.places.given)}: {run.outcome.held:,} flights")
     if run.landed is not None:
         files, size_bytes = run.landed.files, run.landed.size_bytes
-        out.line(f"warehouse  {run.places.table}: {files} Parquet files, {size_bytes / 1e6:.1f} MB")
+        out.line(f"warehouse  {run.places.table.parent}: {files} Parquet files, {size_bytes / 1e6:.1f} MB")
+        no_picture = 'none without matplotlib: pip install "eventbus-log[demo]"'
+        out.line(f"picture    {run.landed.picture or no_picture}")
     if run.outcome.doubled:
         out.line(
             f"delays     {run.outcome.doubled:,} of its records are there twice: a run was killed after it had "
@@ -181,6 +214,11 @@ def next_commands(places: Places, *, landed: bool) -> list[str]:
         commands.append(f"eventbus log dump {segment} | head")
     if landed:
         table = str(places.table)
+        commands.append(f"eventbus consume {names.hours} --from-beginning --max-messages 5 --url {url}")
+        commands.append(f"eventbus groups describe {names.hour_counter} --url {url}")
+        if places.is_a_file:
+            commands.append(f"eventbus spark status {shlex.quote(str(places.hours_table))} --url {url}")
+            commands.append(f"eventbus spark verify --values {shlex.quote(table)} --url {url}")
         program = f"import pandas; print(pandas.read_parquet({table!r}).groupby('carrier').dep_delay.mean())"
         quoted = f'"{program}"' if shlex.quote(table) == table else shlex.quote(program)
         commands.append(f"python -c {quoted}")
@@ -190,6 +228,11 @@ def next_commands(places: Places, *, landed: bool) -> list[str]:
 def _measure(directory: Path) -> tuple[int, int]:
     sizes = [path.stat().st_size for path in directory.rglob("*") if path.is_file()]
     return len(sizes), sum(sizes)
+
+
+def _proof_as_json(proof: Proof) -> dict[str, Any]:
+    told = {"topic": proof.topic, "offsets": proof.offsets, "records": proof.records, "markers": proof.markers}
+    return {**told, "proved": not proof.problems}
 
 
 def _as_json(run: Run) -> dict[str, Any]:
@@ -203,6 +246,10 @@ def _as_json(run: Run) -> dict[str, Any]:
         "warehouse": None if landed is None else str(run.places.table),
         "landed": None if landed is None else landed.rows,
         "parquet_files": None if landed is None else landed.files,
+        "hours": None if landed is None else len(landed.told),
+        "hours_told_again": None if landed is None else landed.told_again,
+        "proofs": [] if landed is None else [_proof_as_json(proof) for proof in landed.proofs],
+        "picture": None if landed is None or landed.picture is None else str(landed.picture),
         "exactly_once": {
             "transfers": run.bank.transfers,
             "killed_at": run.bank.killed_at,

@@ -1,143 +1,173 @@
-"""The last step: Spark lands ``flights`` as Parquet and answers a question over it.
+"""The last act: Spark lands ``flights`` as Parquet, counts them by airport and hour as a stream, and lands that, too.
 
-The topic is Avro. `spark_sinks.land` gives its records as bytes to a transformation of ours, which reads both versions
-of the schema as the newer one, in Spark's tasks.
+The topic is Avro: the table gets the columns of both versions of its schema from the log's own registry. In the end
+`spark_sinks.verify` proves that every record is in the warehouse once.
 """
-
-# pyarrow has no type information.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from datetime import datetime
 from importlib import import_module
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 
 from eventbus.cli.demo.display import Display
-from eventbus.cli.demo.flights import Departures, Flight, Group, Table
+from eventbus.cli.demo.flights import Departures, Group, Hours, Table
+from eventbus.cli.demo.hours import HourDelays, count_hours, counted_again, last_told
 from eventbus.cli.demo.names import Places
+from eventbus.cli.demo.picture import draw
 from eventbus.cli.shell import run_async
-from serdes import split_optional
-from serdes.avro.codec.reader import Decoder
-from serdes.avro.from_types import schema_of
-from serdes.avro.parse import parse
-from serdes.framing import ID_SIZE, id_prefix
+
+_SCHEMAS = "_schemas"
 
 
-class Landed(msgspec.Struct):
-    """What landing and the query brought."""
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What `spark_sinks.verify` says of a table."""
+
+    topic: str
+    offsets: int
+    records: int
+    """Those that are in the table once."""
+    markers: int
+    """Ends of transactions: offsets without a record."""
+    problems: list[str]
+
+    def __str__(self) -> str:
+        gaps = f", {self.markers:,} gaps are transaction markers" if self.markers else ""
+        return (
+            f"every one of {self.offsets:,} offsets of {self.topic} is in the warehouse once, as it was written{gaps}"
+        )
+
+
+class Landed(msgspec.Struct, kw_only=True):
+    """What landing, stream and queries brought."""
 
     rows: int
-    """Rows landed by this run; 0 when the warehouse was up to date."""
+    """Flights landed by this run; 0 when the warehouse was up to date."""
     files: int
-    """Parquet files in the table, earlier runs' too."""
+    """Parquet files in the tables, earlier runs' too."""
     size_bytes: int
-    land_seconds: float
-    """Spark's start included."""
-    query_seconds: float
     table: Table
     means: dict[Group, float | None]
     """Spark's own averages."""
     named: int
     """Flights with the field that the second release has added."""
+    told: Hours
+    """What the stream has said last of each hour."""
+    told_again: int
+    """Hours of which it spoke more than once: more of their flights had come."""
+    counted: Hours
+    """The same by a batch job."""
+    proofs: list[Proof]
+    picture: Path | None
+    """None without matplotlib."""
+    steps: list[tuple[str, int, float]]
+    """What it did, to how many records, in how many seconds."""
 
 
-def land_flights(places: Places, held: int, schemas: dict[int, str], display: Display) -> Landed:
-    """Land what the table lacks, a directory per month; then ask for flights and mean delay by carrier and month.
+def fill_warehouse(places: Places, held: int, display: Display) -> Landed:
+    """Land what the tables lack, flights in a directory per month; then ask for flights and delays.
 
-    Spark reads directories: a log that is none is mirrored into one first. ``schemas``: what was written with, by id.
+    Spark reads directories: a log that is none is mirrored into one first.
     """
-    url, to = places.url if places.is_a_file else _mirrored(places, held, display), places.table
-    # spark_sinks stands above eventbus, which never imports it: the step is looked up by name, as commands are.
+    # spark_sinks stands above eventbus, which never imports it: it is looked up by name, as commands are.
     sinks: Any = import_module("spark_sinks")
+    names, watch = places.names, _Watch()
+    url = _readable(places, [names.flights, _SCHEMAS], held, display)
     display.say("  starting Spark in this process ...")
     bar = display.bar("Spark -> warehouse/flights", held)
 
     def on_progress(progress: Any) -> None:
         bar.update(held - progress.total + progress.rows)
 
-    started = time.monotonic()
+    watch.restart()
     quick_start = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    table, hours_table = str(places.table), str(places.hours_table)
     with sinks.spark_session("eventbus demo", conf=quick_start, log_level="OFF") as spark:
-        report = sinks.land(
-            url,
-            places.names.flights,
-            str(to),
-            transform=ReadAvro(schemas),
-            partition_by="month",
-            progress=on_progress,
-            spark=spark,
-        )
-        landed = time.monotonic()
+        avro: dict[str, Any] = {"value": "avro", "registry": "log"}
+        flights = sinks.land(url, names.flights, table, partition_by="month", progress=on_progress, spark=spark, **avro)
         bar.update(held)
-        rows, named = _query(spark, to)
-    files = [path for path in to.rglob("*.parquet") if path.is_file()]
+        watch.step("Spark: start, land as Parquet", flights.rows)
+        count_hours(spark, url, places, held, display.bar("Spark: flights -> hours", held))
+        watch.step("Spark: count hours as a stream", held)
+        url = _readable(places, [names.hours], held, display)
+        hours = sinks.land(url, names.hours, hours_table, schema=HourDelays, partition_by=(), spark=spark)
+        watch.step("Spark: land the hours", hours.rows)
+        answers = _ask(spark, table, hours_table)
+        watch.step("Spark: queries", held)
+    proofs = [
+        _proof(sinks.verify(url, names.flights, table, values=True, **avro)),
+        _proof(sinks.verify(url, names.hours, hours_table, values=True, schema=HourDelays)),
+    ]
+    watch.step("verify: each record once", sum(proof.records for proof in proofs))
+    picture = places.picture if draw(answers["told"], places.picture) else None
+    files = [path for tables in (places.table, places.hours_table) for path in tables.rglob("*.parquet")]
+    size_bytes = sum(path.stat().st_size for path in files)
     return Landed(
-        rows=report.rows,
+        **answers,
+        rows=flights.rows,
         files=len(files),
-        size_bytes=sum(path.stat().st_size for path in files),
-        land_seconds=landed - started,
-        query_seconds=time.monotonic() - landed,
-        table={Group(row[0], row[1]): Departures(row[2], row[3], row[4] or 0) for row in rows},
-        means={Group(row[0], row[1]): row[5] for row in rows},
-        named=named,
+        size_bytes=size_bytes,
+        proofs=proofs,
+        picture=picture,
+        steps=watch.steps,
     )
 
 
-class ReadAvro:
-    """From a frame of the log's records to one of flights, each beside where it comes from. Spark pickles it."""
-
-    def __init__(self, schemas: dict[int, str]) -> None:
-        self._schemas = schemas
-
-    def __call__(self, frame: Any) -> Any:
-        columns = [f"{name} {_SQL[kind]}" for name, kind in _columns().items()]
-        return frame.mapInArrow(self.decode, ", ".join((*columns, *_COORDINATES)))
-
-    def decode(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """In a task of Spark's: a message begins with the id of the schema it was written with."""
-        import pyarrow as pa
-
-        reader = schema_of(Flight)
-        decoders = {
-            id_prefix(schema_id): Decoder(parse(text), reader, Flight).decode
-            for schema_id, text in self._schemas.items()
-        }
-        kinds = {int: pa.int64(), str: pa.string(), datetime: pa.timestamp("us", "UTC")}
-        for batch in batches:
-            values = batch.column("value").to_pylist()
-            flights = [decoders[value[:ID_SIZE]](value, ID_SIZE) for value in values]
-            arrays = {name: pa.array(map(attrgetter(name), flights), kinds[kind]) for name, kind in _columns().items()}
-            for column in _COORDINATES:
-                name = column.split()[0]
-                arrays[name] = batch.column(name)
-            yield pa.RecordBatch.from_pydict(arrays)
+def _ask(spark: Any, table: str, hours_table: str) -> dict[str, Any]:
+    """The answers in `Landed`."""
+    spark.read.option("mergeSchema", "true").parquet(table).createOrReplaceTempView("flights")
+    spark.read.parquet(hours_table).createOrReplaceTempView("hours")
+    [(named,)] = spark.sql("SELECT count(airline) FROM flights").collect()
+    rows = [tuple(row) for row in spark.sql(QUERY).collect()]
+    told, told_again = last_told(spark)
+    return {
+        "table": {Group(row[0], row[1]): Departures(row[2], row[3], row[4] or 0) for row in rows},
+        "means": {Group(row[0], row[1]): row[5] for row in rows},
+        "named": named,
+        "told": told,
+        "told_again": told_again,
+        "counted": counted_again(spark),
+    }
 
 
-_SQL = {int: "bigint", str: "string", datetime: "timestamp"}
-_COORDINATES = ("_topic string", "_partition int", "_offset bigint", "_timestamp timestamp")
+class _Watch:
+    """Takes the time of each step."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, int, float]] = []
+        self.restart()
+
+    def restart(self) -> None:
+        self._since = time.monotonic()
+
+    def step(self, name: str, records: int) -> None:
+        self.steps.append((name, records, time.monotonic() - self._since))
+        self.restart()
 
 
-def _columns() -> dict[str, type]:
-    """The fields of a flight and what they hold, apart from None."""
-    return {name: split_optional(kind)[0] for name, kind in get_type_hints(Flight).items()}
+def _proof(report: Any) -> Proof:
+    return Proof(
+        topic=report.topic,
+        offsets=sum(part.end - part.start for part in report.partitions),
+        records=report.records,
+        markers=report.explained.get("markers", 0),
+        problems=list(report.problems),
+    )
 
 
-def _mirrored(places: Places, held: int, display: Display) -> str:
-    """The URL of a directory that holds the flights; what an earlier run has copied is not copied again."""
+def _readable(places: Places, topics: list[str], held: int, display: Display) -> str:
+    """The URL of a directory with the topics; what an earlier run has copied there is not copied again."""
+    if places.is_a_file:
+        return places.url
     from eventbus.mirror import Mirror
 
     bar = display.bar("mirror -> copy", held)
 
     async def copy() -> None:
-        async with Mirror(places.url, places.copy_url, topics=[places.names.flights], groups=None) as mirror:
+        async with Mirror(places.url, places.copy_url, topics=topics, groups=None) as mirror:
             await mirror.copy()
 
     run_async(copy)
@@ -149,9 +179,3 @@ QUERY = """
     SELECT carrier, month, count(*), count(dep_delay), sum(dep_delay), avg(dep_delay)
     FROM flights GROUP BY carrier, month ORDER BY carrier, month
 """
-
-
-def _query(spark: Any, to: Path) -> tuple[list[tuple[Any, ...]], int]:
-    spark.read.parquet(str(to)).createOrReplaceTempView("flights")
-    [(named,)] = spark.sql("SELECT count(airline) FROM flights").collect()
-    return [tuple(row) for row in spark.sql(QUERY).collect()], named
