@@ -1,0 +1,69 @@
+"""Into a warehouse: Avro events become Parquet by day, each event once; DuckDB reads them, and `verify` proves it.
+
+The table follows the schema: the second release of the shop adds a field, and old rows have none there. A record that
+nobody can read stands in the quarantine. Spark and its Java come with pip install "eventbus-log[spark]" duckdb.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import duckdb
+import msgspec
+
+from eventbus import EventBus
+from serdes import Avro
+from serdes.avro.marks import AvroType
+from spark_sinks import land, spark_session, verify
+
+ORDERS, COUNTRIES, START = 5_000, ("AT", "DE", "FR"), datetime(2026, 3, 1, tzinfo=UTC)
+
+
+class Order(msgspec.Struct):
+    number: int
+    country: str
+    cents: int
+    placed: datetime
+
+
+class NewOrder(Order):
+    __avro__ = AvroType(name="Order")  # the same record, a release later
+    coupon: str | None = None
+
+
+def order(number: int) -> Order:
+    fields = number, COUNTRIES[number % 3], number % 100, START + timedelta(minutes=number)
+    return Order(*fields) if number < ORDERS // 2 else NewOrder(*fields, coupon="SPRING" if number % 2 else None)
+
+
+def main(directory: str) -> None:
+    url, table = f"file://{directory}/log", f"{directory}/warehouse/orders"
+    bus = EventBus(url, serde=Avro("log"))  # the log keeps its schemas, and whoever reads its directory finds them
+    bus.topic("orders", partitions=2)
+    with spark_session("landing", log_level="OFF") as spark:
+        for half in (range(ORDERS // 2), range(ORDERS // 2, ORDERS)):
+            with bus.blocking() as b:  # while it is open, others see of its log what is a second old
+                b.send_many("orders", [order(number) for number in half], key=lambda order: order.country)
+                b.send("orders", b"no Avro", key="AT")
+            for _ in range(2):  # the table knows where it ends: nothing is landed again
+                print(land(url, "orders", table, event_time="placed", spark=spark))
+
+    files = f"read_parquet('{table}/*/*.parquet', union_by_name = true)"  # files of the first days have no coupons
+    duckdb.sql(f"SELECT country, coupon, count(*), sum(cents) FROM {files} GROUP BY ALL ORDER BY ALL").show()
+    counts = "count(DISTINCT number), count(coupon), sum(cents), count(DISTINCT dt)"
+    [found] = duckdb.sql(f"SELECT {counts} FROM {files}").fetchall()
+    proof = verify(url, "orders", table, values=True)
+    print(*proof.checked, *proof.problems, sep="\n")
+    assert found == (ORDERS, ORDERS // 4, sum(number % 100 for number in range(ORDERS)), 4)
+    assert proof.ok and (proof.records, proof.rows, proof.rejected) == (ORDERS + 2, ORDERS, 2)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(str(Path(sys.argv[1]).absolute()))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            main(folder)
