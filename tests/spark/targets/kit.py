@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -199,8 +201,7 @@ def _coordinates(batches: Iterable[pa.RecordBatch]) -> list[Record]:
 # -- the story --------------------------------------------------------------------------------------------------------
 
 PER_BATCH = 4
-BATCHES = 3
-WIDE_FROM = 2
+WIDE_FROM = 1
 """The batch that brings another column, and a wider one."""
 
 
@@ -210,20 +211,22 @@ class Story:
     The record at offset 3 of every batch's partition 1 is refused.
     """
 
-    def __init__(self, rig: Rig, *, compact: bool = False) -> None:
+    def __init__(self, rig: Rig, *, long: bool = False) -> None:
         self.rig = rig
-        self.compact = compact and rig.compacts
+        self.compact = long and rig.compacts
+        self.batches = 3 if long else 2
 
     def run(self) -> None:
         target = self.rig.target()
         try:
             state = target.open(founding(target), NOW_MS)
-            while (number := self.batches_done(state)) < BATCHES:
+            while (number := self.batches_done(state)) < self.batches:
                 state = target.commit(self.batch(target, number), NOW_MS + number)
                 if self.compact and number >= 1:
                     target.compact(before=None if not target.is_partitioned else "2024-03-01", min_files=2)
         except BaseException:
             self.rig.abandon(target)
+            target.close()
             raise
         target.close()
 
@@ -350,7 +353,7 @@ class Conformance:
             story.check(outside=True)
         assert state.sequence == 2
         assert state.committed_at_ms == NOW_MS + 1
-        assert state.columns() == table_columns(target)
+        assert state.columns() == table_columns(target, wide=rig.widens)
         target.close()
         again, reopened = self.opened(rig)
         assert reopened.offsets == {0: 2 * PER_BATCH, 1: 2 * PER_BATCH}
@@ -478,36 +481,68 @@ class Conformance:
         state = second.commit(story.batch(second, Story.batches_done(state)), NOW_MS)
         story.check(outside=True)
         second.close()
+        first.close()
+
+    def test_reader_in_a_loop_sees_each_record_once(self, rig: Rig) -> None:
+        """Never a torn file, a record twice, or one missing that was there when it began to look."""
+        story = Story(rig)
+        target, _ = self.opened(rig)
+        target.commit(story.batch(target, 0), NOW_MS)
+        done = threading.Event()
+        committed = set(story.expected(1)[0])
+
+        def look() -> int:
+            looks = 0
+            while not done.is_set() or not looks:
+                before = set(committed)
+                seen = rig.outside()
+                seen = rig.records() if seen is None else seen
+                assert len(seen) == len(set(seen))
+                assert before <= set(seen)
+                looks += 1
+            return looks
+
+        with ThreadPoolExecutor(1) as threads:
+            looking = threads.submit(look)
+            try:
+                for number in range(1, 6):
+                    target.commit(story.batch(target, number), NOW_MS)
+                    committed |= set(story.records_in(number))
+            finally:
+                done.set()
+            assert looking.result()
+        target.close()
+        assert rig.records() == sorted(committed)
 
     # -- crashes ------------------------------------------------------------------------------------------------------
 
-    def test_crash_before_every_step(self, rigs: MakeRig) -> None:
-        steps = Story(rigs("counted"), compact=True).steps()
-        assert steps > BATCHES
+    @pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.slow)])
+    def test_crash_before_every_step(self, rigs: MakeRig, long: bool) -> None:
+        steps = Story(rigs("counted"), long=long).steps()
+        assert steps > 2
         for step in range(steps):
             rig = rigs(f"orders{step}")
-            story = Story(rig, compact=True)
+            story = Story(rig, long=long)
             rig.steps.fail_at(step)
             with pytest.raises(Crash):
                 story.run()
             story.check(outside=False)
-            rig.target().state()
-            target, _ = self.opened(rig)
-            story.check(outside=True)
-            target.close()
+            if long:
+                self.opened(rig)[0].close()
+                story.check(outside=True)
             story.run()
             story.check(outside=True)
             state = rig.state()
             assert state is not None
-            assert Story.batches_done(state) == BATCHES
+            assert Story.batches_done(state) == story.batches
 
     @pytest.mark.slow
     def test_crash_of_the_recovery(self, rigs: MakeRig) -> None:
-        steps = Story(rigs("counted"), compact=True).steps()
+        steps = Story(rigs("counted"), long=True).steps()
         for step in range(1, steps, 5):
             for second in range(100):
                 rig = rigs(f"orders{step}x{second}")
-                story = Story(rig, compact=True)
+                story = Story(rig, long=True)
                 rig.steps.fail_at(step)
                 with pytest.raises(Crash):
                     story.run()
@@ -517,6 +552,7 @@ class Conformance:
                     target.open(founding(target), NOW_MS)
                 except Crash:
                     rig.abandon(target)
+                    target.close()
                     story.run()
                     story.check(outside=True)
                     continue
@@ -525,12 +561,13 @@ class Conformance:
             else:
                 pytest.fail("opening takes more than 100 steps")
 
-    def test_disk_full_at_every_step(self, rigs: MakeRig) -> None:
-        steps = Story(rigs("counted")).steps()
+    @pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.slow)])
+    def test_disk_full_at_every_step(self, rigs: MakeRig, long: bool) -> None:
+        steps = Story(rigs("counted"), long=long).steps()
         refusals = 0
         for step in range(steps):
             rig = rigs(f"orders{step}")
-            story = Story(rig)
+            story = Story(rig, long=long)
             rig.steps.fail_at(step, lambda: StorageFull("cannot write: No space left on device"))
             try:
                 story.run()
@@ -567,10 +604,10 @@ class Conformance:
         story = Story(rig)
         target, _ = self.opened(rig)
         for number in range(3):
-            state = target.commit(story.batch(target, number), NOW_MS)
+            target.commit(story.batch(target, number), NOW_MS)
         files = target.files()
         assert files is not None
-        assert files.files == 6 or rig.widens  # widening may have written the table again
+        assert files.files >= 4
         done = target.compact(before="2024-03-01", min_files=2)
         after = target.files()
         assert after is not None
@@ -666,6 +703,7 @@ class UpsertConformance:
                     self.put(target, batches[number])
             except BaseException:
                 rig.abandon(target)
+                target.close()
                 raise
             target.close()
 
