@@ -10,6 +10,8 @@ read for one thing, the end of a batch.
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import tempfile
 import threading
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from eventbus.errors import CorruptRecord, OffsetOutOfRange, SerializationError
+from eventbus.errors import CorruptRecord, OffsetOutOfRange, SerializationError, StorageError, StorageFull
 from eventbus.types import TopicPartition
 from spark_sinks.decoding.values import RowPlan, Values
 from spark_sinks.errors import is_gone, own_error, spark_errors
@@ -136,7 +138,9 @@ class Running:
         self.total = self.look()
         with disk_errors(Path(tempfile.gettempdir()), "make a directory in"):
             self._checkpoint = Path(tempfile.mkdtemp(prefix="eventbus-land-"))
-        trigger: dict[str, Any] = {"availableNow": True} if every_ms is None else {"processingTime": f"{every_ms} milliseconds"}
+        trigger: dict[str, Any] = (
+            {"availableNow": True} if every_ms is None else {"processingTime": f"{every_ms} milliseconds"}
+        )
         with spark_errors(spark):
             source = self._origin.stream(spark, self.state.offsets, self._limits.max_offsets)
             writer = source.writeStream.foreachBatch(self._land).queryName(f"land {self._origin.topic} {id(self)}")
@@ -148,7 +152,20 @@ class Running:
         try:
             self._query.awaitTermination()
         except Exception as error:
-            raise (self._error or own_error(error, self._spark)) from error
+            raise (self._error or self._told(error)) from error
+
+    def _told(self, error: Exception) -> BaseException:
+        """What an end of the query means: Spark says nothing useful of its scratch directory."""
+        own = own_error(error, self._spark)
+        if own is not error:
+            return own
+        if self._checkpoint is not None and not self._checkpoint.exists():
+            return StorageError(f"{self._checkpoint}, scratch paper of this landing, was removed meanwhile: land again")
+        if os.strerror(errno.ENOSPC) in str(error):
+            return StorageFull(
+                f"no space left for Spark's scratch paper in {tempfile.gettempdir()}: make room, land again"
+            )
+        return error
 
     @property
     def is_active(self) -> bool:

@@ -44,7 +44,14 @@ def by_deltalake(to: str) -> Rows:
 
 
 def by_pyiceberg(to: str) -> Rows:
-    raise NotImplementedError
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    folder = Path(to.removeprefix("iceberg:"))
+    catalog = SqlCatalog("default", uri=f"sqlite:///{folder.parent / 'catalog.db'}", warehouse=folder.parent.as_uri())
+    try:
+        return catalog.load_table(("default", folder.name)).scan().to_arrow().to_pylist()
+    finally:
+        catalog.close()
 
 
 def by_sql(to: str) -> Rows:
