@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.errors import ConfigError
 from spark_sinks.decoding.choose import open_values
-from spark_sinks.decoding.values import Change, KeyKind, ValueKind, ValueSettings
+from spark_sinks.decoding.values import SPARK_LACKS, Change, KeyKind, Lack, ValueKind, ValueSettings
 from spark_sinks.frames import Frames
 from spark_sinks.running import LandProgress, Limits, Running
 from spark_sinks.session.jvm import require_pyspark
@@ -42,6 +42,7 @@ ArrowSchema = Any
 DEFAULT_BATCH_RECORDS = 500_000
 """What a crash makes the next run repeat, at most."""
 _LONG_JOB_RECORDS = 5_000_000
+_LACKS: dict[str, frozenset[Lack]] = {"delta": frozenset({"time", "nanos"}), "iceberg": frozenset({"nanos"})}
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 
 
@@ -136,7 +137,8 @@ def land(
         origins: list[Origin] = []
         for topic in topics_of(url, topics):
             origin = open_origin(url, topic, fail_on_data_loss=fail_on_data_loss)
-            settings = ValueSettings(topic, value, schema, registry, key, on_incompatible, bool(keys))
+            lacks = _LACKS.get(to.partition(":")[0], frozenset()) if frames.are_direct else SPARK_LACKS
+            settings = ValueSettings(topic, value, schema, registry, key, on_incompatible, bool(keys), lacks)
             values = stack.enter_context(contextlib.closing(open_values(settings, url=url)))
             target = open_target(table_of(to, topic, several), options=TargetOptions(compression, stage))
             own_frames = frames if target.is_partitioned else frames.unpartitioned()

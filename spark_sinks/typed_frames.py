@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from eventbus.errors import ConfigError, SerializationError
 from spark_sinks.decoding.choose import open_values
-from spark_sinks.decoding.values import KeyKind, RowPlan, ValueKind, ValueSettings
+from spark_sinks.decoding.values import SPARK_LACKS, KeyKind, RowPlan, ValueKind, ValueSettings
 from spark_sinks.shape import SOURCE_COLUMNS
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def typed(
 
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error={on_error!r}: choose 'fail' or 'drop'")
-    settings = ValueSettings(topic, value, schema, registry, key)
+    settings = ValueSettings(topic, value, schema, registry, key, lacks=SPARK_LACKS)
     with contextlib.closing(open_values(settings, url=url)) as values:
         plan = values.plan(None)
     known = plan.columns.names

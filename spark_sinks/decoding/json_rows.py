@@ -124,6 +124,7 @@ class JsonValues:
 
     def __init__(self, settings: ValueSettings) -> None:
         self._frame = Frame(settings.key, settings.tombstones)
+        self._lacks = settings.lacks
         self._new_column = settings.on_incompatible == "new_column"
         self._type: tuple[bytes, pa.Schema] | None = None
         self._ddl = settings.schema if isinstance(settings.schema, str) else None
@@ -144,7 +145,7 @@ class JsonValues:
             assert self._ddl is not None
             self._type = self._packed(_from_ddl(self._ddl))
         struct, fields = self._type
-        columns = Columns(self._frame.payload(table, fields.names), taken=frozenset())
+        columns = Columns(self._frame.payload(table, fields.names), self._lacks, taken=frozenset())
         names = columns.add([(field.name, field.type) for field in fields], new_column=self._new_column)
         if isinstance(names, Conflict):
             raise SerializationError(

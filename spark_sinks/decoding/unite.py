@@ -16,6 +16,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_sinks.decoding.framing import RESERVED
+from spark_sinks.decoding.values import Lack
 from spark_sinks.shape import DATE
 
 if TYPE_CHECKING:
@@ -40,8 +41,11 @@ class Conflict(NamedTuple):
 class Columns:
     """The columns of a table while schemas are added to them. Names differ by more than upper and lower case."""
 
-    def __init__(self, fields: Iterable[pa.Field], taken: AbstractSet[str] = TAKEN) -> None:
+    def __init__(
+        self, fields: Iterable[pa.Field], lacks: AbstractSet[Lack] = frozenset(), taken: AbstractSet[str] = TAKEN
+    ) -> None:
         """``taken``: names that no field gets."""
+        self._lacks = lacks
         self._taken = taken
         self._fields: dict[str, tuple[str, Any]] = {field.name.lower(): (field.name, field.type) for field in fields}
 
@@ -61,6 +65,7 @@ class Columns:
         names: list[str] = []
         for name, kind in fields:
             wanted = f"{name}__value" if name.lower() in self._taken else name
+            kind = _without(kind, self._lacks) if self._lacks else kind
             found = _place(changed, name, wanted, kind, {each.lower() for each in names}, new_column)
             if isinstance(found, Conflict):
                 return found
@@ -120,6 +125,8 @@ def _wider(column: Any, kind: Any) -> pa.DataType | None:
         return column if (column.tz is None) == (kind.tz is None) else None
     if (pt.is_time(column) and pt.is_time(kind)) or (pt.is_binary(column) and pt.is_string(kind)):
         return column
+    if pt.is_int64(column) and pt.is_time(kind):  # a table that has no type for times: microseconds
+        return column
     if pt.is_signed_integer(column) and pt.is_signed_integer(kind):
         return column if column.bit_width >= kind.bit_width else kind
     if pt.is_floating(column) and pt.is_floating(kind):
@@ -158,6 +165,24 @@ def _plain(kind: Any) -> pa.DataType:
         return pa.list_(pa.field("element", _plain(kind.value_type)))
     if pt.is_map(kind):
         return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    return kind
+
+
+def _without(kind: Any, lacks: AbstractSet[Lack]) -> pa.DataType:
+    """The type that stands for one that is lacking."""
+    import pyarrow as pa
+    import pyarrow.types as pt
+
+    if "time" in lacks and pt.is_time(kind):
+        return pa.int64()
+    if "nanos" in lacks and pt.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(field.name, _without(field.type, lacks)) for field in kind])
+    if pt.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _without(kind.value_type, lacks)))
+    if pt.is_map(kind):
+        return pa.map_(kind.key_type, _without(kind.item_type, lacks))
     return kind
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 ValueKind = Literal["auto", "avro", "json", "text", "bytes"]
 KeyKind = Literal["bytes", "text"]
 Change = Literal["fail", "quarantine", "new_column"]
+Lack = Literal["time", "nanos"]
+"""Types that not everyone has: the time of a day, and timestamps of nanoseconds."""
+SPARK_LACKS: frozenset[Lack] = frozenset({"time", "nanos"})
 
 
 class ValueSettings(NamedTuple):
@@ -29,6 +32,8 @@ class ValueSettings(NamedTuple):
     - ``key``: what ``_key`` is; a key that is no UTF-8 is refused with ``text``.
     - ``on_incompatible``: what becomes of values whose schema no common column can hold.
     - ``tombstones``: whether rows have the column `shape.TOMBSTONE` (tables that are upserted).
+    - ``lacks``: what the way to the table has no type for: times become microseconds since midnight (int64),
+      nanoseconds are cut to microseconds.
     """
 
     topic: str
@@ -38,6 +43,7 @@ class ValueSettings(NamedTuple):
     key: KeyKind = "bytes"
     on_incompatible: Change = "fail"
     tombstones: bool = False
+    lacks: frozenset[Lack] = frozenset()
 
 
 class Decoded(NamedTuple):

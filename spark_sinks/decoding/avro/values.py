@@ -54,6 +54,7 @@ class AvroValues:
         self._subject = f"{settings.topic}-value"
         self._change: Change = settings.on_incompatible
         self._frame = Frame(settings.key, settings.tombstones)
+        self._lacks = settings.lacks
         self._client = client
         self._catalog = Catalog(client)
         self._asked = 0
@@ -68,7 +69,7 @@ class AvroValues:
             self._ask_versions()
         everything = {**self._learned, **{id: met for id, met in self._versions.items() if id not in self._learned}}
         own = {name for met in everything.values() if isinstance(met, _Met) for name, _ in met.fields}
-        columns = Columns(self._frame.payload(table, [*own]))
+        columns = Columns(self._frame.payload(table, [*own]), self._lacks)
         schemas: dict[int, Known | str] = {}
         for id, met in everything.items():
             if isinstance(met, str):

@@ -258,6 +258,30 @@ def test_an_incompatible_field_may_get_a_column_of_its_own() -> None:
     ]
 
 
+def test_what_the_way_to_the_table_has_no_type_for_becomes_something_else() -> None:
+    registry = Memory()
+    time, nanos = {"type": "long", "logicalType": "time-micros"}, {"type": "long", "logicalType": "timestamp-nanos"}
+    inner = {"type": "record", "name": "I", "fields": [{"name": "at", "type": nanos}]}
+    schema_id = registry.add(
+        record(t=time, n=nanos, l={"type": "array", "items": time}, m={"type": "map", "values": inner})
+    )
+    values = opened(registry, lacks=frozenset({"time", "nanos"}))
+    plan = values.plan(None)
+    micros = pa.timestamp("us", "UTC")
+    assert payload(plan) == [
+        ("t", LONG),
+        ("n", micros),
+        ("l", pa.list_(pa.field("element", LONG))),
+        ("m", pa.map_(TEXT, pa.struct([("at", micros)]))),
+    ]
+    data = long_bytes(5) + long_bytes(7_999) + b"\2\4\0" + b"\2\2k" + long_bytes(1_000) + b"\0"
+    (row,) = cells(decoded(plan, (schema_id, data)))
+    assert (row["t"], row["n"].microsecond, row["l"], row["m"][0][1]["at"].microsecond) == (5, 7, [2], 1)
+    assert payload(values.plan(plan.columns)) == payload(plan)
+    without_nanos = opened(registry, lacks=frozenset({"nanos"})).plan(None)
+    assert payload(without_nanos)[:2] == [("t", pa.time64("us")), ("n", micros)]
+
+
 def test_fields_with_the_names_of_the_table_s_own_columns_are_moved_aside() -> None:
     registry = Memory()
     schema_id = registry.add(record(_offset="int", dt="string", _key="int"))
