@@ -26,7 +26,8 @@ class StubReader:
 
 
 def selected(tmp_path: Path, **options: str) -> list[str]:
-    bounds = parse_options({"path": str(tmp_path), **options}).bounds(StubReader())  # type: ignore[arg-type]
+    reader: Any = StubReader()
+    bounds = parse_options({"path": str(tmp_path), **options}).bounds(reader)
     return [str(each) for each in bounds]
 
 
