@@ -12,8 +12,10 @@ import pytest
 EXAMPLES = sorted((Path(__file__).resolve().parent.parent.parent / "examples").glob("*.py"))
 ALONE = [path for path in EXAMPLES if "RealKafka(" not in path.read_text("utf-8")]
 """Those that start no cluster; tests/failover runs the one that does."""
-STORIES = {"25_bank_transfer": 200, "26_saga": 180}
-"""Services of several databases, with what checks them: as many lines at most, where others have 80."""
+STORIES = {"25_bank_transfer": 200, "26_saga": 180, "28_spark_pipeline": 160}
+"""Services of several databases and jobs of several steps, with what checks them: as many lines at most, not 80."""
+WITH_SPARK = [path for path in ALONE if "from spark_sinks import" in path.read_text("utf-8")]
+QUICK = [path for path in ALONE if path not in WITH_SPARK]
 
 
 def test_there_are_examples() -> None:
@@ -21,19 +23,36 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize("path", ALONE, ids=lambda path: path.stem)
-def test_an_example_runs_and_is_short(path: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_an_example_is_short_and_checks_itself(path: Path) -> None:
     text = path.read_text("utf-8")
-    if "from sqlalchemy import" in text and pytestconfig.getoption("--base-dependencies"):
-        pytest.importorskip("sqlalchemy", reason="no base dependency")
     assert re.fullmatch(r"\d\d_[a-z_]+\.py", path.name)
     assert len(text.splitlines()) < STORIES.get(path.stem, 80)
     assert re.search(r"^ *assert ", text, re.M), "an example asserts its own outcome"
+
+
+@pytest.mark.parametrize("path", QUICK, ids=lambda path: path.stem)
+def test_an_example_runs(path: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    if "from sqlalchemy import" in path.read_text("utf-8") and pytestconfig.getoption("--base-dependencies"):
+        pytest.importorskip("sqlalchemy", reason="no base dependency")
+    runs(path, tmp_path, 30)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(320)
+@pytest.mark.parametrize("path", WITH_SPARK, ids=lambda path: path.stem)
+def test_an_example_with_spark_runs(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="no base dependency")
+    runs(path, tmp_path, 300)
+
+
+def runs(path: Path, folder: Path, seconds: float) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(path)], cwd=tmp_path, capture_output=True, text=True, timeout=30
+        [sys.executable, "-W", "error", str(path)], cwd=folder, capture_output=True, text=True, timeout=seconds
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
-    assert list(tmp_path.iterdir()) == [], "on memory:// nothing is left behind"
+    assert list(folder.iterdir()) == [], "on memory://, and in a directory for a while, nothing is left behind"
 
 
 def test_hello_runs_on_a_file_too_and_again(tmp_path: Path) -> None:
