@@ -1,4 +1,7 @@
-"""Compaction of a Parquet table: a partition directory is made anew beside the table and changes places with the old.
+"""Compaction of a Parquet table: a partition directory is made anew and changes places with the old one.
+
+That is done beside the table, in ``<table>__compaction``: a wildcard like ``**/*.parquet`` finds what is in the table's
+own hidden directories too. (A table that is a disk of its own has no other place to make directories in.)
 
 The ledger names the new directory before it is in place, so a crash at any step is finished by the next opening. Who
 lists the directory finds the old files or the new ones; who listed it before and opens a file afterwards finds none,
@@ -12,12 +15,12 @@ and has to list again: plain directories have no snapshots.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 
 from eventbus.errors import ConfigError
-from spark_sinks.targets.beside import META, ReadLock
+from spark_sinks.targets.beside import META, MakeFiles, ReadLock
 from spark_sinks.targets.files import Files
 from spark_sinks.targets.founding import fenced
 from spark_sinks.targets.parquet.ledger import Entry, TableFile, append, successor
@@ -25,15 +28,18 @@ from spark_sinks.targets.parts import Part, join, parent
 from spark_sinks.targets.rewrite import Rewrite
 from spark_sinks.targets.target import Compacted
 
-_NEW = f"{META}/compacted"
+_SUFFIX = "__compaction"
 
 
 class Compaction:
     """Compacts directories of one table, for the target that has it open."""
 
-    def __init__(self, table: Path, files: Files, reading: ReadLock, compression: str, rewrite: Rewrite) -> None:
+    def __init__(
+        self, table: Path, make_files: MakeFiles, reading: ReadLock, compression: str, rewrite: Rewrite
+    ) -> None:
         self._table = table
-        self._files = files
+        self._make_files = make_files
+        self._files = make_files(table)
         self._reading = reading
         self._compression = compression
         self._rewrite = rewrite
@@ -43,8 +49,8 @@ class Compaction:
         if foreign := sorted(set(self._files.files_below(directory)) - set(paths)):
             raise ConfigError(f"{self._table / foreign[0]} was not landed here: move it away, then compact the table")
         state = last.state
-        new = f"{_NEW}/{directory}"
-        self._files.makedirs(new)
+        place, made = self._place()
+        made.makedirs(directory)
         columns = state.columns()
         assert columns is not None, "there are files"
         for name in state.partition_by:
@@ -52,10 +58,10 @@ class Compaction:
         written = self._rewrite(
             [self._table / path for path in paths],
             columns,
-            lambda number: self._table / new / Part(state.id, state.sequence, state.epoch, number).name,
+            lambda number: place / directory / Part(state.id, state.sequence, state.epoch, number).name,
             self._compression,
         )
-        self._files.sync_dir(new)
+        made.sync_dir(directory)
         files = [TableFile(join(directory, each.path.name), each.rows, each.size_bytes) for each in written]
         before = sum(self._files.size(path) for path in paths)
         state = msgspec.structs.replace(state, sequence=state.sequence + 1)
@@ -76,15 +82,23 @@ class Compaction:
 
     def _swap(self, entry: Entry) -> None:
         assert entry.swap is not None
-        directory, new = entry.swap, f"{_NEW}/{entry.swap}"
-        self._files.makedirs(parent(new))  # cleared, if a crash came after that
+        directory, (place, made) = entry.swap, self._place()
+        made.makedirs(parent(directory))  # cleared, if a crash came after that
         if not self._files.exists(entry.files[0].path):
-            self._files.exchange(directory, new)
+            self._files.exchange(directory, str(place / directory))
         # Before the old files go: else a power cut could undo the exchange and not their removal.
         self._files.sync_dir(parent(directory))
-        self._files.sync_dir(parent(new))
+        made.sync_dir(parent(directory))
 
     def _clear(self) -> None:
-        for path in self._files.files_below(_NEW, hidden=True):
-            self._files.remove(path)
-        self._files.remove_empty(META, PurePosixPath(_NEW).name)
+        place, made = self._place()
+        for path in made.files_below("", hidden=True):
+            made.remove(path)
+        self._make_files(place.parent).remove_empty("", place.name)
+
+    def _place(self) -> tuple[Path, Files]:
+        """Where directories are made, on the table's disk."""
+        beside = self._table.with_name(self._table.name + _SUFFIX)
+        if self._table.stat().st_dev != self._table.parent.stat().st_dev:
+            beside = self._table / META / "compaction"
+        return beside, self._make_files(beside)

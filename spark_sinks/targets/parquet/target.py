@@ -54,7 +54,7 @@ class ParquetTarget:
         self._entry: Entry | None = None
         self.lock = TableLock(directory)
         self._reading = ReadLock(directory)
-        self._compaction = Compaction(directory, self._files, self._reading, options.compression, rewrite)
+        self._compaction = Compaction(directory, make_files, self._reading, options.compression, rewrite)
 
     @property
     def name(self) -> str:

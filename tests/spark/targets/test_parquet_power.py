@@ -64,7 +64,7 @@ def visible(disk: FakeDisk, directory: Path) -> list[Record]:
 def check(disk: FakeDisk, root: Path) -> None:
     assert visible(disk, root) == EVERYTHING
     assert visible(disk, root.with_name(root.name + "__quarantine")) == REFUSED
-    left = [path for path in disk.live if "/stage/" in path or "/compacted/" in path]
+    left = [path for path in disk.live if "/stage/" in path or "__compaction/" in path]
     assert not left
 
 
