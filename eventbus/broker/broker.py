@@ -117,6 +117,7 @@ class Broker:
         self._closed = False
         self._next_retention_ms = now_ms + min(config.log_retention_check_interval_ms, _FIRST_RETENTION_MS)
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
+        self._next_publication_ms = now_ms + config.publication_interval_ms
         self._now_ms = now_ms
 
     @classmethod
@@ -502,7 +503,12 @@ class Broker:
     def publish_checkpoints(self, now_ms: int) -> None:
         """Tell readers in other processes how far they may read, and the next start where to begin its recovery."""
         self._next_checkpoint_ms = now_ms + self.config.checkpoint_interval_ms
+        self._next_publication_ms = self._publication_after(now_ms)
         self._logs.publish()
+
+    def _publication_after(self, now_ms: int) -> int:
+        """It costs a look at every partition: with very many of them it is as rare as the checkpoints."""
+        return now_ms + max(self.config.publication_interval_ms, len(self._partitions) // 10)
 
     # compaction ------------------------------------------------------------------------------------------------------
 
@@ -547,12 +553,16 @@ class Broker:
             self._logs.expire_producers(now_ms, self.config.producer_id_expiration_ms)
         if now_ms >= self._next_checkpoint_ms:
             self.publish_checkpoints(now_ms)
+        elif now_ms >= self._next_publication_ms:
+            self._next_publication_ms = self._publication_after(now_ms)
+            self._logs.publish_stable_offsets()
 
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""
         return min(
             self._next_retention_ms,
             self._next_checkpoint_ms,
+            self._next_publication_ms,
             self.groups.next_deadline_ms(),
             self.transactions.next_deadline_ms(),
         )

@@ -213,6 +213,16 @@ class Logs:
         except OSError as error:
             _logger.warning("checkpoints of %s not written: %s", self.storage.describe(), error)
 
+    def publish_stable_offsets(self) -> None:
+        """Tell readers in other processes how far they may read, and nothing else: it is not flushed, so it is cheap."""
+        now = {tp: partition.log.published_offset for tp, partition in self._written()}
+        if now != self._published.get(checkpoints.LAST_STABLE_OFFSETS):
+            try:
+                checkpoints.write_offsets(self.storage, checkpoints.LAST_STABLE_OFFSETS, now, sync=False)
+                self._published[checkpoints.LAST_STABLE_OFFSETS] = now
+            except OSError as error:
+                _logger.warning("checkpoints of %s not written: %s", self.storage.describe(), error)
+
     def publish_recovery_points(self) -> None:
         """Put on disk, durably, from where each log is recovered. Raises StorageError.
 
