@@ -31,6 +31,7 @@ LANDING_FIGURES = [
     Figure("K3a", "a batch of 1,000 records", "spark batches:ms", None, 450, 300, True, "ms"),
     Figure("K4a", "append -> committed, p50", "spark latency:p50 ms", None, 600, 300, True, "ms"),
     Figure("K4b", "p95", "spark latency:p95 ms", None, 1_500, 700, True, "ms"),
+    Figure("K4c", "sent by a service -> committed, p50", "spark service latency:p50 ms", None, 600, 300, True, "ms"),
     Figure("K5a", "cold process -> first row", "spark cold:seconds", None, 12, 8, True, "s"),
     Figure("K6a", "memory for a backlog of 1 GB", "spark memory:MB", None, 1_500, 1_000, True, "MB"),
 ]
@@ -212,47 +213,84 @@ def batches(n: int) -> Numbers:
 
 @case("spark latency", n=60, quick=3, rounds=1)
 def latency(n: int) -> Numbers:
-    """A landing that follows at once (``every=0``): from a producer's append to the commit in the table."""
+    """From the moment at which a log has published a record to readers until it is committed in the table."""
     from eventbus.records import BatchBuilder
     from eventbus.types import TopicPartition
-    from spark_sinks import land
 
+    value = values(1)[0]
     with scratch() as folder, session() as spark:
         (folder / "log").mkdir()
         write_orders(folder / "log", PER_BATCH)
-        stop, committed = threading.Event(), threading.Semaphore(0)
-        rows = 0
+        with following(folder, spark) as landed_beyond:
+            broker = open_broker(folder / "log")
 
-        def progress(landed: Any) -> None:
-            nonlocal rows
-            rows = landed.rows
-            committed.release()
+            def append(number: int) -> None:
+                builder = BatchBuilder()
+                builder.append(b"k", value, (), T0)
+                broker.produce(TopicPartition("orders", number % PARTITIONS), builder.build(), now_ms())
+                broker.publish_checkpoints(now_ms())
 
-        def follow() -> None:
-            land(
-                str(folder / "log"), "orders", str(folder / "table"), registry=OneSchema(), every=0, stop=stop,
-                spark=spark, progress=progress,
-            )  # fmt: skip
+            taken = one_by_one(n, append, landed_beyond)
+            broker.close(now_ms())
+    return {"p50 ms": 1_000 * percentile(taken, 0.5), "p95 ms": 1_000 * percentile(taken, 0.95)}
 
-        thread = threading.Thread(target=follow)
-        thread.start()
-        committed.acquire(timeout=120)
-        broker = open_broker(folder / "log")
-        value, taken = values(1)[0], list[float]()
-        for number in range(n):
-            builder = BatchBuilder()
-            builder.append(b"k", value, (), T0)
-            begin = time.perf_counter()
-            broker.produce(TopicPartition("orders", number % PARTITIONS), builder.build(), now_ms())
-            broker.publish_checkpoints(now_ms())
-            while rows < PER_BATCH + number + 1:
-                assert committed.acquire(timeout=60), f"{rows} rows of {PER_BATCH + number + 1}"
-            taken.append(time.perf_counter() - begin)
-            time.sleep((number * 37 % 100) / 1_000)  # not in step with the query's rounds
+
+@case("spark service latency", n=40, quick=2, rounds=1)
+def service_latency(n: int) -> Numbers:
+    """From the ack of a service's send: its log tells other processes of new records once a second."""
+    from eventbus import EventBus
+
+    value = values(1)[0]
+    with scratch() as folder, session() as spark:
+        (folder / "log").mkdir()
+        write_orders(folder / "log", PER_BATCH)
+        with following(folder, spark) as landed_beyond, EventBus(f"file://{folder}/log").blocking() as bus:
+            taken = one_by_one(n, lambda number: bus.send("orders", value, key=b"k%d" % number), landed_beyond)
+    return {"p50 ms": 1_000 * percentile(taken, 0.5)}
+
+
+@contextmanager
+def following(folder: Path, spark: Any) -> Iterator[Callable[[int], None]]:
+    """A landing at once (``every=0``) of the log in ``folder``; yields what waits for more rows than so many."""
+    from spark_sinks import land
+
+    stop, committed, rows = threading.Event(), threading.Semaphore(0), 0
+
+    def progress(landed: Any) -> None:
+        nonlocal rows
+        rows = landed.rows
+        committed.release()
+
+    def landed_beyond(count: int) -> None:
+        while rows <= count:
+            assert committed.acquire(timeout=60), f"{rows} rows are landed, and not more than {count}"
+
+    def follow() -> None:
+        land(
+            str(folder / "log"), "orders", str(folder / "table"), registry=OneSchema(), every=0, stop=stop, spark=spark,
+            progress=progress,
+        )  # fmt: skip
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        landed_beyond(PER_BATCH - 1)
+        yield landed_beyond
+    finally:
         stop.set()
         thread.join()
-        broker.close(now_ms())
-        return {"p50 ms": 1_000 * percentile(taken, 0.5), "p95 ms": 1_000 * percentile(taken, 0.95)}
+
+
+def one_by_one(n: int, append: Callable[[int], Any], landed_beyond: Callable[[int], None]) -> list[float]:
+    """Seconds from the return of each ``append`` of one record until it is landed."""
+    taken: list[float] = []
+    for number in range(n):
+        append(number)
+        begin = time.perf_counter()
+        landed_beyond(PER_BATCH + number)
+        taken.append(time.perf_counter() - begin)
+        time.sleep((number * 37 % 100) / 100)  # in step with neither the query's rounds nor the log's
+    return taken
 
 
 @case("spark cold", n=3, quick=1, rounds=1)
