@@ -15,7 +15,7 @@ from eventbus import EventBus
 from eventbus.broker import Broker, BrokerConfig, TopicSpec
 from eventbus.log.storage import FileStorage
 from eventbus.types import TopicPartition
-from spark_sinks.shape import coordinate_fields, quarantine_schema
+from spark_sinks.shape import TOMBSTONE, coordinate_fields, quarantine_schema
 from spark_sinks.stage import Layout, StageWriter
 from spark_sinks.targets.choose import open_target
 from spark_sinks.targets.target import Batch, Founding, SinkState, pack_columns
@@ -164,21 +164,24 @@ def show(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def land_here(url: str, to: str, *, upto: int | None = None, **said: Any) -> SinkState:
     """Land ``orders`` as the engine does, without Spark: into a table of our own targets."""
-    founding = Founding("orders", ("dt",), tuple(said.pop("upsert", ())), started={0: 0})
     target = open_target(to)
+    days = ("dt",) if target.is_partitioned else ()
+    founding = Founding("orders", days, tuple(said.pop("upsert", ())), started={0: 0})
     try:
         state = target.open(founding, NOW_MS)
         rows = RowMaker(url, state, ValueArguments(**said))
         stage = target.stage_directory()
         truth = LogTruth(url, "orders")
         end = truth.bounds()[0][1] if upto is None else upto
-        good, bad = StageWriter(stage, Layout(("dt",))), StageWriter(stage, Layout())
+        good, bad = StageWriter(stage, Layout(days)), StageWriter(stage, Layout())
         for batch in truth.records(0, state.offsets[0], end):
             decoded = rows(batch)
             good.write(decoded.rows)
             if decoded.rejected is not None:
                 bad.write(decoded.rejected)
-        columns = rows.columns.append(pa.field("dt", pa.date32()))
+        columns = pa.schema([field for field in rows.columns if field.name != TOMBSTONE])
+        if days:
+            columns = columns.append(pa.field("dt", pa.date32()))
         return target.commit(Batch({0: end}, good.finish(), bad.finish(), columns), NOW_MS)
     finally:
         target.close()

@@ -167,6 +167,54 @@ def test_a_table_that_is_being_landed_is_not_replayed(directory: Path, to: str) 
     assert replay_quarantine(log.path, None, to, schema=Order).committed
 
 
+# -- other kinds of tables ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["delta:{}/lake", "iceberg:{}/ice", "sqlite:///{}/shop.db#orders"])
+def test_each_kind_of_table_is_looked_after(log: GappyLog, tmp_path: Path, kind: str) -> None:
+    to = kind.format(tmp_path)
+    land_here(log.path, to, upto=2, schema=Order)
+    log.send(b'{"id": 5}')
+    land_here(log.path, to, schema=Order)
+    report = verify(log.path, "orders", to, values=True, schema=Order)
+    assert report.ok, report.problems
+    assert (report.rows, report.rejected) == (3, 2)
+    found = status(log.path, None, to)
+    assert (found.rows, found.quarantined, found.lag) == (3, 2, 0)
+    assert (found.files is None) == kind.startswith("sqlite")
+    replayed = replay_quarantine(log.path, None, to, schema=Order)
+    assert (replayed.waiting, replayed.committed) == (2, False)
+
+
+@pytest.mark.parametrize("kind", ["delta:{}/lake", "sqlite:///{}/shop.db#orders"])
+@pytest.mark.parametrize("upsert", [("_key",), ("id",)])
+def test_tables_of_the_newest_show_no_other(directory: Path, tmp_path: Path, kind: str, upsert: tuple[str]) -> None:
+    to = kind.format(tmp_path)
+    log = GappyLog(directory)
+    for number in range(12):
+        log.send(b'{"id": %d}' % (number % 3), key=b"k%d" % (number % 3))
+    log.send(None, key=b"k1")
+    land_here(log.path, to, upto=5, schema=Order, upsert=upsert)
+    assert verify(log.path, None, to, schema=Order).ok
+    land_here(log.path, to, schema=Order, upsert=upsert)
+    report = verify(log.path, None, to, values=True, schema=Order)
+    assert report.ok, report.problems
+    assert (report.rows, report.records) == (2, 2)
+
+
+def test_a_replayed_record_does_not_replace_a_newer_one(directory: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    log, to = GappyLog(directory), f"sqlite:///{tmp_path}/shop.db#orders"
+    log.send(b'{"id": 300}', b'{"id": 1}', key=b"a")
+    log.send(b'{"id": 300}', key=b"b")
+    land_here(log.path, to, schema=pa.schema([("id", pa.int8())]), upsert=("_key",))
+    report = replay_quarantine(log.path, None, to, schema=Order)
+    assert (report.waiting, report.left, report.committed) == (2, 0, True)
+    assert sorted(row["_offset"] for row in rows_of(to)) == [1, 2]
+    assert verify(log.path, None, to, schema=Order).ok
+
+
 # -- compaction --------------------------------------------------------------------------------------------------------
 
 
