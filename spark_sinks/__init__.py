@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_sinks.errors import SparkCrashed
     from spark_sinks.landing import LandReport, land
     from spark_sinks.running import LandProgress
     from spark_sinks.session.doctor import doctor
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LandProgress",
     "LandReport",
+    "SparkCrashed",
     "compact",
     "doctor",
     "land",
@@ -39,6 +41,7 @@ __all__ = [
 _HOMES = {
     "LandProgress": "spark_sinks.running",
     "LandReport": "spark_sinks.landing",
+    "SparkCrashed": "spark_sinks.errors",
     "compact": "spark_sinks.upkeep.compact",
     "doctor": "spark_sinks.session.doctor",
     "land": "spark_sinks.landing",

@@ -123,7 +123,7 @@ def land(
     Raises `ConfigError` for wrong arguments, `SerializationError` with topic, partition, offset and field when too many
     records cannot be decoded (batches before them stay landed), `SchemaUnavailable` when the registry does not answer,
     `OffsetOutOfRange` when retention removed records not yet landed, `LogLocked` when another process lands the same
-    table, `ProducerFenced` when another took it over.
+    table, `ProducerFenced` when another took it over, `SparkCrashed` when the JVM was killed.
     """
     started = time.monotonic()
     require_pyspark()
