@@ -22,7 +22,7 @@ class SparkCrashed(EventBusError):
 
 @contextlib.contextmanager
 def spark_errors(spark: SparkSession) -> Generator[None]:
-    """Have what Spark raises leave as an error of ours, where it is one; `SparkCrashed` when there is no JVM any more."""
+    """Have what Spark raises leave as an error of ours, where it is one; `SparkCrashed` when the JVM is gone."""
     try:
         yield
     except Exception as error:

@@ -214,7 +214,7 @@ class Logs:
             _logger.warning("checkpoints of %s not written: %s", self.storage.describe(), error)
 
     def publish_stable_offsets(self) -> None:
-        """Tell readers in other processes how far they may read, and nothing else: it is not flushed, so it is cheap."""
+        """Tell readers in other processes how far they may read, and no more: it is not flushed, so it is cheap."""
         now = {tp: partition.log.published_offset for tp, partition in self._written()}
         if now != self._published.get(checkpoints.LAST_STABLE_OFFSETS):
             try:

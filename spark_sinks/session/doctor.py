@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from eventbus.errors import ConfigError
-from spark_sinks.session.cache import cache_file
-from spark_sinks.session.connector import JARS_VARIABLE, connector, installed_spark, kept_connector
-from spark_sinks.session.jvm import INSTALL_HINT, MIN_JAVA, find_java, spark_package
+from spark_sinks.java.cache import cache_file
+from spark_sinks.java.connector import JARS_VARIABLE, connector, installed_spark, kept_connector
+from spark_sinks.java.jvm import INSTALL_HINT, MIN_JAVA, find_java, spark_package
 from spark_sinks.session.spark import default_conf
 
 if TYPE_CHECKING:

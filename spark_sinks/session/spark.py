@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from eventbus.errors import ConfigError
-from spark_sinks.session.jvm import Jvm, require_pyspark
+from spark_sinks.java.jvm import Jvm, require_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

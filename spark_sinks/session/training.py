@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from spark_sinks.session.jvm import Jvm
+from spark_sinks.java.jvm import Jvm
 from spark_sinks.session.spark import connect, default_conf
 from spark_sinks.source.datasource import COLUMNS
 

@@ -1,4 +1,4 @@
-"""`warmup`: make the class cache (`spark_sinks.session.cache`) by running a small job of the kind that landings are."""
+"""`warmup`: make the class cache (`spark_sinks.java.cache`) by running a small job of the kind that landings are."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eventbus.errors import ConfigError
-from spark_sinks.session.cache import cache_file, obsolete
-from spark_sinks.session.jvm import find_java, import_path, spark_package
+from spark_sinks.java.cache import cache_file, obsolete
+from spark_sinks.java.jvm import find_java, import_path, spark_package
 
 _TRAINING_S = 600
 

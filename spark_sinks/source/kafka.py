@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from eventbus.errors import ConfigError, CoordinatorNotAvailable
-from spark_sinks.session.connector import connector, connector_coordinate
+from spark_sinks.java.connector import connector, connector_coordinate
 from spark_sinks.source.kafka_url import ClusterUrl, parse_cluster_url
 from spark_sinks.source.offsets import EARLIEST
 from spark_sinks.source.options import unknown_topic

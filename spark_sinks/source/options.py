@@ -131,6 +131,7 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
 
 def unknown_topic(topic: str, there: Sequence[str], where: str) -> UnknownTopicOrPartition:
     """The error for a topic that is not there, with the nearest name."""
+    there = [name for name in there if not name.startswith("__")]
     near = difflib.get_close_matches(topic, there, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"topics there: {', '.join(there) or 'none'}"
     return UnknownTopicOrPartition(f"there is no topic {topic!r} with records in {where}; {hint}")

@@ -61,7 +61,8 @@ def _matching(url: str, pattern: str) -> list[str]:
         there = Cluster(url).topics()
     else:
         there = LogReader(log_directory(url)).topics()
-    found = sorted(name for name in there if matches(name) and not name.startswith("_"))
+    there = sorted(name for name in there if not name.startswith("_"))
+    found = [name for name in there if matches(name)]
     if not found:
         raise ConfigError(f"topics=/{pattern}/ matches no topic of {url}; there are {', '.join(there) or 'none'}")
     return found

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from eventbus.errors import ConfigError
+from spark_sinks.java.cache import cache_directory, cache_file, cache_options, obsolete
+from spark_sinks.java.jvm import Java
 from spark_sinks.session import warmup as warming
-from spark_sinks.session.cache import cache_directory, cache_file, cache_options, obsolete
-from spark_sinks.session.jvm import Java
 
 
 @pytest.fixture

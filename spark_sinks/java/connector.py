@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eventbus.errors import ConfigError
-from spark_sinks.session.cache import cache_directory
-from spark_sinks.session.jvm import find_java, spark_package
-from spark_sinks.session.network import java_network
+from spark_sinks.java.cache import cache_directory
+from spark_sinks.java.jvm import find_java, spark_package
+from spark_sinks.java.network import java_network
 
 JARS_VARIABLE = "EVENTBUS_SPARK_JARS"
 _ARTIFACT = "spark-sql-kafka-0-10"

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eventbus.errors import ConfigError
-from spark_sinks.session.cache import cache_file, cache_options
+from spark_sinks.java.cache import cache_file, cache_options
 
 INSTALL_HINT = 'pip install "eventbus-log[spark]"'
 MIN_JAVA = 17

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from eventbus.errors import ConfigError
-from spark_sinks.session import connector as connecting
-from spark_sinks.session.connector import Release, connector, connector_coordinate, installed_spark, kept_connector
-from spark_sinks.session.network import java_network
+from spark_sinks.java import connector as connecting
+from spark_sinks.java.connector import Release, connector, connector_coordinate, installed_spark, kept_connector
+from spark_sinks.java.network import java_network
 
 NEEDED = ("spark-sql-kafka-0-10_2.13-4.2.0.jar", "kafka-clients-3.9.2.jar")
 
