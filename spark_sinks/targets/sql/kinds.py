@@ -46,6 +46,21 @@ def columns_of(schema: pa.Schema, keys: tuple[str, ...]) -> list[Column]:
     return columns
 
 
+def held(schema: pa.Schema) -> pa.Schema:
+    """The columns as databases hold them: times to the microsecond."""
+    import pyarrow as pa
+    import pyarrow.types as pt
+
+    fields: list[pa.Field] = []
+    for field in schema:
+        if pt.is_timestamp(field.type) and field.type.unit == "ns":
+            field = field.with_type(pa.timestamp("us", field.type.tz))
+        elif pt.is_time64(field.type):
+            field = field.with_type(pa.time64("us"))
+        fields.append(field)
+    return pa.schema(fields)
+
+
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Without a dictionary."""
     import pyarrow.types as pt

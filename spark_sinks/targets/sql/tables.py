@@ -195,8 +195,10 @@ def _batches(files: Sequence[StagedFile], layout: Layout, masks: Sequence[Any] =
 
 def _conformed(batch: pa.RecordBatch, column: Column) -> pa.Array:
     import pyarrow as pa
+    import pyarrow.types as pt
 
     if column.name not in batch.schema.names:  # written before the table had it
         return pa.nulls(batch.num_rows, column.type)
     array = batch.column(column.name)
-    return array if array.type == column.type else array.cast(column.type)
+    # Times lose what is below their unit; anything else that does not fit is an error.
+    return array if array.type == column.type else array.cast(column.type, safe=not pt.is_temporal(column.type))

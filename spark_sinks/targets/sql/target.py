@@ -16,6 +16,7 @@ from spark_sinks.targets.founding import check_founding, fenced, found, new_id, 
 from spark_sinks.targets.sql.account import Account
 from spark_sinks.targets.sql.address import Address, file_is_missing, parse_address, table_of
 from spark_sinks.targets.sql.dialect import Dialect, Layout
+from spark_sinks.targets.sql.kinds import held
 from spark_sinks.targets.sql.mysql import SESSION, MySqlDialect
 from spark_sinks.targets.sql.postgresql import PostgresDialect
 from spark_sinks.targets.sql.sqlite import LOOKS, SqliteDialect
@@ -109,6 +110,7 @@ class SqlTarget:
 
     def commit(self, batch: Batch, now_ms: int) -> SinkState:
         state = self._opened()
+        batch = batch._replace(columns=held(batch.columns))
         following = advanced(state, batch, now_ms)
         account, tables, dialect = self._account(), self._tables(), self._dialect
         self._state = None  # until this has gone well

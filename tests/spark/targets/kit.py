@@ -411,7 +411,7 @@ class Conformance:
         assert rig.refused() == [(1, 3), (1, 7)]
         row = next(each for batch in rig.target().read_quarantine() for each in batch.to_pylist())
         assert (row["value"], row["schema_id"], row["error"]) == (b"?", 7, "no")
-        columns = table_columns(target)
+        columns = table_columns(target, wide=True)
         mended = Batch({}, stage(target, [Row(1, 3)], columns), stage_refused(target, [(1, 7)]), columns, True)
         state = target.commit(mended, NOW_MS)
         assert rig.refused() == [(1, 7)]

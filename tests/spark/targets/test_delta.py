@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import deltalake
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from eventbus.errors import ConfigError
 from spark_sinks.targets.choose import TargetOptions
+from spark_sinks.targets.delta.actions import delta_columns
 from spark_sinks.targets.delta.log import DeltaLog
 from spark_sinks.targets.delta.target import open_delta
 from spark_sinks.targets.files import Files, LocalFiles
 from spark_sinks.targets.logged import TableLog
-from spark_sinks.targets.target import Target
-from tests.spark.targets.kit import Conformance, MakeRig, Record, Rig, UpsertConformance
+from spark_sinks.targets.target import Batch, Target
+from tests.spark.targets.kit import (
+    NOW_MS,
+    Conformance,
+    MakeRig,
+    Record,
+    Rig,
+    Row,
+    Story,
+    UpsertConformance,
+    founding,
+    records,
+    stage,
+    table_columns,
+)
 from tests.spark.targets.steps import SteppingFiles, stepping_log
 
 
@@ -49,3 +66,97 @@ class TestConformance(Conformance):
 
 class TestUpserts(UpsertConformance):
     pass
+
+
+@pytest.fixture
+def rig(rigs: MakeRig) -> Rig:
+    return rigs("orders")
+
+
+def opened(rig: Rig) -> Target:
+    target = rig.target()
+    target.open(founding(target), NOW_MS)
+    return target
+
+
+def test_commit_of_somebody_else_comes_between(rig: Rig) -> None:
+    """A user's OPTIMIZE or a new property is no second landing: the commit is made on top of it."""
+    story = Story(rig)
+    target = opened(rig)
+    for number in range(2):
+        target.commit(story.batch(target, number), NOW_MS)
+    batch = story.batch(target, 2)
+    DeltaTable(rig.directory).optimize.compact()
+    DeltaTable(rig.directory).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
+    target.commit(batch, NOW_MS)
+    assert records(target) == story.expected(3)[0]
+    target.close()
+
+
+def test_account_survives_checkpoint_and_clean_up_of_the_log(rig: Rig) -> None:
+    story = Story(rig)
+    target = opened(rig)
+    for number in range(3):
+        state = target.commit(story.batch(target, number), NOW_MS)
+    target.close()
+    table = DeltaTable(rig.directory)
+    table.create_checkpoint()
+    log = rig.directory / "_delta_log"
+    kept = log / f"{table.version():020d}.json"
+    for entry in log.glob("*.json"):
+        if entry != kept:
+            entry.unlink()
+    assert rig.state() == state
+    target = opened(rig)
+    target.commit(story.batch(target, 3), NOW_MS)
+    target.close()
+    assert rig.records() == story.expected(4)[0]
+
+
+def test_table_of_somebody_else_is_refused(rig: Rig) -> None:
+    deltalake.write_deltalake(rig.directory, pa.table({"x": [1]}))
+    with pytest.raises(ConfigError, match="no landing made"):
+        opened(rig)
+    assert DeltaTable(rig.directory).to_pyarrow_table().num_rows == 1
+
+
+def test_statistics_let_readers_skip_files(rig: Rig) -> None:
+    target = opened(rig)
+    columns = table_columns(target)
+    rows = [Row(0, 2), Row(0, 4), Row(0, 6, tombstone=True)]
+    target.commit(Batch({0: 7}, stage(target, rows, columns), [], columns), NOW_MS)
+    target.close()
+    action = pa.table(DeltaTable(rig.directory).get_add_actions(flatten=True)).to_pylist()[0]
+    assert (action["num_records"], action["min._offset"], action["max._offset"]) == (3, 2, 6)
+    assert (action["min.amount"], action["max.amount"], action["null_count.amount"]) == (2, 4, 1)
+    assert action["max._timestamp"].isoformat() == "2024-02-29T12:00:00.000006+00:00"
+    found = DeltaTable(rig.directory).to_pyarrow_table(filters=[("_timestamp", ">", action["min._timestamp"])])
+    assert found.num_rows == 2
+
+
+@pytest.mark.parametrize("kind", [pa.uint32(), pa.time64("us"), pa.timestamp("ms", "UTC")])
+def test_columns_that_delta_would_change_are_refused(kind: pa.DataType) -> None:
+    with pytest.raises(ConfigError, match=r"column 'x': Delta .*transform="):
+        delta_columns(pa.schema([("x", kind)]))
+
+
+def test_compaction_leaves_the_account(rig: Rig) -> None:
+    story = Story(rig)
+    target = opened(rig)
+    for number in range(2):
+        state = target.commit(story.batch(target, number), NOW_MS)
+    target.compact(before=None, min_files=2)
+    assert rig.state() == state
+    target.close()
+
+
+@pytest.mark.slow
+def test_thousand_commits(rig: Rig) -> None:
+    """The log stays quick: deltalake writes a checkpoint every hundred commits."""
+    target = opened(rig)
+    for number in range(1_000):
+        state = target.commit(Batch({0: number + 1}, [], [], pa.schema([])), NOW_MS)
+    target.close()
+    assert state.sequence == 1_000
+    assert rig.state() == state
+    assert list((rig.directory / "_delta_log").glob("*.checkpoint.parquet"))

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyiceberg.catalog
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from spark_sinks.targets.choose import TargetOptions
+from eventbus.errors import ConfigError
+from spark_sinks.targets.choose import TargetOptions, open_target
 from spark_sinks.targets.files import Files, LocalFiles
 from spark_sinks.targets.iceberg.log import IcebergLog, Where
 from spark_sinks.targets.iceberg.target import open_iceberg
 from spark_sinks.targets.logged import TableLog
-from spark_sinks.targets.target import Target
-from tests.spark.targets.kit import Conformance, MakeRig, Record, Rig
+from spark_sinks.targets.target import Batch, Founding, Target
+from tests.spark.targets.kit import (
+    NOW_MS,
+    Conformance,
+    MakeRig,
+    Record,
+    Rig,
+    Row,
+    Story,
+    founding,
+    records,
+    stage,
+    table_columns,
+)
 from tests.spark.targets.steps import SteppingFiles, stepping_log
 
 
@@ -49,3 +64,94 @@ def rigs(tmp_path: Path) -> MakeRig:
 
 class TestConformance(Conformance):
     pass
+
+
+@pytest.fixture
+def rig(rigs: MakeRig) -> Rig:
+    return rigs("orders")
+
+
+def opened(rig: Rig) -> Target:
+    target = rig.target()
+    target.open(founding(target), NOW_MS)
+    return target
+
+
+def test_commit_of_somebody_else_comes_between(rig: Rig) -> None:
+    story = Story(rig)
+    target = opened(rig)
+    target.commit(story.batch(target, 0), NOW_MS)
+    batch = story.batch(target, 1)
+    with lake(rig.directory.parent) as catalog:
+        table = catalog.load_table("default.orders")
+        table.append(table.scan(limit=1).to_arrow().set_column(2, "_partition", pa.array([7], pa.int32())))
+        with table.transaction() as transaction:
+            transaction.set_properties({"owner": "somebody"})
+    target.commit(batch, NOW_MS)
+    target.close()
+    assert [each for each in rig.records() if each[0] != 7] == story.expected(2)[0]
+
+
+def test_table_of_somebody_else_is_refused(rig: Rig) -> None:
+    with lake(rig.directory.parent) as catalog:
+        catalog.create_namespace("default")
+        location = rig.directory.as_uri()
+        catalog.create_table("default.orders", pa.schema([("x", pa.int32())]), location=location)
+    with pytest.raises(ConfigError, match="no landing made"):
+        opened(rig)
+
+
+def test_readers_skip_partitions_and_files(rig: Rig) -> None:
+    target = opened(rig)
+    columns = table_columns(target)
+    for first in (0, 10):
+        rows = [Row(0, first), Row(0, first + 1)]
+        target.commit(Batch({0: first + 2}, stage(target, rows, columns), [], columns), NOW_MS)
+    target.close()
+    with lake(rig.directory.parent) as catalog:
+        table = catalog.load_table("default.orders")
+        assert len(list(table.scan().plan_files())) == 4
+        assert len(list(table.scan("dt = '2024-02-29'").plan_files())) == 2
+        assert len(list(table.scan("_offset >= 10").plan_files())) == 2
+        assert len(list(table.scan("_timestamp > '2024-03-01T00:00:00+00:00'").plan_files())) == 2
+        assert table.scan("dt = '2024-03-01' and _offset = 11").to_arrow().num_rows == 1
+
+
+def test_upsert_is_refused(rig: Rig) -> None:
+    target = rig.target()
+    with pytest.raises(ConfigError, match="upsert= needs delta: or a database"):
+        target.open(Founding("orders", upsert=("_key",)), NOW_MS)
+
+
+def test_looking_makes_nothing(rig: Rig) -> None:
+    assert rig.state() is None
+    assert list(rig.directory.parent.iterdir()) == []
+
+
+def test_column_that_iceberg_has_no_type_for_is_refused(rig: Rig) -> None:
+    target = rig.target()
+    target.open(founding(target, partition_by=()), NOW_MS)
+    columns = pa.schema([("x", pa.timestamp("ns", "UTC")), *table_columns(target).remove(5)])
+    with pytest.raises(ConfigError, match="Iceberg cannot take these columns"):
+        target.commit(Batch({0: 1}, [], [], columns), NOW_MS)
+    target.close()
+
+
+def test_configured_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    def load(name: str) -> SqlCatalog:
+        names.append(name)
+        return SqlCatalog(name, uri=f"sqlite:///{tmp_path}/prod.db", warehouse=f"file://{tmp_path}/house")
+
+    monkeypatch.setattr(pyiceberg.catalog, "load_catalog", load)
+    target = open_target("iceberg:prod.sales.eu.orders")
+    target.open(founding(target), NOW_MS)
+    columns = table_columns(target)
+    target.commit(Batch({0: 1}, stage(target, [Row(0, 0)], columns), [], columns), NOW_MS)
+    target.close()
+    assert records(target) == [(0, 0)]
+    assert set(names) == {"prod"}
+    with load("prod") as catalog:
+        location = catalog.load_table("sales.eu.orders").location()
+    assert location == (tmp_path / "house" / "sales.eu" / "orders").as_uri()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spark_sinks.targets.sql.postgresql import PostgresDialect
 from tests.databases import ON_SERVERS, Database, NewDatabase
 from tests.spark.targets.kit import Conformance, MakeRig, UpsertConformance
 
@@ -25,16 +26,34 @@ class TestUpsertsOfFiles(UpsertConformance):
 @pytest.mark.parametrize("database", BLOCKING, indirect=True)
 class TestConformanceOfServers(Conformance):
     @pytest.mark.slow
-    def test_crash_before_every_step(self, rigs: MakeRig) -> None:
-        super().test_crash_before_every_step(rigs)
+    @pytest.mark.parametrize("long", [True])
+    def test_crash_before_every_step(self, rigs: MakeRig, long: bool) -> None:
+        super().test_crash_before_every_step(rigs, long)
 
     @pytest.mark.slow
-    def test_disk_full_at_every_step(self, rigs: MakeRig) -> None:
-        super().test_disk_full_at_every_step(rigs)
+    @pytest.mark.parametrize("long", [True])
+    def test_disk_full_at_every_step(self, rigs: MakeRig, long: bool) -> None:
+        super().test_disk_full_at_every_step(rigs, long)
 
 
 @pytest.mark.parametrize("database", BLOCKING, indirect=True)
 class TestUpsertsOfServers(UpsertConformance):
+    @pytest.mark.slow
+    def test_crash_before_every_step_of_an_upsert(self, rigs: MakeRig) -> None:
+        super().test_crash_before_every_step_of_an_upsert(rigs)
+
+
+class TestUpsertsBeforePostgres15(UpsertConformance):
+    """Which has no MERGE. Only the statement is of that time, the server is not."""
+
+    @pytest.fixture(autouse=True)
+    def old(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(PostgresDialect, "_merge", PostgresDialect._insert)
+
+    @pytest.fixture
+    def database(self, new_database: NewDatabase) -> Database:
+        return new_database("psycopg")
+
     @pytest.mark.slow
     def test_crash_before_every_step_of_an_upsert(self, rigs: MakeRig) -> None:
         super().test_crash_before_every_step_of_an_upsert(rigs)

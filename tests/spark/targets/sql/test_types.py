@@ -222,6 +222,22 @@ def test_character_nul(database: Database, kind: Any, values: list[Any], bad: st
     same(found, table)
 
 
+def test_nanoseconds_become_microseconds(database: Database) -> None:
+    """And the account says so, since a column of it is what `verify` compares."""
+    kinds = {"x": pa.timestamp("ns", "UTC"), "y": pa.timestamp("ns"), "z": pa.time64("ns")}
+    columns = {name: pa.array([1_999, -1 if name != "z" else 5_000, None], kind) for name, kind in kinds.items()}
+    table = table_of(schema_of(), [{}, {}, {}])
+    for name, values in columns.items():
+        table = table.append_column(name, values)
+    target, found = landed(database, table)
+    state = target.state()
+    target.close()
+    assert state is not None
+    assert state.columns() == found.schema
+    assert found["x"].cast(pa.int64()).to_pylist() == found["y"].cast(pa.int64()).to_pylist() == [1, 0, None]
+    assert found["z"].cast(pa.int64()).to_pylist() == [1, 5, None]
+
+
 def test_types_that_no_column_has(database: Database) -> None:
     table = table_of(schema_of(x=pa.month_day_nano_interval()), [{"x": None}])
     target = make_target(database.url, "orders")

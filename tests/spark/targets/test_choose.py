@@ -1,0 +1,63 @@
+"""What ``to=`` may say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eventbus.errors import ConfigError
+from spark_sinks.targets.choose import TargetOptions, open_target
+
+
+@pytest.mark.parametrize(
+    ("to", "name"),
+    [
+        ("{path}/orders", "{path}/orders"),
+        ("file://{path}/with%20space", "{path}/with space"),
+        ("delta:{path}/orders", "delta:{path}/orders"),
+        ("iceberg:{path}/orders", "iceberg:{path}/orders"),
+        ("delta:file://{path}/orders", "delta:{path}/orders"),
+    ],
+)
+def test_names(tmp_path: Path, to: str, name: str) -> None:
+    assert open_target(to.format(path=tmp_path)).name == name.format(path=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("to", "text"),
+    [
+        ("", "names no directory"),
+        ("delta:", "names no directory"),
+        ("delta:s3://bucket/orders", "local directories"),
+        ("s3://bucket/orders", "directories of this machine"),
+        ("detla:./orders", "did you mean delta:"),
+    ],
+)
+def test_what_is_not_a_table(to: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        open_target(to)
+
+
+def test_compression_is_checked() -> None:
+    with pytest.raises(ConfigError, match="choose one of zstd"):
+        open_target("./x", options=TargetOptions(compression="rar"))
+
+
+@pytest.mark.parametrize(("to", "module"), [("delta:./x", "deltalake"), ("iceberg:./x", "pyiceberg")])
+def test_missing_library_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch, to: str, module: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=rf"needs {module}: pip install"):
+        open_target(to)
+
+
+def test_choosing_imports_no_library() -> None:
+    code = (
+        "import sys; from spark_sinks.targets.choose import open_target; open_target('./x');"
+        "print([m for m in ('pyarrow', 'deltalake', 'pyiceberg', 'sqlalchemy', 'numpy', 'pyspark')"
+        " if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "[]\n"
