@@ -104,7 +104,8 @@ class Running:
         self._limits = limits
         self._progress = progress
         self._busy = threading.Lock()
-        """Held through a batch: who stops the query waits for it."""
+        """Held through a batch: who stops the query waits for it, and lets go: Spark's stop waits for its thread."""
+        self._stopping = False
         self._spark: Any = None
         self._query: Any = None
         self._checkpoint: Path | None = None
@@ -153,6 +154,8 @@ class Running:
             self._query.awaitTermination()
         except Exception as error:
             raise (self._error or self._told(error)) from error
+        if self._error is not None:  # Spark forgets it when the query was stopped as well
+            raise self._error
 
     def _told(self, error: Exception) -> BaseException:
         """What an end of the query means: Spark says nothing useful of its scratch directory."""
@@ -173,15 +176,20 @@ class Running:
 
     def stop(self) -> None:
         """After the batch that runs."""
+        self._stopping = True
         with self._busy:
-            if self._query is not None:
-                self._query.stop()
+            pass
+        if self._query is not None:
+            self._query.stop()
 
     def close(self) -> None:
-        """End the query at once, and remove what only it needed."""
+        """End the query at once, and remove what only it needed. No batch runs afterwards."""
+        self._stopping = True
         try:
             if self._query is not None:
                 self._query.stop()
+                with self._busy:
+                    pass
         except Exception:  # pyspark's own, or a refused connection
             if not is_gone(self._spark):
                 raise
@@ -193,12 +201,14 @@ class Running:
 
     def _land(self, frame: DataFrame, batch_id: int) -> None:
         """One micro-batch. Spark calls this and makes text of what it raises, so that is kept here."""
-        try:
-            with self._busy:
+        with self._busy:
+            if self._stopping:
+                return
+            try:
                 self._land_batch(frame, self._end_of(batch_id))
-            return
-        except BaseException as error:
-            self._error = own_error(error, self._spark)
+                return
+            except BaseException as error:
+                self._error = own_error(error, self._spark)
         # Short and without a cause: Spark searches the text with a regular expression that overflows its stack.
         raise RuntimeError("the landing stops here")
 
