@@ -150,7 +150,7 @@ class PostgreSQL(Server):
 
 class MariaDB(Server):
     name = "MariaDB"
-    package = "mariadb-server-core"
+    package = "mariadb-server-core and mariadb-client-core"
     account = "root"
     runs_as = "root"
     stops_by = signal.SIGTERM
@@ -159,7 +159,7 @@ class MariaDB(Server):
     def find(self) -> None:
         path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])
         server, make = shutil.which("mariadbd", path=path), shutil.which("mariadb-install-db", path=path)
-        if server is None or make is None:
+        if server is None or make is None or shutil.which("my_print_defaults") is None:  # which the maker calls
             raise NotInstalledError(self.package)
         self._server, self._make = server, make
 
