@@ -21,8 +21,8 @@ from eventbus.errors import ConfigError
 from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.values import SPARK_LACKS, Change, KeyKind, Lack, ValueKind, ValueSettings
 from spark_sinks.frames import Frames
+from spark_sinks.java.jvm import require_pyspark
 from spark_sinks.running import LandProgress, Limits, Running
-from spark_sinks.session.jvm import require_pyspark
 from spark_sinks.shape import COORDINATES, DATE, KEY
 from spark_sinks.source.offsets import EARLIEST, LATEST, parse, resolve
 from spark_sinks.source.origin import Origin

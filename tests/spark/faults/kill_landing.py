@@ -37,15 +37,17 @@ class Trials:
         self._lander = self._new()
         self.failures: list[str] = []
         self.ends: Counter[str] = Counter()
+        self.told: list[str] = []
+        """What ended landings, in words."""
 
     def _new(self) -> Lander:
         return Lander(self._shop.path, self._tables, **OPTIONS)
 
     def trial(self, victim: str) -> None:
         """Have something to land, and kill in the midst of it."""
-        self._shop.sell(240)
+        self._shop.sell(150)
         self._lander.land()
-        self._lander.until("batch", self._chance.randint(1, 4 * len(self._tables)))
+        self._lander.until("batch", self._chance.randint(1, 3 * len(self._tables)))
         time.sleep(self._chance.random() * 0.4)  # anywhere in what it does
         if victim == "driver":
             self._lander.__exit__()
@@ -63,7 +65,7 @@ class Trials:
         for each in told:
             if each["what"] == "failed":
                 self.ends[f"{victim}: {each['kind']}"] += 1
-                print(victim, each["kind"], each["text"][:300].replace("\n", " "), file=sys.stderr)
+                self.told.append(f"{victim}: {each['kind']}: {each['text'][:300]}")
             elif each["what"] == "landed":
                 self.ends[f"{victim}: survived"] += 1
 
@@ -82,10 +84,12 @@ class Trials:
 def main(directory: Path, trials: int, seed: int, tables: Sequence[str]) -> int:
     this = Trials(directory, seed, tables)
     for number in range(trials):
+        started = time.monotonic()
         this.trial(VICTIMS[number % len(VICTIMS)])
+        print(f"{number + 1}: {time.monotonic() - started:.1f} s, {dict(this.ends)}", *this.failures, file=sys.stderr)
     this.finish()
-    for failure in this.failures[:20]:
-        print(failure)
+    for line in (*this.failures[:20], *dict.fromkeys(this.told)):
+        print(line)
     ends = ", ".join(f"{name} {count}" for name, count in this.ends.most_common())
     print(f"{trials} kills of {len(tables)} tables ({ends}), {len(this.failures)} failures")
     return 1 if this.failures else 0

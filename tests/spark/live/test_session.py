@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from eventbus.errors import ConfigError
-from spark_sinks.session import jvm
-from spark_sinks.session.jvm import Jvm, find_java, require_pyspark
+from spark_sinks.java import jvm
+from spark_sinks.java.jvm import Jvm, find_java, require_pyspark
 
 
 def fake_java(home: Path, version: str) -> str:
