@@ -312,7 +312,7 @@ def test_annotations_choose_it(registry: FakeRegistry) -> None:
 
 def test_registries_are_found_by_what_their_name_begins_with(registry: FakeRegistry) -> None:
     assert schema_client(registry) is registry
-    with pytest.raises(ValueError, match=r"registry='gopher://x': nothing opens 'gopher' \(there is: http, https, log"):
+    with pytest.raises(ValueError, match=r"registry='gopher://x': nothing opens 'gopher' \(there is: file, http, "):
         Avro("gopher://x")
     with pytest.raises(ValueError, match="id_in='body'"):
         Avro(registry, id_in="body")
