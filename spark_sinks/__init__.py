@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_sinks.errors import SparkCrashed
+    from spark_sinks.errors import SparkCrashed, SparkFailed
     from spark_sinks.landing import LandReport, land
     from spark_sinks.running import LandProgress
     from spark_sinks.session.doctor import doctor
@@ -26,6 +26,7 @@ __all__ = [
     "LandProgress",
     "LandReport",
     "SparkCrashed",
+    "SparkFailed",
     "compact",
     "doctor",
     "land",
@@ -42,6 +43,7 @@ _HOMES = {
     "LandProgress": "spark_sinks.running",
     "LandReport": "spark_sinks.landing",
     "SparkCrashed": "spark_sinks.errors",
+    "SparkFailed": "spark_sinks.errors",
     "compact": "spark_sinks.upkeep.compact",
     "doctor": "spark_sinks.session.doctor",
     "land": "spark_sinks.landing",

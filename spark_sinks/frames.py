@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eventbus.errors import ConfigError
-from spark_sinks.shape import COORDINATES, DATE
+from spark_sinks.decoding.unite import united
+from spark_sinks.shape import COORDINATES, DATE, KEY, TOMBSTONE
 from spark_sinks.stage import Layout
 
 if TYPE_CHECKING:
@@ -73,6 +74,43 @@ class Frames:
             frame = frame.withColumn(name, expr(expression))
         return frame
 
+    def check_upsert(self, columns: Sequence[str], decoded: Sequence[str]) -> None:
+        """Raise `ConfigError` when a transformation left out what says which row is newer, and which one goes."""
+        needed = (TOMBSTONE, KEY if KEY in decoded else "key", "_partition", "_offset")
+        if lacking := [name for name in needed if name not in columns]:
+            raise ConfigError(
+                f"transform= leaves out {lacking[0]}: upsert= needs {', '.join(needed)} in what it returns, to know "
+                f"which row is newer, and which one is deleted"
+            )
+
+    @classmethod
+    def fitted(cls, frame: DataFrame, table: pa.Schema | None) -> DataFrame:
+        """A transformation's rows with the types of the table's columns, or with wider ones.
+
+        Raises `ConfigError` for a column that holds something else than before, or nothing.
+        """
+        import pyarrow as pa
+        from pyspark.sql.functions import col
+        from pyspark.sql.pandas.types import from_arrow_type
+
+        for field in cls.columns(frame):
+            if pa.types.is_null(field.type):
+                raise ConfigError(
+                    f"column {field.name!r} of transform= has no type: cast it, as in CAST(NULL AS string)"
+                )
+            if table is None or field.name not in table.names:
+                continue
+            kind = table.field(field.name).type
+            both = united(kind, field.type)
+            if both is None:
+                raise ConfigError(
+                    f"column {field.name!r} of transform= is {field.type} now, and the table has {kind}: cast it, give "
+                    f"it another name, or land into a new table"
+                )
+            if both != field.type and not pa.types.is_nested(both):
+                frame = frame.withColumn(field.name, col(f"`{field.name}`").cast(from_arrow_type(both)))
+        return frame
+
     @staticmethod
     def columns(frame: DataFrame) -> pa.Schema:
         """The columns of a frame as Arrow has them."""
@@ -84,6 +122,32 @@ class Frames:
         """`check` before Spark is started, where nothing of Spark's makes columns."""
         if self.are_direct:
             self.check(columns, upsert)
+
+    def check_time(self, columns: pa.Schema) -> None:
+        """Raise `ConfigError` when the column to make a day of is no time; one that is missing is found by `check`."""
+        import pyarrow as pa
+
+        name = self.event_time
+        if name is None or name not in columns.names:
+            return
+        kind = columns.field(name).type
+        if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+            raise ConfigError(
+                f"event_time={name!r}: this column is {kind}, and no time to make a day of: name a column of "
+                f"timestamps or dates, or make one of it with transform="
+            )
+
+    def check_directories(self, columns: pa.Schema) -> None:
+        """Raise `ConfigError` for columns whose values cannot be names of directories."""
+        import pyarrow as pa
+
+        for name in self.layout.partition_by:
+            kind = columns.field(name).type if name in columns.names else None
+            if kind is not None and (pa.types.is_nested(kind) or pa.types.is_binary(kind)):
+                raise ConfigError(
+                    f"partition_by={name!r}: this column is {kind}, which no directory can be called after; choose "
+                    f"another one (the record's key is text with key='text')"
+                )
 
     def check(self, columns: Sequence[str], upsert: Sequence[str] = ()) -> None:
         """Raise `ConfigError` unless rows have the columns that the table is split and upserted by."""

@@ -27,7 +27,7 @@ from spark_sinks.shape import COORDINATES, DATE, KEY
 from spark_sinks.source.offsets import EARLIEST, LATEST, parse, resolve
 from spark_sinks.source.origin import Origin
 from spark_sinks.source.origins import open_origin, topics_of
-from spark_sinks.targets.choose import TargetOptions, open_target
+from spark_sinks.targets.choose import TargetOptions, is_database, open_target
 from spark_sinks.targets.target import Founding
 from spark_sinks.together import run_all
 
@@ -123,7 +123,8 @@ def land(
     Raises `ConfigError` for wrong arguments, `SerializationError` with topic, partition, offset and field when too many
     records cannot be decoded (batches before them stay landed), `SchemaUnavailable` when the registry does not answer,
     `OffsetOutOfRange` when retention removed records not yet landed, `LogLocked` when another process lands the same
-    table, `ProducerFenced` when another took it over, `SparkCrashed` when the JVM was killed.
+    table, `ProducerFenced` when another took it over, `SparkCrashed` when the JVM was killed, `SparkFailed` for what
+    Spark refuses, such as a column that ``transform`` asks for and nobody has.
     """
     started = time.monotonic()
     require_pyspark()
@@ -143,10 +144,12 @@ def land(
             target = open_target(table_of(to, topic, several), options=TargetOptions(compression, stage))
             own_frames = frames if target.is_partitioned else frames.unpartitioned()
             # Spark reads a schema in its own language, and it has not been started.
-            columns = None if isinstance(schema, str) else list(values.plan(None).columns.names)
+            planned = None if isinstance(schema, str) else values.plan(None).columns
+            columns = None if planned is None else list(planned.names)
             upsert_by = _upsert_key(keys, columns)
             if columns is not None and len(columns) > len(COORDINATES) + 1:  # else its schemas are yet to come
                 own_frames.check_early(columns, upsert_by)
+                own_frames.check_time(planned)
             founding = Founding(
                 topic,
                 own_frames.layout.partition_by,
@@ -173,7 +176,7 @@ def land(
 
 def table_of(to: str, topic: str, several: bool) -> str:
     """Where a topic's table is: ``{topic}`` is replaced; appended where it is missing and there are several topics."""
-    if "://" in to and not to.startswith("file://"):
+    if is_database(to):
         if several and "{topic}" not in to and "#" in to:
             raise ConfigError(f"to={to!r}: several topics need a table each: write {{topic}} where its name belongs")
         from spark_sinks.targets.sql.address import with_topic
@@ -207,13 +210,17 @@ def starting_point(origin: Origin, starting_offsets: str) -> dict[int, int]:
     wanted = {each.partition: offset for each, offset in parse(starting_offsets, "starting_offsets").items()}
     topics = {each.topic for each in parse(starting_offsets, "starting_offsets")}
     # A partition that never held a record may not be seen: there all places are the same.
-    beyond = [each for each, offset in wanted.items() if each not in bounds and offset > 0]
+    beyond = [each for each, offset in wanted.items() if offset > 0 and not _within(offset, bounds.get(each))]
     if topics - {origin.topic} or beyond:
+        there = ", ".join(f"{each} from {first} to {end}" for each, (first, end) in sorted(bounds.items()))
         raise ConfigError(
-            f"starting_offsets={starting_offsets!r} names what is not there: {origin.topic} has the partitions "
-            f"{', '.join(map(str, sorted(bounds)))}"
+            f"starting_offsets={starting_offsets!r} names what is not there: {origin.topic} has the partitions {there}"
         )
     return {partition: resolve(wanted.get(partition, EARLIEST), each) for partition, each in bounds.items()}
+
+
+def _within(offset: int, bounds: tuple[int, int] | None) -> bool:
+    return bounds is not None and bounds[0] <= offset <= bounds[1]
 
 
 def _limits(max_offsets: int, quarantine: bool, quarantine_limit: float, fail_on_data_loss: bool) -> Limits:

@@ -33,6 +33,7 @@ from spark_sinks.source.origin import Origin
 from spark_sinks.targets.files import disk_errors
 from spark_sinks.targets.target import Batch, Founding, SinkState, Target
 from spark_sinks.tasks import (
+    FIT,
     REJECTED,
     REPORT_COLUMNS,
     ROWS,
@@ -109,6 +110,7 @@ class Running:
         self._spark: Any = None
         self._query: Any = None
         self._checkpoint: Path | None = None
+        self._odd: Any = None
         self._error: BaseException | None = None
         self.rows = self.rejected = self.files = self.batches = 0
         self.total = 0
@@ -130,7 +132,9 @@ class Running:
     def check_kept(self) -> None:
         """Raise `OffsetOutOfRange` when the log has lost what the table lacks, or the end of what the table has."""
         if self._limits.fail_on_data_loss:
-            for partition, (first, last) in self._origin.bounds().items():
+            bounds = self._origin.bounds()
+            for partition in sorted({*bounds, *self.state.offsets}):
+                first, last = bounds.get(partition, (0, 0))
                 self._check_kept(partition, self.state.offsets.get(partition, first), 0, (first, last))
 
     def start(self, spark: SparkSession, every_ms: int | None) -> None:
@@ -143,7 +147,9 @@ class Running:
             {"availableNow": True} if every_ms is None else {"processingTime": f"{every_ms} milliseconds"}
         )
         with spark_errors(spark):
-            source = self._origin.stream(spark, self.state.offsets, self._limits.max_offsets)
+            there = self._origin.bounds()  # a source cannot begin in a partition that is gone
+            begin = {partition: offset for partition, offset in self.state.offsets.items() if partition in there}
+            source = self._origin.stream(spark, begin, self._limits.max_offsets)
             writer = source.writeStream.foreachBatch(self._land).queryName(f"land {self._origin.topic} {id(self)}")
             writer = writer.option("checkpointLocation", self._checkpoint.as_uri())
             self._query = writer.trigger(**trigger).start()
@@ -273,11 +279,15 @@ class Running:
     def _transformed(self, frame: DataFrame, plan: RowPlan, decoding: Decoding, stage: str) -> _Written:
         """With the caller's transformation between: what is rejected does not come through it, and costs a second pass.
 
-        An accumulator may count a task twice that Spark runs twice; here it only matters whether it is zero.
+        An accumulator may count a task twice that Spark runs twice; here it only matters whether it is zero. There is
+        one for all batches: pyspark never forgets one.
         """
-        spark = frame.sparkSession
-        odd = spark.sparkContext.accumulator(0)
+        odd = self._odd = self._odd or frame.sparkSession.sparkContext.accumulator(0)
+        odd.value = 0
         rows = self._frames.rows(frame, DecodeTask(decoding, odd), plan.columns)
+        if self._founding.upsert:
+            self._frames.check_upsert(rows.columns, plan.columns.names)
+        rows = self._frames.fitted(rows, self.state.columns())
         columns = self._table_columns(self._frames.columns(rows))
         reports = rows.mapInArrow(WriteTask(stage, self._frames.layout, None), REPORT_COLUMNS).collect()
         if odd.value:
@@ -305,6 +315,8 @@ class Running:
 
         layout, names = self._frames.layout, list(rows.names)
         self._frames.check(names, self._founding.upsert)
+        self._frames.check_directories(rows)
+        self._frames.check_time(rows)
         fields = [field for field in rows if field.name != TOMBSTONE]
         if layout.makes_date(names):
             fields.append(pa.field(DATE, pa.date32()))
@@ -366,7 +378,7 @@ class Running:
         told = first_refusal(written.rejected, self._origin.topic)
         if not self._limits.quarantine:
             raise SerializationError(f"{told}. Nothing of this batch was landed")
-        share = rejected / (rejected + sum(report.rows for report in written.rows))
+        share = rejected / (rejected + written.fit)
         if rejected > REJECTED_UNNOTICED and share > self._limits.quarantine_limit:
             raise SerializationError(
                 f"{told}. That is {share:.1%} of the batch, and at most {self._limits.quarantine_limit:.1%} may go to "
@@ -375,18 +387,21 @@ class Running:
 
 
 class _Written(NamedTuple):
-    """What the tasks of a batch have written."""
+    """What the tasks of a batch have written. ``fit``: records that were not rejected, whatever became of them."""
 
     rows: list[Report]
     rejected: list[Report]
     unknown: frozenset[int]
+    fit: int
     columns: pa.Schema
 
     @classmethod
     def of(cls, collected: list[Any], columns: pa.Schema) -> _Written:
         reports = [Report(*row) for row in collected]
-        by_kind = {kind: [each for each in reports if each.kind == kind] for kind in (ROWS, REJECTED, UNKNOWN)}
-        return cls(by_kind[ROWS], by_kind[REJECTED], frozenset(each.rows for each in by_kind[UNKNOWN]), columns)
+        by_kind = {kind: [each for each in reports if each.kind == kind] for kind in (ROWS, REJECTED, UNKNOWN, FIT)}
+        unknown = frozenset(each.rows for each in by_kind[UNKNOWN])
+        fit = sum(each.rows for each in by_kind[FIT] or by_kind[ROWS])
+        return cls(by_kind[ROWS], by_kind[REJECTED], unknown, fit, columns)
 
     def files(self) -> tuple[list[Any], list[Any]]:
         return [report.file() for report in self.rows], [report.file() for report in self.rejected]

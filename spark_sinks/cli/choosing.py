@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.cli.parser import UsageError, bootstrap_url
-from eventbus.errors import ConfigError
+from eventbus.errors import EventBusError
 
 if TYPE_CHECKING:
     from spark_sinks.upkeep.rows import ValueArguments
@@ -128,6 +128,11 @@ def named_object(name: str, flag: str, program: str) -> Any:
     """What ``module:name`` names; modules of the current directory too. Raises UsageError."""
     import sys
 
+    if "/" in name or name.partition(":")[0].endswith(".py") or not re.fullmatch(r"[\w.]+:[\w.]+", name):
+        found = re.sub(r"\.py\b", "", name.partition(":")[0]).strip("./").replace("/", ".")
+        attribute = name.partition(":")[2] or "name"
+        raise UsageError(f"{program}: {flag} {name}: write a module and what is in it, as in {found}:{attribute}")
+
     if "" not in sys.path:
         sys.path.insert(0, "")
     module, _, attribute = name.partition(":")
@@ -137,6 +142,8 @@ def named_object(name: str, flag: str, program: str) -> Any:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{program}: {flag} {name}: {error}") from error
+    except Exception as error:  # the module is the user's own, and may do anything when it is imported
+        raise UsageError(f"{program}: {flag} {name}: {module} raises {type(error).__name__}: {error}") from error
     return found
 
 
@@ -148,8 +155,9 @@ def in_our_words() -> Generator[None]:
     """Errors of the API name its arguments; here those are options."""
     try:
         yield
-    except ConfigError as error:
-        raise type(error)(as_options(str(error))) from error
+    except EventBusError as error:
+        error.args = (as_options(str(error)), *error.args[1:])
+        raise
 
 
 def as_options(text: str) -> str:

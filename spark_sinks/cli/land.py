@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import signal
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.app import EXIT_INTERRUPTED
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, positive
+from eventbus.errors import ConfigError
 from spark_sinks.cli.bars import Move, bars
 from spark_sinks.cli.choosing import TABLES, add_place, add_values, in_our_words, named_object, place_of, values_of
 from spark_sinks.cli.words import count_of, share
@@ -85,7 +86,6 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
 
 
 def _interval(text: str) -> str:
-    from eventbus.errors import ConfigError
     from spark_sinks.landing import interval_ms
 
     try:
@@ -99,9 +99,7 @@ def land(args: argparse.Namespace) -> int:
     out, place = Output.of(args), place_of(args)
     assert place.topic is not None, "it is required"
     values = values_of(args)
-    transform = named_object(args.transform, "--transform", args.program) if args.transform else None
-    if transform is not None and not callable(transform):
-        raise UsageError(f"{args.program}: --transform {args.transform} is no function")
+    transform = transform_of(args.transform, args.program) if args.transform else None
     every = args.every or (_EVERY if args.follow else None)
     options: dict[str, Any] = {
         "transform": transform,
@@ -131,6 +129,24 @@ def land(args: argparse.Namespace) -> int:
         out.note("interrupted; the same command goes on with the rest")
         return EXIT_INTERRUPTED
     return 0
+
+
+def transform_of(name: str, program: str) -> Callable[[Any], Any]:
+    """The function that ``--transform`` names; what it raises is told with that name."""
+    function = named_object(name, "--transform", program)
+    if not callable(function):
+        raise UsageError(f"{program}: --transform {name} is no function")
+
+    def transform(frame: Any) -> Any:
+        try:
+            return function(frame)
+        except Exception as error:  # the user's own code, and Spark's words about what it asked for
+            from spark_sinks.errors import in_short
+
+            told = f"{type(error).__name__}: {in_short(str(error))} (--debug shows where)"
+            raise ConfigError(f"--transform {name} raised {told}") from error
+
+    return transform
 
 
 def columns_of(text: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from spark_sinks.decoding.framing import Frame, Refusals, put_together
 from spark_sinks.decoding.schema import Convert, arrow_schema, converters, pack_type, struct_type, unpack_type
 from spark_sinks.decoding.unite import Columns, Conflict, conform
 from spark_sinks.decoding.values import Decoded, RowDecoder, ValueSettings
+from spark_sinks.errors import in_short
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,6 +133,13 @@ class JsonValues:
             self._type = self._packed(cast("Any", settings.schema))
 
     def _packed(self, schema: type[msgspec.Struct] | pa.Schema) -> tuple[bytes, pa.Schema]:
+        import pyarrow as pa
+
+        if not (issubclass(schema, msgspec.Struct) if isinstance(schema, type) else isinstance(schema, pa.Schema)):
+            raise ConfigError(
+                f"schema={schema!r} names no columns: give a msgspec.Struct type, a pyarrow schema, or Spark's DDL "
+                "('name string, delay double')"
+            )
         struct = cast("type[msgspec.Struct]", schema) if isinstance(schema, type) else struct_type(schema)
         fields = arrow_schema(struct) if isinstance(schema, type) else schema
         self._frame.columns(list(fields))
@@ -169,5 +177,5 @@ def _from_ddl(ddl: str) -> pa.Schema:
     try:
         struct = cast("StructType", StructType.fromDDL(ddl))
     except Exception as error:
-        raise ConfigError(f"schema={ddl!r} is not Spark DDL ('name type, ...'): {error}") from error
+        raise ConfigError(f"schema={ddl!r} is not Spark DDL ('name type, ...'): {in_short(str(error))}") from error
     return to_arrow_schema(struct, timezone="UTC")

@@ -51,7 +51,7 @@ def open_target(to: str, *, options: TargetOptions | None = None) -> Target:
         return open_console(options)
     if kind in _FAR:
         raise ConfigError(f"to={to!r}: tables of files are directories of this machine, a mounted bucket too")
-    if "://" in to and kind != "file":
+    if is_database(to):
         from spark_sinks.targets.sql import open_sql
 
         return open_sql(to, options)
@@ -60,6 +60,11 @@ def open_target(to: str, *, options: TargetOptions | None = None) -> Target:
     from spark_sinks.targets.parquet.target import ParquetTarget
 
     return ParquetTarget(local_directory(to), options)
+
+
+def is_database(to: str) -> bool:
+    """Whether it is the URL of a database, or would like to be."""
+    return "://" in to and to.partition(":")[0] not in ("file", "delta", "iceberg", *_FAR)
 
 
 def _unknown_kind(to: str, kind: str) -> ConfigError:

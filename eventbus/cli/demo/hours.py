@@ -102,7 +102,7 @@ def count_hours(spark: Any, source: str, places: Places, held: int, bar: Bar) ->
             try:
                 end.result()
             except Exception as error:
-                own: BaseException = import_module("spark_sinks.errors").own_error(error)
+                own: BaseException = import_module("spark_sinks.errors").own_error(error, spark)
                 raise (errors[0] if errors else own) from error
             finally:
                 query.stop()

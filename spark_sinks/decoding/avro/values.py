@@ -152,7 +152,7 @@ class AvroValues:
             yield
         except SchemaRegistryError as error:
             raise SchemaUnavailable(
-                f"the schemas of {self._subject} cannot be asked for: {error.message}. Nothing of this batch was "
+                f"the schemas of {self._subject} cannot be asked for ({error.message}). Nothing of this batch was "
                 "landed; landing again goes on from here"
             ) from error
 
