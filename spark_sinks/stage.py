@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MAX_DIRECTORIES = 4_000
 """More partition directories than this in one task (a decade of days) are a mistake, not a layout."""
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""Of the years 1 and 9999, counted from 1970: a day beyond them (microseconds taken for milliseconds) has no name."""
 _ROW_GROUP_ROWS = 262_144
 _BUFFERED_BYTES = 256 << 20
 
@@ -150,12 +152,23 @@ def _codes(batch: pa.RecordBatch, column: str, date_of: str) -> tuple[Any, list[
         moment = batch.column(date_of)
         if not pa.types.is_date(moment.type):
             moment = pc.cast(moment, pa.timestamp("us", "UTC"))  # a session may have another zone
-        array = pc.cast(moment, pa.date32(), safe=False)
+        array = _named_days(pc.cast(moment, pa.date32(), safe=False))
     else:
         array = batch.column(column)
     encoded: Any = array.dictionary_encode(null_encoding="encode")
     values = [directory_value(each) for each in encoded.dictionary.to_pylist()]
     return encoded.indices.to_numpy(zero_copy_only=False), values
+
+
+def _named_days(days: Any) -> Any:
+    """The same with null for days that no reader of directories knows."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    compute: Any = pc
+    numbers = days.cast(pa.int32())
+    known = compute.and_(compute.greater_equal(numbers, _FIRST_DAY), compute.less_equal(numbers, _LAST_DAY))
+    return compute.if_else(known, days, pa.scalar(None, days.type))
 
 
 def _indices(order: Any) -> pa.Array:

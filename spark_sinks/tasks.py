@@ -26,11 +26,12 @@ REPORT_COLUMNS = (
     "kind string, path string, directory string, rows bigint, size_bytes bigint, "
     "partition int, offset bigint, reason string"
 )
-ROWS, REJECTED, UNKNOWN = "rows", "rejected", "unknown"
+ROWS, REJECTED, UNKNOWN, FIT = "rows", "rejected", "unknown", "fit"
 
 
 class Report(NamedTuple):
-    """What a task tells the driver: a staged file of ``kind`` rows or rejected, or the id of a schema it did not know.
+    """What a task tells the driver: a staged file of ``kind`` rows or rejected, or the id of a schema it did not know,
+    or how many records fit, where it did not write them.
 
     ``partition``, ``offset`` and ``reason``: of the first record in a file of rejected ones. An unknown schema's id is
     in ``rows``.
@@ -91,7 +92,7 @@ class DecodeTask:
 class WriteTask:
     """Rows to staged files; with ``decoding``, records to staged files of rows and of rejected records.
 
-    ``keep_rows=False`` writes the rejected only.
+    ``keep_rows=False`` writes the rejected only, and counts the others.
     """
 
     def __init__(self, stage: str, layout: Layout, decoding: Decoding | None, *, keep_rows: bool = True) -> None:
@@ -104,6 +105,7 @@ class WriteTask:
         writer = StageWriter(self._stage, self._layout)
         quarantine = _Quarantine(self._stage, self._layout.compression)
         unknown: set[int] = set()
+        fit = 0
         for batch in batches:
             rows = batch
             if self._decoding is not None:
@@ -111,11 +113,14 @@ class WriteTask:
                 unknown |= ids
                 if rejected is not None:
                     quarantine.write(rejected)
+            fit += rows.num_rows
             if self._keep_rows and not unknown:  # else all of it is decoded again
                 writer.write(rows)
         reports = [Report(UNKNOWN, rows=schema_id) for schema_id in sorted(unknown)]
         if not unknown:
             reports = [Report(ROWS, *file) for file in writer.finish()] + quarantine.finish()
+            if not self._keep_rows:
+                reports.append(Report(FIT, rows=fit))
         if reports:
             yield _as_batch(reports)
 
