@@ -230,6 +230,7 @@ class SqlTarget:
 
 
 def _engine(address: Address) -> Engine:
+    import sqlalchemy.orm as _  # noqa: F401 - half imported, by pyiceberg in another thread, it breaks statements here
     from sqlalchemy import NullPool, create_engine
 
     of_kinds: dict[str, dict[str, Any]] = {
