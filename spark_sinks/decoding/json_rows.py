@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_TOO_DEEP = "values nest too deep"
+
+
 class JsonPlan(NamedTuple):
     """Columns, of which ``payload`` are of the value; ``struct``: the type of values, as `pack_type` gives it.
 
@@ -61,7 +65,7 @@ class _JsonDecoder:
         decode = self._decode
         try:
             return [None if value is None else decode(value) for value in values]
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except _UNDECODABLE:
             return [self._decoded_one(row, value, refused) for row, value in enumerate(values)]
 
     def _decoded_one(self, row: int, value: bytes | None, refused: Refusals) -> Any:
@@ -72,8 +76,8 @@ class _JsonDecoder:
             refused.schema_ids[row] = int.from_bytes(value[1:ID_SIZE], "big")
         try:
             return self._decode(value[prefix_size(value) :] if value[:1] in (b"\0", b"\1") else value)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            refused.add(row, str(error))
+        except _UNDECODABLE as error:
+            refused.add(row, _TOO_DEEP if isinstance(error, RecursionError) else str(error))
             return None
 
     def _arrays(self, rows: list[Any], numbers: list[int] | None, refused: Refusals) -> list[Any] | None:
@@ -87,7 +91,7 @@ class _JsonDecoder:
             if convert is not None:
                 values = [convert(value) for value in values]
             try:
-                arrays.append(pa.array(values, field.type))
+                arrays.append(_array(values, field.type))
             except (pa.ArrowException, OverflowError, ValueError, TypeError):
                 _refuse_unfit(values, field, numbers, refused)
                 return None
@@ -113,11 +117,51 @@ def _refuse_unfit(values: list[Any], field: pa.Field, numbers: list[int] | None,
     before = len(refused.reasons)
     for index, value in enumerate(values):
         try:
-            pa.array([value], field.type)
+            _array([value], field.type)
         except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
             refused.add(index if numbers is None else numbers[index], f"{error} - at `$.{field.name}`")
     if len(refused.reasons) == before:
         raise ConfigError(f"schema: the column {field.name!r} of type {field.type} cannot be built from its values")
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Values as a column. Raises as pyarrow does, and for what it would bend to fit."""
+    import pyarrow as pa
+
+    array = pa.array(values, kind)
+    if _is_bent(array):
+        raise ValueError(f"out of the range of {kind}")
+    return array
+
+
+def _is_bent(array: Any) -> bool:
+    """Whether a number too large for a float became infinite, or a time in another zone left the calendar.
+
+    JSON has neither of them.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.types as pt
+
+    kind = array.type
+    if pt.is_struct(kind):
+        return any(map(_is_bent, array.flatten()))
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        return _is_bent(array.values)
+    if pt.is_map(kind):
+        return _is_bent(array.keys) or _is_bent(array.items)
+    if pt.is_float32(kind) or pt.is_float16(kind):
+        return bool(pc.any(pc.is_inf(array)).as_py())
+    if pt.is_timestamp(kind) and kind.unit != "ns":
+        ends = pc.min_max(array)
+        least, most = ends["min"].value, ends["max"].value
+        per_second = _PER_SECOND[kind.unit]
+        return least is not None and (least < _FIRST_SECOND * per_second or most >= _END_SECOND * per_second)
+    return False
+
+
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000}
+_FIRST_SECOND, _END_SECOND = -62_135_596_800, 253_402_300_800
+"""The years 1 to 9999."""
 
 
 class JsonValues:

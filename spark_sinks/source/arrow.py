@@ -16,16 +16,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from eventbus.errors import CorruptRecord
+from eventbus.errors import CorruptRecord, OffsetOutOfRange
 from eventbus.records.columnar import RecordArrays, record_arrays
 from spark_sinks.source.offsets import OffsetRange
 
 if TYPE_CHECKING:
     from eventbus.log.reader import LogReader
     from eventbus.records import Buffer
+    from eventbus.types import TopicPartition
 
 CHUNK_BYTES = 4 << 20
 """Batches are decoded together up to this size: some ten thousand records, where the columns pay off best."""
+GROWN_BYTES = 16 << 20
+"""Compressed ones only up to so many bytes, and the batch that reaches them: some grow a thousandfold."""
 _MAX_ARRAY_BYTES = 2**31 - 1
 _MAX_MS = (2**63 - 1) // 1000
 
@@ -51,13 +54,40 @@ def source_schema(*, include_headers: bool) -> pa.Schema:
     return _SCHEMA.append(pa.field("headers", _HEADERS)) if include_headers else _SCHEMA
 
 
-def read_range(reader: LogReader, offsets: OffsetRange, *, include_headers: bool = False) -> Iterator[pa.RecordBatch]:
-    """The records of a range, a few thousand at a time; the reader has checked the CRCs."""
+def read_range(
+    reader: LogReader, offsets: OffsetRange, *, include_headers: bool = False, skip_lost: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The records of a range, a few thousand at a time; the reader has checked the CRCs.
+
+    ``skip_lost`` passes over what retention takes meanwhile, which raises `OffsetOutOfRange` otherwise.
+    """
     (topic, partition), start, end = offsets
-    for buffer in reader.read(topic, partition, start, end, CHUNK_BYTES):
-        batch = record_batch(buffer, offsets, include_headers=include_headers)
-        if batch.num_rows:
-            yield batch
+    while True:
+        try:
+            for buffer in reader.read(topic, partition, start, end, CHUNK_BYTES):
+                for arrays in _read_arrays(buffer, offsets._replace(start=start)):
+                    start = arrays.next_offset
+                    if len(arrays):
+                        yield _columns(arrays, offsets.topic_partition, include_headers)
+            return
+        except OffsetOutOfRange:
+            first = reader.offsets(topic).get(partition, (end, end))[0]
+            if not skip_lost or first <= start:
+                raise
+            if first >= end:
+                return
+            start = first
+
+
+def _read_arrays(buffer: Buffer, offsets: OffsetRange) -> Iterator[RecordArrays]:
+    """The records of checked batches, in parts that are bounded however well the batches were compressed."""
+    _, at, end = offsets
+    while True:
+        arrays = _arrays(buffer, offsets._replace(start=at), verify=False, max_grown_bytes=GROWN_BYTES)
+        yield arrays
+        at = arrays.next_offset
+        if at >= end or len(arrays.data) <= GROWN_BYTES:
+            return
 
 
 def record_batch(
@@ -67,11 +97,18 @@ def record_batch(
 
     Raises `CorruptRecord` naming the partition. A timestamp that Spark cannot hold (beyond the year 294,246) is null.
     """
+    return _columns(_arrays(buffer, offsets, verify=verify), offsets.topic_partition, include_headers)
+
+
+def _arrays(buffer: Buffer, offsets: OffsetRange, *, verify: bool, max_grown_bytes: int | None = None) -> RecordArrays:
     where, start, end = offsets
     try:
-        arrays = record_arrays(buffer, start, end, verify=verify)
+        return record_arrays(buffer, start, end, verify=verify, max_grown_bytes=max_grown_bytes)
     except CorruptRecord as error:
         raise CorruptRecord(f"{where}, between offset {start} and {end}: {error}") from error
+
+
+def _columns(arrays: RecordArrays, where: TopicPartition, include_headers: bool) -> pa.RecordBatch:
     keys, values = keys_and_values(arrays)
     count = len(arrays)
     columns: list[Any] = [

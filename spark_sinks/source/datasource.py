@@ -177,4 +177,9 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
 
     assert isinstance(partition, Range)
     reader = LogReader(options.directory)
-    return read_range(reader, partition.offsets, include_headers=options.include_headers)
+    return read_range(
+        reader,
+        partition.offsets,
+        include_headers=options.include_headers,
+        skip_lost=not options.fail_on_data_loss,
+    )

@@ -64,13 +64,16 @@ class Cursor:
     # records that leave ----------------------------------------------------------------------------------------------
 
     def fail(self, bad: Mask, present: Mask, path: str, reason: str) -> None:
-        """Of those ``present``, the ``bad`` ones are bad."""
+        """Of those ``present``, the ``bad`` ones are bad; one that has read past its end is bad for that alone."""
         if present is not None:
             bad = bad & present
-        if bad.any():
-            text = f"field {path}: {reason}" if path else reason
-            self.reasons.append(text)
-            self._leave(bad, len(self.reasons))
+        if not bad.any():
+            return
+        over = self.at > self.end
+        for mask, why in ((bad & over, ENDS_EARLY), (bad & ~over, reason)):
+            if mask.any():
+                self.reasons.append(f"field {path}: {why}" if path else why)
+                self._leave(mask, len(self.reasons))
 
     def hand_over(self, rows: NDArray[np.int64]) -> None:
         """These records are read alone: in step with others they would cost more."""

@@ -19,7 +19,8 @@ from spark_sinks.decoding.avro.nodes import BadValue, Node, Reading, one_raw, on
 _FEW = 48
 """With so few records left in an array or map it is quicker to read them alone."""
 _PATIENCE = 8
-_MOST_EMPTY_ITEMS = 100_000
+_MOST_EMPTY_ITEMS = 10_000
+"""As many as consumers take."""
 _TOO_MANY = f"more than {_MOST_EMPTY_ITEMS:,} items that take no bytes"
 _OUT_OF_RANGE = "the block's count is out of range"
 _LEAST = -(1 << 63)

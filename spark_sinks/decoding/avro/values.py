@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Generator, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LAST_ID = (1 << 31) - 1
+_ASK_AGAIN_S = 10.0
+"""After which an id that the registry did not have is asked for again: it may be there by now."""
 
 
 class AvroPlan(NamedTuple):
@@ -63,11 +67,16 @@ class AvroValues:
         """By id, in the order of versions; a text says why it cannot be used."""
         self._learned: dict[int, _Met | str] = {}
         """By id, in the order in which tasks met them."""
+        self._ask_again = math.inf
 
     def plan(self, table: pa.Schema | None) -> AvroPlan:
         with self._asking():
             self._ask_versions()
-        everything = {**self._learned, **{id: met for id, met in self._versions.items() if id not in self._learned}}
+        if time.monotonic() >= self._ask_again:
+            self._learned = {id: met for id, met in self._learned.items() if isinstance(met, _Met) or id > _LAST_ID}
+            self._ask_again = math.inf
+        # A version's schema may have been met before it was registered.
+        everything = {**self._learned, **self._versions}
         own = {name for met in everything.values() if isinstance(met, _Met) for name, _ in met.fields}
         columns = Columns(self._frame.payload(table, [*own]), self._lacks)
         schemas: dict[int, Known | str] = {}
@@ -91,6 +100,7 @@ class AvroValues:
                     self._learned[id] = "there are no ids of more than 31 bits"
                 elif id not in self._learned:
                     self._learned[id] = self._versions.get(id) or self._fetched(id)
+        self._ask_again = time.monotonic() + _ASK_AGAIN_S
 
     def close(self) -> None:
         self._client.close()

@@ -210,3 +210,14 @@ def test_a_record_inside_itself_is_json_from_there_on() -> None:
     assert (second["n"], second["next"]) == (2, None)
     assert decoded.rejected is not None
     assert "nest too deep" in decoded.rejected.column("error")[0].as_py()
+
+
+def test_what_lies_behind_a_record_is_no_reason_to_refuse_it() -> None:
+    """In step, what a record lacks is read from its neighbour's frame: here what is no symbol, and no boolean."""
+    symbols = {"type": "enum", "name": "E", "symbols": ["X"]}
+    decoder = decoder_of({0x7F7F7F7F: record("int", symbols, "boolean")})
+    decoded = decoder.rows(source_batch(framed(0x7F7F7F7F, [b"", b"\x02", b"\x02\0\0"])))
+    assert decoded.rows.num_rows == 1
+    assert decoded.rejected is not None
+    for reason in decoded.rejected.column("error").to_pylist():
+        assert reason.endswith("the message ends before the value does")

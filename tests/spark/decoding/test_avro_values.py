@@ -153,6 +153,26 @@ def test_ids_that_tasks_met_are_learned_or_refused() -> None:
     )
 
 
+@pytest.mark.parametrize("subject", ["t-value", "com.example.R"])
+def test_an_id_that_was_unknown_is_asked_for_again(monkeypatch: pytest.MonkeyPatch, subject: str) -> None:
+    """A damaged record named it before anyone had registered it, and the landing goes on for weeks."""
+    clock = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: clock)
+    registry = Memory()
+    values = opened(registry)
+    values.plan(None)
+    values.learn({1})
+    assert decoded(values.plan(None), (1, b"\2")).rejected is not None
+    assert registry.add(record(a="int"), subject=subject) == 1
+    if subject != "t-value":  # only tasks know that it is of this topic: they say so again
+        assert decoded(values.plan(None), (1, b"\2")).rejected is not None
+        clock += 10
+        assert decoded(values.plan(None), (1, b"\2")).unknown == {1}
+        values.learn({1})
+    found = decoded(values.plan(None), (1, b"\2"))
+    assert (cells(found), found.rejected) == ([{"a": 1}], None)
+
+
 def test_an_id_that_none_can_be_is_not_asked_for() -> None:
     registry = Memory()
     values = opened(registry)

@@ -236,3 +236,37 @@ def test_struct_types_travel_whole_even_if_nobody_can_import_them() -> None:
     for wrong in (b'{"A": 1}', b'{"A": 1, "INNER": {"name": "n"}, "C": 2}', b'{"A": 10, "INNER": {"name": "n"}}'):
         with pytest.raises(msgspec.ValidationError):
             msgspec.json.decode(wrong, type=again)
+
+
+@pytest.mark.parametrize(
+    "value", [b'{"x":' * 5_000 + b"1" + b"}" * 5_000, b'{"x":' + b"[" * 5_000 + b"]" * 5_000 + b"}"]
+)
+def test_a_value_that_nests_too_deep_is_refused_alone(value: bytes) -> None:
+    """Also in a field that is no column."""
+    found = decoded(pa.schema([("a", pa.int64())]), [b'{"a":1}', value, b'{"a":2}'])
+    assert found.rows.column("a").to_pylist() == [1, 2]
+    assert found.rejected is not None
+    assert found.rejected.column("error").to_pylist() == ["values nest too deep"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (pa.float32(), b"3e38", [b"4e38", b"-1e300"]),
+        (pa.list_(pa.float32()), b"[1, 3e38]", [b"[1, 4e38]"]),
+        (pa.struct([("x", pa.float32())]), b'{"x":1}', [b'{"x":4e38}']),
+        (pa.map_(pa.string(), pa.float32()), b'{"x":1}', [b'{"x":4e38}']),
+        (
+            pa.timestamp("us", "UTC"),
+            b'"0001-01-01T00:00:00Z"',
+            [b'"0001-01-01T00:00:00+14:00"', b'"9999-12-31T23:59:59-00:01"'],
+        ),
+        (pa.timestamp("ms"), b'"9999-12-31T23:59:59.999Z"', [b'"9999-12-31T23:59:59-14:00"']),
+    ],
+)
+def test_no_value_is_bent_to_fit_its_column(kind: pa.DataType, good: bytes, bad: list[bytes]) -> None:
+    """A float becomes infinite, and a time that is put into UTC leaves the years that tables have."""
+    found = decoded(pa.schema([("a", kind)]), [b'{"a":%s}' % each for each in (good, *bad, good, b"null")])
+    assert found.rows.column("_offset").to_pylist() == [0, len(bad) + 1, len(bad) + 2]
+    assert found.rejected is not None
+    assert set(found.rejected.column("error").to_pylist()) == {f"out of the range of {kind} - at `$.a`"}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from random import Random
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventbus.errors import CorruptRecord
+from eventbus.broker import Broker, BrokerConfig
+from eventbus.errors import CorruptRecord, OffsetOutOfRange
 from eventbus.log import checkpoints
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import PartitionLog
@@ -19,9 +22,13 @@ from eventbus.log.storage import FileStorage
 from eventbus.records import BatchBuilder, build_marker, fetched_records, patch_offsets
 from eventbus.records.control import ControlType, EndTransactionMarker
 from eventbus.types import Compression, Record, TopicPartition
-from spark_sinks.source.arrow import read_range, record_batch, source_schema
+from spark_sinks.source.arrow import GROWN_BYTES, read_range, record_batch, source_schema
 from spark_sinks.source.offsets import OffsetRange
 from tests.log.test_producers import SMALL, Writer
+from tests.spark.conftest import NOW_MS
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import TestLog
 
 WHERE = TopicPartition("orders", 3)
 
@@ -140,3 +147,28 @@ def test_a_range_holds_only_what_was_committed(tmp_path) -> None:
             rows = [row for batch in batches for row in batch.to_pylist()]
             expected = sorted(each for each in writer.committed if start <= each[0] < stable)
             assert [(row["offset"], row["value"]) for row in rows] == expected
+
+
+def test_batches_that_grow_a_thousandfold_are_taken_a_few_at_a_time(log: TestLog) -> None:
+    """Together they would not fit into a column, nor into the memory of a worker."""
+    zeros = [Record(None, bytes(4 << 20), (), n) for n in range(20)]
+    log.write("orders", zeros, per_batch=1, compression=Compression.ZSTD)
+    offsets = OffsetRange(TopicPartition("orders", 0), 1, 19)
+    batches = [*read_range(LogReader(log.path), offsets)]
+    assert max(batch.column("value").nbytes for batch in batches) <= GROWN_BYTES + (4 << 20) + 1_000
+    assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == [*range(1, 19)]
+
+
+@pytest.mark.parametrize("cut", [7, 20])
+def test_what_retention_takes_from_under_a_reader_is_passed_over_or_told(log: TestLog, cut: int) -> None:
+    """The task planned from offset 0; the log begins later by the time that it reads."""
+    log.write("orders", [Record(None, b"%d" % n, (), n) for n in range(20)], per_batch=5)
+    broker = Broker.open(FileStorage(log.path), BrokerConfig(), now_ms=NOW_MS, new_id=lambda: os.urandom(16))
+    broker.delete_records(TopicPartition("orders", 0), cut, NOW_MS)
+    broker.publish_checkpoints(NOW_MS)
+    broker.close(NOW_MS)
+    offsets = OffsetRange(TopicPartition("orders", 0), 0, 20)
+    with pytest.raises(OffsetOutOfRange, match=f"begins at offset {cut}"):
+        list(read_range(LogReader(log.path), offsets))
+    batches = [*read_range(LogReader(log.path), offsets, skip_lost=True)]
+    assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == [*range(cut, 20)]
