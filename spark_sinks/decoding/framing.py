@@ -16,6 +16,8 @@ from spark_sinks.shape import COORDINATES, KEY, TOMBSTONE, coordinate_fields, qu
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_FIRST_US, _END_US = -719_162 * 86_400_000_000, 2_932_897 * 86_400_000_000
+"""The years 1 to 9999, in microseconds from 1970."""
 RESERVED = frozenset({*COORDINATES, KEY, TOMBSTONE})
 """Names that no field of a value has as a column."""
 _RAW = ("key", "value")
@@ -109,7 +111,7 @@ def put_together(
 
     kept = refused.kept(batch.num_rows)
     beside = [] if keys is None else [keys]
-    beside += [as_type(batch.column(name), kind) for name, kind in _coordinate_types()]
+    beside += _coordinates(batch)
     if TOMBSTONE in columns.names:
         beside.append(batch.column("value").is_null())
     if kept is not None:
@@ -125,7 +127,7 @@ def _rejected(batch: pa.RecordBatch, refused: Refusals) -> pa.RecordBatch:
     order = sorted(refused.reasons)
     taken = batch.take(pa.array(order, pa.int64()))
     schema = quarantine_schema()
-    arrays = [as_type(taken.column(name), kind) for name, kind in _coordinate_types()]
+    arrays = _coordinates(taken)
     arrays += [as_type(taken.column(name), pa.binary()) for name in _RAW]
     arrays.append(pa.array([_signed(refused.schema_ids.get(row)) for row in order], pa.int32()))
     arrays.append(pa.array([refused.reasons[row] for row in order], pa.string()))
@@ -137,8 +139,22 @@ def _signed(schema_id: int | None) -> int | None:
     return schema_id if schema_id is None or schema_id < 1 << 31 else schema_id - (1 << 32)
 
 
-def _coordinate_types() -> list[tuple[str, Any]]:
-    return [(field.name[1:], field.type) for field in coordinate_fields()]
+def _coordinates(batch: pa.RecordBatch) -> list[Any]:
+    topic, partition, offset, moment = (as_type(batch.column(each.name[1:]), each.type) for each in coordinate_fields())
+    return [topic, partition, offset, _known_to_all(moment)]
+
+
+def _known_to_all(moments: Any) -> Any:
+    """Times beyond the years 1 to 9999 (microseconds, taken for milliseconds) as null: most tables cannot hold them,
+    and such a record would stop the landing for good.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    compute: Any = pc
+    numbers = moments.cast(pa.int64())
+    known = compute.and_(compute.greater_equal(numbers, _FIRST_US), compute.less(numbers, _END_US))
+    return moments if known.false_count == 0 else compute.if_else(known, moments, pa.scalar(None, moments.type))
 
 
 def as_type(array: Any, kind: pa.DataType) -> Any:

@@ -19,8 +19,10 @@ from spark_sinks.decoding.values import Change, KeyKind, ValueKind
 from spark_sinks.shape import DATE, SOURCE_COLUMNS, TOMBSTONE
 from spark_sinks.stage import Layout, StageWriter
 from spark_sinks.targets.target import Batch, SinkState, Target
+from spark_sinks.upkeep.deletions import Deletions
 from spark_sinks.upkeep.rows import RowMaker, ValueArguments
 from spark_sinks.upkeep.tables import founding_of, opened
+from spark_sinks.upkeep.truth import truth_of
 
 if TYPE_CHECKING:
     import msgspec
@@ -67,16 +69,17 @@ def replay_quarantine(
 
     Takes the table over, so a landing of it must not run (it would be fenced); with ``dry_run`` it only says what would
     become of the records. ``progress`` is told how many were looked at. In a table that is upserted an older record
-    never replaces a newer one.
+    never replaces a newer one, nor brings back what was deleted after it.
 
     Raises `ConfigError` for a table that was transformed, or that was split by what only Spark can reckon.
     """
     started = time.monotonic()
     arguments = ValueArguments(value, schema, registry, key, on_incompatible)
-    with opened(url, topic, to) as (_, target, state, session):
+    with opened(url, topic, to) as (origin, target, state, session):
         rows = RowMaker(url, state, arguments, session)
         layout = Layout(state.partition_by if target.is_partitioned else (), event_time or "_timestamp", compression)
-        replay = _Replay(target, state, rows, layout, progress or (lambda _: None))
+        deleted = Deletions(lambda: truth_of(origin, session)) if state.upsert else None
+        replay = _Replay(target, state, rows, layout, deleted, progress or (lambda _: None))
         try:
             committed = replay.dry() if dry_run else replay.run()
         finally:
@@ -95,12 +98,19 @@ def replay_quarantine(
 
 class _Replay:
     def __init__(
-        self, target: Target, state: SinkState, rows: RowMaker, layout: Layout, progress: Callable[[int], None]
+        self,
+        target: Target,
+        state: SinkState,
+        rows: RowMaker,
+        layout: Layout,
+        deleted: Deletions | None,
+        progress: Callable[[int], None],
     ) -> None:
         self._target = target
         self._state = state
         self._rows = rows
         self._layout = layout
+        self._deleted = deleted
         self._progress = progress
         self.waiting = self.landed = 0
         self.reasons: dict[str, tuple[int, str]] = {}
@@ -116,6 +126,9 @@ class _Replay:
         if not self.landed:
             return False
         self._state = self._target.open(founding_of(self._state), time.time_ns() // 1_000_000)
+        self._rows.follow(self._state)
+        if self._deleted is not None:
+            self._deleted.look(self._state, self._waiting())
         batch = None
         while batch is None:
             batch = self._staged()
@@ -130,6 +143,8 @@ class _Replay:
         for rows, rejected in self._decoded():
             if self._rows.columns != columns:
                 return None
+            if self._deleted is not None:
+                rows = self._deleted.left_out(rows)
             if rows.num_rows:
                 good.write(rows)
             if rejected is not None:

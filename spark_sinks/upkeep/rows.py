@@ -70,6 +70,11 @@ class RowMaker:
         """The columns of rows now; a batch may widen them."""
         return self._plan.columns
 
+    def follow(self, state: SinkState) -> None:
+        """The table's columns may have become wider since."""
+        self._state = state
+        self._plan = self._values.plan(value_columns(state))
+
     def __call__(self, batch: pa.RecordBatch) -> Decoded:
         """``batch`` has `shape.SOURCE_COLUMNS`, ascending."""
         for _ in range(_MAX_ROUNDS):

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -50,6 +50,13 @@ class Truth(Protocol):
     def records(self, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The committed records that are still there, ascending, with `shape.SOURCE_COLUMNS`."""
         ...
+
+
+def truth_of(origin: Origin, session: Callable[[], SparkSession]) -> Truth:
+    """``session`` is asked for a cluster's only."""
+    if origin.directory is not None:
+        return LogTruth(origin.directory, origin.topic)
+    return SparkTruth(origin, session())
 
 
 class LogTruth:

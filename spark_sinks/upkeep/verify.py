@@ -28,7 +28,7 @@ from spark_sinks.upkeep.report import Kind, PartitionReport, VerifyProgress, Ver
 from spark_sinks.upkeep.rows import RowMaker, ValueArguments
 from spark_sinks.upkeep.seen import Held, Seen
 from spark_sinks.upkeep.tables import opened
-from spark_sinks.upkeep.truth import ABORTED, GONE, MARKER, NOTHING, RECORD, LogTruth, SparkTruth, Truth
+from spark_sinks.upkeep.truth import ABORTED, GONE, MARKER, NOTHING, RECORD, Truth, truth_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,11 +77,7 @@ def verify(
     started = time.monotonic()
     arguments = ValueArguments(value, schema, registry, key, on_incompatible)
     with opened(url, topic, to, spark=spark) as (origin, target, state, session):
-        truth: Truth
-        if origin.directory is not None:
-            truth = LogTruth(origin.directory, state.topic)
-        else:
-            truth = SparkTruth(origin, session())
+        truth = truth_of(origin, session)
         for attempt in range(_ATTEMPTS):
             check = _Check(url, origin, truth, target, state, arguments, session, progress or (lambda _: None))
             report = check.run(values=values, started=started)

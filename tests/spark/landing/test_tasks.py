@@ -18,7 +18,7 @@ from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.values import Decoded, RowDecoder, ValueSettings
 from spark_sinks.shape import TOMBSTONE, quarantine_schema
 from spark_sinks.stage import NULL_DIRECTORY, Layout, StageWriter, directory_value, split_by_directory
-from spark_sinks.tasks import REJECTED, ROWS, UNKNOWN, Decoding, Report, WriteTask, above, first_refusal
+from spark_sinks.tasks import FIT, REJECTED, ROWS, UNKNOWN, Decoding, Report, WriteTask, above, first_refusal
 from tests.spark.decoding.batches import source_batch
 
 DAY = dt.datetime(2024, 2, 29, 23, 59, 59, 999000, tzinfo=dt.UTC)
@@ -92,6 +92,19 @@ def test_the_day_may_be_that_of_another_column(kind: pa.DataType, value: Any) ->
     assert [name for name, _ in parts] == ["dt=2024-03-01", f"dt={NULL_DIRECTORY}"]
 
 
+def test_a_time_beyond_the_year_9999_is_null_and_has_no_day() -> None:
+    """Microseconds that were sent as milliseconds: no table but Parquet's holds them, and no directory is called so."""
+    micros = pa.array([1_709_251_199_000_000_000, 253_402_300_799_999_999, None], pa.int64())
+    batch = source_batch([b"x", b"y", b"z"])
+    batch = batch.set_column(5, "timestamp", micros.cast(pa.timestamp("us", "UTC")))
+    rows = decoding(schema=None)(batch).rows
+    assert rows.column("_timestamp").is_valid().to_pylist() == [False, True, False]
+    parts = {name: part.column("_offset").to_pylist() for name, part in split_by_directory(rows, Layout(("dt",)))}
+    assert parts == {"dt=9999-12-31": [1], f"dt={NULL_DIRECTORY}": [0, 2]}
+    payload = pa.RecordBatch.from_pydict({"at": micros.cast(pa.timestamp("us"))})
+    assert {name for name, _ in split_by_directory(payload, Layout(("dt",), "at"))} == set(parts)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(None, NULL_DIRECTORY), ("", NULL_DIRECTORY), (True, "true"), (3, "3"), ("a=b", "a%3Db"), ("é x", "%C3%A9 x")],
@@ -130,8 +143,9 @@ def test_what_does_not_fit_is_rejected_and_the_rest_is_landed(tmp_path: Path) ->
 
 def test_rejected_records_alone_for_the_second_pass(tmp_path: Path) -> None:
     task = WriteTask(str(tmp_path), Layout(), decoding(), keep_rows=False)
-    (rejected,) = reports_of(task, [source_batch([b'{"name": "x"}', b"{"])])
+    rejected, fit = reports_of(task, [source_batch([b'{"name": "x"}', b"{"])])
     assert (rejected.kind, rejected.rows, rejected.offset) == (REJECTED, 1, 1)
+    assert (fit.kind, fit.rows) == (FIT, 1)
     assert len(list(tmp_path.iterdir())) == 1
 
 

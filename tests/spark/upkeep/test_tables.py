@@ -215,6 +215,24 @@ def test_a_replayed_record_does_not_replace_a_newer_one(directory: Path, tmp_pat
     assert verify(log.path, None, to, schema=Order).ok
 
 
+@pytest.mark.parametrize("kind", ["delta:{}/lake", "sqlite:///{}/shop.db#orders"])
+@pytest.mark.parametrize("upsert", [("_key",), ("id",)])
+def test_a_replayed_record_does_not_bring_back_what_was_deleted(
+    directory: Path, tmp_path: Path, kind: str, upsert: tuple[str]
+) -> None:
+    import pyarrow as pa
+
+    log, to = GappyLog(directory), kind.format(tmp_path)
+    log.send(b'{"id": 300}', None, key=b"a")
+    log.send(None, b'{"id": 301}', key=b"b")
+    log.send(b'{"id": 1}', key=b"c")
+    land_here(log.path, to, schema=pa.schema([("id", pa.int8())]), upsert=upsert)
+    report = replay_quarantine(log.path, None, to, schema=Order)
+    assert (report.left, report.committed) == (0, True)
+    assert [(row["_offset"], row["id"]) for row in rows_of(to)] == [(3, 301), (4, 1)]
+    assert verify(log.path, None, to, schema=Order).ok
+
+
 # -- compaction --------------------------------------------------------------------------------------------------------
 
 
