@@ -8,6 +8,8 @@ import importlib.util
 import os
 import re
 import shutil
+import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,13 +34,17 @@ _NEEDED = {
 }
 """Least version, and the first that is too new."""
 _FOR_TARGETS = {
-    "Delta tables": ("deltalake", "delta"),
-    "Iceberg tables": ("pyiceberg", "iceberg"),
-    "databases": ("sqlalchemy", "sql"),
-    "kafka:// (offsets)": ("confluent-kafka", "kafka"),
+    "Delta tables": ("deltalake", "eventbus-log[delta]"),
+    "Iceberg tables": ("pyiceberg", "eventbus-log[iceberg]"),
+    "databases": ("sqlalchemy", "eventbus-log[sql]"),
+    "PostgreSQL": ("psycopg", "psycopg[binary]"),
+    "MySQL, MariaDB": ("pymysql", "pymysql"),
+    "kafka:// (offsets)": ("confluent-kafka", "eventbus-log[kafka]"),
 }
+"""What each needs, and what to give to pip."""
 _NEEDED_MEMORY_BYTES = 2 << 30
 _NEEDED_DISK_BYTES = 1 << 30
+_CONNECT_S = 5.0
 
 
 class Check(NamedTuple):
@@ -56,6 +62,8 @@ def doctor(spark: SparkSession | None = None) -> list[Check]:
         *_libraries(),
         _java(),
         *_spark(),
+        *_environment(),
+        _network(),
         _memory(),
         _disk(),
         *_targets(),
@@ -124,6 +132,33 @@ def _kafka_source() -> Check:
     return Check(name, "ok", next((path.stem for path in jars if "sql-kafka" in path.name), "among Spark's own jars"))
 
 
+def _environment() -> Iterator[Check]:
+    """Variables that change what Spark does: somebody set them, perhaps for another Spark."""
+    if python := os.environ.get("PYSPARK_PYTHON"):
+        found, name = shutil.which(python), "PYSPARK_PYTHON"
+        if found is None:
+            yield Check(name, "bad", python, "there is no such program: unset it, and workers run this Python")
+        elif Path(found).absolute().parent != Path(sys.executable).absolute().parent:
+            advice = "workers run it: it needs this Python's minor version and packages; unset it, if in doubt"
+            yield Check(name, "hint", found, advice)
+    if conf := os.environ.get("SPARK_CONF_DIR"):
+        advice = "spark-defaults.conf in it counts, wherever spark_session() has no setting of its own"
+        yield Check("SPARK_CONF_DIR", "hint", conf, advice)
+
+
+def _network() -> Check:
+    """Driver, JVM and workers talk to each other over the loopback, by its name and by its address."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(("localhost", server.getsockname()[1]), timeout=_CONNECT_S),
+        ):
+            return Check("network", "ok", "127.0.0.1 and localhost, no other address is listened on")
+    except OSError as error:
+        advice = "Spark's parts talk over it: have `127.0.0.1 localhost` in /etc/hosts, and let no firewall stop it"
+        return Check("network", "bad", f"localhost cannot be reached ({error})", advice)
+
+
 def _memory() -> Check:
     found = None
     with contextlib.suppress(OSError):  # a file of Linux
@@ -147,9 +182,9 @@ def _disk() -> Check:
 
 
 def _targets() -> Iterator[Check]:
-    for what, (name, extra) in _FOR_TARGETS.items():
+    for what, (name, wanted) in _FOR_TARGETS.items():
         found = _version(name)
-        advice = "" if found else f'if you want it: pip install "eventbus-log[{extra}]"'
+        advice = "" if found else f'if you want it: pip install "{wanted}"'
         yield Check(what, "ok" if found else "hint", f"{name} {found or 'missing'}", advice)
 
 
