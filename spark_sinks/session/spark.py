@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -123,6 +124,7 @@ def _end_jvm_with(session: SparkSession, jvm: Jvm) -> None:
     stop_session = session.stop
 
     def stop() -> None:
+        atexit.unregister(stop)
         try:
             stop_session()
         except Exception:  # pyspark's own, or a refused connection: it depends on what it asks first
@@ -133,6 +135,7 @@ def _end_jvm_with(session: SparkSession, jvm: Jvm) -> None:
             _disconnect(jvm)
 
     session.stop = stop
+    atexit.register(stop)  # before the JVM's own: pyspark complains aloud of a JVM that went while it listens to it
 
 
 def _forget(session: SparkSession) -> None:

@@ -54,6 +54,8 @@ def opened(url: str, topic: str | None, to: str, *, spark: SparkSession | None =
 def state_of(target: Target, topic: str | None) -> SinkState:
     """The account of a table that must be there, of this topic (None: of any)."""
     state = target.state()
+    if state is None and target.name == "console:":
+        raise ConfigError("console: keeps nothing: there is no table to look at")
     if state is None:
         raise ConfigError(f"there is no table at {target.name}: `eventbus spark land` makes it")
     if topic is not None and topic != state.topic:
