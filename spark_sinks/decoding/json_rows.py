@@ -142,6 +142,7 @@ def _is_bent(array: Any) -> bool:
     import pyarrow.compute as pc
     import pyarrow.types as pt
 
+    compute: Any = pc
     kind = array.type
     if pt.is_struct(kind):
         return any(map(_is_bent, array.flatten()))
@@ -150,9 +151,9 @@ def _is_bent(array: Any) -> bool:
     if pt.is_map(kind):
         return _is_bent(array.keys) or _is_bent(array.items)
     if pt.is_float32(kind) or pt.is_float16(kind):
-        return bool(pc.any(pc.is_inf(array)).as_py())
+        return bool(compute.any(compute.is_inf(array)).as_py())
     if pt.is_timestamp(kind) and kind.unit != "ns":
-        ends = pc.min_max(array)
+        ends = compute.min_max(array)
         least, most = ends["min"].value, ends["max"].value
         per_second = _PER_SECOND[kind.unit]
         return least is not None and (least < _FIRST_SECOND * per_second or most >= _END_SECOND * per_second)
