@@ -10,9 +10,9 @@ import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from eventbus.errors import LogLocked, StorageError
+from eventbus.errors import ConfigError, LogLocked, StorageError
 from spark_sinks.shape import quarantine_schema
 from spark_sinks.targets.files import DirectoryLock, Files, disk_errors, try_lock
 from spark_sinks.targets.parts import Epochs, Part, part_of
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 META = "_eventbus"
+Kind = Literal["Parquet files", "Delta", "Iceberg"]
+_MARKS: dict[Kind, tuple[str, str]] = {
+    "Parquet files": (f"{META}/ledger/*.json", ""),
+    "Delta": ("_delta_log/*", "delta:"),
+    "Iceberg": ("metadata/*.metadata.json", "iceberg:"),
+}
+"""What is in a directory of each kind, and how it is asked for."""
 MakeFiles = Callable[[Path], Files]
 
 
@@ -122,6 +129,15 @@ def remove_parts(files: Files, directory: str, state: SinkState) -> None:
             part = part_of(path)
             if part is not None and part[:3] == (state.id, state.sequence, state.epoch):
                 files.remove(path)
+
+
+def check_kind(directory: Path, kind: Kind) -> None:
+    """Raise `ConfigError` where a table of another kind is: a reader of directories would see the rows of both."""
+    for other, (mark, prefix) in _MARKS.items():
+        if other != kind and any(directory.glob(mark)):
+            raise ConfigError(
+                f"{directory} is a table of {other}, not of {kind}: say {prefix}{directory}, or another directory"
+            )
 
 
 class TableLock:

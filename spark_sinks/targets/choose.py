@@ -11,6 +11,7 @@ from eventbus.errors import ConfigError
 from spark_sinks.targets.target import Target
 
 _KINDS = ("delta", "iceberg", "console", "postgresql", "mysql", "mariadb", "sqlite", "file")
+_DATABASES = ("postgresql", "mysql", "mariadb", "sqlite")
 _FAR = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "hdfs")
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
@@ -68,6 +69,9 @@ def is_database(to: str) -> bool:
 
 
 def _unknown_kind(to: str, kind: str) -> ConfigError:
+    if kind in _DATABASES:
+        example = f"{kind}:///shop.db" if kind == "sqlite" else f"{kind}://me@host/shop"
+        return ConfigError(f"to={kind}:...: a database is named by its URL, as in {example}#orders")
     near = difflib.get_close_matches(kind.lower(), _KINDS, 1)
     hint = f"did you mean {near[0]}:?" if near else f"there are {', '.join(f'{each}:' for each in _KINDS)}"
     return ConfigError(
@@ -78,8 +82,8 @@ def _unknown_kind(to: str, kind: str) -> ConfigError:
 
 def local_directory(to: str) -> Path:
     """The directory that a path or ``file://`` URL names; `ConfigError` for one that is not on this machine."""
-    if to.startswith("file://"):
-        to = unquote(to.removeprefix("file://"))
+    if to.startswith("file:/"):
+        to = unquote(to.removeprefix("file:").removeprefix("//"))
     elif "://" in to:
         raise ConfigError(f"to={to!r}: tables of files are local directories, as in './warehouse/orders'")
     if not to:

@@ -75,10 +75,11 @@ class LocalFiles:
 
     def files_below(self, path: str, *, hidden: bool = False) -> list[str]:
         found: list[str] = []
-        for directory, names, files in os.walk(self.root / path):
-            if not hidden:
-                names[:] = [name for name in names if not name.startswith(("_", "."))]
-            found += [(Path(directory) / name).relative_to(self.root).as_posix() for name in files]
+        with disk_errors(self.root / path, "list"):
+            for directory, names, files in os.walk(self.root / path, onerror=_unless_gone):
+                if not hidden:
+                    names[:] = [name for name in names if not name.startswith(("_", "."))]
+                found += [(Path(directory) / name).relative_to(self.root).as_posix() for name in files]
         return sorted(found)
 
     def makedirs(self, path: str) -> None:
@@ -186,6 +187,12 @@ def try_lock(file: IO[str]) -> bool:
     except OSError:
         return False
     return True
+
+
+def _unless_gone(error: OSError) -> None:
+    """What cannot be listed is not empty; a directory may be missing, or go meanwhile."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _publish(temporary: Path, target: Path) -> bool:

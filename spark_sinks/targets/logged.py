@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from eventbus.errors import ConfigError, EventBusError, StorageError
-from spark_sinks.targets.beside import META, MakeFiles, Quarantine, Stage, TableLock, remove_parts
+from spark_sinks.targets.beside import META, Kind, MakeFiles, Quarantine, Stage, TableLock, check_kind, remove_parts
 from spark_sinks.targets.choose import TargetOptions
 from spark_sinks.targets.founding import check_founding, fenced, found, new_id, take_over
 from spark_sinks.targets.parts import Epochs, Part, join, part_of, sorts_below
@@ -102,12 +102,14 @@ class LoggedTarget:
     def __init__(
         self,
         name: str,
+        kind: Kind,
         directory: Path,
         options: TargetOptions,
         make_log: Callable[[], TableLog],
         make_files: MakeFiles,
     ) -> None:
         self.name = name
+        self._kind: Kind = kind
         self._directory = directory
         self._make_log = make_log
         self._log: TableLog | None = None
@@ -121,6 +123,7 @@ class LoggedTarget:
 
     def open(self, founding: Founding, now_ms: int) -> SinkState:
         self._account = None
+        check_kind(self._directory, self._kind)
         self._files.makedirs(META)
         self.lock.acquire()
         try:

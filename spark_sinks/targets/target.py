@@ -40,6 +40,13 @@ class Founding(NamedTuple):
     started: Mapping[int, int] = {}
 
 
+VERSION = 1
+
+
+class _Version(msgspec.Struct):
+    version: int = VERSION
+
+
 class SinkState(msgspec.Struct, frozen=True, kw_only=True):
     """What a table holds of its topic. It changes with the rows, in one step.
 
@@ -63,6 +70,7 @@ class SinkState(msgspec.Struct, frozen=True, kw_only=True):
     quarantine_from: int = 0
     committed_at_ms: int = 0
     schema: bytes = b""
+    version: int = VERSION
 
     def columns(self) -> pa.Schema | None:
         """The columns of the table, `shape.DATE` and other partition columns among them; None before the first rows."""
@@ -170,6 +178,17 @@ class Target(Protocol):
         """Make few files of many, in partitions whose value sorts below ``before`` (None: all) and that have at least
         ``min_files``. Call it on an open target. Raises `ConfigError` where there is nothing of that kind to do."""
         ...
+
+
+def read_account(data: bytes | str, where: str) -> SinkState:
+    """The account that JSON holds. Raises `CorruptRecord` for what is damaged, or of a later release."""
+    try:
+        version = msgspec.json.decode(data, type=_Version).version
+        if version <= VERSION:
+            return msgspec.json.decode(data, type=SinkState)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptRecord(f"the account of {where} is damaged ({error}): restore it from a copy") from error
+    raise CorruptRecord(f"the account of {where} has version {version}, this release knows {VERSION}: upgrade it")
 
 
 def pack_columns(columns: pa.Schema) -> bytes:

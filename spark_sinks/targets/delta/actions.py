@@ -75,7 +75,7 @@ def _stats(metadata: Any) -> dict[str, Any]:
                 if stats.null_count < column.num_values:
                     unknown.add(name)
                 continue
-            if not (_bounds(stats.min) and _bounds(stats.max)):
+            if not _has_bounds(stats):
                 unknown.add(name)
                 continue
             low[name] = min(low.get(name, stats.min), stats.min)
@@ -88,6 +88,13 @@ def _stats(metadata: Any) -> dict[str, Any]:
     }
 
 
+def _has_bounds(stats: Any) -> bool:
+    try:
+        return _bounds(stats.min) and _bounds(stats.max)
+    except (OverflowError, ValueError):  # a time outside of the years 1 to 9999
+        return False
+
+
 def _bounds(value: Any) -> bool:
     if isinstance(value, str):
         return len(value) <= _LONGEST_TEXT
@@ -96,5 +103,5 @@ def _bounds(value: Any) -> bool:
 
 def _text(value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%dT%H:%M:%S.%f") + ("Z" if value.tzinfo else "")
+        return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
     return value.isoformat() if isinstance(value, date) else value

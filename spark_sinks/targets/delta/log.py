@@ -26,10 +26,11 @@ from eventbus.errors import ConfigError, StorageError, StorageFull
 from spark_sinks.shape import DATE
 from spark_sinks.targets.delta.actions import add_action, delta_columns
 from spark_sinks.targets.delta.upsert import batch_rows, changes, merged, record_key_of
+from spark_sinks.targets.files import disk_errors
 from spark_sinks.targets.logged import LostRace, Placed
 from spark_sinks.targets.parts import Epochs, parent, partition_values
 from spark_sinks.targets.rewrite import fitted
-from spark_sinks.targets.target import SinkState, StagedFile, pack_columns
+from spark_sinks.targets.target import SinkState, StagedFile, pack_columns, read_account
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,6 +49,20 @@ _COMPRESSIONS: dict[str, Any] = {
     "lz4": "LZ4",
 }
 _NUMBERS = ("sequence", "epoch", "rows", "rejected", "quarantine_from", "committed_at_ms")
+
+
+class _Add(msgspec.Struct):
+    path: str
+
+
+class _Action(msgspec.Struct):
+    """A line of the log."""
+
+    add: _Add | None = None
+
+    @classmethod
+    def read(cls, line: bytes) -> _Action:
+        return msgspec.json.decode(line, type=cls)
 
 
 class DeltaLog:
@@ -110,7 +125,7 @@ class DeltaLog:
         numbers = {name: self._number(name) for name in _NUMBERS}
         offsets = {each: self._offset(each) for each in range(self._number("partitions"))}
         state = msgspec.structs.replace(
-            msgspec.json.decode(founding, type=SinkState),
+            read_account(founding, self._path),
             **numbers,
             offsets={each: offset for each, offset in offsets.items() if offset is not None},
             schema=b"" if (columns := self.columns()) is None else pack_columns(columns),
@@ -224,7 +239,10 @@ class DeltaLog:
         yield from table.to_batches(columns=list(columns), batch_readahead=4, fragment_readahead=2)
 
     def newest(self) -> list[str]:
-        return [f"_delta_log/{self.table.version():020d}.json"]
+        log = f"_delta_log/{self.table.version():020d}.json"
+        with disk_errors(self._directory / log, "read"):
+            actions = map(_Action.read, (self._directory / log).read_bytes().splitlines())
+        return [*(unquote(action.add.path) for action in actions if action.add is not None), log]
 
     def close(self) -> None:
         self._table = None

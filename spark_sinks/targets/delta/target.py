@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import unquote
 
+from eventbus.errors import ConfigError
 from spark_sinks.targets.beside import MakeFiles
 from spark_sinks.targets.choose import TargetOptions
 from spark_sinks.targets.delta.log import DeltaLog, require_deltalake
@@ -21,6 +23,8 @@ def open_delta(
 ) -> LoggedTarget:
     """The table at ``directory``. Raises `ConfigError` when ``deltalake`` is not installed."""
     require_deltalake()
+    if unquote(str(directory)) != str(directory):
+        raise ConfigError(f"delta:{directory}: Delta's libraries read %.. in a directory's name as a letter: rename it")
     return LoggedTarget(
-        f"delta:{directory}", directory, options, lambda: make_log(directory, options.compression), make_files
+        f"delta:{directory}", "Delta", directory, options, lambda: make_log(directory, options.compression), make_files
     )

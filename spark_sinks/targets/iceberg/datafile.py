@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,8 @@ def data_file(transaction: Transaction, table: Path, path: str, directory: str) 
     """A Parquet file that is in its place already, for the table that the transaction makes."""
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (
+        MetricModeTypes,
+        MetricsMode,
         compute_statistics_plan,
         data_file_statistics_from_parquet_metadata,
         parquet_path_to_id_mapping,
@@ -29,11 +33,17 @@ def data_file(transaction: Transaction, table: Path, path: str, directory: str) 
     metadata = transaction.table_metadata
     schema = metadata.schema()
     file = table / path
-    statistics = data_file_statistics_from_parquet_metadata(
+    statistics_of = partial(
+        data_file_statistics_from_parquet_metadata,
         parquet_metadata=pq.read_metadata(file),
-        stats_columns=compute_statistics_plan(schema, metadata.properties),
         parquet_column_mapping=parquet_path_to_id_mapping(schema),
     )
+    plan = compute_statistics_plan(schema, metadata.properties)
+    try:
+        statistics = statistics_of(stats_columns=plan)
+    except (OverflowError, ValueError):  # a time outside of the years 1 to 9999: no bounds then
+        counts = MetricsMode(MetricModeTypes.COUNTS)
+        statistics = statistics_of(stats_columns={id: replace(each, mode=counts) for id, each in plan.items()})
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=f"{metadata.location.rstrip('/')}/{path}",

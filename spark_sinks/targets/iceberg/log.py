@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from eventbus.errors import ConfigError, EventBusError, StorageError, StorageFull
+from eventbus.errors import ConfigError, CorruptRecord, EventBusError, StorageError, StorageFull
+from spark_sinks.targets.files import LocalFiles
 from spark_sinks.targets.iceberg.datafile import data_file
 from spark_sinks.targets.logged import LostRace, Placed
 from spark_sinks.targets.parts import Epochs, parent
 from spark_sinks.targets.rewrite import rewrite
-from spark_sinks.targets.target import SinkState, StagedFile, pack_columns
+from spark_sinks.targets.target import SinkState, StagedFile, pack_columns, read_account
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,9 +38,15 @@ if TYPE_CHECKING:
 _ACCOUNT = "eventbus.account"
 _PROPERTIES = {
     "commit.retry.num-retries": "0",  # pyiceberg would commit again what another landing came before
+    "commit.manifest-merge.enabled": "true",  # else each commit reads and writes a line for all before it
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
+
+
+_KEEP = "history.expire.min-snapshots-to-keep"
+_SNAPSHOTS = 100
+"""How many are kept where the table has no property `_KEEP`: all of them are read and written at each commit."""
 
 
 class Where(NamedTuple):
@@ -54,7 +61,7 @@ class Where(NamedTuple):
 class Account(msgspec.Struct, frozen=True):
     """What the property holds."""
 
-    state: SinkState
+    state: msgspec.Raw
     begins: dict[int, int]
 
 
@@ -91,7 +98,7 @@ class IcebergLog:
             self._table = self.catalog.create_table(
                 self._where.identifier,
                 Schema(),
-                location=self._where.directory.as_uri(),
+                location=location_of(self._where.directory),
                 properties={**_PROPERTIES, _ACCOUNT: _packed(state, epochs)},
             )
 
@@ -103,10 +110,13 @@ class IcebergLog:
         packed = self.table.properties.get(_ACCOUNT)
         if packed is None:
             raise ConfigError(f"{self._name} is an Iceberg table that no landing made: land into another one")
-        if self.table.location().rstrip("/") != self._where.directory.as_uri():
+        if local_path(self.table.location()) != self._where.directory:
             raise ConfigError(f"{self._name} is in {self.table.location()}, not in {self._where.directory}")
-        account = msgspec.json.decode(packed, type=Account)
-        return account.state, Epochs(account.begins)
+        try:
+            account = msgspec.json.decode(packed, type=Account)
+        except msgspec.DecodeError as error:
+            raise CorruptRecord(f"the account of {self._name} is damaged ({error}): restore it from a copy") from error
+        return read_account(bytes(account.state), self._name), Epochs(account.begins)
 
     def fits(self, columns: pa.Schema) -> bool:
         if self.account()[0].schema != pack_columns(columns):
@@ -139,6 +149,7 @@ class IcebergLog:
         name = f"compacted-{uuid.uuid4().hex}"
         sources = sorted(local_path(task.file.file_path) for task in tasks)
         written = rewrite(sources, columns, lambda number: place / f"{name}-{number:05d}.parquet", self._compression)
+        LocalFiles(place).sync_dir("")
         with self._commit(state, self.account()[1], overwrite=True) as (transaction, snapshot):
             for task in tasks:
                 snapshot.delete_data_file(task.file)
@@ -158,12 +169,7 @@ class IcebergLog:
             yield from self.table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
 
     def newest(self) -> list[str]:
-        paths = [self.table.metadata_location]
-        if snapshot := self.table.current_snapshot():
-            manifests = snapshot.manifests(self.table.io)
-            paths.append(snapshot.manifest_list)
-            paths += [each.manifest_path for each in manifests if each.added_snapshot_id == snapshot.snapshot_id]
-        return [local_path(path).relative_to(self._where.directory).as_posix() for path in paths]
+        return []  # see `SyncedFileIO`
 
     def close(self) -> None:
         catalog, self._catalog, self._table = self._catalog, None, None
@@ -197,6 +203,7 @@ class IcebergLog:
             if columns is not None:
                 _widen(transaction, columns, state.partition_by)
             transaction.set_properties({**_PROPERTIES, _ACCOUNT: _packed(state, epochs)})
+            _expire(transaction)
             offsets = msgspec.json.encode(state.offsets).decode()
             update = transaction.update_snapshot(snapshot_properties={"eventbus.offsets": offsets})
             with update.overwrite() if overwrite else update.merge_append() as snapshot:
@@ -229,15 +236,31 @@ class IcebergLog:
             raise kind(f"{self._name} in {self._where.directory}: {type(error).__name__}: {error}") from error
 
 
-def local_path(location: str) -> Path:
-    """The path of a ``file:`` location."""
-    from urllib.parse import unquote, urlsplit
+def location_of(directory: Path) -> str:
+    """Nothing in it is quoted: readers of Iceberg take locations as they are."""
+    return f"file://{directory.as_posix()}"
 
-    return Path(unquote(urlsplit(location).path) if location.startswith("file:") else location)
+
+def local_path(location: str) -> Path:
+    """The path of a location."""
+    return Path(location.removeprefix("file://"))
 
 
 def _packed(state: SinkState, epochs: Epochs) -> str:
-    return msgspec.json.encode(Account(state, epochs.begins)).decode()
+    return msgspec.json.encode(Account(msgspec.Raw(msgspec.json.encode(state)), epochs.begins)).decode()
+
+
+def _expire(transaction: Transaction) -> None:
+    """Let go of the oldest snapshots, as far as no branch or tag is one of them. Their files stay."""
+    from pyiceberg.table.update.snapshot import ExpireSnapshots
+
+    metadata = transaction.table_metadata
+    keep = max(int(metadata.properties.get(_KEEP, _SNAPSHOTS)), 1)
+    named = {ref.snapshot_id for ref in metadata.refs.values()}
+    snapshots = sorted(metadata.snapshots, key=lambda each: each.sequence_number or 0)
+    old = [each.snapshot_id for each in snapshots[:-keep] if each.snapshot_id not in named]
+    if old:
+        ExpireSnapshots(transaction).by_ids(old).commit()
 
 
 def _widen(transaction: Transaction, columns: pa.Schema, partition_by: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from eventbus.errors import ConfigError
 from spark_sinks.targets.beside import MakeFiles
 from spark_sinks.targets.choose import TargetOptions, local_directory
 from spark_sinks.targets.files import LocalFiles
-from spark_sinks.targets.iceberg.log import IcebergLog, Where
+from spark_sinks.targets.iceberg.log import IcebergLog, Where, location_of
 from spark_sinks.targets.logged import LoggedTarget, TableLog
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def open_iceberg(
     where = _in_catalog(configured) if configured else _beside(local_directory(to))
     return LoggedTarget(
         f"iceberg:{to if configured else where.directory}",
+        "Iceberg",
         where.directory,
         options,
         lambda: make_log(where, options.compression),
@@ -56,6 +57,8 @@ def open_iceberg(
 
 def _beside(directory: Path) -> Where:
     file = directory.parent / CATALOG_FILE
+    if odd := {"#", "?"} & set(str(directory)):
+        raise ConfigError(f"iceberg:{directory}: locations of Iceberg are URLs, which end at {min(odd)!r}: rename it")
 
     def catalog() -> Catalog:
         try:
@@ -63,7 +66,8 @@ def _beside(directory: Path) -> Where:
         except ImportError as error:
             raise ConfigError('iceberg: needs SQLAlchemy: pip install "eventbus-log[spark,iceberg]"') from error
 
-        return SqlCatalog(CATALOG, uri=f"sqlite:///{file}", warehouse=directory.parent.as_uri())
+        uri = "sqlite:///" + str(file).replace("%", "%25")
+        return SqlCatalog(CATALOG, uri=uri, warehouse=location_of(directory.parent), **_synced())
 
     return Where(directory, (NAMESPACE, directory.name), catalog, file)
 
@@ -82,4 +86,10 @@ def _in_catalog(name: re.Match[str]) -> Where:
             f"iceberg:{name[0]}: the warehouse of {catalog!r} must be a local directory, not {warehouse!r}"
         )
     path = local_directory(warehouse) / namespace / table
-    return Where(path, (*namespace.split("."), table), lambda: load_catalog(catalog), None)
+    return Where(path, (*namespace.split("."), table), lambda: load_catalog(catalog, **_synced()), None)
+
+
+def _synced() -> dict[str, str]:
+    from spark_sinks.targets.iceberg.io import SYNCED
+
+    return SYNCED

@@ -48,6 +48,7 @@ class Compaction:
         """Make the files of a directory anew; the table's newest entry afterwards, and what was done."""
         if foreign := sorted(set(self._files.files_below(directory)) - set(paths)):
             raise ConfigError(f"{self._table / foreign[0]} was not landed here: move it away, then compact the table")
+        self._clear()  # also of what a landing that lost its table wrote since
         state = last.state
         place, made = self._place()
         made.makedirs(directory)

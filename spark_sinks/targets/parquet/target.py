@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eventbus.errors import ConfigError, CorruptRecord, EventBusError, StorageError
-from spark_sinks.targets.beside import META, MakeFiles, Quarantine, ReadLock, Stage, TableLock, remove_parts
+from spark_sinks.targets.beside import META, MakeFiles, Quarantine, ReadLock, Stage, TableLock, check_kind, remove_parts
 from spark_sinks.targets.choose import TargetOptions
 from spark_sinks.targets.files import LocalFiles
 from spark_sinks.targets.founding import check_founding, fenced, found, new_id, take_over
@@ -65,6 +65,7 @@ class ParquetTarget:
     def open(self, founding: Founding, now_ms: int) -> SinkState:
         if founding.upsert:
             raise ConfigError(f"{self.name}: Parquet files are only added to: upsert= needs delta: or a database")
+        check_kind(self._directory, "Parquet files")
         self._files.makedirs(LEDGER)
         self.lock.acquire()
         try:

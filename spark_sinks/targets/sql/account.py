@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from eventbus.errors import CorruptRecord
-from spark_sinks.targets.target import SinkState
+from spark_sinks.targets.target import SinkState, read_account
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
@@ -65,12 +65,7 @@ class Account:
         row = connection.execute(asked.with_for_update() if lock else asked).one_or_none()
         if row is None:
             return None
-        try:
-            state = msgspec.json.decode(row.account, type=SinkState)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CorruptRecord(
-                f"the account of table {self._row} in {TABLE} is damaged ({error}): restore it from a copy"
-            ) from error
+        state = read_account(row.account, f"table {self._row} in {TABLE}")
         if (state.epoch, state.sequence) != (row.epoch, row.sequence):
             raise CorruptRecord(
                 f"the account of table {self._row} in {TABLE} is of epoch {state.epoch} and sequence {state.sequence}, "

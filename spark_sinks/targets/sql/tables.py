@@ -116,7 +116,8 @@ class Tables:
         if self._columns(connection, layout) is None:
             return
         table = self._dialect.qualified(layout)
-        if connection.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() is not None:
+        is_leftover = not self._dialect.is_transactional
+        if not is_leftover or connection.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() is not None:
             raise ConfigError(f"{self._name}: another program made a table {layout.table} meanwhile: land elsewhere")
         self._dialect.run(connection, f"DROP TABLE {table}")
 

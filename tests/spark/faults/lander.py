@@ -1,7 +1,7 @@
 """A process that lands: ``python -m tests.spark.faults.lander LOG OPTIONS TO...``, driven by lines on standard input.
 
-``land``: all tables at once, each in a thread, in one session. It tells what happens in lines of JSON. After an error
-the next round has a session of its own making. End of input: it ends.
+``land``: all tables at once, each in a thread, in one session. It tells what happens in lines of JSON. Where Java was
+killed, the next round has a session of its own making. End of input: it ends.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from spark_sinks import LandProgress, land, spark_session
+from spark_sinks.errors import is_gone
 from tests.spark.conftest import QUICK_JVM
 from tests.spark.faults.given import TOPIC
 
@@ -32,7 +33,6 @@ class Round:
         self._log = log
         self._options = options
         self._spark = spark
-        self.failed = False
 
     def run(self, tables: list[str]) -> None:
         threads = [threading.Thread(target=self._land, args=(number, to)) for number, to in enumerate(tables)]
@@ -48,7 +48,6 @@ class Round:
         try:
             report = land(self._log, TOPIC, to, spark=self._spark, progress=progress, **self._options)
         except BaseException as error:
-            self.failed = True
             tell(what="failed", table=number, kind=type(error).__name__, text=str(error)[:2_000])
         else:
             assert isinstance(report, tuple)
@@ -64,9 +63,8 @@ def main(log: str, options: str, tables: list[str]) -> None:
         if spark is None and not own_session:
             spark = spark_session("faults", conf={"spark.driver.extraJavaOptions": QUICK_JVM}, log_level="OFF")
         tell(what="ready")
-        this = Round(log, how, spark)
-        this.run(tables)
-        if this.failed and spark is not None:
+        Round(log, how, spark).run(tables)
+        if spark is not None and is_gone(spark):
             spark.stop()
             spark = None
         tell(what="done")

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -98,6 +100,10 @@ class Rig:
         lock = getattr(target, "lock", None)
         if lock is not None:
             lock.release()
+
+    def edit_account(self, change: Callable[[str], str]) -> None:
+        """Change the account's text as it is kept, with any tool but ours."""
+        raise NotImplementedError
 
     def outside(self) -> list[Record] | None:
         """The records that a reader which knows nothing of us sees; None where the kind has no such readers."""
@@ -401,6 +407,24 @@ class Conformance:
         with pytest.raises(ConfigError, match="not open"):
             target.commit(Batch({0: 1}, [], [], pa.schema([])), NOW_MS)
 
+    @pytest.mark.parametrize(
+        ("change", "text"),
+        [
+            (lambda account: account[: len(account) // 2], "damaged"),
+            (lambda account: re.sub(r'"version": ?[0-9]', '"version": 9', account), "version 9.*upgrade"),
+        ],
+        ids=["damaged", "newer"],
+    )
+    def test_account_that_cannot_be_read_is_refused(self, rig: Rig, change: Callable[[str], str], text: str) -> None:
+        target, _ = self.opened(rig)
+        target.commit(Story(rig).batch(target, 0), NOW_MS)
+        target.close()
+        rig.edit_account(change)
+        with pytest.raises(CorruptRecord, match=text):
+            rig.state()
+        with pytest.raises(CorruptRecord, match=text):
+            self.opened(rig)
+
     # -- refused records ----------------------------------------------------------------------------------------------
 
     def test_refused_records_wait_until_they_are_replaced(self, rig: Rig) -> None:
@@ -426,6 +450,21 @@ class Conformance:
         assert len(rig.records()) == 16
 
     # -- columns ------------------------------------------------------------------------------------------------------
+
+    def test_far_times_in_files(self, rig: Rig) -> None:
+        """Files hold years that Python has no dates for."""
+        target = rig.target()
+        if not target.is_partitioned:
+            pytest.skip("databases refuse them")
+        target.open(founding(target, partition_by=()), NOW_MS)
+        far = [-(1 << 60), -62_135_596_800_000_001, -30_610_224_000_000_000, 1 << 60]
+        fields = [pa.field("far", pa.timestamp("us", "UTC")), *coordinate_fields()]
+        rows = [{**_values(Row(0, offset)), "far": each} for offset, each in enumerate(far)]
+        table = pa.Table.from_pylist(rows, pa.schema(fields))
+        target.commit(Batch({0: 4}, [_write(target, table, "far.staged", "")], [], table.schema), NOW_MS)
+        read = pa.Table.from_batches(target.read(["far"]))["far"].cast(pa.int64()).to_pylist()
+        target.close()
+        assert sorted(read) == far
 
     def test_columns_widen(self, rig: Rig) -> None:
         if not rig.widens:
@@ -623,6 +662,28 @@ class Conformance:
         target.close()
         self.opened(rig)[0].close()
         story.check(outside=True)
+
+    def test_odd_partition_values_and_directories(self, rigs: MakeRig) -> None:
+        if not rigs("kind").compacts:
+            pytest.skip("there are no files")
+        rig = rigs("my tables ü 100%")
+        target = rig.target()
+        target.open(founding(target, partition_by=("note",)), NOW_MS)
+        columns = pa.schema([*coordinate_fields(), ("note", pa.string())])
+        notes = ["a b", "a/b", "100%", "a%20b", "é", "a:b=c", "'"]
+        for number in range(2):
+            rows = [_values(Row(number, offset)) for offset in range(len(notes))]
+            staged = [
+                _write(target, pa.Table.from_pylist([row], columns.remove(4)), f"{i}.staged", f"note={quote(note, '')}")
+                for i, (row, note) in enumerate(zip(rows, notes, strict=True))
+            ]
+            target.commit(Batch({number: len(notes)}, staged, [], columns), NOW_MS)
+        done = target.compact(before=None, min_files=2)
+        assert (done.files_before, done.files_after) == (2 * len(notes), len(notes))
+        read = pa.Table.from_batches(target.read(["note", "_offset"])).to_pylist()
+        assert {(row["_offset"], row["note"]) for row in read} == set(enumerate(notes))
+        assert len(read) == 2 * len(notes)
+        target.close()
 
 
 class UpsertConformance:

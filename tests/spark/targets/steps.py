@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, cast
+
+import pytest
 
 from spark_sinks.targets.files import LocalFiles
 from spark_sinks.targets.logged import TableLog
@@ -34,3 +38,12 @@ class SteppingFiles(Stepping):
         half.unlink()
         created: Any = self._inner.create(path, data)
         return created
+
+
+def record_syncs(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
+    """The files and directories that this process syncs from now on."""
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("the system does not say which file a descriptor is of")
+    synced: set[Path] = set()
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.add(Path(f"/proc/self/fd/{handle}").readlink()))
+    return synced

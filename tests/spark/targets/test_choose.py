@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from eventbus.errors import ConfigError
 from spark_sinks.targets.choose import TargetOptions, open_target
+from spark_sinks.targets.target import Founding
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,7 @@ from spark_sinks.targets.choose import TargetOptions, open_target
         ("delta:{path}/orders", "delta:{path}/orders"),
         ("iceberg:{path}/orders", "iceberg:{path}/orders"),
         ("delta:file://{path}/orders", "delta:{path}/orders"),
+        ("file:{path}/orders", "{path}/orders"),
     ],
 )
 def test_names(tmp_path: Path, to: str, name: str) -> None:
@@ -35,6 +38,10 @@ def test_names(tmp_path: Path, to: str, name: str) -> None:
         ("delta:s3://bucket/orders", "local directories"),
         ("s3://bucket/orders", "directories of this machine"),
         ("detla:./orders", "did you mean delta:"),
+        ("sqlite:shop.db", "by its URL, as in sqlite:///shop.db#orders"),
+        ("postgresql:me@host/shop", "by its URL, as in postgresql://me@host/shop#orders"),
+        ("delta:./a%20b", "Delta's libraries read %.."),
+        ("iceberg:./a#b", "which end at '#'"),
     ],
 )
 def test_what_is_not_a_table(to: str, text: str) -> None:
@@ -61,3 +68,17 @@ def test_choosing_imports_no_library() -> None:
         " if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(("one", "other"), [*itertools.permutations(["", "delta:", "iceberg:"], 2)])
+def test_directory_of_another_kind_is_refused(tmp_path: Path, one: str, other: str) -> None:
+    """A forgotten `delta:` must not land the topic once more among the files of its table."""
+    target = open_target(f"{one}{tmp_path}/orders")
+    target.open(Founding("orders"), 0)
+    target.close()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=f"say {one}{tmp_path}/orders"):
+        open_target(f"{other}{tmp_path}/orders").open(Founding("orders"), 0)
+    assert sorted(tmp_path.rglob("*")) == before
+    target.open(Founding("orders"), 0)
+    target.close()

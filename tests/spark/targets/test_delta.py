@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from eventbus.errors import ConfigError
 from spark_sinks.targets.choose import TargetOptions
-from spark_sinks.targets.delta.actions import delta_columns
+from spark_sinks.targets.delta.actions import add_action, delta_columns
 from spark_sinks.targets.delta.log import DeltaLog
 from spark_sinks.targets.delta.target import open_delta
 from spark_sinks.targets.files import Files, LocalFiles
@@ -31,7 +35,7 @@ from tests.spark.targets.kit import (
     stage,
     table_columns,
 )
-from tests.spark.targets.steps import SteppingFiles, stepping_log
+from tests.spark.targets.steps import SteppingFiles, record_syncs, stepping_log
 
 
 class DeltaRig(Rig):
@@ -45,6 +49,11 @@ class DeltaRig(Rig):
             return stepping_log(DeltaLog(path, compression), self.steps)
 
         return open_delta(self.directory, TargetOptions(), make_files=files, make_log=log)
+
+    def edit_account(self, change: Callable[[str], str]) -> None:
+        table = DeltaTable(self.directory)
+        founding = table.metadata().configuration["eventbus.founding"]
+        table.alter.set_table_properties({"eventbus.founding": change(founding)}, raise_if_not_exists=False)
 
     def outside(self) -> list[Record]:
         if not DeltaTable.is_deltatable(str(self.directory)):
@@ -65,7 +74,18 @@ class TestConformance(Conformance):
 
 
 class TestUpserts(UpsertConformance):
-    pass
+    def test_what_deltalake_wrote_is_synced(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Else a power cut could take rows whose offsets are in the account."""
+        synced = record_syncs(monkeypatch)
+        target = self.open(rig)
+        for offset in range(0, 6, 2):
+            self.put(target, [Row(0, offset, b"a"), Row(0, offset + 1, b"b" * offset)])
+            assert {Path(file) for file in DeltaTable(rig.directory).file_uris()} <= synced
+        target.compact(before=None, min_files=2)
+        target.close()
+        assert {Path(file) for file in DeltaTable(rig.directory).file_uris()} <= synced
+        assert set((rig.directory / "_delta_log").glob("*.json")) <= synced
+        assert {rig.directory, rig.directory / "_delta_log"} <= synced
 
 
 @pytest.fixture
@@ -148,6 +168,14 @@ def test_compaction_leaves_the_account(rig: Rig) -> None:
     target.compact(before=None, min_files=2)
     assert rig.state() == state
     target.close()
+
+
+def test_statistics_of_early_years(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    old = dt.datetime(999, 1, 2, tzinfo=dt.UTC)
+    pq.write_table(pa.table({"old": [old]}, pa.schema([("old", pa.timestamp("us", "UTC"))])), path)
+    stats = json.loads(add_action(tmp_path, path.name, "", NOW_MS).stats)
+    assert stats["minValues"]["old"] == "0999-01-02T00:00:00.000000Z"
 
 
 @pytest.mark.slow

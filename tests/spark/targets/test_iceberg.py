@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyiceberg.catalog
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy import Engine, event
 
 from eventbus.errors import ConfigError
 from spark_sinks.targets.choose import TargetOptions, open_target
 from spark_sinks.targets.files import Files, LocalFiles
+from spark_sinks.targets.iceberg import log as iceberg_log
 from spark_sinks.targets.iceberg.log import IcebergLog, Where
 from spark_sinks.targets.iceberg.target import open_iceberg
 from spark_sinks.targets.logged import TableLog
@@ -29,7 +32,7 @@ from tests.spark.targets.kit import (
     stage,
     table_columns,
 )
-from tests.spark.targets.steps import SteppingFiles, stepping_log
+from tests.spark.targets.steps import SteppingFiles, record_syncs, stepping_log
 
 
 class IcebergRig(Rig):
@@ -41,6 +44,12 @@ class IcebergRig(Rig):
             return stepping_log(IcebergLog(where, compression), self.steps)
 
         return open_iceberg(str(self.directory), TargetOptions(), make_files=files, make_log=log)
+
+    def edit_account(self, change: Callable[[str], str]) -> None:
+        with lake(self.directory.parent) as catalog:
+            table = catalog.load_table(f"default.{self.directory.name}")
+            with table.transaction() as transaction:
+                transaction.set_properties({"eventbus.account": change(table.properties["eventbus.account"])})
 
     def outside(self) -> list[Record]:
         with lake(self.directory.parent) as catalog:
@@ -140,9 +149,9 @@ def test_column_that_iceberg_has_no_type_for_is_refused(rig: Rig) -> None:
 def test_configured_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
 
-    def load(name: str) -> SqlCatalog:
+    def load(name: str, **properties: str) -> SqlCatalog:
         names.append(name)
-        return SqlCatalog(name, uri=f"sqlite:///{tmp_path}/prod.db", warehouse=f"file://{tmp_path}/house")
+        return SqlCatalog(name, uri=f"sqlite:///{tmp_path}/prod.db", warehouse=f"file://{tmp_path}/house", **properties)
 
     monkeypatch.setattr(pyiceberg.catalog, "load_catalog", load)
     target = open_target("iceberg:prod.sales.eu.orders")
@@ -155,3 +164,49 @@ def test_configured_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with load("prod") as catalog:
         location = catalog.load_table("sales.eu.orders").location()
     assert location == (tmp_path / "house" / "sales.eu" / "orders").as_uri()
+
+
+def test_metadata_is_on_disk_before_the_catalog_names_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog's database syncs its own commit: after a power cut it must not name what is gone."""
+    synced = record_syncs(monkeypatch)
+    commits: list[int] = []
+
+    def committing(_: object) -> None:
+        made = {path for path in (rig.directory / "metadata").glob("*") if path.is_file()}
+        compacted = {path for path in (rig.directory / "data").rglob("compacted-*")}
+        assert made | compacted <= synced
+        assert {path.parent for path in made | compacted} <= synced
+        commits.append(len(made))
+
+    event.listen(Engine, "commit", committing)
+    try:
+        story = Story(rig)
+        target = opened(rig)
+        for number in range(2):
+            target.commit(story.batch(target, number), NOW_MS)
+        target.compact(before=None, min_files=2)
+        target.close()
+    finally:
+        event.remove(Engine, "commit", committing)
+    assert commits[-1] > 10
+
+
+def test_old_snapshots_go(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each commit would take longer than the one before; what a tag names stays."""
+    monkeypatch.setattr(iceberg_log, "_SNAPSHOTS", 3)
+    story = Story(rig)
+    target = opened(rig)
+    target.commit(story.batch(target, 0), NOW_MS)
+    with lake(rig.directory.parent) as catalog:
+        table = catalog.load_table("default.orders")
+        tagged = table.current_snapshot()
+        assert tagged is not None
+        table.manage_snapshots().create_tag(tagged.snapshot_id, "kept").commit()
+        for number in range(1, 8):
+            target.commit(story.batch(target, number), NOW_MS)
+        snapshots = table.refresh().metadata.snapshots
+        assert len(snapshots) == 5  # three, the tag's, and the one of the commit
+        assert tagged.snapshot_id in {each.snapshot_id for each in snapshots}
+        assert table.scan(snapshot_id=tagged.snapshot_id).to_arrow().num_rows == 7
+    assert rig.records() == story.expected(8)[0]
+    target.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,6 +24,10 @@ class ParquetRig(Rig):
             return SteppingFiles(LocalFiles(root), self.steps)
 
         return ParquetTarget(self.directory, TargetOptions(), make_files=files)
+
+    def edit_account(self, change: Callable[[str], str]) -> None:
+        newest = max((self.directory / "_eventbus" / "ledger").iterdir())
+        newest.write_text(change(newest.read_text()))
 
     def outside(self) -> list[Record]:
         return plain_records(self.directory)

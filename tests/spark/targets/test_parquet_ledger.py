@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from spark_sinks.targets.choose import TargetOptions, open_target
 from spark_sinks.targets.files import DirectoryLock, LocalFiles
 from spark_sinks.targets.parquet.ledger import entry_path, newest
 from spark_sinks.targets.parquet.target import ParquetTarget
+from spark_sinks.targets.parts import Part
 from spark_sinks.targets.target import Batch, Founding, StagedFile
 from tests.spark.targets.kit import NOW_MS, Crash, Record, Row, Story, founding, records, refused, stage, table_columns
 from tests.spark.targets.test_parquet import ParquetRig, plain_records
@@ -240,6 +242,21 @@ def test_compaction_needs_partitions(tmp_path: Path) -> None:
     target.close()
 
 
+def test_compaction_leaves_what_a_lost_landing_wrote_behind(landed: ParquetRig) -> None:
+    """Its files are in the place where directories are made; they must not get into the table with one."""
+    target = landed.target()
+    state = target.open(founding(target), NOW_MS)
+    target.commit(Story(landed).batch(target, 3), NOW_MS)
+    left = landed.directory.with_name("orders__compaction") / "dt=2024-02-29"
+    left.mkdir(parents=True)
+    file = next((landed.directory / "dt=2024-02-29").glob("*.parquet"))
+    shutil.copy(file, left / Part(state.id, state.sequence, state.epoch - 1, 0).name)
+    target.compact(before=None, min_files=2)
+    target.close()
+    seen = landed.outside()
+    assert len(seen) == len(set(seen))
+
+
 def test_compaction_waits_for_nobody_who_reads(landed: ParquetRig) -> None:
     target = landed.target()
     target.open(founding(target), NOW_MS)
@@ -396,6 +413,17 @@ def test_local_files(tmp_path: Path) -> None:
     assert not files.exists("y")
     with pytest.raises(StorageError, match=r"cannot read .*nothing: No such file"):
         files.read("nothing")
+
+
+def test_directory_that_cannot_be_listed_is_not_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a table whose ledger cannot be read for a moment would be founded anew, or miss files."""
+
+    def refused(path: object) -> Iterator[os.DirEntry[str]]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(StorageError, match=r"cannot list .*: Permission denied"):
+        LocalFiles(tmp_path).files_below("")
 
 
 def test_lock_names_its_holder_and_falls_with_it(tmp_path: Path) -> None:

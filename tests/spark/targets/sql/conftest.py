@@ -79,6 +79,18 @@ class SqlRig(Rig):
         step_through(target, self.steps)
         return target
 
+    def edit_account(self, change: Callable[[str], str]) -> None:
+        target = make_target(self.url, self.table)
+        schema, dot, table = self.table.rpartition(".")
+        accounts = f"{schema}{dot}eventbus_sinks"
+        named = {"name": table}
+        with target.engine.begin() as connection:
+            asked = text(f"SELECT account FROM {accounts} WHERE table_name = :name")
+            account = connection.execute(asked, named).scalar_one()
+            named["account"] = change(account)
+            connection.execute(text(f"UPDATE {accounts} SET account = :account WHERE table_name = :name"), named)
+        target.close()
+
 
 @pytest.fixture(params=THREE)
 def database(request: pytest.FixtureRequest, new_database: NewDatabase) -> Database:
