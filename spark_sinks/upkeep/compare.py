@@ -15,6 +15,7 @@ from spark_sinks.shape import TOMBSTONE
 from spark_sinks.targets.target import SinkState, Target
 from spark_sinks.upkeep.offsets import WINDOW, Ranges, RangesBuilder
 from spark_sinks.upkeep.rows import RowMaker
+from spark_sinks.upkeep.seen import own
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +48,7 @@ def compare_values(target: Target, state: SinkState, rows: RowMaker, records: It
     wanted = [name for name in wanted if name not in left_out]
     hashes = _Hashes()
     for batch in target.read(wanted):
+        batch = own(batch, state.topic)
         hashes.put(batch, hash_rows(_cast(batch, wanted, kinds)))
     builders: dict[int, RangesBuilder] = {}
     compared = 0
@@ -131,7 +133,9 @@ def _hash(column: Any) -> Hashes:
     if pa.types.is_integer(column.type):
         return column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
     if pa.types.is_floating(kind):
-        floats = column.fill_null(0.0).to_numpy(zero_copy_only=False).astype(np.float64)
+        floats = (
+            column.fill_null(0.0).to_numpy(zero_copy_only=False).astype(np.float64) + 0.0
+        )  # no -0.0: SQLite has none
         floats[np.isnan(floats)] = np.nan
         return floats.view(np.uint64)
     if pa.types.is_binary(kind) or pa.types.is_string(kind):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eventbus.errors import CorruptRecord
 from spark_sinks.targets.target import Target
 from spark_sinks.upkeep.offsets import OffsetSet
 
@@ -20,6 +21,30 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _TOPIC, _PARTITION, _OFFSET = "_topic", "_partition", "_offset"
+
+
+def readable(target: Target, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a table is read as. Raises `CorruptRecord` for a file that is torn."""
+    import pyarrow as pa
+
+    try:
+        yield from batches
+    except pa.ArrowException as error:
+        raise CorruptRecord(
+            f"{target.name} cannot be read ({str(error).splitlines()[0]}): restore it from a copy, or land into a new "
+            f"table"
+        ) from error
+
+
+def own(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
+    """The rows that say where in the topic they are from."""
+    import pyarrow.compute as pc
+
+    compute: Any = pc
+    mine = compute.and_(batch.column(_PARTITION).is_valid(), batch.column(_OFFSET).is_valid())
+    if _TOPIC in batch.schema.names:
+        mine = compute.and_(mine, compute.fill_null(compute.equal(batch.column(_TOPIC), topic), False))
+    return batch.filter(mine) if mine.false_count else batch
 
 
 class Held:
@@ -47,7 +72,7 @@ class Seen:
         """All rows; of those without coordinates only the number."""
         wanted = [name for name in (_TOPIC, _PARTITION, _OFFSET) if name in columns]
         has_coordinates = {_PARTITION, _OFFSET} <= columns
-        for batch in target.read(wanted if has_coordinates else sorted(columns)[:1]):
+        for batch in readable(target, target.read(wanted if has_coordinates else sorted(columns)[:1])):
             self.rows += batch.num_rows
             if has_coordinates:
                 for partition, offsets in self._split(batch):
@@ -56,7 +81,7 @@ class Seen:
             progress(self.rows)
 
     def read_quarantine(self, target: Target) -> None:
-        for batch in target.read_quarantine():
+        for batch in readable(target, target.read_quarantine()):
             for partition, offsets in self._split(batch):
                 held = self.held[partition]
                 held.doubled.add(held.rejected.add(offsets))
@@ -64,15 +89,10 @@ class Seen:
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """The offsets of a batch by partition."""
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        compute: Any = pc
-        own = compute.and_(batch.column(_PARTITION).is_valid(), batch.column(_OFFSET).is_valid())
-        if _TOPIC in batch.schema.names:
-            own = compute.and_(own, compute.fill_null(compute.equal(batch.column(_TOPIC), self._topic), False))
-        if own.false_count:
-            self.strangers += own.false_count
-            batch = batch.filter(own)
+        count = batch.num_rows
+        batch = own(batch, self._topic)
+        self.strangers += count - batch.num_rows
         if not batch.num_rows:
             return
         numbers = [batch.column(name).cast(pa.int64()).to_numpy(zero_copy_only=False) for name in (_PARTITION, _OFFSET)]

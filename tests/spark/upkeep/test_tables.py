@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventbus.errors import ConfigError, LogLocked
+from eventbus.errors import ConfigError, CorruptRecord, LogLocked
 from spark_sinks.targets.choose import open_target
 from spark_sinks.targets.target import Founding
 from spark_sinks.upkeep.compact import compact
@@ -107,6 +107,14 @@ def test_values_that_are_not_those_of_the_log(log: GappyLog, to: str) -> None:
     report = verify(log.path, None, to, values=True, schema=Order)
     assert [str(each.differing) for each in report.partitions] == ["3"]
     assert verify(log.path, None, to).ok
+
+
+def test_a_torn_file_is_told_as_such(log: GappyLog, to: str) -> None:
+    land_here(log.path, to, schema=Order)
+    [file] = Path(to).rglob("part-*.parquet")
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(CorruptRecord, match=r"orders cannot be read \(.*part-.*restore it from a copy"):
+        verify(log.path, None, to)
 
 
 # -- the quarantine ----------------------------------------------------------------------------------------------------

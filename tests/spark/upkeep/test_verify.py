@@ -115,6 +115,21 @@ def test_rows_of_another_topic_or_of_nowhere_are_strangers(check: Any, directory
     assert report.problems == ["2 rows are of another topic, or do not say where they are from"]
 
 
+def test_rows_of_nowhere_do_not_hide_what_is_wrong_with_values(check: Any, directory: Path) -> None:
+    GappyLog(directory).send(b"a", b"b", b"c")
+    table = Table(**account(3)).hold(0, 1, 2, key=pa.nulls(3, pa.binary()), value=[b"a", b"b", b"z"])
+    table.hold(1, topic="other", key=pa.nulls(1, pa.binary()), value=[b"y"])
+    table.rows.append(table.rows[0].slice(0, 1))
+    at = table.columns.get_field_index("_offset")
+    table.rows[-1] = table.rows[-1].set_column(at, "_offset", pa.nulls(1, pa.int64()))
+    columns = [name for name in table.columns.names if name != "_timestamp"]  # the log's is that of now
+    table.rows = [batch.select(columns) for batch in table.rows]
+    table.columns = pa.schema([table.columns.field(name) for name in columns])
+    report = check(table, values=True)
+    assert [str(each.differing) for each in report.partitions] == ["2"]
+    assert "2 rows are of another topic, or do not say where they are from" in report.problems
+
+
 def test_what_retention_took_after_landing_is_said_to_be_unchecked(check: Any, directory: Path) -> None:
     log = GappyLog(directory)
     log.send(b"a", b"b", b"c", b"d")
