@@ -25,7 +25,7 @@ import msgspec
 from eventbus.errors import CorruptRecord, OffsetOutOfRange, SerializationError, StorageError, StorageFull
 from eventbus.types import TopicPartition
 from spark_sinks.decoding.values import RowPlan, Values
-from spark_sinks.errors import is_gone, own_error, spark_errors
+from spark_sinks.errors import SparkFailed, is_gone, own_error, spark_errors
 from spark_sinks.frames import Frames
 from spark_sinks.shape import COORDINATES, DATE, KEY, TOMBSTONE
 from spark_sinks.source.offsets import OffsetRange, split
@@ -166,7 +166,7 @@ class Running:
     def _told(self, error: Exception) -> BaseException:
         """What an end of the query means: Spark says nothing useful of its scratch directory."""
         own = own_error(error, self._spark)
-        if own is not error:
+        if not isinstance(own, SparkFailed):
             return own
         if self._checkpoint is not None and not self._checkpoint.exists():
             return StorageError(f"{self._checkpoint}, scratch paper of this landing, was removed meanwhile: land again")
@@ -174,7 +174,7 @@ class Running:
             return StorageFull(
                 f"no space left for Spark's scratch paper in {tempfile.gettempdir()}: make room, land again"
             )
-        return error
+        return own
 
     @property
     def is_active(self) -> bool:
