@@ -1,0 +1,97 @@
+"""What a transformation may do with rows, and what a landing does not let it do."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset as ds
+import pytest
+
+from eventbus.errors import ConfigError, OffsetOutOfRange, SerializationError
+from eventbus.types import Record
+from spark_sinks import land, verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.conftest import TestLog
+
+pytestmark = pytest.mark.spark
+
+T0 = 1_709_251_199_000
+PLACE = ("_topic", "_partition", "_offset", "_timestamp")
+
+
+def orders(count: int, bad: int = 0) -> list[Record]:
+    good = [Record(b"k%d" % n, b'{"id": %d, "note": "n"}' % n, (), T0 + n) for n in range(count)]
+    return good + [Record(b"bad", b"{", (), T0)] * bad
+
+
+@pytest.fixture
+def landed(spark: SparkSession, log: TestLog, tmp_path: Path) -> Callable[..., Any]:
+    def run(transform: Callable[[DataFrame], DataFrame] | None, to: str = "t", **more: Any) -> Any:
+        to = to if ":" in to else str(tmp_path / to)
+        return land(log.path, "orders", to, schema="id long, note string", transform=transform, spark=spark, **more)
+
+    return run
+
+
+def selected(*columns: str) -> Callable[[DataFrame], DataFrame]:
+    return lambda rows: rows.selectExpr(*columns, *PLACE)
+
+
+def test_a_column_holds_what_it_held(landed: Any, log: TestLog, tmp_path: Path) -> None:
+    log.write("orders", orders(2))
+    with pytest.raises(ConfigError, match="column 'note' of transform= has no type: cast it"):
+        landed(selected("id", "null AS note"))
+    landed(selected("id", "note"))
+    log.write("orders", orders(2))
+    with pytest.raises(ConfigError, match="column 'id' of transform= is string now, and the table has int64"):
+        landed(selected("cast(id AS string) AS id", "note"))
+    assert landed(selected("cast(id AS int) AS id", "true AS is_new")).rows == 2
+    columns = {field.name: str(field.type) for field in ds.dataset(tmp_path / "t", format="parquet").schema}
+    assert columns["id"] == "int64"  # of all files: an int of now is written as what the table has
+    for file in (tmp_path / "t").rglob("part-*.parquet"):
+        assert str(ds.dataset(file).schema.field("id").type) == "int64"
+    assert verify(log.path, "orders", str(tmp_path / "t")).ok
+
+
+def test_what_upsert_needs_stays_in(landed: Any, log: TestLog, tmp_path: Path) -> None:
+    log.write("orders", [*orders(2), Record(b"k0", None, (), T0)])
+    to = f"sqlite:///{tmp_path}/shop.db#orders"
+    with pytest.raises(ConfigError, match="transform= leaves out _tombstone: upsert= needs"):
+        landed(selected("_key", "id"), to, upsert=True)
+    landed(lambda rows: rows.drop("note"), to, upsert=True)
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        assert database.execute("SELECT id FROM orders").fetchall() == [(1,)]
+    database.close()
+
+
+def test_the_share_of_refused_records_is_one_of_records(landed: Any, log: TestLog) -> None:
+    log.write("orders", orders(400, bad=101))
+    with pytest.raises(SerializationError, match=r"That is 20\.2% of the batch"):
+        landed(lambda rows: rows.selectExpr("*", "explode(sequence(1, 100)) AS n"))
+    assert landed(lambda rows: rows.where("id < 5"), quarantine_limit=0.25).rejected == 101
+
+
+def test_directories_are_not_called_after_bytes(landed: Any, log: TestLog) -> None:
+    log.write("orders", orders(2))
+    with pytest.raises(ConfigError, match="partition_by='_key': this column is binary"):
+        landed(None, partition_by="_key")
+
+
+def test_a_partition_that_is_gone_is_a_loss(landed: Any, log: TestLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_sinks.source.origins import FileOrigin
+
+    for partition in (0, 1):
+        log.write("orders", orders(5), partition=partition, partitions=2)
+    landed(None)
+    log.write("orders", orders(5))
+    bounds = FileOrigin.bounds
+    monkeypatch.setattr(FileOrigin, "bounds", lambda self: {0: bounds(self)[0]})
+    with pytest.raises(OffsetOutOfRange, match=r"orders-1 is to be landed .* from offset 5 on, but the log has 0 to 0"):
+        landed(None)
+    assert landed(None, fail_on_data_loss=False).rows == 5
