@@ -45,5 +45,5 @@ class SyncedFileIO(PyArrowFileIO):
     """Of tables in local directories."""
 
     def new_output(self, location: str) -> PyArrowFile:
-        made = super().new_output(location)
-        return _SyncedFile(location, made._path, made._filesystem, made._buffer_size)
+        scheme, host, path = self.parse_location(location, self.properties)
+        return _SyncedFile(location, path, self.fs_by_scheme(scheme, host))
