@@ -40,6 +40,7 @@ from outbox_inbox import INBOX_FIGURES
 from outbox_latency import LATENCY_FIGURES
 from outbox_relay import RELAY_FIGURES
 from outbox_writing import WRITING_FIGURES
+from spark_databases import DATABASE_FIGURES
 from spark_decoding import DECODING_FIGURES
 from spark_kafka import SPARK_KAFKA_FIGURES
 from spark_landing import LANDING_FIGURES
@@ -47,7 +48,9 @@ from spark_landing import LANDING_FIGURES
 SCHEMA_FIGURES = AVRO_FIGURES + REGISTRY_FIGURES + COMPAT_FIGURES
 LOOP_FIGURES = sorted(FAILURE_FIGURES + RETRY_FIGURES + DEAD_LETTER_FIGURES, key=lambda figure: figure.id)
 OUTBOX_FIGURES = sorted(WRITING_FIGURES + RELAY_FIGURES + LATENCY_FIGURES + INBOX_FIGURES, key=lambda figure: figure.id)
-SPARK_FIGURES = sorted(LANDING_FIGURES + SPARK_KAFKA_FIGURES + DECODING_FIGURES, key=lambda figure: figure.id)
+SPARK_FIGURES = sorted(
+    LANDING_FIGURES + SPARK_KAFKA_FIGURES + DECODING_FIGURES + DATABASE_FIGURES, key=lambda figure: figure.id
+)
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
@@ -122,7 +125,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # servers end with the run, however it ends
     begin = time.monotonic()
     with_kafka = chosen.kafka or "spark beside Kafka" in names
-    with one_broker() if with_kafka else database_servers(names) if chosen.outbox else nullcontext():
+    with one_broker() if with_kafka else nullcontext(), database_servers(names):
         outcomes = run_cases(__file__, names, rounds, chosen.quick, say)
     rows = [judge(figure, outcomes) for figure in figures]
     say("")
