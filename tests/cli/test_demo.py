@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -40,7 +41,7 @@ from eventbus.cli.demo.flights import (
     csv_path,
     read_rows,
 )
-from eventbus.cli.demo.hours import HourDelays, WriteBack
+from eventbus.cli.demo.hours import HourDelays, WriteBack, count_hours
 from eventbus.cli.demo.names import Places
 from eventbus.cli.demo.picture import draw
 from eventbus.cli.demo.releases import Releases
@@ -685,6 +686,35 @@ def test_a_batch_is_written_as_a_whole_with_its_number(
                 write_back(1, HOURS[2:])
         write_back(1, HOURS[2:])
     assert told_hours(tmp_path) == [0, 1, 2, 3]
+
+
+@pytest.fixture
+def hours_query(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """The query that counts hours, and no Spark."""
+    pytest.importorskip("py4j", reason="what Spark raises is looked into")
+    frame = Mock()
+    monkeypatch.setattr("eventbus.cli.demo.hours._counted", lambda *_: frame)
+    options = frame.writeStream.outputMode().foreachBatch().option()
+    return options.trigger().start()
+
+
+def count_hours_in(folder: Path) -> int:
+    spark = Mock()
+    spark.sparkContext._jsc.sc().isStopped.return_value = False
+    places = Places(folder)
+    return count_hours(spark, places.url, places, 10, Mock())
+
+
+def test_what_ends_the_count_of_hours_is_told_as_ours(tmp_path: Path, hours_query: Mock) -> None:
+    hours_query.awaitTermination.side_effect = RuntimeError("in a worker:\neventbus.errors.StorageFull: no space left")
+    with pytest.raises(StorageFull, match=r"^no space left$"):
+        count_hours_in(tmp_path)
+    hours_query.stop.assert_called()
+
+
+def test_flights_that_an_earlier_run_counted_are_not_counted_again(tmp_path: Path, hours_query: Mock) -> None:
+    hours_query.recentProgress = [Mock(numInputRows=6), Mock(numInputRows=0)]
+    assert count_hours_in(tmp_path) == 6
 
 
 def wait_for(process: subprocess.Popen[bytes], path: Path) -> None:

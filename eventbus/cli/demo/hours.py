@@ -76,8 +76,8 @@ def _key(hour: HourDelays) -> str:
     return f"{hour.airport} {hour.hour:%Y-%m-%dT%H}"
 
 
-def count_hours(spark: Any, source: str, places: Places, held: int, bar: Bar) -> None:
-    """Run the stream until it has read all of the flights in the directory ``source``."""
+def count_hours(spark: Any, source: str, places: Places, held: int, bar: Bar) -> int:
+    """Run the stream until it has read all of the flights in the directory ``source``. How many it has read."""
     names = places.names
     bus = EventBus(places.url, client_id="demo-hours")
     bus.topic(names.hours, partitions=1, configs=_KEEP)
@@ -106,7 +106,9 @@ def count_hours(spark: Any, source: str, places: Places, held: int, bar: Bar) ->
                 raise (errors[0] if errors else own) from error
             finally:
                 query.stop()
+        counted = sum(int(progress.numInputRows) for progress in query.recentProgress)
     bar.update(held)
+    return counted
 
 
 def _counted(spark: Any, source: str, topic: str) -> Any:
