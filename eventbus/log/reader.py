@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from eventbus.errors import ConfigError, CorruptRecord, OffsetOutOfRange, UnknownTopicOrPartition
 from eventbus.log import checkpoints
 from eventbus.log.config import LogConfig
+from eventbus.log.metadata import read_partition_metadata
 from eventbus.log.recovery import corrupt_record
 from eventbus.log.segment import Damage, Segment
 from eventbus.log.snapshot import SUFFIX as SNAPSHOT_SUFFIX
@@ -54,6 +55,16 @@ class LogReader:
             partition: self._bounds(TopicPartition(topic, partition), starts, stable)
             for partition in self.partitions(topic)
         }
+
+    def topic_id(self, topic: str) -> str:
+        """Which topic of that name it is: one that is made anew has another id. Empty before its first record."""
+        try:
+            for partition in self.partitions(topic):
+                if found := read_partition_metadata(self._storage, f"{topic}-{partition}"):
+                    return found
+        except OSError as error:
+            raise storage_error(error, f"reading the id of {topic} in {self._storage.root}") from error
+        return ""
 
     def read(
         self,

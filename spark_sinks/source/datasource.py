@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from eventbus.errors import OffsetOutOfRange
 from eventbus.log.reader import LogReader
 from eventbus.types import TopicPartition
 from spark_sinks.source.offsets import (
@@ -98,10 +99,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._target: Offsets | None = None
         self._triggered = -math.inf
+        self._topic_ids: dict[str, str] = {}
 
     def initialOffset(self) -> dict[str, Any]:
-        reader = LogReader(self._options.directory)
-        return to_json(self._options.start(self._options.bounds(reader), reader))
+        return to_json(self._options.start(self._bounds(), LogReader(self._options.directory)))
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = {each: end for each, (_, end) in self._bounds().items()}
@@ -148,7 +149,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, partition)
 
     def _bounds(self) -> Bounds:
-        return self._options.bounds(LogReader(self._options.directory))
+        reader = LogReader(self._options.directory)
+        bounds = self._options.bounds(reader)
+        if self._options.fail_on_data_loss:
+            for topic in {each.topic for each in bounds}:
+                self._check_topic(topic, reader.topic_id(topic))
+        return bounds
+
+    def _check_topic(self, topic: str, id: str) -> None:
+        """One that was made anew may have as many records again, so that no offset tells."""
+        if id and self._topic_ids.setdefault(topic, id) != id:
+            raise OffsetOutOfRange(
+                f"the topic {topic} was deleted and made again while this stream read it: its records have other "
+                f"offsets now. Start anew with another checkpoint, or set failOnDataLoss=false to go on from the "
+                f"offset that was reached"
+            )
 
 
 def _plan(options: SourceOptions, start: Offsets, end: Offsets, bounds: Bounds) -> list[InputPartition]:

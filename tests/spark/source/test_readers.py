@@ -145,6 +145,22 @@ def test_a_topic_that_is_gone_is_named(log: TestLog) -> None:
         stream(log).latestOffset(start, ReadAllAvailable())
 
 
+def test_a_topic_that_was_made_anew_is_not_read_on_from_the_old_offset(log: TestLog) -> None:
+    """It has more records than the old one had: no offset says that its first ones would be missed."""
+    log.write("orders", plain(5))
+    reader, careless = stream(log), stream(log, failOnDataLoss="false")
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    careless.initialOffset()
+    broker = Broker.open(FileStorage(log.path), BrokerConfig(), now_ms=NOW_MS, new_id=lambda: os.urandom(16))
+    broker.delete_topics(["orders"], NOW_MS)
+    broker.close(NOW_MS)
+    log.write("orders", plain(9))
+    with pytest.raises(OffsetOutOfRange, match="the topic orders was deleted and made again"):
+        reader.latestOffset(start, ReadAllAvailable())
+    end = careless.latestOffset(start, ReadAllAvailable())
+    assert values(careless, careless.partitions(start, end)) == [b"v%d" % n for n in range(5, 9)]
+
+
 @settings(deadline=None, max_examples=10)
 @given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 4))
 def test_tasks_together_read_each_committed_record_once(
