@@ -155,7 +155,7 @@ def land(
                 own_frames.layout.partition_by,
                 upsert_by,
                 own_frames.are_transformed,
-                starting_point(origin, starting_offsets),
+                starting_point(origin, starting_offsets) if target.state() is None else {},
             )
             state = target.open(founding, time.time_ns() // 1_000_000)
             stack.callback(target.close)
@@ -210,7 +210,7 @@ def starting_point(origin: Origin, starting_offsets: str) -> dict[int, int]:
     wanted = {each.partition: offset for each, offset in parse(starting_offsets, "starting_offsets").items()}
     topics = {each.topic for each in parse(starting_offsets, "starting_offsets")}
     # A partition that never held a record may not be seen: there all places are the same.
-    beyond = [each for each, offset in wanted.items() if offset > 0 and not _within(offset, bounds.get(each))]
+    beyond = [each for each, offset in wanted.items() if offset >= 0 and not _within(offset, bounds.get(each, (0, 0)))]
     if topics - {origin.topic} or beyond:
         there = ", ".join(f"{each} from {first} to {end}" for each, (first, end) in sorted(bounds.items()))
         raise ConfigError(
@@ -219,8 +219,8 @@ def starting_point(origin: Origin, starting_offsets: str) -> dict[int, int]:
     return {partition: resolve(wanted.get(partition, EARLIEST), each) for partition, each in bounds.items()}
 
 
-def _within(offset: int, bounds: tuple[int, int] | None) -> bool:
-    return bounds is not None and bounds[0] <= offset <= bounds[1]
+def _within(offset: int, bounds: tuple[int, int]) -> bool:
+    return bounds[0] <= offset <= bounds[1]
 
 
 def _limits(max_offsets: int, quarantine: bool, quarantine_limit: float, fail_on_data_loss: bool) -> Limits:

@@ -271,7 +271,9 @@ class Running:
             records = sum(each.end - each.start for each in ranges)
             tasks = max(1, min(len(ranges), -(-records // _RECORDS_PER_TASK)))
             numbers = spark.range(0, len(ranges), 1, tasks)
-            reports = numbers.mapInArrow(FusedTask(self._origin.directory, ranges, write), REPORT_COLUMNS)
+            skip_lost = not self._limits.fail_on_data_loss
+            task = FusedTask(self._origin.directory, ranges, write, skip_lost=skip_lost)
+            reports = numbers.mapInArrow(task, REPORT_COLUMNS)
         else:
             reports = frame.mapInArrow(write, REPORT_COLUMNS)
         return _Written.of(reports.collect(), columns)

@@ -128,13 +128,17 @@ class WriteTask:
 class FusedTask:
     """Reads the log and writes, in one pass: nothing but the reports goes through the JVM.
 
-    Spark gives it the numbers of the ranges that it is to land.
+    Spark gives it the numbers of the ranges that it is to land. ``skip_lost`` passes over what retention takes
+    meanwhile.
     """
 
-    def __init__(self, directory: str, ranges: Sequence[OffsetRange], write: WriteTask) -> None:
+    def __init__(
+        self, directory: str, ranges: Sequence[OffsetRange], write: WriteTask, *, skip_lost: bool = False
+    ) -> None:
         self._directory = directory
         self._ranges = list(ranges)
         self._write = write
+        self._skip_lost = skip_lost
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self._write(self._records(batches))
@@ -146,7 +150,7 @@ class FusedTask:
         reader = LogReader(self._directory)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for records in read_range(reader, self._ranges[number]):
+                for records in read_range(reader, self._ranges[number], skip_lost=self._skip_lost):
                     yield records.select(SOURCE_COLUMNS)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eventbus.errors import ConfigError
 from eventbus.types import Record
-from spark_sinks.landing import interval_ms, starting_point, table_of
+from spark_sinks.landing import LandReport, interval_ms, land, starting_point, table_of
 from spark_sinks.source.origins import open_origin
 from tests.spark.conftest import TestLog
 
@@ -72,3 +73,15 @@ def test_what_is_no_place_to_start(log: TestLog, said: Any) -> None:
     log.write("orders", [Record(None, b"x", (), 1)], partition=1, partitions=3)
     with pytest.raises(ConfigError, match="starting_offsets"):
         starting_point(open_origin(log.path, "orders"), said)
+
+
+def test_where_a_table_started_is_its_own_affair(log: TestLog, tmp_path: Path) -> None:
+    """Also when retention has passed the place meanwhile. Nothing waits, so Spark is not started."""
+    log.write("orders", [Record(None, b"x", (), 1)] * 4)
+    land(log.path, "orders", str(tmp_path / "t"), starting_offsets="latest")
+    report = land(log.path, "orders", str(tmp_path / "t"), starting_offsets='{"orders": {"0": 99}}')
+    assert isinstance(report, LandReport)
+    assert (report.offsets, report.lag) == ({0: 4}, 0)
+    with pytest.raises(ConfigError, match="orders has the partitions 0 from 0 to 4"):
+        land(log.path, "orders", str(tmp_path / "u"), starting_offsets='{"orders": {"0": 5}}')
+    assert not (tmp_path / "u").exists()

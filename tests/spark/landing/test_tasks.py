@@ -13,13 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, OffsetOutOfRange
+from eventbus.types import TopicPartition
 from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.values import Decoded, RowDecoder, ValueSettings
 from spark_sinks.shape import TOMBSTONE, quarantine_schema
+from spark_sinks.source.offsets import OffsetRange
 from spark_sinks.stage import NULL_DIRECTORY, Layout, StageWriter, directory_value, split_by_directory
-from spark_sinks.tasks import FIT, REJECTED, ROWS, UNKNOWN, Decoding, Report, WriteTask, above, first_refusal
+from spark_sinks.tasks import FIT, REJECTED, ROWS, UNKNOWN, Decoding, FusedTask, Report, WriteTask, above, first_refusal
 from tests.spark.decoding.batches import source_batch
+from tests.spark.upkeep.conftest import GappyLog
 
 DAY = dt.datetime(2024, 2, 29, 23, 59, 59, 999000, tzinfo=dt.UTC)
 
@@ -199,3 +202,20 @@ def test_too_many_directories_are_a_clear_error(tmp_path: Path) -> None:
     writer = StageWriter(str(tmp_path), Layout(("n",)))
     with pytest.raises(ConfigError, match=r"partition_by=\['n'\] makes more than 4000 directories"):
         writer.write(pa.RecordBatch.from_pydict({"n": list(range(4001)), "v": list(range(4001))}))
+
+
+@pytest.mark.parametrize("skip_lost", [True, False])
+def test_what_retention_takes_while_a_task_reads(tmp_path: Path, skip_lost: bool) -> None:
+    (tmp_path / "data").mkdir()
+    log = GappyLog(tmp_path / "data")
+    log.send(*stops(0, 8))
+    log.delete_before(3)
+    write = WriteTask(str(tmp_path), Layout(), decoding())
+    task = FusedTask(log.path, [OffsetRange(TopicPartition("orders", 0), 0, 8)], write, skip_lost=skip_lost)
+    numbers = iter([pa.RecordBatch.from_pydict({"id": [0]})])
+    if skip_lost:
+        [report] = [Report(*row.values()) for answer in task(numbers) for row in answer.to_pylist()]
+        assert [row["_offset"] for row in rows_in(report)] == [3, 4, 5, 6, 7]
+    else:
+        with pytest.raises(OffsetOutOfRange):
+            list(task(numbers))
