@@ -27,12 +27,13 @@ APART = ("tests/test_readme.py", "tests/outbox/kill/test_kill.py")
 HEAVY = (
     *TOGETHER, "tests/mirror/test_kafka.py", "tests/schema_registry/core/test_on_kafka.py",
     "tests/dlq/kill/test_on_kafka.py", "tests/dlq/runtime/test_promises.py", "tests/outbox/kill/test_on_kafka.py",
+    "tests/spark/faults/",
 )  # fmt: skip
 LONG = (
-    "tests/kafka/", "tests/clients/", "tests/spark/live/", "tests/three_urls/", "tests/cluster_faults/",
-    "tests/failover/", "tests/test_readme.py", "tests/testing/test_crash_points.py", "tests/log/test_crash.py",
-    "tests/cli/test_demo.py", "tests/faults/", "tests/outbox/kill/", "tests/outbox/faults/", "tests/dlq/",
-    "tests/broker/test_cleaning.py",
+    "tests/kafka/", "tests/clients/", "tests/spark/live/", "tests/spark/faults/", "tests/three_urls/",
+    "tests/cluster_faults/", "tests/failover/", "tests/test_readme.py", "tests/testing/test_crash_points.py",
+    "tests/log/test_crash.py", "tests/cli/test_demo.py", "tests/faults/", "tests/outbox/kill/", "tests/outbox/faults/",
+    "tests/dlq/", "tests/broker/test_cleaning.py",
 )  # fmt: skip
 """By how they begin, the longest first."""
 

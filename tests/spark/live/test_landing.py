@@ -288,9 +288,8 @@ class Order(msgspec.Struct):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL is a signal of POSIX")
-@pytest.mark.parametrize(
-    "when", ["before", *(pytest.param(each, marks=pytest.mark.slow) for each in ("after", "interrupted"))]
-)
+@pytest.mark.slow  # the quick tier: at random in tests/spark/faults, at every step in tests/spark/targets
+@pytest.mark.parametrize("when", ["before", "after", "interrupted"])
 def test_kill_minus_nine_and_start_again(spark: SparkSession, log: TestLog, tmp_path: Path, when: str) -> None:
     """Killed between the files and their ledger entry, or after the entry; or Ctrl-C."""
     table = tmp_path / "t"
