@@ -101,7 +101,7 @@ def add_values(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("values")
     group.add_argument(
         "--value", choices=("auto", "avro", "json", "text", "bytes"), default="auto",
-        help="what they are (default: avro with a registry, json with a schema, else bytes)",
+        help="what they are (default: avro with a registry or the log's own schemas, json with --schema, else bytes)",
     )  # fmt: skip
     group.add_argument(
         "--schema", metavar="COLUMNS",
