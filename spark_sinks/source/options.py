@@ -15,7 +15,7 @@ from eventbus.errors import ConfigError, UnknownTopicOrPartition
 from eventbus.log.reader import LogReader
 from eventbus.types import TopicPartition
 from spark_sinks.source.offsets import LATEST, Bounds, Offsets
-from spark_sinks.source.positions import END_OPTIONS, Position, end_position, refuse, start_position
+from spark_sinks.source.positions import END_OPTIONS, Position, end_position, refuse, start_position, whole_number
 
 KNOWN = {
     "path": "directory or file:// URL of the log",
@@ -209,9 +209,7 @@ def _positive(given: Mapping[str, str], option: str) -> int | None:
     text = given.get(option)
     if text is None:
         return None
-    if not text.strip().isascii() or not text.strip().isdigit() or int(text) == 0:
-        refuse(option, text, "a whole number above 0")
-    return int(text)
+    return whole_number(text) or refuse(option, text, "a whole number above 0")
 
 
 def _flag(given: Mapping[str, str], option: str, default: bool) -> bool:
@@ -222,7 +220,7 @@ def _flag(given: Mapping[str, str], option: str, default: bool) -> bool:
 
 
 def _duration_ms(text: str, option: str) -> int:
-    found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)?", text.strip().lower())
+    found = re.fullmatch(r"([0-9]{1,18})\s*(ms|s|m|min|h|d)?", text.strip().lower())
     if found is None:
         refuse(option, text, "a time as in '500ms', '30s' or '15m'")
     return int(found[1]) * _UNITS_MS[found[2] or "ms"]

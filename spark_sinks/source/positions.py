@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
 
@@ -98,6 +99,11 @@ def end_position(given: Mapping[str, str]) -> Position:
     return Position(option, each=offsets)
 
 
+def whole_number(text: str) -> int | None:
+    """What a text of digits says; None for other texts, and for more than any offset or time has."""
+    return int(text) if re.fullmatch(r"\s*[0-9]{1,18}\s*", text) else None
+
+
 def refuse(option: str, text: str, form: str) -> NoReturn:
     raise ConfigError(f"{option}={text!r} is not {form}")
 
@@ -117,9 +123,10 @@ def _offsets(option: str, text: str, form: str) -> Offsets:
 
 def _time(option: str, text: str, *, or_latest: bool) -> Position:
     if "Offsets" not in option:
-        if not text.strip().isdigit():
+        timestamp_ms = whole_number(text)
+        if timestamp_ms is None:
             refuse(option, text, "a time in ms since 1970-01-01 UTC")
-        return Position(option, int(text), is_time=True, or_latest=or_latest)
+        return Position(option, timestamp_ms, is_time=True, or_latest=or_latest)
     try:
         value = msgspec.json.decode(text, type=dict[str, dict[int, int]])
     except msgspec.DecodeError as error:
