@@ -119,7 +119,7 @@ TO = (*LAND, "./w")
         ((*TO, "--starting-offsets", '{"orders": {"0": 999}}'), "orders has the partitions 0 from 0 to "),
         # what is not there to look at
         (("status", "./nowhere"), "there is no table at"),
-        (("status", "./note.txt"), "there is no table at"),
+        (("status", "./note.txt"), "note.txt"),
         (("status", "./data"), "there is no table at"),
         (("status", "delta:./there"), "there is no table at delta:"),
         (("status", "sqlite:///nowhere.db#orders"), "there is no table at sqlite:///nowhere.db#orders"),
