@@ -73,6 +73,9 @@ class ConsoleTarget:
     def files(self) -> FileCount | None:
         return None
 
+    def strangers(self) -> list[str]:
+        return []
+
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         raise ConfigError("console: keeps nothing, so there is nothing to read: land into a table")
 

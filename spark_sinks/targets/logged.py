@@ -200,6 +200,9 @@ class LoggedTarget:
             sizes = [size for sizes in log.files().values() for size in sizes] if log else []
         return FileCount(len(sizes), sum(sizes))
 
+    def strangers(self) -> list[str]:
+        return []
+
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         with self._look() as log:
             if log is not None and log.account()[0].schema:

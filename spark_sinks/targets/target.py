@@ -166,6 +166,10 @@ class Target(Protocol):
         """How many data files the table has now, and their size; None where there are no files."""
         ...
 
+    def strangers(self) -> list[str]:
+        """Files that no landing wrote, where plain readers take them for the table's."""
+        ...
+
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """These columns of all committed rows, a batch at a time; for `verify` and `status`."""
         ...

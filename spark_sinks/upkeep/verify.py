@@ -283,6 +283,12 @@ class _Check:
             self.problems.append(
                 f"{self._seen.strangers:,} rows are of another topic, or do not say where they are from"
             )
+        if strangers := self._target.strangers():
+            more = f" and {len(strangers) - 1:,} more" if len(strangers) > 1 else ""
+            self.problems.append(
+                f"{strangers[0]}{more} in {self._target.name}: no landing wrote it, and plain readers take its rows "
+                f"for the table's"
+            )
         if state.sequence and not state.columns() and state.rows:
             self.problems.append(f"the account counts {state.rows:,} rows, and the table has no columns")
         told = {

@@ -137,6 +137,11 @@ class ParquetTarget:
             sizes = [self._files.size(path) for path in self._counted(entry)] if entry else []
         return FileCount(len(sizes), sum(sizes))
 
+    def strangers(self) -> list[str]:
+        entry = newest(self._files)
+        found = ((path, part_of(path)) for path in self._files.files_below("") if path.endswith(".parquet"))
+        return [path for path, part in found if entry and (part is None or part.id != entry.state.id)]
+
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
         import pyarrow.dataset as ds

@@ -155,6 +155,9 @@ class SqlTarget:
             looks=True,
         )
 
+    def strangers(self) -> list[str]:
+        return []
+
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """One statement, so one state of the table, however long it takes."""
         state = self.state()

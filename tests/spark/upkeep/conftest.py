@@ -137,6 +137,9 @@ class Table:
     def files(self) -> None:
         return None
 
+    def strangers(self) -> list[str]:
+        return []
+
     def close(self) -> None:
         pass
 

@@ -117,6 +117,17 @@ def test_a_torn_file_is_told_as_such(log: GappyLog, to: str) -> None:
         verify(log.path, None, to)
 
 
+def test_files_of_others_among_those_of_the_table_are_told(log: GappyLog, to: str) -> None:
+    land_here(log.path, to, schema=Order)
+    [file] = Path(to).rglob("part-*.parquet")
+    (file.parent / "mine.parquet").write_bytes(file.read_bytes())
+    (file.parent / "_SUCCESS").touch()
+    [problem] = verify(log.path, None, to).problems
+    assert "/mine.parquet in " in problem and "no landing wrote it" in problem
+    land_here(log.path, to, schema=Order)  # it is told, and left alone
+    assert (file.parent / "mine.parquet").exists()
+
+
 # -- the quarantine ----------------------------------------------------------------------------------------------------
 
 
