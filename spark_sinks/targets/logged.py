@@ -11,16 +11,21 @@ the old state or the new one; files that it left behind are not part of the tabl
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import msgspec
+
 from eventbus.errors import ConfigError, EventBusError, StorageError
+from spark_sinks.shape import quarantine_schema
 from spark_sinks.targets.beside import META, Kind, MakeFiles, Quarantine, Stage, TableLock, check_kind, remove_parts
 from spark_sinks.targets.choose import TargetOptions
 from spark_sinks.targets.founding import check_founding, fenced, found, new_id, take_over
 from spark_sinks.targets.parts import Epochs, Part, join, part_of, sorts_below
+from spark_sinks.targets.settled import ends_of, staged, without_settled
 from spark_sinks.targets.target import Batch, Compacted, FileCount, Founding, SinkState, StagedFile, advanced
 
 if TYPE_CHECKING:
@@ -147,7 +152,8 @@ class LoggedTarget:
         files = sorted(file for file in batch.files if file.rows)
         self._account = None  # until it is certain what the table holds
         try:
-            self._quarantine.take(batch.rejected, last)
+            rejected, state = self._settled(batch, files, last, state, epochs)
+            self._quarantine.take(rejected, last)
             log.refresh()
             if len(batch.columns) and not log.fits(batch.columns):
                 self._committed(log, last, None, lambda: log.fit(last, batch.columns))
@@ -161,7 +167,7 @@ class LoggedTarget:
             raise
         self._account = state, epochs
         self._stage.done(last)
-        if batch.replaces_quarantine:
+        if state.quarantine_from > last.quarantine_from:
             with contextlib.suppress(StorageError):  # they do not count any more; the next opening removes them
                 self._quarantine.clear(state, epochs)
         return state
@@ -263,6 +269,21 @@ class LoggedTarget:
                 self._files.remove(path)
         self._quarantine.clear(state, epochs)
 
+    def _settled(
+        self, batch: Batch, files: Sequence[StagedFile], last: SinkState, state: SinkState, epochs: Epochs
+    ) -> tuple[Sequence[StagedFile], SinkState]:
+        """The refused records of a commit, and its account. Tombstones end the wait of older ones of their keys: what
+        is left of all that wait is written anew then."""
+        if not (last.upsert and state.rejected and (ends := ends_of(files))):
+            return batch.rejected, state
+        waiting = () if batch.replaces_quarantine else self._quarantine.read(last, epochs)
+        kept, settled = without_settled(itertools.chain(waiting, _rows_of(batch.rejected)), ends)
+        if not settled:
+            return batch.rejected, state
+        path = Path(self._stage.directory(last)) / f"waiting-{new_id()}.staged"
+        state = msgspec.structs.replace(state, quarantine_from=last.sequence)
+        return [staged(path, kept)] if kept else [], state
+
     def _place(self, log: TableLog, files: Sequence[StagedFile], last: SinkState) -> list[Placed]:
         places = {file.directory: join(log.data, file.directory) if file.directory else log.data for file in files}
         for place in sorted(places.values()):
@@ -314,6 +335,15 @@ class LoggedTarget:
             if not _happened(last, *log.account()):
                 remove_parts(self._files, log.data, last)
                 self._quarantine.give_up(last)
+
+
+def _rows_of(files: Sequence[StagedFile]) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    for each in files:
+        with pq.ParquetFile(each.path) as file:
+            for batch in file.iter_batches():
+                yield batch.cast(quarantine_schema())
 
 
 def _happened(last: SinkState, now: SinkState, epochs: Epochs) -> bool:

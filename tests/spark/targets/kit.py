@@ -749,6 +749,27 @@ class UpsertConformance:
         assert self.rows(rig) == {b"a": (5, 5), b"b": (6, 6)}
         target.close()
 
+    def test_deleted_keys_do_not_wait_in_the_quarantine(self, rig: Rig) -> None:
+        """A replay would bring them back. All of it is one commit, with what else waits."""
+        target = self.open(rig)
+        columns = pa.schema([field for field in table_columns(target, key=True) if field.name != DATE])
+
+        def refuse(key: bytes, offset: int) -> list[StagedFile]:
+            row = {**_values(Row(0, offset, key)), "key": key, "value": b"?", "error": "no"}
+            table = pa.Table.from_pylist([row], quarantine_schema())
+            return [_write(target, table, f"refused-{offset}.staged", "")]
+
+        for offset, key in enumerate((b"a", b"b")):
+            target.commit(Batch({0: offset + 1}, [], refuse(key, offset), columns), NOW_MS)
+        rows = stage(target, [Row(0, 3, b"a", tombstone=True), Row(0, 4, b"c")], columns, tombstones=True)
+        batch = Batch({0: 6}, rows, [*refuse(b"a", 2), *refuse(b"a", 5)], columns)
+        state = target.commit(batch, NOW_MS)
+        assert state.rejected == 4
+        assert rig.refused() == [(0, 1), (0, 5)]
+        target.close()
+        self.open(rig).close()
+        assert rig.refused() == [(0, 1), (0, 5)]
+
     def test_crash_before_every_step_of_an_upsert(self, rigs: MakeRig) -> None:
         batches = [
             [Row(0, 0, b"a"), Row(0, 1, b"b"), Row(0, 2, b"c")],

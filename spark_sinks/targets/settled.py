@@ -1,0 +1,69 @@
+"""Refused records of keys that were deleted later: replayed, they would bring their keys back."""
+
+# pyarrow has no type information.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_sinks.shape import KEY, TOMBSTONE
+from spark_sinks.targets.files import disk_errors
+from spark_sinks.targets.target import StagedFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Ends = dict[tuple[bytes | None, int], int]
+
+
+def ends_of(files: Sequence[StagedFile]) -> Ends:
+    """The offset of the last tombstone of each key in each partition."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    ends: Ends = {}
+    for staged in files:
+        with pq.ParquetFile(staged.path) as file:
+            names = file.schema_arrow.names
+            if TOMBSTONE not in names:
+                continue
+            key = KEY if KEY in names else "key"
+            rows = file.read([key, "_partition", "_offset", TOMBSTONE])
+        rows = rows.filter(rows[TOMBSTONE].fill_null(False))
+        keys = rows[key].cast(pa.binary()).to_pylist()
+        places = zip(keys, rows["_partition"].to_pylist(), rows["_offset"].to_pylist(), strict=True)
+        for record_key, partition, offset in places:
+            ends[record_key, partition] = max(offset, ends.get((record_key, partition), -1))
+    return ends
+
+
+def without_settled(waiting: Iterable[pa.RecordBatch], ends: Ends) -> tuple[list[pa.RecordBatch], bool]:
+    """The refused records that still wait, and whether any does not."""
+    import pyarrow as pa
+
+    kept: list[pa.RecordBatch] = []
+    settled = False
+    for batch in waiting:
+        places = zip(*(batch.column(name).to_pylist() for name in ("key", "_partition", "_offset")), strict=True)
+        waits = [offset >= ends.get((key, partition), -1) for key, partition, offset in places]
+        settled = settled or not all(waits)
+        kept.append(batch if all(waits) else batch.filter(pa.array(waits, pa.bool_())))
+    return [batch for batch in kept if batch.num_rows], settled
+
+
+def staged(path: Path, waiting: Sequence[pa.RecordBatch]) -> StagedFile:
+    """Refused records in a file like those of tasks."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_batches(waiting)
+    with disk_errors(path, "write"), path.open("xb") as file:
+        pq.write_table(table, file, compression="zstd")
+        file.flush()
+        os.fsync(file.fileno())
+        return StagedFile(str(path), "", table.num_rows, file.tell())
