@@ -84,6 +84,8 @@ def _read_arrays(buffer: Buffer, offsets: OffsetRange) -> Iterator[RecordArrays]
     _, at, end = offsets
     while True:
         arrays = _arrays(buffer, offsets._replace(start=at), verify=False, max_grown_bytes=GROWN_BYTES)
+        if arrays.next_offset == at:  # all of the buffer is behind us
+            return
         yield arrays
         at = arrays.next_offset
         if at >= end or len(arrays.data) <= GROWN_BYTES:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import os
 from random import Random
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pytest
@@ -157,6 +158,15 @@ def test_batches_that_grow_a_thousandfold_are_taken_a_few_at_a_time(log: TestLog
     batches = [*read_range(LogReader(log.path), offsets)]
     assert max(batch.column("value").nbytes for batch in batches) <= GROWN_BYTES + (4 << 20) + 1_000
     assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == [*range(1, 19)]
+
+
+def test_a_record_larger_than_any_bound_is_read_once() -> None:
+    values = [Random(1).randbytes(GROWN_BYTES + 1), b"small"]
+    for compression in (Compression.NONE, Compression.ZSTD):
+        buffer = log_bytes([(n, compression, [Record(None, value, (), n)]) for n, value in enumerate(values)])
+        reader = cast("LogReader", SimpleNamespace(read=lambda *_, data=buffer: iter([data])))
+        batches = [*read_range(reader, OffsetRange(WHERE, 0, 9))]
+        assert [value for batch in batches for value in batch.column("value").to_pylist()] == values
 
 
 @pytest.mark.parametrize("cut", [7, 20])
