@@ -166,6 +166,11 @@ class Running:
     def _told(self, error: Exception) -> BaseException:
         """What an end of the query means: Spark says nothing useful of its scratch directory."""
         own = own_error(error, self._spark)
+        if isinstance(own, OffsetOutOfRange):  # the source speaks of options and checkpoints that nobody has set
+            try:
+                self.check_kept()
+            except OffsetOutOfRange as lost:
+                return lost
         if not isinstance(own, SparkFailed):
             return own
         if self._checkpoint is not None and not self._checkpoint.exists():

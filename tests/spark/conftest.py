@@ -65,6 +65,16 @@ class TestLog:
         finally:
             broker.close(NOW_MS)
 
+    def delete_before(self, topic: str, offset: int) -> None:
+        """What retention does, to the first partition."""
+        config = BrokerConfig(fsync="os")
+        broker = Broker.open(FileStorage(self.path), config, now_ms=NOW_MS, new_id=lambda: os.urandom(16))
+        try:
+            broker.delete_records(TopicPartition(topic, 0), offset, NOW_MS)
+            broker.publish_checkpoints(NOW_MS)
+        finally:
+            broker.close(NOW_MS)
+
 
 @pytest.fixture
 def log(tmp_path: Path) -> TestLog:

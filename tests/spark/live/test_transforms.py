@@ -95,3 +95,14 @@ def test_a_partition_that_is_gone_is_a_loss(landed: Any, log: TestLog, monkeypat
     with pytest.raises(OffsetOutOfRange, match=r"orders-1 is to be landed .* from offset 5 on, but the log has 0 to 0"):
         landed(None)
     assert landed(None, fail_on_data_loss=False).rows == 5
+
+
+def test_a_loss_in_the_midst_is_told_in_our_words(landed: Any, log: TestLog) -> None:
+    """The source finds it first, and speaks of checkpoints and options that nobody has set."""
+    log.write("orders", orders(30))
+
+    def forget(progress: Any) -> None:
+        log.delete_before("orders", 20)
+
+    with pytest.raises(OffsetOutOfRange, match=r"orders-0 is to be landed in .* from offset 10 on.*fail_on_data_loss"):
+        landed(None, max_offsets_per_trigger=10, progress=forget)
