@@ -281,7 +281,7 @@ class Running:
             reports = numbers.mapInArrow(task, REPORT_COLUMNS)
         else:
             reports = frame.mapInArrow(write, REPORT_COLUMNS)
-        return _Written.of(reports.collect(), columns)
+        return _Written.of(collected(reports), columns)
 
     def _transformed(self, frame: DataFrame, plan: RowPlan, decoding: Decoding, stage: str) -> _Written:
         """With the caller's transformation between: what is rejected does not come through it, and costs a second pass.
@@ -296,10 +296,10 @@ class Running:
             self._frames.check_upsert(rows.columns, plan.columns.names)
         rows = self._frames.fitted(rows, self.state.columns())
         columns = self._table_columns(self._frames.columns(rows))
-        reports = rows.mapInArrow(WriteTask(stage, self._frames.layout, None), REPORT_COLUMNS).collect()
+        reports = collected(rows.mapInArrow(WriteTask(stage, self._frames.layout, None), REPORT_COLUMNS))
         if odd.value:
             again = WriteTask(stage, self._frames.layout, decoding, keep_rows=False)
-            reports += frame.mapInArrow(again, REPORT_COLUMNS).collect()
+            reports += collected(frame.mapInArrow(again, REPORT_COLUMNS))
         return _Written.of(reports, columns)
 
     # -- columns ------------------------------------------------------------------------------------------------------
@@ -391,6 +391,14 @@ class Running:
                 f"{told}. That is {share:.1%} of the batch, and at most {self._limits.quarantine_limit:.1%} may go to "
                 f"the quarantine (quarantine_limit): a wrong registry or schema, perhaps. Nothing of it was landed"
             )
+
+
+def collected(reports: DataFrame) -> list[Any]:
+    """All rows. pyspark takes a connection that broke for their end, so that rows of a killed JVM would be missing."""
+    rows = reports.collect()
+    if is_gone(reports.sparkSession):
+        raise EOFError("Java ended while it sent what the tasks have written")  # told as `SparkCrashed`
+    return rows
 
 
 class _Written(NamedTuple):
