@@ -53,6 +53,7 @@ class Trials:
         self.expected = self._shop.expected()
         self._lander.land()
         told = self._lander.until("batch", self._chance.randint(1, BATCHES * len(self._tables) // 2))
+        self.failures += [f"before a {victim} was killed: {each}" for each in told if each["what"] == "failed"]
         time.sleep(self._chance.random() * 0.3)  # anywhere in what it does
         if victim == "driver":
             self._lander.__exit__()
