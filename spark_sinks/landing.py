@@ -156,6 +156,7 @@ def land(
                 upsert_by,
                 own_frames.are_transformed,
                 starting_point(origin, starting_offsets) if target.state() is None else {},
+                origin.topic_id(),
             )
             state = target.open(founding, time.time_ns() // 1_000_000)
             stack.callback(target.close)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
+from spark_sinks.errors import is_gone
 from spark_sinks.running import Running
 
 if TYPE_CHECKING:
@@ -21,14 +22,25 @@ def run_all(
 ) -> None:
     """Land each until it is caught up, or all of them every ``every_ms`` until ``stop`` is set or Ctrl-C.
 
-    A stop lets the batch that runs come to its end. Raises what ended a landing; the others are stopped first.
+    A stop lets the batch that runs come to its end. Raises what ended a landing: of those for good the others are
+    stopped first, of the others the rest is landed first, so that one bad topic does not keep them all waiting.
     """
     stop = stop or threading.Event()
     groups = [[running] for running in runs if running.look()] if every_ms is None else [list(runs)]
+    errors: list[Exception] = []
     for group in groups:
         if stop.is_set():
-            return
-        _run(group, spark, every_ms, stop)
+            break
+        try:
+            _run(group, spark, every_ms, stop)
+        except Exception as error:  # whatever it is, it is raised below
+            if is_gone(spark):
+                raise
+            errors.append(error)
+    if errors:
+        for other in errors[1:]:
+            errors[0].add_note(f"and {other}")
+        raise errors[0]
 
 
 def _run(group: Sequence[Running], spark: SparkSession, every_ms: int | None, stop: threading.Event) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ANSWER_S = 15.0
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _FIXED = ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "maxOffsetsPerTrigger")
 
 
@@ -45,6 +46,17 @@ class Cluster:
         first = self._offsets(topic, partitions, OffsetSpec.earliest())
         last = self._offsets(topic, partitions, OffsetSpec.latest())
         return {each: (first[each], max(first[each], last[each])) for each in partitions}
+
+    def topic_id(self, topic: str) -> str:
+        """Its id as Kafka's tools print it; empty from a broker that gives none."""
+        from confluent_kafka import KafkaException, TopicCollection
+
+        try:
+            answers: Any = self._client().describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S)
+            id = str(answers[topic].result().topic_id)
+        except KafkaException as error:
+            raise self._silent(error) from error
+        return "" if id == _NO_ID else id
 
     def _offsets(self, topic: str, partitions: list[int], spec: Any) -> dict[int, int]:
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
@@ -150,6 +162,9 @@ class KafkaOrigin:
                 ) from error
         except PySparkException:
             pass  # it is there, and asks for its options
+
+    def topic_id(self) -> str:
+        return self._cluster.topic_id(self._topic)
 
     def bounds(self) -> PartitionBounds:
         return self._cluster.bounds(self._topic)

@@ -31,6 +31,10 @@ class Origin(Protocol):
         """Raise `ConfigError`, with what to do, for a session (the user's own) that cannot read this origin."""
         ...
 
+    def topic_id(self) -> str:
+        """Which topic of that name it is; empty where nothing tells, say before its first record."""
+        ...
+
     def bounds(self) -> PartitionBounds:
         """Where the topic begins and ends now.
 

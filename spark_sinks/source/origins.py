@@ -93,6 +93,9 @@ class FileOrigin:
 
         register(spark)
 
+    def topic_id(self) -> str:
+        return LogReader(self._directory).topic_id(self._topic)
+
     def bounds(self) -> PartitionBounds:
         reader = LogReader(self._directory)
         found = reader.offsets(self._topic)

@@ -48,7 +48,7 @@ class ConsoleTarget:
         if self._state is None:
             self._say(f"console: {founding.topic} is only shown, and nobody remembers how far")
             self._state = found(founding, new_id(), now_ms)
-        self._state = take_over(self._state)
+        self._state = take_over(self._state, founding)
         return self._state
 
     def stage_directory(self) -> str:

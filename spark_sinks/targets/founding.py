@@ -24,14 +24,15 @@ def found(founding: Founding, id: str, now_ms: int) -> SinkState:
         upsert=founding.upsert,
         transformed=founding.transformed,
         started=dict(founding.started),
+        topic_id=founding.topic_id,
         offsets=dict(founding.started),
         committed_at_ms=now_ms,
     )
 
 
-def take_over(state: SinkState) -> SinkState:
+def take_over(state: SinkState, founding: Founding) -> SinkState:
     """The account in the hands of the landing that opens it; whoever held it before is fenced."""
-    return msgspec.structs.replace(state, epoch=state.epoch + 1)
+    return msgspec.structs.replace(state, epoch=state.epoch + 1, topic_id=state.topic_id or founding.topic_id)
 
 
 def check_founding(name: str, state: SinkState, founding: Founding) -> None:
@@ -41,6 +42,11 @@ def check_founding(name: str, state: SinkState, founding: Founding) -> None:
     """
     if state.topic != founding.topic:
         raise ConfigError(f"{name} holds topic {state.topic!r}, not {founding.topic!r}: land it into its own table")
+    if state.topic_id and founding.topic_id and state.topic_id != founding.topic_id:
+        raise ConfigError(
+            f"{name} holds a topic {state.topic!r} that is no more: the one of today was made anew (or is in another "
+            f"log), and its offsets mean other records. Land it into a table of its own"
+        )
     if state.partition_by != founding.partition_by:
         raise ConfigError(
             f"{name} is partitioned by {_columns(state.partition_by)}, not by {_columns(founding.partition_by)}: "

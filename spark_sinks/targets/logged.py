@@ -244,14 +244,14 @@ class LoggedTarget:
         for _ in range(_TRIES):
             try:
                 if not log.exists():
-                    state = take_over(found(founding, new_id(), now_ms))
+                    state = take_over(found(founding, new_id(), now_ms), founding)
                     epochs = Epochs({}).begun(state.epoch, state.sequence)
                     log.create(state, epochs)
                 else:
                     log.refresh()
                     state, epochs = log.account()
                     check_founding(self.name, state, founding)
-                    state = take_over(state)
+                    state = take_over(state, founding)
                     epochs = epochs.begun(state.epoch, state.sequence)
                     log.take_over(state, epochs)
             except LostRace:

@@ -31,6 +31,7 @@ class Founding(NamedTuple):
 
     ``upsert``: the columns that tell rows apart; none of them: every record is a row. ``transformed``: rows are not
     records one to one. ``started``: the offset that each partition is landed from (others: from the beginning).
+    ``topic_id``: which topic of that name, where the log tells; one that is made anew is another one.
     """
 
     topic: str
@@ -38,6 +39,7 @@ class Founding(NamedTuple):
     upsert: tuple[str, ...] = ()
     transformed: bool = False
     started: Mapping[int, int] = {}
+    topic_id: str = ""
 
 
 VERSION = 1
@@ -62,6 +64,7 @@ class SinkState(msgspec.Struct, frozen=True, kw_only=True):
     upsert: tuple[str, ...] = ()
     transformed: bool = False
     started: dict[int, int] = msgspec.field(default_factory=dict[int, int])
+    topic_id: str = ""
     epoch: int = 0
     sequence: int = 0
     offsets: dict[int, int] = msgspec.field(default_factory=dict[int, int])

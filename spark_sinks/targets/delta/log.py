@@ -102,14 +102,13 @@ class DeltaLog:
         from deltalake.exceptions import DeltaError
 
         fields = [pa.field(name, pa.date32() if name == DATE else pa.string()) for name in state.partition_by]
-        founding = msgspec.json.encode(msgspec.structs.replace(state, offsets={}, epoch=0)).decode()
         try:
             with delta_errors(self._path):
                 DeltaTable.create(
                     self._path,
                     pa.schema([*fields, (EMPTY, pa.string())]),
                     partition_by=list(state.partition_by),
-                    configuration={_FOUNDING: founding},
+                    configuration={_FOUNDING: _founding(state)},
                     commit_properties=_properties(state, epochs),
                     raise_if_key_not_exists=False,
                 )
@@ -134,6 +133,9 @@ class DeltaLog:
         return state, Epochs({epoch: self._number(_begin(epoch)) for epoch in latest})
 
     def take_over(self, state: SinkState, epochs: Epochs) -> None:
+        if state.topic_id != self.account()[0].topic_id:  # the topic had no record yet, and no id, at the founding
+            with delta_errors(self._path):
+                self.table.alter.set_table_properties({_FOUNDING: _founding(state)}, raise_if_not_exists=False)
         self._add(state, [], epochs)
 
     def commit(self, state: SinkState, files: Sequence[Placed], columns: pa.Schema, now_ms: int) -> None:
@@ -274,6 +276,11 @@ def delta_errors(path: str) -> Generator[None]:
     except (DeltaError, OSError) as error:
         full = "No space left" in str(error) or "os error 28" in str(error)
         raise (StorageFull if full else StorageError)(f"cannot write {path}: {error}") from error
+
+
+def _founding(state: SinkState) -> str:
+    """What never changes, for the table's configuration; the rest is in its transactions."""
+    return msgspec.json.encode(msgspec.structs.replace(state, offsets={}, epoch=0, schema=b"")).decode()
 
 
 def _begin(epoch: int) -> str:

@@ -176,7 +176,7 @@ class ParquetTarget:
             state = last.state if last is not None else found(founding, new_id(), now_ms)
             check_founding(self.name, state, founding)
             self._check_parts(state)
-            state = take_over(state)
+            state = take_over(state, founding)
             begins = Epochs(last.begins if last else {}).begun(state.epoch, state.sequence).begins
             swap, files = (last.swap, last.files) if last and last.swap is not None else (None, [])
             number = last.number + 1 if last else 0

@@ -90,12 +90,12 @@ class SqlTarget:
             state = account.load(connection, lock=True)
             if state is None:
                 tables.check_absent(connection)
-                state = take_over(found(founding, new_id(), now_ms))
+                state = take_over(found(founding, new_id(), now_ms), founding)
                 account.insert(connection, state)
                 return state
             check_founding(self.name, state, founding)
             tables.check_present(connection, state)
-            mine = take_over(state)
+            mine = take_over(state, founding)
             if not account.replace(connection, state, mine):
                 raise CorruptRecord(f"{self.name}: its account changed under a lock: restore it from a copy")
             return mine

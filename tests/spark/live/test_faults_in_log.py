@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventbus.errors import CorruptRecord, OffsetOutOfRange, SerializationError
+from eventbus.errors import ConfigError, CorruptRecord, OffsetOutOfRange, SerializationError
 from spark_sinks import LandProgress, LandReport, land, verify
 from spark_sinks.targets.choose import TargetOptions, open_target
 from tests.spark.faults.audit import audit
@@ -114,9 +114,10 @@ def test_a_topic_made_anew_is_refused(shop: Shop, table: str, landed: Land) -> N
     before = shop.expected()
     shop.with_broker(lambda broker: broker.delete_topics([TOPIC], 0))
     shop.create()
-    shop.sell(9)
-    with pytest.raises(OffsetOutOfRange, match="or the topic was deleted and made anew"):
-        landed()
+    shop.sell(90)  # no offset tells
+    for strict in (True, False):
+        with pytest.raises(ConfigError, match="a topic 'orders' that is no more: the one of today was made anew"):
+            landed(fail_on_data_loss=strict)
     assert audit(table, before) == []
 
 

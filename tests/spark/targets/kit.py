@@ -333,15 +333,22 @@ class Conformance:
             ({"topic": "flights"}, "holds topic 'orders', not 'flights'"),
             ({"transformed": True}, "made with no transform"),
             ({"upsert": ("amount",)}, "upsert"),
+            ({"topic_id": "b"}, "a topic 'orders' that is no more: the one of today was made anew"),
         ],
     )
     def test_opening_it_otherwise_is_refused(self, rig: Rig, changes: dict[str, Any], text: str) -> None:
-        target, state = self.opened(rig)
+        target, state = self.opened(rig, topic_id="a")
         target.close()
         with pytest.raises(ConfigError, match=text):
             self.opened(rig, **changes)
         assert rig.state() == state
         self.opened(rig)[0].close()
+
+    def test_topic_that_had_no_id_yet_gets_one(self, rig: Rig) -> None:
+        for id in ("", "a", ""):
+            target, state = self.opened(rig, topic_id=id)
+            target.close()
+        assert state.topic_id == "a"
 
     def test_other_partition_columns_are_refused(self, rig: Rig) -> None:
         target, _ = self.opened(rig)

@@ -1,0 +1,64 @@
+"""Several landings in one session, of which one fails."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+import pytest
+
+from eventbus.errors import CorruptRecord
+from spark_sinks import together
+from spark_sinks.running import Running
+from spark_sinks.together import run_all
+
+
+class FakeRunning:
+    """One that has something to land, and fails or does not."""
+
+    def __init__(self, story: list[str], name: str, error: Exception | None = None) -> None:
+        self.story = story
+        self.name = name
+        self.error = error
+
+    def look(self) -> int:
+        return 1
+
+    def start(self, spark: Any, every_ms: int | None) -> None:
+        self.story.append(self.name)
+
+    def wait(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None:
+        self.story.append(f"{self.name} closed")
+
+
+def run(runs: list[FakeRunning], stop: threading.Event | None = None) -> None:
+    run_all(cast("list[Running]", runs), cast("Any", None), None, stop)
+
+
+@pytest.mark.parametrize("jvm_is_gone", [False, True])
+def test_one_bad_topic_does_not_keep_the_others_waiting(monkeypatch: pytest.MonkeyPatch, jvm_is_gone: bool) -> None:
+    monkeypatch.setattr(together, "is_gone", lambda spark: jvm_is_gone)
+    story: list[str] = []
+    errors = [CorruptRecord("a is torn"), None, CorruptRecord("c is torn"), None]
+    runs = [FakeRunning(story, name, error) for name, error in zip("abcd", errors, strict=True)]
+    with pytest.raises(CorruptRecord, match="a is torn") as raised:
+        run(runs)
+    if jvm_is_gone:
+        assert story == ["a", "a closed"]
+    else:
+        assert story == [word for name in "abcd" for word in (name, f"{name} closed")]
+        assert raised.value.__notes__ == ["and c is torn"]
+
+
+def test_stop_leaves_the_rest_for_another_run() -> None:
+    story: list[str] = []
+    stop = threading.Event()
+    stop.set()
+    run([FakeRunning(story, "a")], stop)
+    assert story == []
