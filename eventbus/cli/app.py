@@ -196,7 +196,8 @@ def _report(error: BaseException) -> int:
     for leaf in leaves:
         if isinstance(leaf, EventBusError):
             usage = isinstance(leaf, UsageError)
-            _complain(str(leaf) if usage else f"error: {leaf}")
+            text = str(leaf) if usage else f"error: {leaf}"
+            _complain("\n  ".join((text, *getattr(leaf, "__notes__", ()))))
             return EXIT_USAGE if usage else EXIT_FAILURE
     leaf = leaves[0]
     if isinstance(leaf, OSError) and leaf.strerror:

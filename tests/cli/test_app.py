@@ -160,6 +160,16 @@ def test_a_plugin_that_cannot_be_loaded_does_not_hide_the_others(cli: Cli, monke
     assert cli("topics", "list", "--url", "memory://").code == 0
 
 
+def test_what_an_error_adds_is_told_with_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(args: Any) -> None:
+        error = ConfigError("this is wrong")
+        error.add_note("and that too")
+        raise error
+
+    _entry_point(monkeypatch, "boom", lambda subcommands: subcommands.add_parser("boom").set_defaults(run=fail))
+    assert cli("boom").err.splitlines() == ["error: this is wrong", "  and that too"]
+
+
 def test_the_group_of_entry_points_is_the_documented_one(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **query: asked.append(query) or list[EntryPoint]())
