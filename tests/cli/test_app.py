@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from eventbus.cli import app
+from eventbus.errors import ConfigError
 from eventbus.version import __version__
 
 Cli = Callable[..., Any]
