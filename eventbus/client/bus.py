@@ -188,6 +188,8 @@ class EventBus(Declarations, Sending):
         """
         if self._tasks is not None or self._is_starting:
             raise ConfigError("the bus is running already")
+        for handler in self._handlers:
+            handler.override(self.dependency_overrides)
         members = [(handler, self.group_of(handler)) for handler in self._handlers]
         check_groups(members, self._topics)
         self._is_starting = True

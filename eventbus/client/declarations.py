@@ -58,6 +58,8 @@ class Declarations(ABC):
         self._topics: dict[str, TopicSpec] = {}
         self._temporary: set[str] = set()
         self._parts: list[Part] = []
+        self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
+        """For tests: what is called in place of a function that `Depends` names. Read at each start."""
 
     @property
     @abstractmethod
