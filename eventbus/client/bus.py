@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -101,6 +101,7 @@ class EventBus(Declarations, Sending):
         self._backend = open_backend(url, settings.log, clock) if backend is None else backend
         self._middleware: tuple[Middleware, ...] = check_middleware(middleware, "EventBus")
         self._drain_seconds = drain_timeout_ms / 1000
+        self._hooks.timeout_seconds = self._drain_seconds
         self._wedged_after_ms = wedged_after_ms
         self._slow_loop_ms = slow_loop_ms
         self._health: HealthWatch | None = None
@@ -249,10 +250,26 @@ class EventBus(Declarations, Sending):
                 self._started.append(part)
                 await part.start(self)
         await prepare(uses)
+        if self._hooks:
+            self._started.append(self._hooks)
+            await self._hooks.start(self)
 
     async def _close_parts(self) -> None:
-        while self._started:
-            await self._started.pop().aclose()
+        """The last one first; what one raises is raised when all are closed."""
+        async with AsyncExitStack() as stack:
+            for part in self._started:
+                stack.push_async_callback(part.aclose)
+            self._started.clear()
+
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
+        """For a web application that is to have this bus as long as it serves: ``FastAPI(lifespan=bus.lifespan)``.
+
+        The same for Starlette; Litestar takes a list of them. Handlers run beside the application's requests. Inside a
+        lifespan of one's own it is ``async with bus:``.
+        """
+        async with self:
+            yield
 
     async def close(self) -> None:
         """Finish the records at work, within ``drain_timeout_ms``, store what was sent, commit, and close the log.
