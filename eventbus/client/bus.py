@@ -32,6 +32,7 @@ from eventbus.client.metrics import BusMetrics, bus_metrics
 from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
 from eventbus.client.rebalance import Listener, RebalanceListener
+from eventbus.client.requests import Asking, replying
 from eventbus.client.schema_uses import SchemaUse, prepare, uses_of, uses_of_types
 from eventbus.client.sending import Sending
 from eventbus.client.signals import hear_signals
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eventbus")
 
 
-class EventBus(Declarations, Sending):
+class EventBus(Declarations, Sending, Asking):
     """Producers and consumers of one log, declared with decorators.
 
     ``url``: ``memory://`` (private; ``memory://name`` is shared within the process), ``file://DIR``, ``kafka://...``.
@@ -308,6 +309,7 @@ class EventBus(Declarations, Sending):
         self._runners = []
         self._producers = None
         self._health = None
+        self._requests = None
         self._transactions = Transactions(self.new_producer, self._backend.timers)
         self._notify()  # who waits in `drain` waits for nothing now
 
@@ -344,9 +346,10 @@ class EventBus(Declarations, Sending):
         config = consumer_settings({**self._consumer_config, "group": group, **handler.spec.consumer_options()})
         publish = None if handler.producer is None else partial(producers.enqueue, handler.producer)
         open_producer = partial(producers.transactional, handler)
+        around = (*self._middleware, replying(self.send)) if handler.spec.replies else self._middleware
         runner = Runner(
             handler, group, self._backend, config, publish, self.flush, open_producer, self._serdes, self._notify,
-            self._middleware, producers.mover, self._clock,
+            around, producers.mover, self._clock,
         )  # fmt: skip
         await runner.start(self._runners)
         self._runners.append(runner)

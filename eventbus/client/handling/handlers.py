@@ -90,6 +90,11 @@ class Handler(Generic[P, R]):
         """What is called for a record: with the handler's dependencies, where it has any."""
         if self.producer is None and _is_generator(own_function(self.undecorated)):
             raise no_producer(self.__name__)
+        if self.producer is not None and spec.replies:
+            raise ConfigError(
+                f"handler {self.__name__!r}: replies=True sends what it returns to who asked, and @producer to "
+                f"{self.producer.spec.topic!r}: keep one, and send the other yourself (await bus.send(...))"
+            )
         if self.producer is not None and spec.ack == "manual":
             raise ConfigError(
                 f"handler {self.__name__!r}: ack='manual' does not wait until what @producer publishes is stored: send "
@@ -157,6 +162,8 @@ def consumer(topics: str | Sequence[str] = (), **options: Any) -> Callable[[Call
     cancelled and counts as failed; a plain function cannot be cancelled, its call fails when it returns.
     ``middleware``: functions around the call, ``async def middleware(record, call_next)``, outermost first.
     ``on_error``: "stop" (that partition, loudly), "skip" (log and go on), "crash" (end the bus). ``name``.
+
+    ``replies=True``: what it returns goes back to who asked with ``bus.request``; None is a reply too.
 
     When a record is finished: ``delivery``: "at-least-once", "at-most-once" (committed before it is handled) or
     "exactly-once". ``ack="manual"``: when ``record.ack()`` was called, in the handler or later. Finished records are
