@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
     from eventbus.client.consumer import Consumer
     from eventbus.client.handling.handlers import consumer, producer
+    from eventbus.client.handling.injection import Depends
     from eventbus.client.handling.middleware import CallNext, Middleware
     from eventbus.client.health import BusHealth, HandlerHealth, PartHealth
     from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
@@ -56,6 +57,7 @@ __all__ = [
     "ConsumerRecord",
     "ConsumerRecords",
     "Delivery",
+    "Depends",
     "EventBus",
     "EventBusError",
     "GroupMetadata",
@@ -91,6 +93,7 @@ _HOMES = {
     "EventBus": "eventbus.client.bus",
     "Consumer": "eventbus.client.consumer",
     "consumer": "eventbus.client.handling.handlers",
+    "Depends": "eventbus.client.handling.injection",
     "producer": "eventbus.client.handling.handlers",
     "BusHealth": "eventbus.client.health",
     "HandlerHealth": "eventbus.client.health",

@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from eventbus.backends.clock import RealTimers, Timers
-from eventbus.client.handling.functions import own_function
+from eventbus.client.handling.functions import name_of, own_function
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.threads import Home
@@ -152,7 +152,10 @@ def known_code(handlers: Iterable[Handler[Any, Any]], middleware: Iterable[Middl
     names: dict[CodeType, str] = {}
     shared: set[CodeType] = set()
     handlers = list(handlers)
-    called: list[tuple[Any, str]] = [(one.function, f"handler {one.__name__!r}") for one in handlers]
+    called: list[tuple[Any, str]] = [(one.undecorated, f"handler {one.__name__!r}") for one in handlers]
+    for one in handlers:
+        of_it = one.signature.injection.calls if one.signature.injection is not None else ()
+        called += [(call, f"dependency {name_of(call)!r}") for call in of_it]
     around = [*middleware, *(one for handler in handlers for one in handler.spec.middleware)]
     called += [(one, f"middleware {getattr(one, '__name__', type(one).__name__)!r}") for one in around]
     for function, name in called:

@@ -370,6 +370,18 @@ class BlockingBus(_BlockingSending):
         """Return when every record sent by the bus so far is stored or has failed."""
         self._bridge("flush").call(self._bus.flush, "flush")
 
+    def request(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        returns: Any = ConsumerRecord,
+        timeout: float = 30.0,
+        **options: Unpack[SendOptions],
+    ) -> Any:
+        """Send a record, and wait for what its handler returns; see `EventBus.request`."""
+        return self.call(partial(self._bus.request, topic, value, returns=returns, timeout=timeout, **options))
+
     def drain(self) -> None:
         """Return when every handler has finished everything now in its topics; see `EventBus.drain`."""
         self._bridge("drain").call(self._bus.drain, "drain")

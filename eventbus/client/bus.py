@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from eventbus.client.metrics import BusMetrics, bus_metrics
 from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
 from eventbus.client.rebalance import Listener, RebalanceListener
+from eventbus.client.requests import Asking, replying
 from eventbus.client.schema_uses import SchemaUse, prepare, uses_of, uses_of_types
 from eventbus.client.sending import Sending
 from eventbus.client.signals import hear_signals
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eventbus")
 
 
-class EventBus(Declarations, Sending):
+class EventBus(Declarations, Sending, Asking):
     """Producers and consumers of one log, declared with decorators.
 
     ``url``: ``memory://`` (private; ``memory://name`` is shared within the process), ``file://DIR``, ``kafka://...``.
@@ -101,6 +102,7 @@ class EventBus(Declarations, Sending):
         self._backend = open_backend(url, settings.log, clock) if backend is None else backend
         self._middleware: tuple[Middleware, ...] = check_middleware(middleware, "EventBus")
         self._drain_seconds = drain_timeout_ms / 1000
+        self._hooks.timeout_seconds = self._drain_seconds
         self._wedged_after_ms = wedged_after_ms
         self._slow_loop_ms = slow_loop_ms
         self._health: HealthWatch | None = None
@@ -188,6 +190,8 @@ class EventBus(Declarations, Sending):
         """
         if self._tasks is not None or self._is_starting:
             raise ConfigError("the bus is running already")
+        for handler in self._handlers:
+            handler.override(self.dependency_overrides)
         members = [(handler, self.group_of(handler)) for handler in self._handlers]
         check_groups(members, self._topics)
         self._is_starting = True
@@ -247,10 +251,26 @@ class EventBus(Declarations, Sending):
                 self._started.append(part)
                 await part.start(self)
         await prepare(uses)
+        if self._hooks:
+            self._started.append(self._hooks)
+            await self._hooks.start(self)
 
     async def _close_parts(self) -> None:
-        while self._started:
-            await self._started.pop().aclose()
+        """The last one first; what one raises is raised when all are closed."""
+        async with AsyncExitStack() as stack:
+            for part in self._started:
+                stack.push_async_callback(part.aclose)
+            self._started.clear()
+
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
+        """For a web application that is to have this bus as long as it serves: ``FastAPI(lifespan=bus.lifespan)``.
+
+        The same for Starlette; Litestar takes a list of them. Handlers run beside the application's requests. Inside a
+        lifespan of one's own it is ``async with bus:``.
+        """
+        async with self:
+            yield
 
     async def close(self) -> None:
         """Finish the records at work, within ``drain_timeout_ms``, store what was sent, commit, and close the log.
@@ -289,6 +309,7 @@ class EventBus(Declarations, Sending):
         self._runners = []
         self._producers = None
         self._health = None
+        self._requests = None
         self._transactions = Transactions(self.new_producer, self._backend.timers)
         self._notify()  # who waits in `drain` waits for nothing now
 
@@ -325,9 +346,10 @@ class EventBus(Declarations, Sending):
         config = consumer_settings({**self._consumer_config, "group": group, **handler.spec.consumer_options()})
         publish = None if handler.producer is None else partial(producers.enqueue, handler.producer)
         open_producer = partial(producers.transactional, handler)
+        around = (*self._middleware, replying(self.send)) if handler.spec.replies else self._middleware
         runner = Runner(
             handler, group, self._backend, config, publish, self.flush, open_producer, self._serdes, self._notify,
-            self._middleware, producers.mover, self._clock,
+            around, producers.mover, self._clock,
         )  # fmt: skip
         await runner.start(self._runners)
         self._runners.append(runner)

@@ -15,6 +15,7 @@ from eventbus.broker import TopicSpec
 from eventbus.client.admin import as_text
 from eventbus.client.handling.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, marking
 from eventbus.client.handling.published import serdes_meant
+from eventbus.client.lifespan import Hook, Hooks, When
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.errors import ConfigError
 from serdes import Serde
@@ -58,6 +59,9 @@ class Declarations(ABC):
         self._topics: dict[str, TopicSpec] = {}
         self._temporary: set[str] = set()
         self._parts: list[Part] = []
+        self._hooks = Hooks()
+        self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
+        """For tests: what is called in place of a function that `Depends` names. Read at each start."""
 
     @property
     @abstractmethod
@@ -127,6 +131,28 @@ class Declarations(ABC):
             return marked
 
         return register
+
+    def on_startup(self, hook: Hook) -> Hook:
+        """Decorate a function to run as the bus starts: the bus sends and reads by now, no handler runs yet.
+
+        Async or not, without parameters or with the bus; in the order of their declaration. What one raises ends the
+        start. Behind the ``yield`` of a generator (async or not) stands what is to run at the end.
+        """
+        return self._declare_hook("on_startup", hook)
+
+    def on_shutdown(self, hook: Hook) -> Hook:
+        """Decorate a function to run as the bus ends: handlers are through by now, the bus still sends and reads.
+
+        Async or not, without parameters or with the bus; in the order of their declaration, within
+        ``drain_timeout_ms``. Only where the start went well.
+        """
+        return self._declare_hook("on_shutdown", hook)
+
+    def _declare_hook(self, when: When, hook: Hook) -> Hook:
+        if self.is_running:
+            raise ConfigError(f"@bus.{when}: declare it before the bus starts")
+        self._hooks.add(when, hook)
+        return hook
 
     def include(self, *items: Any) -> None:
         """Add functions marked with the free ``@consumer`` / ``@producer``, or all of a module's; or a `Part`."""

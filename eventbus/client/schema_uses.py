@@ -57,7 +57,7 @@ def uses_of(
         except TypeError:
             continue  # said where the handler is started
         found += [
-            SchemaUse(topic, "value", "reads", annotation, serde, handler.__name__, handler.function, group)
+            SchemaUse(topic, "value", "reads", annotation, serde, handler.__name__, handler.undecorated, group)
             for topic in handler.spec.topics or (None,)
         ]
     for function in functions:

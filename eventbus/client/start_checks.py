@@ -52,7 +52,7 @@ def _reads(handler: Handler[Any, Any], topic: str) -> bool:
 
 def _named(handler: Handler[Any, Any]) -> str:
     """A handler and where it is written: several may have one name."""
-    code = getattr(handler.function, "__code__", None)
+    code = getattr(handler.undecorated, "__code__", None)
     place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
     return f"handler {handler.__name__!r}{place}"
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import typing
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, cast
+
+from eventbus.errors import ConfigError
 
 
 def own_function(function: Any) -> Any:
@@ -36,3 +40,19 @@ def takes(function: Callable[..., Any], count: int) -> bool:
 
 def name_of(function: Any) -> str:
     return str(getattr(function, "__name__", None) or type(function).__name__)
+
+
+def hints_of(function: Callable[..., Any], frame: FrameType | None, where: str) -> dict[str, Any]:
+    """The annotations of a function's parameters, whole; ``frame``: where types that are local to a function are found.
+
+    Raises ConfigError for a name that nothing has; ``where`` begins its text.
+    """
+    try:
+        local = {**frame.f_globals, **frame.f_locals} if frame is not None else None
+        hints = typing.get_type_hints(function, localns=local, include_extras=True)
+    except NameError as error:
+        raise ConfigError(f"{where}: annotation {error.name!r} is not known where the handler is defined") from error
+    except TypeError:
+        return {}
+    hints.pop("return", None)
+    return hints

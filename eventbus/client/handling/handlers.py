@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from eventbus.client.handling.functions import name_of, own_function
+from eventbus.client.handling.injection import Overrides
 from eventbus.client.handling.options import ConsumerSpec, ProducerSpec, consumer_spec, producer_spec
 from eventbus.client.handling.published import published_type, serdes_named
 from eventbus.client.handling.signatures import read_signature
@@ -80,13 +81,20 @@ class Handler(Generic[P, R]):
         is_producer = isinstance(inner, ProducerFunction)
         self.producer = cast("ProducerFunction[..., Any]", inner) if is_producer else None
         """The producer decorated onto the same function: its outputs are sent before the offset is committed."""
-        self.function: Callable[..., Any] = inner if self.producer is None else self.producer.function
+        self.undecorated: Callable[..., Any] = inner if self.producer is None else self.producer.function
         self.spec = spec
-        functools.update_wrapper(self, self.function, updated=())
-        self.__name__ = spec.name or name_of(self.function)
-        self.signature = read_signature(self.function, spec, frame)
-        if self.producer is None and _is_generator(own_function(self.function)):
+        functools.update_wrapper(self, self.undecorated, updated=())
+        self.__name__ = spec.name or name_of(self.undecorated)
+        self.signature = read_signature(self.undecorated, spec, frame)
+        self.function = self.signature.filled(self.undecorated, {})
+        """What is called for a record: with the handler's dependencies, where it has any."""
+        if self.producer is None and _is_generator(own_function(self.undecorated)):
             raise no_producer(self.__name__)
+        if self.producer is not None and spec.replies:
+            raise ConfigError(
+                f"handler {self.__name__!r}: replies=True sends what it returns to who asked, and @producer to "
+                f"{self.producer.spec.topic!r}: keep one, and send the other yourself (await bus.send(...))"
+            )
         if self.producer is not None and spec.ack == "manual":
             raise ConfigError(
                 f"handler {self.__name__!r}: ack='manual' does not wait until what @producer publishes is stored: send "
@@ -97,11 +105,15 @@ class Handler(Generic[P, R]):
                 f"handler {self.__name__!r}: what @producer publishes is not part of the database's transaction: leave "
                 "it out, and publish with an Outbox in the handler's session"
             )
-        if inspect.iscoroutinefunction(own_function(self.function)):
+        if inspect.iscoroutinefunction(own_function(self.undecorated)):
             _mark_coroutine(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.function(*args, **kwargs)
+        return self.undecorated(*args, **kwargs)
+
+    def override(self, overrides: Overrides) -> None:
+        """Have other functions give what it depends on. Raises ConfigError for those that cannot."""
+        self.function = self.signature.filled(self.undecorated, overrides)
 
     def __repr__(self) -> str:
         topics = ", ".join(self.spec.topics) or f"/{self.spec.pattern}/"
@@ -150,6 +162,8 @@ def consumer(topics: str | Sequence[str] = (), **options: Any) -> Callable[[Call
     cancelled and counts as failed; a plain function cannot be cancelled, its call fails when it returns.
     ``middleware``: functions around the call, ``async def middleware(record, call_next)``, outermost first.
     ``on_error``: "stop" (that partition, loudly), "skip" (log and go on), "crash" (end the bus). ``name``.
+
+    ``replies=True``: what it returns goes back to who asked with ``bus.request``; None is a reply too.
 
     When a record is finished: ``delivery``: "at-least-once", "at-most-once" (committed before it is handled) or
     "exactly-once". ``ack="manual"``: when ``record.ack()`` was called, in the handler or later. Finished records are

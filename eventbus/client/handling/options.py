@@ -100,6 +100,8 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Around the handler's call, outermost first."""
     filter: Callable[[ConsumerRecord], bool] | None = None
     """False: the record is finished without the handler."""
+    replies: bool = False
+    """What the handler returns goes back to who asked, see `EventBus.request`."""
     max_unfinished: int = 10_000
     """How far a partition may run ahead of its first unfinished record (order "key" or "none", manual acks)."""
     transaction_records: int = 500
@@ -194,6 +196,7 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
     _check_order(spec, where)
     _check_retry(spec, where)
     _check_tx(spec, where)
+    _check_replies(spec, where)
     return spec
 
 
@@ -335,6 +338,18 @@ def _check_tx(spec: ConsumerSpec, where: str) -> None:
     for what, (is_there, reason) in contradictions.items():
         if is_there:
             raise ConfigError(f"{where}: tx= and {what} contradict each other: {reason}")
+
+
+def _check_replies(spec: ConsumerSpec, where: str) -> None:
+    contradictions = {
+        "batch": (spec.batch, "a batch holds requests of several"),
+        "exactly_once=True": (spec.exactly_once, "a reply is read at once, and what is aborted would be told"),
+    }
+    for what, (is_there, reason) in contradictions.items():
+        if spec.replies and is_there:
+            raise ConfigError(
+                f"{where}: replies=True and {what} contradict each other: {reason}; leave one of the two out"
+            )
 
 
 def _check_order(spec: ConsumerSpec, where: str) -> None:

@@ -6,21 +6,22 @@ import inspect
 import itertools
 import types
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from eventbus.client.handling.functions import is_async, name_of, own_function
+from eventbus.client.handling.functions import hints_of, is_async, name_of, own_function
+from eventbus.client.handling.injection import Injection, Overrides, Role, marked
 from eventbus.client.handling.options import ConsumerSpec
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord
 from serdes import serde_named
 
-_Role = Literal["payload", "record", "transaction", "unit"]
-_BY_POSITION: tuple[_Role, ...] = ("payload", "record", "transaction")
+_BY_POSITION: tuple[Role, ...] = ("payload", "record", "transaction")
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,10 +41,25 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     """An ``async def`` with the payload first: may be called by position, and what it returns awaited unseen."""
     leading: tuple[str, ...]
     """Payload, record and transaction, as far as they are the first parameters and may be passed by position."""
+    injection: Injection | None = None
+    """What gives the parameters that `Depends` marks, if there are any."""
 
     @property
     def takes_payload_alone(self) -> bool:
         return self.record_name is None and self.transaction_name is None and self.unit_name is None
+
+    def filled(self, function: Callable[..., Any], overrides: Overrides) -> Callable[..., Any]:
+        """The handler ``function`` with what it depends on. Raises ConfigError for overrides that cannot be."""
+        if self.injection is None:
+            return function
+        names: dict[Role, str | None] = {
+            "payload": self.payload_name,
+            "record": self.record_name,
+            "transaction": self.transaction_name,
+            "unit": self.unit_name,
+        }
+        there: dict[Role, str] = {role: name for role, name in names.items() if name is not None}
+        return self.injection.around(there, self.leading, overrides)
 
 
 _EXAMPLE = "async def handle(order: Order, record: ConsumerRecord) -> None"
@@ -53,31 +69,19 @@ def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: Fram
     """What the handler takes. Raises ConfigError showing the right signature."""
     where = f"handler {name_of(function)!r} of {', '.join(spec.topics) or spec.pattern}"
     own = own_function(function)
-    hints = _hints(own, frame, where)
     parameters = inspect.signature(function).parameters
-    payload: Any = None
-    named: dict[_Role, str] = {}
-    for parameter in parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise ConfigError(f"{where}: *{parameter.name} says nothing about the payload; write e.g. {_EXAMPLE}")
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise ConfigError(f"{where}: parameters are passed by name; leave out the '/' after {parameter.name!r}")
-        annotation = hints.get(parameter.name)
-        if annotation is None:
-            if parameter.default is not parameter.empty:
-                continue
-            raise ConfigError(
-                f"{where}: parameter {parameter.name!r} has no annotation, so its payload's type is unknown; "
-                f"write e.g. {_EXAMPLE} (bytes takes every value, as it is)"
-            )
-        role = _role_of(annotation, spec, named)
-        if role is None:
-            if parameter.default is parameter.empty:
-                raise ConfigError(_too_many(annotation, parameter.name, named.get("payload"), where))
-            continue
-        named[role] = parameter.name
-        if role == "payload":
-            payload = annotation
+    hints = hints_of(own, frame, where)
+    dependent = marked(function, hints)
+    hints = _meant(hints)
+    named = _roles(function, spec, hints, dependent, where)
+    payload = hints.get(named.get("payload", ""))
+    annotations: dict[Role, Any] = {role: hints[name] for role, name in named.items()}
+    injection = None
+    if dependent:
+        injection = Injection(function, frame, partial(_role_of_dependency, spec, annotations, where), where)
+        for role, annotation in injection.roles.items():
+            named.setdefault(role, f"__{role}")
+            annotations.setdefault(role, annotation)
     payload_name, record_name, transaction_name = (named.get(role) for role in _BY_POSITION)
     if payload_name is None and record_name is None:
         raise ConfigError(f"{where} takes no parameter for the record; write e.g. {_EXAMPLE}")
@@ -104,11 +108,62 @@ def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: Fram
         record_name=record_name,
         transaction_name=transaction_name,
         unit_name=named.get("unit"),
-        unit=hints.get(named.get("unit", "")),
+        unit=annotations.get("unit"),
         is_async=runs_on_loop,
         is_direct=inspect.iscoroutinefunction(own) and leading[:1] == (payload_name,),
         leading=leading,
+        injection=injection,
     )
+
+
+def _roles(
+    function: Callable[..., Any], spec: ConsumerSpec, hints: Mapping[str, Any], dependent: Collection[str], where: str
+) -> dict[Role, str]:
+    """Which of its parameters gets what of a call."""
+    named: dict[Role, str] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise ConfigError(f"{where}: *{parameter.name} says nothing about the payload; write e.g. {_EXAMPLE}")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise ConfigError(f"{where}: parameters are passed by name; leave out the '/' after {parameter.name!r}")
+        if parameter.name in dependent:
+            continue
+        annotation = hints.get(parameter.name)
+        if annotation is None:
+            if parameter.default is not parameter.empty:
+                continue
+            raise ConfigError(
+                f"{where}: parameter {parameter.name!r} has no annotation, so its payload's type is unknown; "
+                f"write e.g. {_EXAMPLE} (bytes takes every value, as it is)"
+            )
+        role = _role_of(annotation, spec, named)
+        if role is not None:
+            named[role] = parameter.name
+        elif parameter.default is parameter.empty:
+            raise ConfigError(_too_many(annotation, parameter.name, named.get("payload"), where))
+    return named
+
+
+def _role_of_dependency(
+    spec: ConsumerSpec, annotations: Mapping[Role, Any], where: str, annotation: Any
+) -> Role | None:
+    """What a dependency's parameter of this annotation gets of the call. ``annotations``: of the handler's own."""
+    if annotation is None:
+        return None
+    if annotation is ConsumerRecord:
+        if spec.batch:
+            raise ConfigError(f"{where}: a dependency takes the ConsumerRecord, and a batch has many: take the list")
+        return "record"
+    if annotation is Transaction:
+        return "transaction"
+    if spec.tx is not None and spec.tx.fills(annotation):
+        if annotations.get("unit", annotation) is not annotation:
+            raise ConfigError(
+                f"{where}: a call has one database transaction: the handler takes it as a "
+                f"{annotations['unit'].__name__}, and a dependency as a {annotation.__name__}: take one of them"
+            )
+        return "unit"
+    return "payload" if annotation == annotations.get("payload") else None
 
 
 def _check_manual(spec: ConsumerSpec, payload: Any, record_name: str | None, where: str) -> None:
@@ -150,7 +205,7 @@ def _check_unit(spec: ConsumerSpec, unit_name: str | None, runs_on_loop: bool, w
         )
 
 
-def _role_of(annotation: Any, spec: ConsumerSpec, named: Collection[_Role]) -> _Role | None:
+def _role_of(annotation: Any, spec: ConsumerSpec, named: Collection[Role]) -> Role | None:
     """What a parameter of this annotation is for; None: nothing that another one is not for already."""
     if annotation is ConsumerRecord and "record" not in named:
         return "record"
@@ -189,16 +244,8 @@ def _batch_item(payload: Any, record_name: str | None, where: str) -> Any:
     return items[0]
 
 
-def _hints(function: Callable[..., Any], frame: FrameType | None, where: str) -> dict[str, Any]:
-    try:
-        # Names of the function the decorator stands in too: types are often local to a test.
-        local = {**frame.f_globals, **frame.f_locals} if frame is not None else None
-        hints = typing.get_type_hints(function, localns=local, include_extras=True)
-    except NameError as error:
-        raise ConfigError(f"{where}: annotation {error.name!r} is not known where the handler is defined") from error
-    except TypeError:
-        hints = {}
-    hints.pop("return", None)
+def _meant(hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Annotations without what is not for us."""
     return {name: hint if _names_serde(hint) else _bare(hint) for name, hint in hints.items()}
 
 

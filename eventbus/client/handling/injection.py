@@ -1,0 +1,317 @@
+"""What a handler asks for besides its record: `Depends`, made for each call and closed behind it.
+
+Of a handler with dependencies a function is written that takes the payload and the record alone, makes what is asked
+for and calls the handler: the one that somebody would write by hand, and as fast. A handler without any is called as
+it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Literal
+
+import msgspec
+
+from eventbus.client.handling.functions import hints_of, is_async, name_of, own_function
+from eventbus.errors import ConfigError
+
+Role = Literal["payload", "record", "transaction", "unit"]
+"""What of a call a parameter gets."""
+
+RoleOf = Callable[[Any], Role | None]
+"""The role of a dependency's parameter, by its annotation; None: there is none."""
+
+Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
+"""Which function stands in for which."""
+
+
+class Dependency(msgspec.Struct, frozen=True):
+    """What `Depends` leaves in a signature."""
+
+    dependency: Callable[..., Any] | None
+    use_cache: bool = True
+
+
+def Depends(dependency: Callable[..., Any] | None = None, *, use_cache: bool = True) -> Any:
+    """Have a function give a parameter of a handler: ``db: Database = Depends(open_database)``.
+
+    Also as ``db: Annotated[Database, Depends(open_database)]``, and FastAPI's own marker means the same. The function
+    is called for each record (in a batch handler: each batch) before the handler; its own parameters are dependencies
+    in turn, or annotated as the handler's payload, as `ConsumerRecord`, `Transaction` or what ``tx=`` opens, or have a
+    default. One that several ask for is called once, unless ``use_cache=False``. Without a function the parameter's
+    class is called.
+
+    What a generator yields (async or not) is the value; what stands behind its ``yield`` runs when the handler is
+    through with the record. It sees what the handler raised, and cannot make a success of that.
+
+    A plain function runs where the handler does: for an ``async def`` on the event loop, so it must not block.
+    ``bus.dependency_overrides[open_database] = fake`` has ``fake`` called instead, from the bus's next start on.
+    """
+    return Dependency(dependency, use_cache)
+
+
+class Injection:
+    """The dependencies of one handler. Raises ConfigError for those that cannot be."""
+
+    def __init__(self, function: Callable[..., Any], frame: FrameType | None, role_of: RoleOf, where: str) -> None:
+        self._function = function
+        self._frame = frame
+        self._role_of = role_of
+        self._where = where
+        plan = self._plan({})
+        self.roles = plan.roles
+        """What of a call they want, and as what it is annotated."""
+        self.calls = tuple(step.call for step in plan.steps)
+        """The functions, each behind those that it needs."""
+
+    def around(self, names: Mapping[Role, str], leading: Sequence[str], overrides: Overrides) -> Callable[..., Any]:
+        """The handler with its dependencies filled in, a function of ``leading`` and the other ``names``.
+
+        ``names``: the parameter of each role. Raises ConfigError for overrides that cannot be.
+        """
+        plan = self._plan(overrides)
+        if missing := plan.roles.keys() - names.keys():
+            raise ConfigError(
+                f"{self._where}: a function in dependency_overrides takes the {min(missing)}, and nothing that the "
+                f"handler depends on does otherwise: let the handler take it too"
+            )
+        return _written(self._function, plan, names, leading)
+
+    def _plan(self, overrides: Overrides) -> _Plan:
+        plan = _Plan(is_async(self._function), self._frame, self._role_of, self._where, overrides)
+        for name, mark in marked(
+            self._function, hints_of(own_function(self._function), self._frame, self._where)
+        ).items():
+            plan.given[name] = plan.add(mark, (name,))
+        return plan
+
+
+class _Step(msgspec.Struct, frozen=True):
+    """One call: ``value = prefix call(arguments)``, or ``with`` it."""
+
+    call: Callable[..., Any]
+    opening: Literal["", "await ", "with ", "async with "]
+    arguments: dict[str, int | Role]
+    """By the names of its parameters: the number of the step whose value it is, or a role."""
+
+
+class _Plan:
+    """The calls that make what a handler depends on, each behind those that it needs itself."""
+
+    def __init__(
+        self, on_loop: bool, frame: FrameType | None, role_of: RoleOf, where: str, overrides: Overrides
+    ) -> None:
+        self._on_loop = on_loop
+        self._frame = frame
+        self._role_of = role_of
+        self._where = where
+        self._overrides = overrides
+        self._numbers: dict[Any, int] = {}
+        self._open: list[Any] = []
+        self.steps: list[_Step] = []
+        self.roles: dict[Role, Any] = {}
+        """What of a call the steps want, and as what it is annotated."""
+        self.given: dict[str, int] = {}
+        """Which step gives a parameter of the handler."""
+
+    def add(self, mark: Dependency, path: tuple[str, ...]) -> int:
+        """The number of the step that gives the value of ``mark``. ``path``: the parameters that lead to it."""
+        where = f"{self._where}: parameter {' -> '.join(path)}"
+        call = mark.dependency
+        if not callable(call):
+            raise ConfigError(
+                f"{where}: Depends({call!r}): give the function itself, without parentheses: Depends(open_database)"
+            )
+        call = self._overrides.get(call, call)
+        if mark.use_cache and call in self._numbers:
+            return self._numbers[call]
+        if call in self._open:
+            raise ConfigError(f"{where}: {name_of(call)} depends on itself")
+        self._open.append(call)
+        step = _Step(call, self._opening(call, where), self._arguments(call, path, where))
+        self._open.pop()
+        self.steps.append(step)
+        number = len(self.steps) - 1
+        if mark.use_cache:
+            self._numbers[call] = number
+        return number
+
+    def _opening(self, call: Callable[..., Any], where: str) -> Literal["", "await ", "with ", "async with "]:
+        own = own_function(call)
+        is_stream = inspect.isasyncgenfunction(own)
+        if (is_stream or inspect.iscoroutinefunction(own)) and not self._on_loop:
+            raise ConfigError(
+                f"{where}: {name_of(call)} is asynchronous, and the handler is a plain function: make the handler an "
+                "`async def`"
+            )
+        if is_stream:
+            return "async with "
+        if inspect.iscoroutinefunction(own):
+            return "await "
+        return "with " if inspect.isgeneratorfunction(own) else ""
+
+    def _arguments(self, call: Callable[..., Any], path: tuple[str, ...], where: str) -> dict[str, int | Role]:
+        own = own_function(call)
+        hints = hints_of(own.__init__ if inspect.isclass(own) else own, self._frame, where)
+        marks = marked(call, hints)
+        arguments: dict[str, int | Role] = {}
+        for parameter in _parameters(call, where):
+            name = parameter.name
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            if name in marks:
+                arguments[name] = self.add(marks[name], (*path, name))
+                continue
+            role = self._role_of(_bare(hints.get(name)))
+            if role is not None:
+                arguments[name] = self._wanted(role, hints[name], where)
+            elif parameter.default is parameter.empty:
+                raise ConfigError(
+                    f"{where}: {name_of(call)} takes {name!r}, and nothing says what that is: give it a default, "
+                    "= Depends(...), or the annotation of the handler's payload, ConsumerRecord or Transaction"
+                )
+        return arguments
+
+    def _wanted(self, role: Role, hint: Any, where: str) -> Role:
+        annotation = _bare(hint)
+        if self.roles.setdefault(role, annotation) is not annotation and role == "unit":
+            raise ConfigError(
+                f"{where}: a call has one database transaction, and it is asked for as {name_of(annotation)} and as "
+                f"{name_of(self.roles[role])}: take one of them everywhere"
+            )
+        return role
+
+
+def marked(function: Callable[..., Any], hints: Mapping[str, Any]) -> dict[str, Dependency]:
+    """The parameters that `Depends` gives, from a default or from ``Annotated``."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin that does not tell
+        return {}
+    marks: dict[str, Dependency] = {}
+    for parameter in parameters:
+        hint = hints.get(parameter.name)
+        for given in (parameter.default, *getattr(hint, "__metadata__", ())):
+            mark = _mark(given)
+            if mark is not None:
+                marks[parameter.name] = mark if mark.dependency is not None else Dependency(_bare(hint), mark.use_cache)
+    return marks
+
+
+def _mark(given: Any) -> Dependency | None:
+    """Ours, or FastAPI's (and those of its kin), which are not imported for that."""
+    if isinstance(given, Dependency):
+        return given
+    if type(given).__name__ in ("Depends", "Dependant") and hasattr(given, "dependency"):
+        return Dependency(given.dependency, getattr(given, "use_cache", True))
+    return None
+
+
+def _parameters(call: Callable[..., Any], where: str) -> list[inspect.Parameter]:
+    try:
+        parameters = list(inspect.signature(call).parameters.values())
+    except (TypeError, ValueError):  # a builtin that does not tell
+        return []
+    for parameter in parameters:
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise ConfigError(
+                f"{where}: parameters are passed by name; leave out the '/' after {parameter.name!r} of {name_of(call)}"
+            )
+    return parameters
+
+
+def _bare(hint: Any) -> Any:
+    return hint.__origin__ if typing.get_origin(hint) is typing.Annotated else hint
+
+
+# the function that is called in the handler's place -------------------------------------------------------------------
+
+
+def _written(
+    function: Callable[..., Any], plan: _Plan, names: Mapping[Role, str], leading: Sequence[str]
+) -> Callable[..., Any]:
+    others = [name for name in names.values() if name not in leading]
+    known: dict[str, Any] = {"__handler": function}
+    lines = [f"{'async ' if is_async(function) else ''}def __call({', '.join([*leading, *others])}):"]
+    indent = "    "
+    for number, step in enumerate(plan.steps):
+        known[f"__{number}"] = _managed(step)
+        call = f"__{number}({_passed(step.arguments, names)})"
+        if step.opening.endswith("with "):
+            lines.append(f"{indent}{step.opening}{call} as __value{number}:")
+            indent += "    "
+        else:
+            lines.append(f"{indent}__value{number} = {step.opening}{call}")
+    parameters = inspect.signature(function).parameters
+    own: dict[str, int | Role] = {name: role for role, name in names.items() if name in parameters}
+    lines += [indent + line for line in _calling(function, f"__handler({_passed({**own, **plan.given}, names)})")]
+    exec(compile("\n".join(lines), f"<dependencies of {name_of(function)}>", "exec"), known)
+    return known["__call"]
+
+
+def _calling(function: Callable[..., Any], call: str) -> list[str]:
+    """The call of the handler: what it opened stays open until all that it yields is taken."""
+    own = own_function(function)
+    if inspect.isasyncgenfunction(inspect.unwrap(own)):
+        return [f"async for __value in {call}:", "    yield __value"]
+    if inspect.isgeneratorfunction(inspect.unwrap(own)):
+        return [f"yield from {call}"]
+    if inspect.iscoroutinefunction(own):
+        return [f"return await {call}"]
+    if not is_async(function):
+        return [f"return {call}"]
+    # Behind a plain decorator.
+    return [f"__value = {call}", "return await __value if hasattr(__value, '__await__') else __value"]
+
+
+def _passed(arguments: Mapping[str, int | Role], names: Mapping[Role, str]) -> str:
+    return ", ".join(
+        f"{name}={f'__value{source}' if isinstance(source, int) else names[source]}"
+        for name, source in arguments.items()
+    )
+
+
+def _managed(step: _Step) -> Callable[..., Any]:
+    """A generator's function as one of a context that lets every error out."""
+    if not step.opening.endswith("with "):
+        return step.call
+    kind, opened = (_Context, contextmanager(step.call))
+    if step.opening == "async with ":
+        kind, opened = (_AsyncContext, asynccontextmanager(step.call))
+
+    def enter(**arguments: Any) -> Any:
+        return kind(opened(**arguments))
+
+    return enter
+
+
+class _Context:
+    """Around a context: that it caught an error is not passed on."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __enter__(self) -> Any:
+        return self._inner.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._inner.__exit__(kind, error, at)
+
+
+class _AsyncContext:
+    """The same, asynchronous."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    async def __aenter__(self) -> Any:
+        return await self._inner.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._inner.__aexit__(kind, error, at)
