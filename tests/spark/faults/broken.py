@@ -62,7 +62,8 @@ class BrokenTask(FusedTask):
 def breaking(marks: Path, how: str, times: int = 1) -> Callable[..., BrokenTask]:
     """In place of `FusedTask`."""
 
-    def make(directory: str, ranges: Any, write: WriteTask) -> BrokenTask:
+    def make(directory: str, ranges: Any, write: WriteTask, *, skip_lost: bool) -> BrokenTask:
+        assert not skip_lost
         return BrokenTask(marks, how, times, directory, ranges, write)
 
     return make
