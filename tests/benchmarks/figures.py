@@ -210,6 +210,9 @@ FIGURES = [
         250e3,
     ),
     Figure("H1", "dispatch, by CPU", "dispatch of a record:records cpu", "faststream consume:records cpu", 8, 15),
+    Figure(
+        "H2", "dispatch with Depends of two levels, by CPU", "dependencies of a record:records cpu", None, None, 200e3
+    ),
     Figure("H4", "plain functions / a hop each", "plain function:records", "thread per record:records", 5, 20),
     Figure(
         "H5",

@@ -99,6 +99,29 @@ def dispatch_of_records(n: int) -> Numbers:
     return meter.rates("records", n)
 
 
+@case("dependencies of a record", n=300_000, quick=50_000)
+def dependencies_of_a_record(n: int) -> Numbers:
+    """A typed body and `Depends` of two levels, one of them taking the record."""
+    from eventbus import ConsumerRecord, Depends, consumer
+
+    seen = 0
+
+    def settings() -> int:
+        return 1
+
+    def place(record: ConsumerRecord, factor: int = Depends(settings)) -> int:
+        return record.partition * factor
+
+    @consumer("log")
+    async def handle(order: Order, partition: int = Depends(place)) -> None:
+        nonlocal seen
+        seen += order.quantity > 0 and partition == 0
+
+    meter = asyncio.run(dispatched(handle, n))
+    assert seen == n + PER_FETCH, seen
+    return meter.rates("records", n)
+
+
 @case("faststream consume", n=20_000, quick=4_000)
 def faststream_consume(n: int) -> Numbers:
     """FastStream's ``subscriber.consume(record)`` with msgspec, the typed body alone; no broker, nothing is mocked."""
