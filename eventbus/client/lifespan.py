@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import anyio
-
+from eventbus.backends.clock import Timers
 from eventbus.client.handling.functions import name_of, own_function, takes
 from eventbus.errors import ConfigError
 
@@ -34,6 +33,7 @@ class Hooks:
         """What those of the end may take."""
         self._hooks: dict[When, list[Callable[..., Any]]] = {"on_startup": [], "on_shutdown": []}
         self._stack: AsyncExitStack | None = None
+        self._timers: Timers | None = None
 
     def add(self, when: When, hook: Callable[..., Any]) -> None:
         """Raises ConfigError for what cannot be called without arguments, or with the bus."""
@@ -53,6 +53,7 @@ class Hooks:
 
     async def start(self, bus: EventBus) -> None:
         """What one raises ends the start; what those before it opened is closed."""
+        self._timers = bus.backend.timers
         async with AsyncExitStack() as stack:
             for hook in self._hooks["on_startup"]:
                 if inspect.isasyncgenfunction(own_function(hook)):
@@ -68,9 +69,9 @@ class Hooks:
     async def aclose(self) -> None:
         """All of them, whatever one raises, within the bus's ``drain_timeout_ms``; then that is raised."""
         stack, self._stack = self._stack, None
-        if stack is None:
+        if stack is None or self._timers is None:
             return
-        with anyio.move_on_after(self.timeout_seconds) as scope:
+        with self._timers.move_on_after(self.timeout_seconds) as scope:
             await stack.aclose()
         if scope.cancelled_caught:
             logger.warning("on_shutdown: not through after %g s (drain_timeout_ms); given up", self.timeout_seconds)

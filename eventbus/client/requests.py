@@ -18,6 +18,8 @@ from uuid import uuid4
 import anyio
 import anyio.abc
 
+from eventbus.backends.base import Backend
+from eventbus.backends.clock import Timers
 from eventbus.client.admin import Admin
 from eventbus.client.consumer import Consumer
 from eventbus.client.handling.middleware import CallNext, Middleware
@@ -100,12 +102,14 @@ class Requests:
         read: Callable[[], Awaitable[Consumer]],
         spawn: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
         serdes: Mapping[type, Serde],
+        timers: Timers,
     ) -> None:
         """``read`` gives a consumer of the replies to come, to be entered; ``spawn`` has a function run meanwhile."""
         self._topic = topic
         self._read = read
         self._spawn = spawn
         self._serdes = serdes
+        self._timers = timers
         self._waiting: dict[bytes, Waiting] = {}
         self._reading: Waiting | None = None
 
@@ -129,7 +133,7 @@ class Requests:
             (CORRELATION_ID, correlation_id),
         ]
         try:
-            with anyio.move_on_after(timeout):
+            with self._timers.move_on_after(timeout):
                 await self._listen()
                 await send(topic, value, **{**options, "headers": headers})
                 await waiting.wait()
@@ -203,6 +207,10 @@ class Asking(ABC):
 
     @property
     @abstractmethod
+    def backend(self) -> Backend: ...
+
+    @property
+    @abstractmethod
     def serdes(self) -> Mapping[type, Serde]: ...
 
     @abstractmethod
@@ -238,7 +246,9 @@ class Asking(ABC):
             def spawn(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
                 tasks.start_soon(run)
 
-            self._requests = Requests(replies_topic(self.client_id), self._replies, spawn, self.serdes)
+            self._requests = Requests(
+                replies_topic(self.client_id), self._replies, spawn, self.serdes, self.backend.timers
+            )
         return await self._requests.ask(self.send, topic, value, returns, timeout, options)
 
     async def _replies(self) -> Consumer:

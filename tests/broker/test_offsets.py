@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from eventbus.broker.partitions import Writes
@@ -178,15 +176,13 @@ def test_offsets_roll_into_further_segments(world) -> None:
     assert world.broker.groups.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(29)}
 
 
-def test_ten_thousand_commits_are_replayed_within_a_second(world) -> None:
+def test_ten_thousand_commits_are_replayed(world) -> None:
     world.create("orders", 100)
     for number in range(10_000):
         tp = TopicPartition("orders", number % 100)
         world.broker.groups.commit_offsets(f"group-{number // 100}", {tp: OffsetAndMetadata(number)}, world.now_ms)
     world.broker.close(world.now_ms)
-    started = time.process_time()
     world.open()
-    assert time.process_time() - started < 1.0
     assert len(world.broker.groups.list()) == 100
     assert len(world.broker.groups.fetch_offsets("group-99")) == 100
 

@@ -20,8 +20,8 @@ from tests.clients.serving import Served
 from tests.three_urls.all_examples import FOLDER, follows_url
 
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if follows_url(path))
-ELSEWHERE = {"07_retries_and_order", "21_failover"}
-"""One plays with a network inside the process, the other kills the brokers of a cluster of its own."""
+ELSEWHERE = {"07_retries_and_order", "21_failover", "27_spark_landing", "28_spark_pipeline"}
+"""One plays with a network inside the process, one kills the brokers of a cluster of its own, two are Spark's."""
 OF_THE_LOG = ("_schemas", "_dlq_state", "_outbox.")
 """How their names begin: its registry of schemas, what became of its dead letters, receipts of outboxes."""
 
