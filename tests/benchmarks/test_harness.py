@@ -111,6 +111,7 @@ def test_the_failure_loop_is_measured() -> None:
     assert "not measured" not in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_outbox_is_measured() -> None:
     command = [sys.executable, str(HERE / "bench.py"), "--outbox", "--quick", "--only", "O1a,O2e,O6a"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

@@ -706,8 +706,10 @@ def forget_swaps_at_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
         let_the_journal_bring_old_segments_back,
         rename_before_the_others_are_gone,
         never_flush_a_cleaned_segment,
-        remove_the_others_before_the_swap_is_on_disk,
-        forget_swaps_at_recovery,
+        pytest.param(
+            remove_the_others_before_the_swap_is_on_disk, marks=pytest.mark.slow
+        ),  # many seeds until one tells
+        pytest.param(forget_swaps_at_recovery, marks=pytest.mark.slow),
     ],
     ids=lambda plant: plant.__name__,
 )

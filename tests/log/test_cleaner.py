@@ -660,7 +660,7 @@ def crash_table(crash_at: int, seed: int) -> tuple[Table, list[Row], bool]:
     return table, before, done
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", [0, 1, *(pytest.param(block, marks=pytest.mark.slow) for block in (2, 3))])
 def test_a_crash_at_any_call_leaves_the_old_or_the_new(block):
     done = False
     crash_at = 0

@@ -316,7 +316,10 @@ async def pair(
 
 
 @pytest.mark.parametrize("stored", [0, 3])
-@pytest.mark.parametrize("order", list(itertools.product([0, 1], repeat=4)))
+@pytest.mark.parametrize(
+    "order",
+    [pytest.param(one, marks=() if sum(one) == 2 else pytest.mark.slow) for one in itertools.product([0, 1], repeat=4)],
+)
 @pytest.mark.parametrize("database", THREE, indirect=True)
 async def test_two_that_believe_to_own_a_partition_write_each_record_once(
     database: Database, stored: int, order: tuple[int, ...]

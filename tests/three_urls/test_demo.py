@@ -94,6 +94,7 @@ def test_again_and_anew(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (told["published"], told["delays_doubled"], told["equal"]) == (published, 0, True)
 
 
+@pytest.mark.slow  # the served log is the file's, and the client the one of Kafka: both are tried here
 def test_on_a_server(demo: Demo, on_its_own_log: list[str]) -> None:
     with Served(demo.folder / "log") as server:
         url = f"kafka://{server.bootstrap}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,16 @@ for _module in ("ladder", "orders", "restarts"):
     import_module(f"tests.dlq.runtime.{_module}")
 
 ON_KAFKA = [promise for promise in PROMISES if promise.on_kafka]
+
+
+def some(promises: list[Promise], step: int) -> list[Any]:
+    """All of them, of which the quick tier tries one in ``step``: in memory it tries all."""
+    return [
+        pytest.param(one, id=repr(one), marks=() if place % step == 0 else pytest.mark.slow)
+        for place, one in enumerate(promises)
+    ]
+
+
 AT_ONCE = 6
 """Promises side by side: most of their time is waiting."""
 _numbers = itertools.count()
@@ -29,7 +40,7 @@ def test_memory(promise: Promise) -> None:
     promise.check(Log(f"memory://dlq-runtime-{next(_numbers)}", clock=FakeClock(), keep=True))
 
 
-@pytest.mark.parametrize("promise", PROMISES, ids=repr)
+@pytest.mark.parametrize("promise", some(PROMISES, 3))
 def test_file(promise: Promise, tmp_path: Path) -> None:
     promise.check(Log(f"file://{tmp_path}/log?fsync=os", clock=FakeClock()))
 
@@ -63,6 +74,6 @@ def kept_by_kafka(real: RealKafka, request: pytest.FixtureRequest) -> Iterator[d
 
 
 @pytest.mark.timeout(600)  # the first waits for a broker that starts
-@pytest.mark.parametrize("promise", ON_KAFKA, ids=repr)
+@pytest.mark.parametrize("promise", some(ON_KAFKA, 3))
 def test_kafka(kept_by_kafka: dict[str, Future[None]], promise: Promise) -> None:
     kept_by_kafka[promise.name].result()

@@ -67,7 +67,7 @@ def test_what_is_let_go_of_is_freed() -> None:
     assert taken() - before < held / 50
 
 
-@pytest.mark.parametrize("partitions", [1, 10**9])
+@pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.slow), 10**9])
 def test_keys_and_partitions_that_waited_once_are_forgotten(partitions: int) -> None:
     waiting = WaitingEntries("key")
     waiting.holds(TopicPartition("orders", 0))

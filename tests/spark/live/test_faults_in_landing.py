@@ -46,7 +46,10 @@ def landed(shop: Shop, table: str, spark: SparkSession, **options: Any) -> LandR
     return report
 
 
-@pytest.mark.parametrize(("how", "times"), [(KILLED, 1), (STAGED, 3), (FULL, 1)])
+@pytest.mark.parametrize(
+    ("how", "times"),
+    [(KILLED, 1), pytest.param(STAGED, 3, marks=pytest.mark.slow), pytest.param(FULL, 1, marks=pytest.mark.slow)],
+)
 def test_a_task_that_fails_is_done_again(
     shop: Shop, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, how: str, times: int
 ) -> None:
@@ -73,7 +76,9 @@ def test_tasks_on_a_full_disk(
     assert audit(table, shop.expected()) == []
 
 
-@pytest.mark.parametrize("table", ["parquet", "delta", "sqlite"], indirect=True)  # Iceberg's paths are absolute
+@pytest.mark.parametrize(
+    "table", ["parquet", "sqlite", pytest.param("delta", marks=pytest.mark.slow)], indirect=True
+)  # Iceberg's paths are absolute
 def test_nothing_but_the_table_is_needed_to_go_on(shop: Shop, table: str, tmp_path: Path, spark: SparkSession) -> None:
     """No checkpoint, no consumer group: log and table are landed on, wherever they were moved."""
     landed(shop, table, spark)

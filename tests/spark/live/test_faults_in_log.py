@@ -152,7 +152,7 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-@pytest.mark.parametrize("damage", [_flip, _cut])
+@pytest.mark.parametrize("damage", [_flip, pytest.param(_cut, marks=pytest.mark.slow)])
 def test_a_damaged_log_is_told_with_its_place(
     shop: Shop, table: str, landed: Land, damage: Callable[[Path], None]
 ) -> None:

@@ -70,7 +70,10 @@ def rigs(tmp_path: Path) -> MakeRig:
 
 
 class TestConformance(Conformance):
-    pass
+    @pytest.mark.slow  # the quick tier crashes at every step, which are the same places
+    @pytest.mark.parametrize("long", [False, True])
+    def test_disk_full_at_every_step(self, rigs: MakeRig, long: bool) -> None:
+        super().test_disk_full_at_every_step(rigs, long)
 
 
 class TestUpserts(UpsertConformance):
