@@ -19,7 +19,8 @@ settings.load_profile("same")
 
 ORACLES = {
     "numpy", "pyarrow", "pyspark", "aiokafka", "kafka", "confluent_kafka", "pydantic", "sqlalchemy", "kio", "fastavro",
-    "starlette", "uvicorn", "httptools", "urllib3", "jsonschema", "duckdb", "deltalake", "pyiceberg", "matplotlib",
+    "fastapi", "starlette", "uvicorn", "httptools", "urllib3", "jsonschema", "duckdb", "deltalake", "pyiceberg",
+    "matplotlib",
 }  # fmt: skip
 """Libraries of extras, and other implementations the suite compares ours with. None is a base dependency."""
 
