@@ -259,7 +259,7 @@ class DeltaLog:
 def require_deltalake() -> None:
     """Raise `ConfigError`, with the command, when the library is missing."""
     try:
-        import deltalake as _  # noqa: F401
+        import deltalake as _  # noqa: F401 - only whether it is there
     except ModuleNotFoundError as error:
         raise ConfigError('delta: needs deltalake: pip install "eventbus-log[spark,delta]"') from error
 

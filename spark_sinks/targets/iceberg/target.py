@@ -40,7 +40,7 @@ def open_iceberg(
 ) -> LoggedTarget:
     """The table that a path or ``catalog.namespace.table`` names. Raises `ConfigError` without ``pyiceberg``."""
     try:
-        import pyiceberg as _  # noqa: F401
+        import pyiceberg as _  # noqa: F401 - only whether it is there
     except ModuleNotFoundError as error:
         raise ConfigError('iceberg: needs pyiceberg: pip install "eventbus-log[spark,iceberg]"') from error
     configured = _CONFIGURED.fullmatch(to)
