@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark", reason="no base dependency")
-pytest.importorskip("pandas", reason="no base dependency")
-
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def killed(folder: Path, how: str, seconds: float) -> str:
-    command = [sys.executable, "-m", "tests.cli.kill_pipeline", str(folder), how]
+    command = [sys.executable, "-m", "tests.spark.faults.kill_pipeline", str(folder), how]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout.splitlines()[-1]

@@ -1,8 +1,8 @@
 """Kill the pipeline of examples/28_spark_pipeline.py at one step after another, and compare with one that lived.
 
-Run as a program: ``python -m tests.cli.kill_pipeline FOLDER spark|plain``. Each life is a forked child (imports are
-paid once) that goes on where the one before was cut off, and ends by SIGKILL at its step. ``plain`` is without a JVM:
-what Spark does with a batch, its checkpoint included, is done by a loop.
+Run as a program: ``python -m tests.spark.faults.kill_pipeline FOLDER spark|plain``. Each life is a forked child
+(imports are paid once) that goes on where the one before was cut off, and ends by SIGKILL at its step. ``plain`` is
+without a JVM: what Spark does with a batch, its checkpoint included, is done by a loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from eventbus.client.blocking import BlockingTransaction
 from spark_sinks import verify
 from spark_sinks.targets.parquet.target import ParquetTarget
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "28_spark_pipeline.py"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "28_spark_pipeline.py"
 LIVES: list[tuple[type, str, int, str]] = [
     (BlockingTransaction, "send_many", 1, "after"),  # departures are sent, and not committed
     (BlockingTransaction, "send_many", 4, "after"),  # the rows of the third batch are
