@@ -102,6 +102,7 @@ def _fields(found: TableStatus) -> dict[str, str]:
 
 
 def _sleep(seconds: float) -> None:
+    """Between two looks of ``--watch``: a table of another process has nothing to be woken by."""
     import time
 
     time.sleep(seconds)

@@ -101,7 +101,7 @@ def _unfit(batch: Any, kinds: dict[str, pa.DataType]) -> set[str]:
     for name in batch.schema.names:
         try:
             batch.column(name).cast(kinds[name])
-        except (pa.ArrowException, NotImplementedError):
+        except (pa.ArrowException, NotImplementedError):  # Arrow's word for a cast that there is not
             found.add(name)
     return found
 

@@ -124,7 +124,7 @@ class IcebergLog:
         return True
 
     def fit(self, state: SinkState, columns: pa.Schema) -> None:
-        raise NotImplementedError("columns change in the commit of their rows")
+        raise NotImplementedError("columns change in the commit of their rows")  # `fits` is always true here
 
     def commit(self, state: SinkState, files: Sequence[Placed], columns: pa.Schema, now_ms: int) -> None:
         last, epochs = self.account()
@@ -134,7 +134,7 @@ class IcebergLog:
                 snapshot.append_data_file(data_file(transaction, self._where.directory, file.path, file.directory))
 
     def merge(self, state: SinkState, files: Sequence[StagedFile], columns: pa.Schema) -> None:
-        raise NotImplementedError("pyiceberg has no merge that commits an account with it")
+        raise NotImplementedError("pyiceberg has no merge that commits an account with it")  # refused: `merges`
 
     def compact(self, state: SinkState, directory: str) -> None:
         columns = state.columns()
