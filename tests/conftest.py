@@ -20,7 +20,7 @@ settings.load_profile("same")
 ORACLES = {
     "numpy", "pyarrow", "pyspark", "aiokafka", "kafka", "confluent_kafka", "pydantic", "sqlalchemy", "kio", "fastavro",
     "fastapi", "starlette", "uvicorn", "httptools", "urllib3", "jsonschema", "duckdb", "deltalake", "pyiceberg",
-    "matplotlib",
+    "matplotlib", "opentelemetry", "prometheus_client", "structlog", "litestar", "django", "watchfiles",
 }  # fmt: skip
 """Libraries of extras, and other implementations the suite compares ours with. None is a base dependency."""
 

@@ -114,7 +114,9 @@ def test_what_is_imported_is_a_dependency_by_itself() -> None:
     optional = {  # modules that are imported where their extra is installed
         "eventbus/backends/kafka": {"confluent_kafka"},
         "eventbus/records/columnar.py": {"numpy"},
+        "eventbus/telemetry": {"opentelemetry", "prometheus_client", "structlog"},
         "eventbus/testing": {"pytest", "_pytest"},
+        "eventbus/web": {"uvicorn"},
         "outbox": {"sqlalchemy"},
         "outbox/migrations.py": {"alembic"},
         "schema_registry/client.py": {"urllib3"},
@@ -136,15 +138,15 @@ def test_what_is_imported_is_a_dependency_by_itself() -> None:
 def test_extras_are_the_promised_ones_and_all_holds_those_for_users() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
     assert set(extras) == {
-        "kafka", "avro", "registry", "sql", "spark", "delta", "iceberg", "console", "uvloop", "demo", "dev", "bench",
-        "fuzz", "all"
+        "kafka", "avro", "registry", "sql", "spark", "delta", "iceberg", "console", "web", "reload", "otel", "uvloop",
+        "demo", "dev", "bench", "fuzz", "all"
     }  # fmt: skip
-    assert extras["all"] == ["eventbus-log[kafka,avro,registry,sql,spark,delta,iceberg,console]"]
+    assert extras["all"] == ["eventbus-log[kafka,avro,registry,sql,spark,delta,iceberg,console,web,reload,otel]"]
 
 
 def test_base_dependencies_stay_few() -> None:
     names = {requirement.split(">")[0] for requirement in PYPROJECT["project"]["dependencies"]}
-    assert names == {"anyio", "msgspec", "crc32c", "cramjam", "mmh3", "rich"}
+    assert names == {"anyio", "msgspec", "crc32c", "cramjam", "cronsim", "mmh3", "rich"}
 
 
 def test_tests_are_no_package() -> None:

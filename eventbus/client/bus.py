@@ -101,6 +101,8 @@ class EventBus(Declarations, Sending, Asking):
         self._consumer_config = {"client_id": client_id, **settings.consumers}
         self._backend = open_backend(url, settings.log, clock) if backend is None else backend
         self._middleware: tuple[Middleware, ...] = check_middleware(middleware, "EventBus")
+        self._around: tuple[Middleware, ...] = ()
+        """While it runs: all that goes around every handler."""
         self._drain_seconds = drain_timeout_ms / 1000
         self._hooks.timeout_seconds = self._drain_seconds
         self._wedged_after_ms = wedged_after_ms
@@ -214,7 +216,9 @@ class EventBus(Declarations, Sending, Asking):
             stack.push_async_callback(self.admin.delete_temporary)
             await self.admin.create_temporary([self._topics[name] for name in sorted(self._temporary)])
             await prepare_topics(self._backend, self._topics, members)
-            watch = watch_loop(self._handlers, self._middleware, self._slow_loop_ms, self._backend.timers)
+            middleware, interceptors = self._surroundings()
+            self._around = (*middleware, *self._middleware)
+            watch = watch_loop(self._handlers, self._around, self._slow_loop_ms, self._backend.timers)
             if watch is not None:
                 stack.callback(watch.stop)
             stack.push_async_exit(SingleError())
@@ -222,8 +226,8 @@ class EventBus(Declarations, Sending, Asking):
             stack.push_async_exit(passing_on(self._tasks.__aexit__))
             self._bridge = Bridge(self._tasks)
             self._producers = producers = Producers(
-                self._backend, self._clock, self._serdes, self._producer_config, self._interceptors,
-                self._tasks.start_soon, self._drain_seconds,
+                self._backend, self._clock, self._serdes, self._producer_config,
+                (*interceptors, *self._interceptors), self._tasks.start_soon, self._drain_seconds,
             )  # fmt: skip
             stack.push_async_exit(passing_on(self._drain_tasks))
             self._tasks.start_soon(self._backend.run)
@@ -346,7 +350,7 @@ class EventBus(Declarations, Sending, Asking):
         config = consumer_settings({**self._consumer_config, "group": group, **handler.spec.consumer_options()})
         publish = None if handler.producer is None else partial(producers.enqueue, handler.producer)
         open_producer = partial(producers.transactional, handler)
-        around = (*self._middleware, replying(self.send)) if handler.spec.replies else self._middleware
+        around = (*self._around, replying(self.send)) if handler.spec.replies else self._around
         runner = Runner(
             handler, group, self._backend, config, publish, self.flush, open_producer, self._serdes, self._notify,
             around, producers.mover, self._clock,

@@ -14,7 +14,9 @@ import msgspec
 from eventbus.broker import TopicSpec
 from eventbus.client.admin import as_text
 from eventbus.client.handling.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, marking
+from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.published import serdes_meant
+from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.lifespan import Hook, Hooks, When
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.errors import ConfigError
@@ -49,6 +51,24 @@ class Drains(Protocol):
         ...
 
 
+@runtime_checkable
+class Surrounds(Protocol):
+    """What is around every handler, and sees every record that is sent: tracing, say. It need not be a `Part`.
+
+    The bus's own come further in; several go around each other in the order in which they were included.
+    """
+
+    @property
+    def middleware(self) -> Sequence[Middleware]:
+        """Around every handler; read at each start."""
+        ...
+
+    @property
+    def interceptors(self) -> Sequence[ProducerInterceptor]:
+        """Of every producer of the bus; read at each start."""
+        ...
+
+
 class Declarations(ABC):
     """The decorators of a bus, and what they have gathered."""
 
@@ -58,7 +78,7 @@ class Declarations(ABC):
         self._functions: list[ProducerFunction[Any, Any]] = []
         self._topics: dict[str, TopicSpec] = {}
         self._temporary: set[str] = set()
-        self._parts: list[Part] = []
+        self._parts: list[Part | Surrounds] = []
         self._hooks = Hooks()
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         """For tests: what is called in place of a function that `Depends` names. Read at each start."""
@@ -155,7 +175,8 @@ class Declarations(ABC):
         return hook
 
     def include(self, *items: Any) -> None:
-        """Add functions marked with the free ``@consumer`` / ``@producer``, or all of a module's; or a `Part`."""
+        """Add functions marked with the free ``@consumer`` / ``@producer``, or all of a module's; or a `Part`, or what
+        `Surrounds` the handlers."""
         for item in items:
             if isinstance(item, ModuleType):
                 values: list[Any] = list(vars(item).values())
@@ -172,12 +193,12 @@ class Declarations(ABC):
             self._add_handler(cast("Handler[..., Any]", item))
         elif isinstance(item, ProducerFunction):
             self._add_function(cast("ProducerFunction[..., Any]", item))
-        elif isinstance(item, Part):
+        elif isinstance(item, (Part, Surrounds)):
             self._add_part(item)
         else:
             raise ConfigError(f"{item!r} is not marked: decorate it with @consumer or @producer from eventbus")
 
-    def _add_part(self, part: Part) -> None:
+    def _add_part(self, part: Part | Surrounds) -> None:
         if self.is_running:
             raise ConfigError(f"{part!r}: include parts before the bus starts")
         if all(one is not part for one in self._parts):
@@ -202,6 +223,16 @@ class Declarations(ABC):
             raise ConfigError(f"{function!r} returns {function.published}: {error}") from error
         self._functions.append(function)
         self._topics.setdefault(function.spec.topic, TopicSpec(function.spec.topic))
+
+    def _surroundings(self) -> tuple[list[Middleware], list[ProducerInterceptor]]:
+        """Of all that were included. Raises ConfigError for a middleware that is none."""
+        middleware: list[Middleware] = []
+        interceptors: list[ProducerInterceptor] = []
+        for part in self._parts:
+            if isinstance(part, Surrounds):
+                middleware.extend(check_middleware(part.middleware, repr(part)))
+                interceptors.extend(part.interceptors)
+        return middleware, interceptors
 
     @property
     def handlers(self) -> tuple[Handler[Any, Any], ...]:

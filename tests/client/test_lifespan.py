@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from eventbus import EventBus
+from eventbus import EventBus, ProducerInterceptor, ProducerRecord
 from eventbus.errors import ConfigError
 
 
@@ -192,3 +192,61 @@ def test_several_buses_in_a_lifespan_of_ones_own() -> None:
     with TestClient(Starlette(routes=[Route("/", send)], lifespan=lifespan)) as client:
         assert client.get("/").status_code == 200
     assert first == second == ["both"]
+
+
+async def test_what_surrounds_goes_around_all_in_the_order_it_was_included() -> None:
+    story: list[str] = []
+
+    class Around:
+        """What is not started: it only surrounds."""
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self.middleware = [self.handled]
+            self.interceptors = [Sends(name)]
+
+        async def handled(self, record: Any, call_next: Any) -> Any:
+            story.append(f"{self.name} handles")
+            return await call_next(record)
+
+    class Sends(ProducerInterceptor):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            story.append(f"{self.name} sends")
+            return record
+
+    own = Around("the bus")
+    bus = EventBus("memory://", middleware=own.middleware, interceptors=own.interceptors)
+    bus.topic("t")
+    bus.include(Around("first"), Around("second"))
+
+    @bus.consumer("t", group="g")
+    async def handle(value: str) -> None:
+        story.append(value)
+
+    for _ in range(2):  # read at each start
+        async with bus:
+            await bus.send("t", "x")
+            await bus.drain()
+        assert story == [
+            *("first sends", "second sends", "the bus sends"),
+            *("first handles", "second handles", "the bus handles", "x"),
+        ]
+        story.clear()
+
+
+async def test_a_middleware_of_what_surrounds_that_is_none_ends_the_start() -> None:
+    class Around:
+        middleware = (print,)
+        interceptors = ()
+
+        def __repr__(self) -> str:
+            return "<Around>"
+
+    bus = EventBus("memory://")
+    bus.include(Around())
+    with pytest.raises(ConfigError, match="<Around>: middleware 'print' is a plain function"):
+        await bus.start()
+    assert not bus.is_running
