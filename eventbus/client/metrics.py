@@ -10,7 +10,7 @@ import msgspec
 from eventbus.backends.statistics import ClientStatistics, Statistics, TopicStatistics
 from eventbus.client.handling.calls import Counts
 
-Kind = Literal["counter", "gauge"]
+Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Sample(NamedTuple):
@@ -20,6 +20,9 @@ class Sample(NamedTuple):
     labels: dict[str, str]
     value: float
     kind: Kind
+    """A histogram's samples are named ``..._bucket`` (with ``le``), ``..._sum`` and ``..._count``."""
+    help: str = ""
+    """What the number means, in a line: the same for all of a name."""
 
 
 @runtime_checkable

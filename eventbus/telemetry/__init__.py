@@ -1,0 +1,1 @@
+"""What a running bus tells the world: metrics for Prometheus, spans for OpenTelemetry, log lines with their record."""
