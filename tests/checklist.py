@@ -363,7 +363,7 @@ CONSUMERS = Section(
             "a relay publishes it once, in order",
             (N + "bank/test_bank.py::test_no_money_is_lost_or_made_when_the_bank_is_killed",
              N + "saga/test_saga.py::test_orders_are_packed_or_undone_when_the_shop_is_killed"),
-            ("25_bank_transfer.py", "26_saga.py"), "outbox.md#five-minutes"),
+            ("25_bank_transfer.py", "26_saga.py", "29_fastapi_outbox.py"), "outbox.md#five-minutes"),
         Row(127, "retries with back-off, then a dead letter topic", "answered",
             '`retry=Retry(delays=["5s", "1m"])`: tries at once and later, keys in their order, then `dlq.<group>`; '
             "`eventbus dlq list`, `redrive`, `edit` for whoever mends it",

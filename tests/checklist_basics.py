@@ -292,9 +292,14 @@ CONCEPTS = Section(
             29,
             "queues, point to point, JMS",
             "partly",
-            "a group is a queue that remembers; share groups (KIP-932) are not told of by the server",
-            ("tests/clients/test_clients.py::test_a_group_shares_its_partitions",),
-            ("13_two_teams.py",),
+            "a group is a queue that remembers; `await bus.request(...)` waits for the handler's reply, as over a "
+            "reply queue; share groups (KIP-932) are not told of by the server",
+            (
+                "tests/clients/test_clients.py::test_a_group_shares_its_partitions",
+                "tests/client/test_requests.py::test_reply_finds_who_asked",
+            ),
+            ("13_two_teams.py", "31_request_reply.py"),
+            "guide.md#requests-and-replies",
         ),
         Row(30, "when it does not fit: large messages", "answered", "the claim check", (), ("16_claim_check.py",)),
         Row(

@@ -32,8 +32,10 @@ def test_an_example_is_short_and_checks_itself(path: Path) -> None:
 
 @pytest.mark.parametrize("path", QUICK, ids=lambda path: path.stem)
 def test_an_example_runs(path: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    if "from sqlalchemy import" in path.read_text("utf-8") and pytestconfig.getoption("--base-dependencies"):
-        pytest.importorskip("sqlalchemy", reason="no base dependency")
+    if pytestconfig.getoption("--base-dependencies"):
+        for library in ("sqlalchemy", "fastapi"):
+            if f"from {library} import" in path.read_text("utf-8"):
+                pytest.importorskip(library, reason="no base dependency")
     runs(path, tmp_path, 30)
 
 
