@@ -25,7 +25,7 @@ from eventbus.client.declarations import Declarations, Drains, Part
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.runner import Runner, inside_handler
-from eventbus.client.health import BusHealth
+from eventbus.client.health import BusHealth, BusPhase
 from eventbus.client.health_watch import HealthWatch
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
 from eventbus.client.metrics import BusMetrics, bus_metrics
@@ -99,13 +99,14 @@ class EventBus(Declarations, Sending, Asking):
         self._serdes: dict[type, Serde] = {**({} if serde is None else {Others: serde}), **(serdes or {})}
         self._producer_config = settings.producers
         self._consumer_config = {"client_id": client_id, **settings.consumers}
+        self.log_settings: Mapping[str, Any] = settings.log
+        """Those of the keywords that are the log's, and what a Kafka's clients are told."""
         self._backend = open_backend(url, settings.log, clock) if backend is None else backend
         self._middleware: tuple[Middleware, ...] = check_middleware(middleware, "EventBus")
         self._around: tuple[Middleware, ...] = ()
         """While it runs: all that goes around every handler."""
-        self._drain_seconds = drain_timeout_ms / 1000
-        self._hooks.timeout_seconds = self._drain_seconds
-        self._wedged_after_ms = wedged_after_ms
+        self.set_drain_timeout(drain_timeout_ms)
+        self.wedged_after_ms = wedged_after_ms
         self._slow_loop_ms = slow_loop_ms
         self._health: HealthWatch | None = None
         self._interceptors = tuple(interceptors)
@@ -126,6 +127,8 @@ class EventBus(Declarations, Sending, Asking):
         self._stopped_by: signal.Signals | None = None
         self.failure: HandlerError | None = None
         """The first handler error that stopped a partition since the last start; None while all is well."""
+        self.cut_off = False
+        """Whether closing has cancelled records at work because their time was over (``drain_timeout_ms``)."""
         self.admin: Admin = Admin(self._backend, self._check_home)
         """Topics, offsets and groups."""
 
@@ -137,6 +140,22 @@ class EventBus(Declarations, Sending, Asking):
     def is_running(self) -> bool:
         """Between `start` and the end of `close`."""
         return self._tasks is not None
+
+    @property
+    def phase(self) -> BusPhase:
+        """Where in its life it is; may be read in any thread."""
+        if self._is_starting:
+            return "starting"
+        return "stopped" if self._tasks is None else "closing" if self._stack is None else "running"
+
+    def set_drain_timeout(self, drain_timeout_ms: int) -> None:
+        """As the argument of that name: for whoever runs the bus, before it starts."""
+        self._drain_seconds = self._hooks.timeout_seconds = drain_timeout_ms / 1000
+
+    @property
+    def drain_timeout_ms(self) -> int:
+        """How long records at work may take to finish when it closes."""
+        return round(self._drain_seconds * 1000)
 
     @property
     def serdes(self) -> Mapping[type, Serde]:
@@ -209,7 +228,7 @@ class EventBus(Declarations, Sending, Asking):
             # Events belong to the event loop that waits for them: each start may have another one.
             self._stop_asked = anyio.Event()
             self._progress = anyio.Event()
-            self.failure = None
+            self.failure, self.cut_off = None, False
             self._hears_signals = False
             self._stopped_by = None
             stack.callback(self._forget_run)
@@ -238,7 +257,7 @@ class EventBus(Declarations, Sending, Asking):
                 self._runners,
                 self._started,
                 self._backend,
-                self._wedged_after_ms,
+                self.wedged_after_ms,
                 None if watch is None else watch.lately,
             )
             if members:
@@ -310,6 +329,7 @@ class EventBus(Declarations, Sending, Asking):
         if self._bridge is not None:
             self._bridge.close()
             self._bridge = None
+        self.cut_off = any(runner.cut_off for runner in self._runners)
         self._runners = []
         self._producers = None
         self._health = None
@@ -429,9 +449,9 @@ class EventBus(Declarations, Sending, Asking):
         The bus looks by itself every few seconds too, and logs a warning when a handler is wedged, and when it goes on.
         """
         if self._health is None or self._stack is None:
-            if self._is_starting:
+            if self.phase == "starting":
                 return BusHealth(status="starting", reason="the bus is starting")
-            state = "not running" if self._tasks is None else "closing"
+            state = "closing" if self.phase == "closing" else "not running"
             return BusHealth(status="failed", reason=f"the bus is {state}")
         self._running("health")
         return await self._health.look()

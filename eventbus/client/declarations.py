@@ -244,6 +244,15 @@ class Declarations(ABC):
         return handler.spec.group or f"{self.client_id}.{handler.__name__}"
 
     @contextmanager
+    def without_handlers(self) -> Generator[None]:
+        """While inside, the bus starts without any: it sends and reads, for a shell. Enter it while it is stopped."""
+        kept, self._handlers = self._handlers, []
+        try:
+            yield
+        finally:
+            self._handlers = kept
+
+    @contextmanager
     def in_group(self, handler: Handler[Any, Any], group: str) -> Generator[None]:
         """While inside, the bus starts with this handler alone, as a member of ``group``: for replays.
 

@@ -18,6 +18,9 @@ work; ``idle``: nothing to do; ``stopped``: a partition stands since its handler
 BusStatus = Literal["ok", "starting", "degraded", "failed"]
 """``degraded``: it works, and somebody should look; ``failed``: a handler does nothing any more, and will not."""
 
+BusPhase = Literal["stopped", "starting", "running", "closing"]
+"""Where in its life a bus is; ``closing``: records at work are finished, no others are begun."""
+
 _POLL_MS = 10_000
 """So long a poll itself may wait for records."""
 _ORDER: tuple[BusStatus, ...] = ("ok", "starting", "degraded", "failed")

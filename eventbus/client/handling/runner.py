@@ -81,6 +81,8 @@ class Runner:
         """Nothing runs any more, what was finished is committed."""
         self.error: HandlerError | None = None
         """Why a partition has stopped, the first that did; None while all run."""
+        self.cut_off = False
+        """It stopped, and records at work were cancelled, for their time was over."""
         self.poll_error = ""
         """Why the log could not be read the last time; "" when it could."""
         # When, in seconds on the backend's timers; None: not yet.
@@ -251,6 +253,7 @@ class Runner:
             raise
 
     def _warn_of(self, late: Collection[Lane]) -> None:
+        self.cut_off = True
         how = "cancelled" if self.handler.signature.is_async else "left behind in its thread, which cannot be cancelled"
         what = "not committed, and handled again by whoever reads the partition next"
         if self.handler.spec.delivery == "at-most-once":
