@@ -114,6 +114,7 @@ class Accumulator:
             )
             span = BatchSpan(0, timestamp_ms, producer_id, epoch, sequence, transactional)
             info = producer.store(topic_partition, batch, span, timestamp_ms)
+            producer.engine.wrote(1, len(batch))
         except EventBusError as error:
             producer.not_stored(error)
             raise
@@ -164,6 +165,11 @@ class Accumulator:
                 self.close()
         return self._builder or self._open()
 
+    @property
+    def open_count(self) -> int:
+        """Records in the open batch."""
+        return 0 if self._builder is None else self._builder.count
+
     def close(self) -> None:
         """Hand the open batch to the log."""
         builder, self._builder = self._builder, None
@@ -197,6 +203,7 @@ class Accumulator:
         if sequence >= 0:
             self._sequence = increment_sequence(sequence, builder.count)
         self.last_offset = info.last_offset
+        producer.engine.wrote(builder.count, len(data))
         return info, len(data)
 
     def _identify(self) -> Identity:

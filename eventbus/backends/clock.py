@@ -51,6 +51,11 @@ class RealTimers:
         return anyio.move_on_after(seconds, shield=shield)
 
 
+def stopwatch_of(timers: Timers) -> Callable[[], float]:
+    """Seconds as the timers have them, as cheap as can be: for what is measured often. Only differences count."""
+    return time.monotonic if isinstance(timers, RealTimers) else timers.current_time
+
+
 def timers_of(clock: Clock) -> Timers:
     """A clock that one can also wait by is used for waiting too, as a test's is; else the event loop's timers are."""
     return cast("Timers", clock) if hasattr(clock, "move_on_after") else RealTimers()

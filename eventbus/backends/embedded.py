@@ -60,7 +60,10 @@ class EmbeddedBackend:
     def statistics(self) -> Statistics:
         if self._engine is None:
             return Statistics()
-        return Statistics(topics=tuple(_counted(one) for one in self._engine.broker.describe_topics(None)))
+        engine = self._engine
+        return Statistics(
+            log=engine.statistics(), topics=tuple(_counted(one) for one in engine.broker.describe_topics(None))
+        )
 
     async def start(self, *, clients_may_return: bool = False) -> None:
         """Open the log; ``clients_may_return`` as in `Engine.attach`."""

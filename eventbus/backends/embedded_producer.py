@@ -16,7 +16,7 @@ from eventbus.backends.accumulator import Accumulator, Identity
 from eventbus.backends.base import Add, Append, ProducerConfig, Send, Then
 from eventbus.backends.delivery import BatchDelivery, this_loop
 from eventbus.backends.embedded_transactions import ProducerTransactions
-from eventbus.backends.engine import Engine
+from eventbus.backends.engine import Engine, Queued
 from eventbus.errors import (
     BufferExhausted,
     EventBusError,
@@ -52,6 +52,7 @@ class EmbeddedProducer:
         self.on_topics_changed: Callable[[], object] = _nothing
         self.engine = engine
         engine.topic_listeners.append(self._topics_changed)
+        engine.producers.add(self)
         self._accumulators: dict[tuple[str, int], Accumulator] = {}
         self._open: dict[tuple[str, int], Accumulator] = {}
         """Those with an open batch, oldest first."""
@@ -226,6 +227,11 @@ class EmbeddedProducer:
         self._unsettled_bytes += entry.size_bytes
         self._written_count += 1
 
+    def queued(self) -> Queued:
+        """What has no outcome yet, for metrics."""
+        records = sum(entry.delivery.count for entry in self._unsettled)
+        return Queued(records + sum(one.open_count for one in self._open.values()), self._used_bytes())
+
     def _used_bytes(self) -> int:
         return self._unsettled_bytes + len(self._open) * self.config.batch_size
 
@@ -315,6 +321,7 @@ class EmbeddedProducer:
         if not self._closed:
             self._closed = True
             self.engine.topic_listeners.remove(self._topics_changed)
+            self.engine.producers.discard(self)
             try:
                 if self.transactions is not None:
                     await self.transactions.aclose()

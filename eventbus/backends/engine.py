@@ -10,16 +10,20 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, Protocol
+from weakref import WeakSet
 
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
 from eventbus.backends.clock import Clock, steady_clock, system_clock, timers_of
+from eventbus.backends.histogram import BYTES, RECORDS, SECONDS, Histogram
 from eventbus.backends.membership import Membership, Sight
+from eventbus.backends.statistics import LogStatistics
 from eventbus.broker import Broker, BrokerConfig
 from eventbus.broker.groups import Groups
 from eventbus.errors import ConfigError, EventBusError, KafkaError, StorageError, UnknownTopicOrPartition
@@ -42,7 +46,7 @@ Then = Callable[[KafkaError | None], object]
 class _RunningFlush:
     """A flush in its thread, and those who wait for it."""
 
-    __slots__ = ("completed", "error", "finished", "flush", "number")
+    __slots__ = ("completed", "error", "finished", "flush", "number", "seconds")
 
     def __init__(self, flush: Flush, number: int) -> None:
         self.flush = flush
@@ -53,6 +57,21 @@ class _RunningFlush:
         self.completed = anyio.Event()
         """Set on the loop: the watermarks tell it."""
         self.error: Exception | None = None
+        self.seconds = 0.0
+        """How long the disk took."""
+
+
+class Queued(NamedTuple):
+    """What a producer holds."""
+
+    records: int
+    size_bytes: int
+
+
+class _Producer(Protocol):
+    """A producer of this process, as its log counts it."""
+
+    def queued(self) -> Queued: ...
 
 
 class _Waiter:
@@ -103,6 +122,11 @@ class Engine:
         self._flushes_done = 0
         """The number of the last flush that went well."""
         self._waiters: list[_Waiter] = []
+        self.flush_seconds = Histogram(SECONDS)
+        self.batch_records = Histogram(RECORDS)
+        self.batch_bytes = Histogram(BYTES)
+        """What producers here write at a time, and how long the disk takes for all of it together."""
+        self.producers: WeakSet[_Producer] = WeakSet()
         self._flush_called = False
         """A flush begins with the loop's next turn."""
         self._listeners: dict[TopicPartition, list[Callable[[TopicPartition], None]]] = {}
@@ -364,10 +388,12 @@ class Engine:
             self._tell_all(error)
 
     def _flush_in_thread(self, running: _RunningFlush, token: anyio.lowlevel.EventLoopToken) -> None:
+        began = time.monotonic()
         try:
             running.flush.run()
         except Exception as error:
             running.error = error
+        running.seconds = time.monotonic() - began
         running.finished.set()
         try:
             anyio.from_thread.run_sync(self._complete, running, token=token)
@@ -385,11 +411,31 @@ class Engine:
             logger.exception("%s: after a flush", self.name)
         if running.error is None:
             self._flushes_done = running.number
+            self.flush_seconds.add(running.seconds)
         running.completed.set()
         self._tell_waiters()
         if go_on and self._broker is broker and (self._waiters or (self.waits_for_flush and broker.needs_sync)):
             # What came meanwhile: its senders wait for it, or were cancelled, or never waited.
             self._begin_flush()
+
+    # counts ----------------------------------------------------------------------------------------------------------
+
+    def wrote(self, records: int, size_bytes: int) -> None:
+        """A producer of this process wrote a batch."""
+        self.batch_records.add(records)
+        self.batch_bytes.add(size_bytes)
+
+    def statistics(self) -> LogStatistics:
+        """What was counted since the engine was made."""
+        queued = [producer.queued() for producer in self.producers]
+        return LogStatistics(
+            flush_seconds=self.flush_seconds.copy(),
+            batch_records=self.batch_records.copy(),
+            batch_bytes=self.batch_bytes.copy(),
+            queued_records=sum(one.records for one in queued),
+            queued_bytes=sum(one.size_bytes for one in queued),
+            rebalances=self.broker.groups.rebalances(),
+        )
 
     # records ---------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from eventbus.backends.histogram import Histogram
 from eventbus.types import TopicPartition
 
 
@@ -44,6 +45,14 @@ class PartitionStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Records between what a consumer has read and the end; None where it is not known."""
 
 
+class BatchStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What a producer of a Kafka sends to a topic at a time, on average over the last interval."""
+
+    topic: str
+    records: float
+    size_bytes: float
+
+
 class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One producer or consumer of a Kafka. Counts are since it was opened."""
 
@@ -64,6 +73,7 @@ class ClientStatistics(msgspec.Struct, frozen=True, kw_only=True):
     rebalances: int
     brokers: tuple[BrokerStatistics, ...] = ()
     partitions: tuple[PartitionStatistics, ...] = ()
+    batches: tuple[BatchStatistics, ...] = ()
 
 
 class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,10 +86,28 @@ class TopicStatistics(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
+class LogStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """A log in this process, since it was opened here."""
+
+    flush_seconds: Histogram
+    """How long the disk took to store what was written."""
+    batch_records: Histogram
+    """What producers of this process wrote at a time."""
+    batch_bytes: Histogram
+    queued_records: int
+    """Of producers of this process: without an outcome yet."""
+    queued_bytes: int
+    """Of ``buffer_memory``, which an open batch takes as a whole."""
+    rebalances: dict[str, dict[str, int]]
+    """By group and by cause, as its coordinator knows them."""
+
+
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """What a log can tell of itself without being asked over a network."""
 
     clients: tuple[ClientStatistics, ...] = ()
     """Of a Kafka: each producer and consumer of this process, as of the last ``statistics.interval.ms``."""
+    log: LogStatistics | None = None
+    """A log in this process as a whole."""
     topics: tuple[TopicStatistics, ...] = ()
     """Of a log in this process."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -66,6 +66,8 @@ class Groups:
         self._now_ms = now_ms
         self._retention_check_interval_ms = retention_check_interval_ms
         self._next_retention_ms = now_ms + retention_check_interval_ms
+        self._begun: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Rebalances since the log was opened, by group and by cause."""
         self._to_say: deque[tuple[Callable[[Any], None], object]] = deque()
         self._is_saying = False
 
@@ -197,6 +199,8 @@ class Groups:
             _logger.warning("%s: a change of groups is not stored: %s", shard_log.log.topic_partition, error)
         for reply, answer in turn.replies:
             self._to_say.append((reply, failed or answer))
+        for group, cause in turn.begun:
+            self._begun[group][cause] += 1
         for group in turn.rebalancing:
             self._to_say.append((self.on_rebalance, group))
         self._say_all()
@@ -342,6 +346,12 @@ class Groups:
     def list(self, states: Collection[str] = ()) -> list[GroupListing]:
         """Every group, by name; of some states only, if given, named as Kafka does."""
         return sorted(listing for shard_log in self._shards.values() for listing in shard_log.shard.list(states))
+
+    def rebalances(self) -> dict[str, dict[str, int]]:
+        """How many each group has begun since the log was opened, by cause; of groups that still are."""
+        for group in [group for group in self._begun if not self.is_known(group)]:
+            del self._begun[group]
+        return {group: dict(causes) for group, causes in sorted(self._begun.items())}
 
     def is_known(self, group: str) -> bool:
         """Whether it has members, offsets, or a generation that is stored."""

@@ -18,6 +18,7 @@ from eventbus.client.admin import Admin
 from eventbus.client.consumer import Consumer
 from eventbus.client.health import BusHealth
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
+from eventbus.client.metrics import BusMetrics
 from eventbus.client.producer import Producer
 from eventbus.client.rebalance import Listener
 from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions
@@ -390,9 +391,17 @@ class BlockingBus(_BlockingSending):
         """What every handler is at, and what is wrong; see `EventBus.health`. For the probes of a WSGI program."""
         return self._bridge("health").call(self._bus.health, "health")
 
+    def metrics(self) -> BusMetrics:
+        """What the bus counts; see `EventBus.metrics`. For a program's own page of metrics."""
+        return self._bridge("metrics").ask(self._bus.metrics, "metrics")
+
     def call(self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an ``async def`` of yours on the bus's loop, and wait for what it returns: all of `EventBus` is there."""
         return self._bridge("call").call(lambda: function(*args, **kwargs), "call")
+
+    def submit(self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """As `call`, without waiting. Cancelling the future cancels the task."""
+        return self._bridge("submit").start(lambda: function(*args, **kwargs), "submit")
 
     def transaction(self, transactional_id: str, *, timeout_ms: int | None = None) -> BlockingTransaction:
         """Several records, all or nothing: ``with b.transaction("importer-1") as tx:``; see `EventBus.transaction`."""

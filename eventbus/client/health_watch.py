@@ -92,6 +92,9 @@ class HealthWatch:
                 counts=msgspec.structs.replace(runner.counts),
                 at_work=len(list(runner.at_work())),
                 lag_by_partition=self._tracks[runner].lag_by_partition if runner in self._tracks else {},
+                age_seconds_by_partition={str(one): age for one, age in runner.ages_seconds().items()},
+                histograms=runner.histograms(),
+                moves=runner.moves,
                 failing={} if runner.recovering is None else runner.recovering.gauges(),
             )
             for runner in self._runners

@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from eventbus.backends.statistics import ClientStatistics, Statistics, TopicStatistics
+from eventbus.backends.histogram import Histogram
+from eventbus.backends.statistics import ClientStatistics, LogStatistics, Statistics, TopicStatistics
 from eventbus.client.handling.calls import Counts
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -46,12 +47,22 @@ class HandlerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     lag_by_partition: dict[str, int]
     """Records of this member's partitions that are not finished, as of the last look, a few seconds ago at most."""
 
+    age_seconds_by_partition: dict[str, float] = {}
+    """How old the oldest fetched record is that is not finished."""
+    histograms: dict[str, Histogram] = {}
+    """``call_seconds``, ``commit_seconds``, ``fetch_records``."""
+    moves: dict[str, int] = {}
+    """Partitions ``assigned``, ``revoked``, and ``lost`` with records in hand, since the start."""
     failing: dict[str, float] = {}
     """How its failure policy stands, where it has one: what waits for a next try, the circuit, the budget."""
 
     @property
     def lag(self) -> int:
         return sum(self.lag_by_partition.values())
+
+    @property
+    def oldest_age_seconds(self) -> float:
+        return max(self.age_seconds_by_partition.values(), default=0.0)
 
 
 class BusMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +74,8 @@ class BusMetrics(msgspec.Struct, frozen=True, kw_only=True):
     ``statistics_interval_ms=`` to change it, 0 for none)."""
     topics: tuple[TopicStatistics, ...] = ()
     """On ``memory://`` and ``file://``: what the log holds."""
+    log: LogStatistics | None = None
+    """On ``memory://`` and ``file://``: the log as a whole."""
     parts: tuple[Sample, ...] = ()
     """Of what lives with the bus: an outbox's relay, say."""
 
@@ -73,76 +86,157 @@ class BusMetrics(msgspec.Struct, frozen=True, kw_only=True):
         for client in self.clients:
             yield from _of_client(client)
         for topic in self.topics:
-            labels = {"topic": topic.topic}
-            yield Sample("eventbus_topic_partitions", labels, topic.partitions, "gauge")
-            yield Sample("eventbus_topic_records", labels, topic.records, "gauge")
-            yield Sample("eventbus_topic_size_bytes", labels, topic.size_bytes, "gauge")
+            yield from _each("eventbus_topic", {"topic": topic.topic}, topic, _TOPIC)
+        if self.log is not None:
+            yield from _of_log(self.log)
         yield from self.parts
 
 
 def bus_metrics(handlers: tuple[HandlerMetrics, ...], log: Statistics, parts: Iterable[object] = ()) -> BusMetrics:
     """All in one. ``parts``: of the bus; those that `HasSamples` are asked for them."""
     samples = [sample for part in parts if isinstance(part, HasSamples) for sample in part.samples()]
-    return BusMetrics(handlers=handlers, clients=log.clients, topics=log.topics, parts=tuple(samples))
+    return BusMetrics(handlers=handlers, clients=log.clients, topics=log.topics, log=log.log, parts=tuple(samples))
+
+
+def histogram_samples(name: str, labels: dict[str, str], one: Histogram, help: str = "") -> Iterator[Sample]:
+    """A histogram as Prometheus has it: cumulative buckets, the sum, the count."""
+    count = 0
+    for bound, seen in zip((*one.bounds, None), one.counts, strict=True):
+        count += seen
+        le = "+Inf" if bound is None else f"{bound:.10g}"
+        yield Sample(f"{name}_bucket", {**labels, "le": le}, count, "histogram", help)
+    yield Sample(f"{name}_sum", labels, one.total, "histogram", help)
+    yield Sample(f"{name}_count", labels, count, "histogram", help)
+
+
+_COUNTS = {
+    "handled": "Records whose calls returned.",
+    "failed": "Calls that raised or took too long, and values that cannot be read.",
+    "skipped": "Records that failed and were passed over.",
+    "timed_out": "Calls that took longer than timeout=.",
+    "filtered": "Records that filter= kept from the handler.",
+    "retried": "Records that failed and were set aside for a later try.",
+    "dead_lettered": "Records that failed and went to the dead-letter topic.",
+}
+_HISTOGRAMS = {
+    "call_seconds": "How long calls of the handler take; quick ones at the mean of their fetch.",
+    "commit_seconds": "How long it takes until a commit is stored.",
+    "fetch_records": "Records that come from the log at a time.",
+}
+_FAILING = {
+    "retry_waiting_records": "Records that wait for their next try.",
+    "retry_overdue_seconds": "For how long the oldest of them should have been tried by now.",
+    "dead_letters_last_minute_records": "Records that went to the dead-letter topic in the last minute.",
+    "circuit_open_ratio": "The circuit breaker: 0 closed, 0.5 trying, 1 open (nothing is tried).",
+    "retry_budget_left_records": "Tries left of the retry budget.",
+}
+_TOPIC = {
+    "partitions": "Partitions of the topic.",
+    "records": "Offsets between the beginning and the end of the topic.",
+    "size_bytes": "What the topic takes in the log.",
+}
+_CLIENT_GAUGES = {
+    "queued_records": "A producer's records without an outcome, or a consumer's that were fetched ahead.",
+    "queued_bytes": "Their size.",
+}
+_CLIENT_COUNTERS = {
+    "sent_records": "Records sent.",
+    "sent_bytes": "Bytes of records sent.",
+    "received_records": "Records received.",
+    "received_bytes": "Bytes of records received.",
+    "rebalances": "Rebalances of the group that the client took part in.",
+}
+_BROKER_GAUGES = {
+    "up": "Whether the client is connected to the broker.",
+    "requests_waiting": "Requests that were sent and not answered yet.",
+    "round_trip_seconds": "How long answers of the broker take, on average.",
+    "round_trip_p99_seconds": "The time within which 99 of 100 answers came.",
+    "throttle_seconds": "How long the broker has the client wait for a quota, on average.",
+}
+_BROKER_COUNTERS = {
+    "sent_bytes": "Bytes sent to the broker.",
+    "received_bytes": "Bytes received from the broker.",
+    "errors": "Requests that failed or were not answered in time.",
+    "connects": "Connections made to the broker.",
+    "disconnects": "Connections to the broker that ended.",
+}
 
 
 def _of_handler(one: HandlerMetrics) -> Iterator[Sample]:
-    labels = {"handler": one.handler, "group": one.group}
-    for what, count in msgspec.structs.asdict(one.counts).items():
-        yield Sample(f"eventbus_handler_{what}_records_total", labels, count, "counter")
-    yield Sample("eventbus_handler_at_work", labels, one.at_work, "gauge")
-    for name, value in one.failing.items():
-        yield Sample(f"eventbus_handler_{name}", labels, value, "gauge")
+    labels, name = {"handler": one.handler, "group": one.group}, "eventbus_handler"
+    for what, help in _COUNTS.items():
+        yield Sample(f"{name}_{what}_records_total", labels, getattr(one.counts, what), "counter", help)
+    yield Sample(f"{name}_at_work", labels, one.at_work, "gauge", "Calls that have not returned.")
+    for what, histogram in one.histograms.items():
+        yield from histogram_samples(f"{name}_{what}", labels, histogram, _HISTOGRAMS.get(what, ""))
+    for what, value in one.failing.items():
+        yield Sample(f"{name}_{what}", labels, value, "gauge", _FAILING.get(what, ""))
+    for move, count in one.moves.items():
+        said = "Partitions that the group gave to this member, took from it, and that it lost with records in hand."
+        yield Sample(f"{name}_partition_moves_total", {**labels, "move": move}, count, "counter", said)
+    said = "Records of this member's partitions that are not finished, as of the last look."
     for partition, lag in one.lag_by_partition.items():
-        topic, _, number = partition.rpartition("-")
-        yield Sample("eventbus_handler_lag_records", {**labels, "topic": topic, "partition": number}, lag, "gauge")
+        yield Sample(f"{name}_lag_records", {**labels, **_partition(partition)}, lag, "gauge", said)
+    said = "Age of the oldest record that was fetched and is not finished; 0: there is none."
+    for partition, age in one.age_seconds_by_partition.items():
+        yield Sample(f"{name}_oldest_unfinished_age_seconds", {**labels, **_partition(partition)}, age, "gauge", said)
+
+
+def _partition(text: str) -> dict[str, str]:
+    topic, _, number = text.rpartition("-")
+    return {"topic": topic, "partition": number}
+
+
+def _of_log(one: LogStatistics) -> Iterator[Sample]:
+    yield from histogram_samples(
+        "eventbus_log_flush_seconds", {}, one.flush_seconds, "How long the disk takes to store what was written."
+    )
+    said = "What producers write at a time."
+    yield from histogram_samples("eventbus_producer_batch_records", {}, one.batch_records, said)
+    yield from histogram_samples("eventbus_producer_batch_bytes", {}, one.batch_bytes, said)
+    said = "What producers hold that has no outcome yet."
+    yield Sample("eventbus_producer_queued_records", {}, one.queued_records, "gauge", said)
+    yield Sample("eventbus_producer_queued_bytes", {}, one.queued_bytes, "gauge", f"{said} An open batch counts whole.")
+    for group, causes in one.rebalances.items():
+        for cause, count in causes.items():
+            labels = {"group": group, "cause": cause}
+            yield Sample("eventbus_group_rebalances_total", labels, count, "counter", "Rebalances, by their cause.")
 
 
 def _of_client(one: ClientStatistics) -> Iterator[Sample]:
     labels = {"client": one.name, "client_id": one.client_id, "kind": one.kind}
-    yield from _each(
-        "eventbus_client",
-        labels,
-        {"queued_records": one.queued_records, "queued_bytes": one.queued_bytes},
-        {
-            "sent_records": one.sent_records,
-            "sent_bytes": one.sent_bytes,
-            "received_records": one.received_records,
-            "received_bytes": one.received_bytes,
-            "rebalances": one.rebalances,
-        },
-    )
+    yield from _each("eventbus_client", labels, one, _CLIENT_GAUGES, _CLIENT_COUNTERS)
+    for batches in one.batches:
+        where = {**labels, "topic": batches.topic}
+        said = "What the producer sends at a time to a partition of the topic, on average, lately."
+        yield Sample("eventbus_client_batch_records", where, batches.records, "gauge", said)
+        yield Sample("eventbus_client_batch_bytes", where, batches.size_bytes, "gauge", said)
     for broker in one.brokers:
         yield from _each(
-            "eventbus_broker",
-            {**labels, "broker": str(broker.broker_id)},
-            {
-                "up": broker.is_up,
-                "requests_waiting": broker.requests_waiting,
-                "round_trip_seconds": broker.round_trip_ms / 1000,
-                "round_trip_p99_seconds": broker.round_trip_p99_ms / 1000,
-                "throttle_seconds": broker.throttle_ms / 1000,
-            },
-            {
-                "sent_bytes": broker.sent_bytes,
-                "received_bytes": broker.received_bytes,
-                "errors": broker.errors,
-                "connects": broker.connects,
-                "disconnects": broker.disconnects,
-            },
+            "eventbus_broker", {**labels, "broker": str(broker.broker_id)}, broker, _BROKER_GAUGES, _BROKER_COUNTERS
         )
     for part in one.partitions:
-        where = {"topic": part.topic_partition.topic, "partition": str(part.topic_partition.partition)}
-        known = {} if part.lag is None else {"lag_records": part.lag}
-        yield from _each(
-            "eventbus_partition", {**labels, **where}, {"queued_records": part.queued_records, **known}, {}
-        )
+        where = {**labels, "topic": part.topic_partition.topic, "partition": str(part.topic_partition.partition)}
+        said = "Records of the partition that wait to be sent, or that were fetched ahead."
+        yield Sample("eventbus_partition_queued_records", where, part.queued_records, "gauge", said)
+        if part.lag is not None:
+            said = "Records between what a consumer has read and the end of the partition."
+            yield Sample("eventbus_partition_lag_records", where, part.lag, "gauge", said)
 
 
 def _each(
-    prefix: str, labels: dict[str, str], gauges: Mapping[str, float], counters: Mapping[str, float]
+    prefix: str, labels: dict[str, str], one: object, gauges: Mapping[str, str], counters: Mapping[str, str] = {}
 ) -> Iterator[Sample]:
-    for name, value in gauges.items():
-        yield Sample(f"{prefix}_{name}", labels, float(value), "gauge")
-    for name, value in counters.items():
-        yield Sample(f"{prefix}_{name}_total", labels, float(value), "counter")
+    """Attributes of ``one``, each with what it means."""
+    for name, help in gauges.items():
+        yield Sample(f"{prefix}_{name}", labels, _value(one, name), "gauge", help)
+    for name, help in counters.items():
+        yield Sample(f"{prefix}_{name}_total", labels, _value(one, name), "counter", help)
+
+
+def _value(one: object, name: str) -> float:
+    if hasattr(one, name):
+        return float(getattr(one, name))
+    if name.endswith("_seconds"):
+        return getattr(one, name.removesuffix("seconds") + "ms") / 1000
+    return float(getattr(one, f"is_{name}"))

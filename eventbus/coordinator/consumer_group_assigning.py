@@ -51,6 +51,7 @@ class Assigning:
             topics_hash = self.hash_of(group, members, regexes)
             if changed or topics_hash != group.metadata_hash or regexes != group.regexes:
                 epoch += 1
+                turn.begun.append((name, "member_joined" if is_new else "metadata_changed"))
                 turn.records.append(records.group_record(name, epoch, topics_hash))
                 if any(other.classic is not None for other in members.values()):
                     turn.rebalancing.append(name)

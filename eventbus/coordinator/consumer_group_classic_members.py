@@ -174,5 +174,5 @@ class ClassicMembers:
             except KafkaError as error:
                 errors.append(error)
         if gone:
-            self._groups.fence(group, gone, turn)
+            self._groups.fence(group, gone, turn, "member_left")
         return errors

@@ -31,7 +31,7 @@ from eventbus.coordinator.consumer_group_requests import (
 from eventbus.coordinator.consumer_group_topics import TopicsView
 from eventbus.coordinator.deadlines import Deadlines
 from eventbus.coordinator.group import RETRY_MS, Group
-from eventbus.coordinator.group_rules import GroupConfig, State, Timer, TimerKey, Turn
+from eventbus.coordinator.group_rules import Cause, GroupConfig, State, Timer, TimerKey, Turn
 from eventbus.coordinator.offsets import is_text
 from eventbus.coordinator.requests import (
     CONSUMER_PROTOCOL,
@@ -244,12 +244,13 @@ class ConsumerGroups:
             turn.records.append(records.current_record(group.name, member.member_id, away))
             self.deadlines.cancel((group.name, Timer.JOIN, member.member_id))
         else:
-            self.fence(group, [member.member_id], turn)
+            self.fence(group, [member.member_id], turn, "member_left")
         return ConsumerHeartbeatResult(member.member_id, request.member_epoch)
 
-    def fence(self, group: ConsumerGroup, member_ids: Sequence[str], turn: Turn) -> None:
+    def fence(self, group: ConsumerGroup, member_ids: Sequence[str], turn: Turn, cause: Cause) -> None:
         """Members are gone; if only members of the classic protocol stay, so is the group, which becomes classic."""
         name = group.name
+        turn.begun.append((name, cause))
         for member_id in member_ids:
             self._cancel(name, member_id)
             # When it cannot be stored it is tried again; when it is, there is nobody left to remove.
@@ -287,7 +288,7 @@ class ConsumerGroups:
             return
         if timer is Timer.JOIN and member.classic is None and member.state is not MemberState.UNREVOKED_PARTITIONS:
             return
-        self.fence(group, [member_id], turn)
+        self.fence(group, [member_id], turn, "session_expired")
 
     def start(self, now_ms: int) -> None:
         """After replay: sessions begin anew, and so does the time that members have to give partitions up."""

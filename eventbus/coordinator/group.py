@@ -15,7 +15,7 @@ from eventbus.coordinator.codec import (
     encode_group_value,
 )
 from eventbus.coordinator.deadlines import Deadlines
-from eventbus.coordinator.group_rules import TRANSITIONS, Event, GroupConfig, State, Timer, TimerKey, Turn
+from eventbus.coordinator.group_rules import TRANSITIONS, Cause, Event, GroupConfig, State, Timer, TimerKey, Turn
 from eventbus.coordinator.members import JoinReply, Member, Members, SyncReply
 from eventbus.coordinator.requests import (
     CONSUMER_PROTOCOL,
@@ -154,14 +154,14 @@ class Group:
         # A member that does not know its id sends no heartbeats, and a lost connection is not seen here. So a join
         # parked too long is given up; who still waits joins again.
         self._deadlines.set((self.name, Timer.SESSION, member_id), turn.now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._rebalance_or_complete(turn)
+        self._rebalance_or_complete(turn, "member_joined")
 
     def _rejoin(self, member: Member, request: JoinGroup, reply: JoinReply, turn: Turn) -> None:
         leads_stable = self.state is State.STABLE and member.member_id == self.members.leader_id
         if self.state is State.PREPARING_REBALANCE or leads_stable or member.protocols != request.protocols:
             # The leader may join again with nothing changed: it has seen new topics or partitions.
             self._update(member, request, reply, turn)
-            self._rebalance_or_complete(turn)
+            self._rebalance_or_complete(turn, "metadata_changed")
             return
         # Nothing changed: its answer was lost, or it was told to rejoin by a rebalance that is over.
         leads = self.state is State.COMPLETING_REBALANCE and member.member_id == self.members.leader_id
@@ -192,7 +192,7 @@ class Group:
             # Kafka lets a member with other topics wait for the next rebalance; here it has them at once.
             or self._topics_of(member) != topics
         ):
-            self._rebalance_or_complete(turn)
+            self._rebalance_or_complete(turn, "member_joined")
             return
         self.members.park_join(member, None)
         self._renew(member, turn.now_ms)
@@ -220,12 +220,13 @@ class Group:
     def _enter(self, event: Event) -> None:
         self.state = TRANSITIONS[self.state, event]
 
-    def _rebalance_or_complete(self, turn: Turn) -> None:
+    def _rebalance_or_complete(self, turn: Turn, cause: Cause) -> None:
         """Begin a rebalance; when one is being prepared, see whether that was the last it waited for."""
         if self.state is State.PREPARING_REBALANCE:
             self._complete_if_all_joined(turn)
             return
         self._prepare(turn)
+        turn.begun.append((self.name, cause))
         if self.members and self._waits_for_joins():
             turn.rebalancing.append(self.name)
 
@@ -411,7 +412,7 @@ class Group:
             except KafkaError as error:
                 errors.append(error)
         if removed or self.state is State.PREPARING_REBALANCE:
-            self._rebalance_or_complete(turn)
+            self._rebalance_or_complete(turn, "member_left")
         return errors
 
     def _remove(self, member_id: str, turn: Turn) -> None:
@@ -439,7 +440,7 @@ class Group:
                 was_member = member_id in self.members
                 self._remove(member_id, turn)
                 if was_member or self.state is State.PREPARING_REBALANCE:
-                    self._rebalance_or_complete(turn)
+                    self._rebalance_or_complete(turn, "session_expired")
             case Timer.JOIN:
                 if self._opening and self._extended and turn.now_ms < self._delay_until_ms:
                     self._extended = False
@@ -449,7 +450,7 @@ class Group:
             case Timer.SYNC:
                 for unsynced_id in list(self.unsynced):
                     self._remove(unsynced_id, turn)
-                self._rebalance_or_complete(turn)
+                self._rebalance_or_complete(turn, "sync_timed_out")
 
     def start(self, now_ms: int, turn: Turn) -> None:
         """After replay: sessions begin anew; a generation that cannot go on as it is stored is rebalanced."""
@@ -460,7 +461,7 @@ class Group:
                 self._renew(member, now_ms)
         leads = self.members.leader_id in self.members
         if self.state is State.STABLE and (not leads or len(self.members) > self._config.group_max_size):
-            self._rebalance_or_complete(turn)
+            self._rebalance_or_complete(turn, "coordinator_loaded")
 
     def drop_clients(self, turn: Turn) -> None:
         """Remove every dynamic member: the process they lived in is gone."""
@@ -468,7 +469,7 @@ class Group:
         for member_id in (*gone, *self.pending):
             self._remove(member_id, turn)
         if gone:
-            self._rebalance_or_complete(turn)
+            self._rebalance_or_complete(turn, "process_died")
 
     def interrupt(self, turn: Turn) -> None:
         """Tell everybody who waits to join again, and wait for nobody: the group becomes another one (KIP-848)."""

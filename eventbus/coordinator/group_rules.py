@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from eventbus.coordinator.members import JoinReply, SyncReply
 from eventbus.coordinator.requests import JoinGroupResult, SyncGroupResult
@@ -79,10 +79,17 @@ TimerKey = tuple[str, Timer, str]
 """Group, what for, and whose session."""
 
 
+Cause = Literal[
+    "member_joined", "member_left", "session_expired", "sync_timed_out", "metadata_changed", "coordinator_loaded",
+    "process_died",
+]  # fmt: skip
+"""Why a group rebalances, for metrics. Metadata: what a member subscribes to or offers, or topics and partitions."""
+
+
 class Turn:
     """One request or timer at work: what it leads to. Nothing of it is said before its records are stored."""
 
-    __slots__ = ("now_ms", "rebalancing", "records", "replies")
+    __slots__ = ("begun", "now_ms", "rebalancing", "records", "replies")
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -91,6 +98,8 @@ class Turn:
         """Whom to call, and with what."""
         self.rebalancing: list[str] = []
         """Groups that began to prepare a rebalance and wait for their members now."""
+        self.begun: list[tuple[str, Cause]] = []
+        """Groups that began a rebalance, each with its cause."""
 
     def join(self, reply: JoinReply, answer: JoinGroupResult | KafkaError) -> None:
         self.replies.append((reply, answer))

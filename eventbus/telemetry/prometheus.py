@@ -98,9 +98,9 @@ class Collector:
 
     def collect(self) -> Iterator[Any]:
         """Metrics, as prometheus_client has them. None while the bus does not run."""
-        metrics_core = _prometheus_client().metrics_core
+        client = _prometheus_client()
         for family in families(_metrics_of(self._bus).samples()):
-            metric = metrics_core.Metric(_base_name(family), family.help or family.name, family.kind)
+            metric = client.Metric(_base_name(family), family.help or family.name, family.kind)
             for sample in family.samples:
                 metric.add_sample(sample.name, sample.labels, sample.value)
             yield metric
@@ -139,7 +139,6 @@ def _base_name(family: Family) -> str:
 def _prometheus_client() -> Any:
     try:
         import prometheus_client
-        import prometheus_client.metrics_core
     except ImportError as error:
         raise ConfigError(
             "the registry of prometheus_client needs the library: pip install prometheus-client "

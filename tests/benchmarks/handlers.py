@@ -53,15 +53,18 @@ def fetches(count: int) -> list[Any]:
 async def dispatched(handler: Any, n: int) -> Meter:
     """``n`` records through a handler, as a lane hands them over."""
     from eventbus import TopicPartition
+    from eventbus.backends.clock import RealTimers
     from eventbus.client.handling.dispatch import Dispatch
     from eventbus.client.handling.lane import Lane
+    from eventbus.client.handling.watch import Watch
 
     lane, dispatch = Lane(TopicPartition("log", 0), lambda error: False), Dispatch(handler, None, {})
+    watch = Watch(handler, dispatch, RealTimers(), lambda lane, error: None)
     chunks = fetches(n + PER_FETCH)
-    await dispatch.run(lane, chunks[0])  # warm
+    await watch.run_in_order(dispatch, lane, chunks[0])  # warm
     with Meter() as meter:
         for chunk in chunks[1:]:
-            await dispatch.run(lane, chunk)
+            await watch.run_in_order(dispatch, lane, chunk)
     assert lane.finished == n + PER_FETCH, lane
     assert dispatch.counts.handled == n + PER_FETCH, dispatch.counts
     return meter

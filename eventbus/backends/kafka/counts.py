@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from eventbus.backends.statistics import BrokerStatistics, ClientStatistics, PartitionStatistics
+from eventbus.backends.statistics import BatchStatistics, BrokerStatistics, ClientStatistics, PartitionStatistics
 from eventbus.types import TopicPartition
 
 _NAME = re.compile(r'"name": ?"([^"]+)"')
@@ -55,6 +55,8 @@ class _Partition(msgspec.Struct):
 
 class _Topic(msgspec.Struct):
     topic: str = ""
+    batchsize: _Window = msgspec.field(default_factory=_Window)
+    batchcnt: _Window = msgspec.field(default_factory=_Window)
     partitions: dict[str, _Partition] = {}
 
 
@@ -127,6 +129,11 @@ def _client(one: _Client, age_ms: int) -> ClientStatistics:
             for topic in one.topics.values()
             for partition in topic.partitions.values()
             if partition.partition >= 0
+        ),
+        batches=tuple(
+            BatchStatistics(topic=topic.topic, records=topic.batchcnt.avg, size_bytes=topic.batchsize.avg)
+            for topic in one.topics.values()
+            if one.type == "producer"
         ),
     )
 

@@ -14,7 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from eventbus.backends.clock import RealTimers, Timers
 from eventbus.backends.delivery import Delivery
+from eventbus.client.handling.call_times import CallTimes
 from eventbus.client.handling.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded, manual_records
 from eventbus.client.handling.failing import Failing, Passed, in_lane
 from eventbus.client.handling.failures import OnFailure, as_failure, failures
@@ -58,8 +60,10 @@ class Dispatch:
         publish: Publish | None,
         serdes: Mapping[type, Serde],
         middleware: Sequence[Middleware] = (),
+        timers: Timers | None = None,
     ) -> None:
         self.counts = Counts()
+        self.times = CallTimes(timers or RealTimers(), by_batch=bool(handler.spec.batch))
         self._handler = handler
         self._publish = publish
         self._calls = Calls(handler, serdes, middleware, self.counts)
@@ -127,7 +131,7 @@ class Dispatch:
 
     async def _payloads(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
         """An async handler that wants the payload alone and publishes nothing: the fast path."""
-        function, calls, counts = self._handler.function, self._calls, self.counts
+        function, calls, counts = self.times.timed(self._handler.function), self._calls, self.counts
         values: Sequence[Any] = calls.values(chunk)
         offsets = chunk.offsets
         decode: Callable[[Any], Any] | None = calls.decoder(chunk.topic)
@@ -171,7 +175,7 @@ class Dispatch:
 
     async def _one_by_one(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
         """Any other handler that runs on the loop: it wants the record, or publishes, or has something around it."""
-        call, publish, offsets = self._calls.of(chunk), self._publish, chunk.offsets
+        call, publish, offsets = self.times.timed(self._calls.of(chunk)), self._publish, chunk.offsets
         handled = 0
         try:
             for index in range(start, len(offsets)):
@@ -208,11 +212,11 @@ class Dispatch:
 
     async def _by_hand(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
         """Any handler on the loop whose records are acknowledged by hand."""
-        await self._each(InLane(lane, chunk, start, taken, self._calls))
+        await self._each(InLane(lane, chunk, start, taken, self._calls, self.times.timed))
 
     async def _in_thread(self, lane: Lane, chunk: FetchedRecords, start: int = 0, taken: Taken | None = None) -> None:
         """A plain function: records go to a worker thread by the slice, not one hop each."""
-        await self._in_slices(InLane(lane, chunk, start, taken, self._calls))
+        await self._in_slices(InLane(lane, chunk, start, taken, self._calls, self.times.timed))
 
     async def work(self, worker: Worker, items: list[Item]) -> None:
         """Handle records of any lanes, one after the other; those of lanes in error, or given up, are left out.
@@ -401,6 +405,11 @@ class Dispatch:
         return await self._failing.failed(lane, chunk, index, error, None, outputs)
 
     async def _call_batch(
+        self, chunk: FetchedRecords, indexes: range, taken: Taken | None, given: set[int], reading: _Reading
+    ) -> Any:
+        return await self.times.ended(self._call_with(chunk, indexes, taken, given, reading), self.times.now())
+
+    async def _call_with(
         self, chunk: FetchedRecords, indexes: range, taken: Taken | None, given: set[int], reading: _Reading
     ) -> Any:
         calls = self._calls

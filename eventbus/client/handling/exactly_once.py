@@ -302,6 +302,8 @@ class ExactlyOnce:
             async with self._producer.transaction() as self._bound.transaction:
                 failure = await self._fill(self._bound.transaction, work, piece)
                 next_offset = lane.reached
+                filled_at = self._shared.timers.current_time()
+            self._shared.commits.seconds.add(self._shared.timers.current_time() - filled_at)
             lane.committed = next_offset
             work.done_below(next_offset)
             for moves in (lane.moves, work.moves):

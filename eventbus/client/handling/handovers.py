@@ -52,6 +52,8 @@ class Handovers:
         """Awaited before the first record of new partitions is read."""
         self.on_gone: Callable[[TopicPartition], object] = lambda partition: None
         """Called when a partition is no longer ours."""
+        self.moves = {"assigned": 0, "revoked": 0, "lost": 0}
+        """Partitions that came and went, so far."""
         self.is_giving_up = False
         self.ending: dict[TopicPartition, Lane] = {}
         """Lanes given up that may still be at work: a new one of the same partition waits for them."""
@@ -65,6 +67,7 @@ class Handovers:
 
     async def _assigned(self, partitions: list[TopicPartition]) -> None:
         self.last_assigned_at = self._timers.current_time()
+        self.moves["assigned"] += len(partitions)
         if self._handler.spec.exactly_once or self._handler.spec.retry is not None:
             for partition in partitions:
                 await self._end_what_is_open(partition)
@@ -113,6 +116,7 @@ class Handovers:
                 self._forget(lane)
             for partition in partitions:
                 self.on_gone(partition)
+            self.moves["revoked"] += len(partitions)
         finally:
             self.is_giving_up = False
             self._on_progress()
@@ -155,6 +159,7 @@ class Handovers:
         """The partition is lost, or gone, or is another one of the same name: nothing of it is committed any more."""
         lane = self._lanes.get(topic_partition)
         if lane is not None:
+            self.moves["lost"] += 1
             if lane.is_busy or lane.finished > lane.committed:
                 self._lost.append(lane)
             lane.close(abandon=True)

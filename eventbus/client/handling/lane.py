@@ -54,10 +54,10 @@ class Lane:
 
     __slots__ = (
         "_commit_at", "_in_flight", "_on_output_error", "_thread", "_token", "_unstored", "_wake_at", "abandoned",
-        "alone", "at_work", "begun_at", "begun_count", "calls", "chunks", "closing", "commit_every", "committed",
-        "ended", "error", "finished", "finished_count", "given_up_at", "held", "hold", "hold_back", "index", "limit",
-        "moves", "note", "on_commit_due", "paused", "predecessor", "ring_at", "scope", "stopping", "taken",
-        "topic_partition", "tried", "unhold", "waiters", "waits", "wake",
+        "alone", "at_hand", "at_work", "begun_at", "begun_count", "calls", "chunks", "closing", "commit_every",
+        "committed", "ended", "error", "finished", "finished_count", "given_up_at", "held", "hold", "hold_back",
+        "index", "limit", "moves", "note", "on_commit_due", "paused", "predecessor", "ring_at", "scope", "stopping",
+        "taken", "topic_partition", "tried", "unhold", "waiters", "waits", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,8 @@ class Lane:
         self.topic_partition = topic_partition
         self.chunks: deque[FetchedRecords] = deque()
         """What was fetched and not begun."""
+        self.at_hand: FetchedRecords | None = None
+        """What was begun last, and may be over."""
         self.paused = False
         """Enough is waiting: the partition is not fetched from."""
         self.at_work = False
@@ -141,6 +143,21 @@ class Lane:
         self._on_output_error = on_output_error
         self._thread = get_ident()
         self._token = anyio.lowlevel.current_token()
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """The timestamp of the first record that is not finished, of those that were fetched; None: all are."""
+        if self.taken:
+            chunks = (self.taken[0].chunk,)
+        elif self.at_hand is not None:
+            chunks = (self.at_hand, *self.chunks)
+        else:
+            chunks = tuple(self.chunks)
+        for chunk in chunks:
+            index = bisect_left(chunk.offsets, self.finished)
+            if index < len(chunk) and chunk.next_offset > self.finished:
+                return chunk.timestamps_ms[index]
+        return None
 
     # records in order ------------------------------------------------------------------------------------------------
 

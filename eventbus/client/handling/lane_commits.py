@@ -11,6 +11,7 @@ import anyio
 
 from eventbus.backends.base import BackendConsumer
 from eventbus.backends.clock import Timers
+from eventbus.backends.histogram import SECONDS, Histogram
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.moves import Moves, is_final
@@ -66,6 +67,8 @@ class LaneCommits:
         self.error = ""
         """What kept the last commit from being stored; "" when it was."""
         self._failing_since: float | None = None
+        self.seconds = Histogram(SECONDS)
+        """How long a commit takes."""
         self._unanswered: list[float] = []
         """When the commits were asked for that are under way."""
 
@@ -153,7 +156,7 @@ class LaneCommits:
             raise errors[0]
 
     async def _commit_moves(self, moves: Moves, lane: Lane, errors: list[EventBusError]) -> None:
-        with self._asked():
+        with self.asked():
             try:
                 await moves.commit(lane)
             except EventBusError as error:
@@ -185,7 +188,7 @@ class LaneCommits:
             offsets.setdefault(partition, OffsetAndMetadata(offset))
         if not offsets:
             return
-        with self._asked():
+        with self.asked():
             try:
                 await self._consumer.commit(offsets)
             except EventBusError as error:
@@ -208,7 +211,7 @@ class LaneCommits:
         }  # fmt: skip
 
     @contextmanager
-    def _asked(self) -> Generator[None]:
+    def asked(self) -> Generator[None]:
         """A commit is under way."""
         asked_at = self._timers.current_time()
         self._unanswered.append(asked_at)
@@ -216,6 +219,7 @@ class LaneCommits:
             yield
         finally:
             self._unanswered.remove(asked_at)
+            self.seconds.add(self._timers.current_time() - asked_at)
 
     def succeeded(self) -> None:
         """A commit was stored."""

@@ -84,14 +84,23 @@ class InLane:
 
     in_order = True
 
-    def __init__(self, lane: Lane, chunk: FetchedRecords, first: int, taken: Taken | None, calls: Calls) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        chunk: FetchedRecords,
+        first: int,
+        taken: Taken | None,
+        calls: Calls,
+        timed: Callable[[Callable[[int], Any]], Callable[[int], Any]],
+    ) -> None:
+        """``timed``: what goes around the calls."""
         self.first = first
         self.end = len(chunk)
         self._lane = lane
         self._chunk = chunk
         self._taken = taken
         self._given: set[int] = set()
-        self.call: Callable[[int], Any] = calls.of(chunk, taken, self._given)
+        self.call: Callable[[int], Any] = timed(calls.of(chunk, taken, self._given))
 
     def begin(self, place: int) -> None:
         self._lane.index = place

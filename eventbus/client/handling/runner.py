@@ -22,6 +22,7 @@ import anyio.lowlevel
 
 from eventbus.backends.base import Backend, ConsumerConfig
 from eventbus.backends.clock import Clock, RealTimers, system_clock
+from eventbus.backends.histogram import RECORDS, Histogram
 from eventbus.client.handling.calls import Counts
 from eventbus.client.handling.delayed import Common, way_of_retries
 from eventbus.client.handling.dispatch import Dispatch, Publish
@@ -88,7 +89,9 @@ class Runner:
         # When, in seconds on the backend's timers; None: not yet.
         self.started_at: float | None = None
         self.last_poll_at: float | None = None
-        self._dispatch = Dispatch(handler, publish, serdes, middleware)
+        self._dispatch = Dispatch(handler, publish, serdes, middleware, backend.timers)
+        self.fetched = Histogram(RECORDS)
+        """How many records come at a time."""
         schemas = self._dispatch.calls.schemas
         self._schemas = None if schemas is None else SchemaWait(handler, schemas, self._dispatch.calls, backend.timers)
         self._backend = backend
@@ -338,6 +341,7 @@ class Runner:
         if lane.error is not None or lane.closing:
             return
         lane.chunks.append(chunk)
+        self.fetched.add(len(chunk))
         if len(lane.chunks) >= _CHUNKS_PER_LANE and not lane.paused:
             lane.paused = True
             self._consumer.pause([topic_partition])
@@ -418,7 +422,7 @@ class Runner:
                 continue
             if self.recovering is not None and not await self.recovering.ready(lane):
                 continue
-            chunk = lane.chunks.popleft()
+            lane.at_hand = chunk = lane.chunks.popleft()
             if lane.paused and len(lane.chunks) < _CHUNKS_PER_LANE:
                 lane.paused = False
                 self._consumer.resume([lane.topic_partition])
@@ -492,6 +496,31 @@ class Runner:
     @property
     def counts(self) -> Counts:
         return self._dispatch.counts
+
+    def ages_seconds(self) -> dict[TopicPartition, float]:
+        """How old the oldest record is that was fetched and is not finished, by partition; 0 where all are finished.
+
+        Without those that wait in a retry topic, on purpose.
+        """
+        now_ms, ages = self._clock(), dict[TopicPartition, float]()
+        for partition, lane in self.lanes.items():
+            if self.recovering is None or not self.recovering.is_retry(partition.topic):
+                oldest_ms = lane.oldest_ms
+                ages[partition] = 0.0 if oldest_ms is None or oldest_ms < 0 else max(now_ms - oldest_ms, 0) / 1000
+        return ages
+
+    def histograms(self) -> dict[str, Histogram]:
+        """By name, as of now: how long calls and commits take, how much comes at a time."""
+        return {
+            "call_seconds": self._dispatch.times.seconds.copy(),
+            "commit_seconds": self._commits.seconds.copy(),
+            "fetch_records": self.fetched.copy(),
+        }
+
+    @property
+    def moves(self) -> dict[str, int]:
+        """Partitions that the group gave to this member, took from it in good order, and that it lost."""
+        return dict(self._handovers.moves)
 
     @property
     def last_assigned_at(self) -> float | None:

@@ -220,6 +220,8 @@ class Watch:
             call = LaneCall(lane, chunk, start, taken)
             lane.index = start
             self.begins(call)
+            times = dispatch.times
+            began, was_each = times.now(), times.is_each
             try:
                 if self.timeout_seconds is None or self._in_threads:
                     await dispatch.run(lane, chunk, start, taken)
@@ -228,6 +230,7 @@ class Watch:
                         await dispatch.run(lane, chunk, start, taken)
             finally:
                 self.ends(call)
+                times.ran(began, call.index - start, was_each)
             start = call.index
             if call.late is None:
                 break

@@ -241,7 +241,8 @@ class AtMostOnce:
         pause = shared.handler.spec.commit_interval_ms / 1000
         while not lane.closing:
             try:
-                await shared.consumer.commit({lane.topic_partition: OffsetAndMetadata(next_offset)})
+                with shared.commits.asked():
+                    await shared.consumer.commit({lane.topic_partition: OffsetAndMetadata(next_offset)})
             except REBALANCED as error:
                 logger.debug("handler %r: not committed yet: %s", shared.handler.__name__, error)
                 await shared.settled(lane)

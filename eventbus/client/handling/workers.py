@@ -319,7 +319,7 @@ class Workers:
 
     async def _work(self, worker: Worker) -> None:
         """Until the worker's scope is cancelled, or there is nothing to do and will not be."""
-        done = 0
+        done, times = 0, self._dispatch.times
         self._watch.begins(worker)
         while not (self._closing or worker.stopping):
             backlog = self._next()
@@ -331,7 +331,9 @@ class Workers:
             self._queue(backlog)
             worker.backlog = backlog
             backlog.workers.append(worker)
+            began = times.now()
             await self._dispatch.work(worker, items)
+            times.ran(began, len(items), False)
             self._leave(worker, backlog, self._not_begun(worker))
             done += len(items)
             if done >= _ITEMS_BETWEEN_CHECKPOINTS:
