@@ -121,6 +121,7 @@ class Runner:
         self._places = places_of(handler, group, backend, consumer, self._dispatch, self._commits, self.recovering)
         self._handovers.on_assigned = self._assigned
         self._watch = self._shared.watch
+        self._watch.group = group
         self._transactions: dict[Lane, ExactlyOnce] = {}
         """Of an exactly-once handler, by lane."""
         self._on_progress = on_progress

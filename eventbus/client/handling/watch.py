@@ -16,6 +16,7 @@ import anyio
 from eventbus.backends.clock import Timers
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.here import Calling, begin_here
 from eventbus.client.handling.lane import Lane, Taken
 from eventbus.errors import HandlerError
 from eventbus.types import FetchedRecords, TopicPartition
@@ -36,8 +37,8 @@ class AtWork(NamedTuple):
     """Seconds on the backend's timers, known to the interval of the watch: one second at most."""
 
 
-class Watched(Protocol):
-    """What makes calls, one at a time."""
+class Watched(Calling, Protocol):
+    """What makes calls, and how the watch sees it."""
 
     @property
     def marker(self) -> object | None:
@@ -99,11 +100,13 @@ class LaneCall:
         return (lane.index, 0 if self._taken is not None else lane.reached, lane.calls)
 
     @property
-    def where(self) -> tuple[TopicPartition, int] | None:
+    def at(self) -> tuple[FetchedRecords, int] | None:
         index = self.index
-        if self._lane.index < 0 or index >= len(self.chunk):
-            return None
-        return self._lane.topic_partition, self.chunk.offsets[index]
+        return None if self._lane.index < 0 or index >= len(self.chunk) else (self.chunk, index)
+
+    @property
+    def where(self) -> tuple[TopicPartition, int] | None:
+        return None if (at := self.at) is None else (self._lane.topic_partition, at[0].offsets[at[1]])
 
     def is_too_late(self) -> None:
         self.late = self.marker
@@ -130,6 +133,8 @@ class Watch:
     ) -> None:
         self._on_given_up = on_given_up
         """Called with a lane that stops while a thread is at work in it."""
+        self.group = ""
+        """Whose member makes the calls."""
         self._handler = handler
         self._dispatch = dispatch
         self._timers = timers
@@ -143,7 +148,8 @@ class Watch:
         """While nobody makes calls: the watch sleeps."""
 
     def begins(self, one: Watched) -> None:
-        """From now on it may make calls."""
+        """From now on it may make calls, in this task."""
+        begin_here(self._handler.__name__, self.group, one)
         self._seen[one] = _Seen()
         if self._wake is not None:
             self._wake.set()

@@ -19,7 +19,7 @@ from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.lane import Lane, Taken
 from eventbus.client.handling.places import Item
 from eventbus.client.handling.watch import Watch
-from eventbus.types import TopicPartition
+from eventbus.types import FetchedRecords, TopicPartition
 
 _KEY_LANES_PER_WORKER = 64
 _MOST_ITEMS = 8
@@ -71,10 +71,14 @@ class Worker:
         return None if self.item is None else (self.item, self.calls)
 
     @property
+    def at(self) -> tuple[FetchedRecords, int] | None:
+        return None if (item := self.item) is None else (item[0].chunk, item[1])
+
+    @property
     def where(self) -> tuple[TopicPartition, int] | None:
-        if self.item is None:
+        if (item := self.item) is None:
             return None
-        taken, index = self.item
+        taken, index = item
         return taken.lane.topic_partition, taken.chunk.offsets[index]
 
     def is_too_late(self) -> None:

@@ -1,0 +1,73 @@
+"""Which record is at work here: known to whoever runs inside of a handler's call, for log lines and spans.
+
+A look costs something, a record nothing: it is found where the watch of slow calls finds it, when somebody asks.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import NamedTuple, Protocol
+
+import anyio
+
+from eventbus.types import FetchedRecords
+
+
+class Calling(Protocol):
+    """What makes calls, one at a time."""
+
+    @property
+    def at(self) -> tuple[FetchedRecords, int] | None:
+        """The record at work, in its fetch; of a call with several the first."""
+        ...
+
+
+class Here(NamedTuple):
+    """A handler at work in this context."""
+
+    handler: str
+    group: str
+    calling: Calling
+    task_id: int
+
+
+here: ContextVar[Here | None] = ContextVar("eventbus_here", default=None)
+"""Set where calls are made; inherited by the threads and tasks that they begin."""
+
+
+class RecordHere(NamedTuple):
+    """The record that is handled where this is asked for; of a handler of lists the first of its call."""
+
+    handler: str
+    group: str
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    """None in tasks that the handler has begun: they may outlive its call, and then it would be another record's."""
+    key: bytes | None = None
+
+
+def record_here() -> RecordHere | None:
+    """What this context handles; None outside of handlers."""
+    found = here.get()
+    at = None if found is None else found.calling.at
+    if found is None or at is None:
+        return None
+    chunk, index = at
+    if _in_task_of_its_own(found):
+        return RecordHere(found.handler, found.group, chunk.topic, chunk.partition)
+    return RecordHere(
+        found.handler, found.group, chunk.topic, chunk.partition, chunk.offsets[index], chunk.keys[index]
+    )
+
+
+def _in_task_of_its_own(found: Here) -> bool:
+    try:
+        return anyio.get_current_task().id != found.task_id
+    except anyio.NoEventLoopError:  # a thread: of a plain function, or one that a handler awaits
+        return False
+
+
+def begin_here(handler: str, group: str, calling: Calling) -> None:
+    """From now on this task makes calls."""
+    here.set(Here(handler, group, calling, anyio.get_current_task().id))
