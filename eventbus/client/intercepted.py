@@ -58,6 +58,12 @@ class InterceptedProducer(Producer):
     def _tell(self, metadata: RecordMetadata | None, error: EventBusError | None) -> None:
         tell_all(self._on_acknowledgement, metadata, error)
 
+    def _lost(self, record: ProducerRecord, error: EventBusError) -> None:
+        """It was not even accepted."""
+        if record.on_delivery is not None:
+            tell_all([record.on_delivery], None, error)
+        self._tell(None, error)
+
     def _accept(self, record: ProducerRecord) -> Delivery:
         """Put what the interceptors made of it into its batch; BufferExhausted is told by whoever gives up on it."""
         try:
@@ -73,8 +79,10 @@ class InterceptedProducer(Producer):
         except (BufferExhausted, SchemaNotReady):
             raise
         except EventBusError as error:
-            self._tell(None, error)
+            self._lost(record, error)
             raise
+        if record.on_delivery is not None:
+            delivery.add_callback(record.on_delivery)
         delivery.add_callback(self._tell)
         return delivery
 
@@ -86,7 +94,7 @@ class InterceptedProducer(Producer):
                 try:
                     await fetched(error)
                 except EventBusError as problem:
-                    self._tell(None, problem)
+                    self._lost(record, problem)
                     raise
 
     async def _accept_with_room(self, record: ProducerRecord) -> Delivery:
@@ -98,15 +106,16 @@ class InterceptedProducer(Producer):
             await self.wait_for_room()
             return self._accept(record)
         except BufferExhausted as error:
-            self._tell(None, error)
+            self._lost(record, error)
             raise
 
     def send_nowait(self, topic: str, value: Any, **options: Unpack[SendNowaitOptions]) -> Delivery:
         on_delivery = options.pop("on_delivery", None)
+        record = self._shown(topic, value, **options)
         try:
-            delivery = self._accept(self._shown(topic, value, **options))
+            delivery = self._accept(record)
         except (BufferExhausted, SchemaNotReady) as error:
-            self._tell(None, error)
+            self._lost(record, error)
             raise
         if on_delivery is not None:
             delivery.add_callback(on_delivery)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from eventbus.backends.delivery import OnDelivery
 from eventbus.client.reading import ConsumerRecords
 from eventbus.errors import EventBusError
 from eventbus.types import OffsetAndMetadata, RecordMetadata, TopicPartition
@@ -28,6 +29,9 @@ class ProducerRecord(msgspec.Struct, kw_only=True):
     partition: int | None = None
     partition_key: Any = None
     timestamp_ms: int | None = None
+    on_delivery: OnDelivery | None = None
+    """For an interceptor that wants to hear of this very record: called once with its outcome. One that wraps another's
+    calls that one too."""
 
 
 class ProducerInterceptor:

@@ -1,0 +1,246 @@
+"""Spans of OpenTelemetry: what was sent where, and what became of it, in one trace.
+
+Names and attributes are those of the semantic conventions for messaging. A record carries its trace in the W3C headers
+``traceparent`` and ``tracestate``. What is moved on, by an outbox's relay, to a retry topic, to the dead letters and
+back from there, is sent anew each time, and keeps its headers: each hop is a span below the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, cast
+
+from eventbus.client.handling.here import here
+from eventbus.client.handling.middleware import CallNext, Middleware
+from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord
+from eventbus.errors import ConfigError, EventBusError
+from eventbus.types import ConsumerRecord, Header, Headers, RecordMetadata
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
+    from opentelemetry.util.types import Attributes
+
+SYSTEM = "kafka"
+"""``messaging.system``: records, topics and groups are Kafka's on every log, and tools know them by this name."""
+
+_processed: ContextVar[SpanContext | None] = ContextVar("eventbus_processed", default=None)
+"""The span of the record handled last in this task: what its handler returned is sent after the span has ended."""
+
+
+class Tracing:
+    """``bus.include(Tracing())``: a span for each record sent, and for each call of a handler, a retry's included.
+
+    ``tracer_provider`` and ``propagator`` are OpenTelemetry's global ones if not given. A handler's span is the child
+    of the one that sent the record; that of a handler of lists has a link to each. What a handler sends, and what it
+    returns, are children of its span. Needs opentelemetry-api: raises ConfigError without it. Without a
+    `TracerProvider` of the SDK nothing is recorded, and headers are passed on as they are.
+    """
+
+    def __init__(
+        self, tracer_provider: TracerProvider | None = None, propagator: TextMapPropagator | None = None
+    ) -> None:
+        trace = _api()
+        from opentelemetry import propagate
+
+        from eventbus.version import __version__
+
+        tracer = trace.get_tracer("eventbus", __version__, tracer_provider)
+        carrier = _Carrier(propagator or propagate.get_global_textmap())
+        self._sends = _Sends(tracer, carrier)
+        self._calls = _Calls(tracer, carrier)
+
+    def __repr__(self) -> str:
+        return "Tracing()"
+
+    @property
+    def middleware(self) -> Sequence[Middleware]:
+        """See `Surrounds`."""
+        return (self._calls.around,)
+
+    @property
+    def interceptors(self) -> Sequence[ProducerInterceptor]:
+        """See `Surrounds`."""
+        return (self._sends,)
+
+
+class _Carrier:
+    """Contexts in and out of headers."""
+
+    def __init__(self, propagator: TextMapPropagator) -> None:
+        from opentelemetry.context import Context
+
+        self._propagator = propagator
+        self._nothing = Context()
+        self._fields = frozenset(propagator.fields)
+
+    def read(self, headers: Headers) -> Context:
+        """The context that headers carry, apart from the one that is active here."""
+        found = {name: value.decode("latin-1") for name, value in headers if name in self._fields and value is not None}
+        return self._propagator.extract(found, context=self._nothing)
+
+    def write(self, headers: Headers, context: Context) -> Headers:
+        """The headers with this context in place of another one."""
+        carrier: dict[str, str] = {}
+        self._propagator.inject(cast("Any", carrier), context=context)
+        kept: list[Header] = [header for header in headers if header[0] not in carrier]
+        kept.extend((name, value.encode("latin-1")) for name, value in carrier.items())
+        return tuple(kept)
+
+
+class _Sends(ProducerInterceptor):
+    """A span of kind PRODUCER from the send to the acknowledgement."""
+
+    def __init__(self, tracer: Tracer, carrier: _Carrier) -> None:
+        self._tracer = tracer
+        self._carrier = carrier
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        from opentelemetry.trace import SpanKind, set_span_in_context
+
+        headers = cast("Headers", tuple(record.headers))
+        span = self._tracer.start_span(
+            f"send {record.topic}", self._parent(headers), SpanKind.PRODUCER, _of_send(record)
+        )
+        record.headers = self._carrier.write(headers, set_span_in_context(span))
+        if span.is_recording():
+            record.on_delivery = _Outcome(span)
+        return record
+
+    def _parent(self, headers: Headers) -> Context:
+        """What the record comes from: the headers say so, unless the span that is active here came of them."""
+        from opentelemetry.trace import NonRecordingSpan, get_current_span, set_span_in_context
+
+        active = get_current_span().get_span_context()
+        carried = self._carrier.read(headers)
+        sender = get_current_span(carried).get_span_context()
+        if sender.is_valid and (not active.is_valid or active.trace_id != sender.trace_id):
+            return carried
+        if not active.is_valid:
+            processed = _processed.get()
+            return carried if processed is None else set_span_in_context(NonRecordingSpan(processed))
+        from opentelemetry.context import get_current
+
+        return get_current()
+
+
+class _Outcome:
+    """Ends a sender's span when the record's outcome is known."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __call__(self, metadata: RecordMetadata | None, error: EventBusError | None) -> None:
+        if metadata is not None:
+            self._span.set_attribute("messaging.destination.partition.id", str(metadata.partition))
+            self._span.set_attribute("messaging.kafka.offset", metadata.offset)
+        if error is not None:
+            note_error(self._span, error)
+        self._span.end()
+
+
+class _Calls:
+    """A span of kind CONSUMER around a handler's call."""
+
+    def __init__(self, tracer: Tracer, carrier: _Carrier) -> None:
+        self._tracer = tracer
+        self._carrier = carrier
+
+    async def around(self, record: ConsumerRecord | list[ConsumerRecord], call_next: CallNext) -> Any:
+        """See `Middleware`."""
+        from opentelemetry.trace import use_span
+
+        with use_span(self._begin(record), end_on_exit=True, record_exception=False) as span:
+            _processed.set(span.get_span_context())
+            try:
+                return await call_next(record)
+            except Exception as error:  # whatever the handler raises is said of its span, and goes on
+                note_error(span, error)
+                raise
+
+    def _begin(self, record: ConsumerRecord | list[ConsumerRecord]) -> Span:
+        from opentelemetry.trace import Link, SpanKind, get_current_span
+
+        if isinstance(record, list) and len(record) != 1:
+            found = [get_current_span(self._carrier.read(one.headers)).get_span_context() for one in record]
+            links = [Link(one) for one in dict.fromkeys(found) if one.is_valid]
+            topic, attributes = (record[0].topic, _of_batch(record)) if record else ("", None)
+            return self._tracer.start_span(
+                f"process {topic}", self._carrier.read(()), SpanKind.CONSUMER, attributes, links
+            )
+        one = record[0] if isinstance(record, list) else record
+        return self._tracer.start_span(
+            f"process {one.topic}", self._carrier.read(one.headers), SpanKind.CONSUMER, _of_record(one)
+        )
+
+
+def note_error(span: Span, error: BaseException) -> None:
+    """Say on a span what went wrong."""
+    from opentelemetry.trace import Status, StatusCode
+
+    span.record_exception(error)
+    span.set_attribute("error.type", type(error).__qualname__)
+    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+
+
+def _of_send(record: ProducerRecord) -> Attributes:
+    attributes: dict[str, str | int | bool] = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": record.topic,
+    }
+    _add_content(attributes, record.key, record.value)
+    return attributes
+
+
+def _of_record(record: ConsumerRecord) -> Attributes:
+    attributes = _of_process(record.topic)
+    attributes["messaging.destination.partition.id"] = str(record.partition)
+    attributes["messaging.kafka.offset"] = record.offset
+    _add_content(attributes, record.key, record.value)
+    return attributes
+
+
+def _of_batch(records: list[ConsumerRecord]) -> Attributes:
+    attributes = _of_process(records[0].topic)
+    if len({record.partition for record in records}) == 1:
+        attributes["messaging.destination.partition.id"] = str(records[0].partition)
+    attributes["messaging.batch.message_count"] = len(records)
+    return attributes
+
+
+def _of_process(topic: str) -> dict[str, str | int | bool]:
+    attributes: dict[str, str | int | bool] = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": topic,
+    }
+    if (found := here.get()) is not None:
+        attributes["messaging.consumer.group.name"] = found.group
+        attributes["eventbus.handler"] = found.handler
+    return attributes
+
+
+def _add_content(attributes: dict[str, str | int | bool], key: object, value: object) -> None:
+    if isinstance(key, bytes):
+        key = key.decode(errors="replace")
+    if isinstance(key, str | int):
+        attributes["messaging.kafka.message.key"] = str(key)
+    if value is None:
+        attributes["messaging.kafka.message.tombstone"] = True
+    elif isinstance(value, bytes):
+        attributes["messaging.message.body.size"] = len(value)
+
+
+def _api() -> Any:
+    try:
+        from opentelemetry import trace
+    except ImportError as error:
+        raise ConfigError('Tracing needs OpenTelemetry: pip install "eventbus-log[otel]"') from error
+    return trace
