@@ -33,6 +33,8 @@ from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
 from eventbus.client.rebalance import Listener, RebalanceListener
 from eventbus.client.requests import Asking, replying
+from eventbus.client.scheduling.schedules import Schedules
+from eventbus.client.scheduling.scheduling import Scheduling
 from eventbus.client.schema_uses import SchemaUse, prepare, uses_of, uses_of_types
 from eventbus.client.sending import Sending
 from eventbus.client.signals import hear_signals
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eventbus")
 
 
-class EventBus(Declarations, Sending, Asking):
+class EventBus(Declarations, Sending, Asking, Scheduling):
     """Producers and consumers of one log, declared with decorators.
 
     ``url``: ``memory://`` (private; ``memory://name`` is shared within the process), ``file://DIR``, ``kafka://...``.
@@ -110,6 +112,7 @@ class EventBus(Declarations, Sending, Asking):
         self._slow_loop_ms = slow_loop_ms
         self._health: HealthWatch | None = None
         self._interceptors = tuple(interceptors)
+        self._schedules = Schedules(self)
         self._producers: Producers | None = None
         """While it runs."""
         self._transactions = Transactions(self.new_producer, self._backend.timers)
@@ -248,6 +251,7 @@ class EventBus(Declarations, Sending, Asking):
                 self._backend, self._clock, self._serdes, self._producer_config,
                 (*interceptors, *self._interceptors), self._tasks.start_soon, self._drain_seconds,
             )  # fmt: skip
+            producers.schedules = self._schedules
             stack.push_async_exit(passing_on(self._drain_tasks))
             self._tasks.start_soon(self._backend.run)
             await self._start_parts(members)
@@ -274,6 +278,7 @@ class EventBus(Declarations, Sending, Asking):
                 self._started.append(part)
                 await part.start(self)
         await prepare(uses)
+        await self._schedules.start(self)
         if self._hooks:
             self._started.append(self._hooks)
             await self._hooks.start(self)
@@ -426,7 +431,8 @@ class EventBus(Declarations, Sending, Asking):
                 "so call it outside of them"
             )
         await self._idle()
-        while any([await part.drain() for part in self._started if isinstance(part, Drains)]):
+        parts = (self._schedules, *self._started)
+        while any([await part.drain() for part in parts if isinstance(part, Drains)]):
             await self._idle()
 
     async def _idle(self) -> None:
@@ -490,6 +496,14 @@ class EventBus(Declarations, Sending, Asking):
         """
         self._running("transaction")
         return self._transactions.transaction(transactional_id, timeout_ms)
+
+    def main_producer(self) -> Producer:
+        """What `send` sends with: for a `Part`."""
+        return self._sending_producer()
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, by the clock that gives records their time."""
+        return self._clock()
 
     @property
     def backend(self) -> Backend:
@@ -576,6 +590,10 @@ class EventBus(Declarations, Sending, Asking):
             serdes=self._serdes,
             interceptors=tuple(interceptors),
         )
+
+    def has_begun(self, part: Part) -> None:
+        """A part that begins when it is first needed; it is closed behind those that may need it."""
+        self._started.insert(0, part)
 
     def start_soon(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Run a task of a `Part`, until the bus closes. What it raises ends the bus."""

@@ -10,6 +10,7 @@ from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.client.config import ProducerSettings
 from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord, passed_through, tell_all
 from eventbus.client.last_words import LastWords
+from eventbus.client.look_ups import Unplaced
 from eventbus.client.packing import pack_headers
 from eventbus.client.producer import AddReady, Producer
 from eventbus.client.schemas import fetched
@@ -162,6 +163,18 @@ class InterceptedProducer(Producer):
 
         await super().adder(topic)  # raises for a topic that is not there
         return add
+
+    async def ready(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> Unplaced:
+        one = self._shown(topic, value, **options)
+        return await super().ready(
+            one.topic,
+            one.value,
+            key=one.key,
+            headers=one.headers,
+            partition=one.partition,
+            partition_key=one.partition_key,
+            timestamp_ms=one.timestamp_ms,
+        )
 
     async def aclose(self) -> None:
         is_open = not self._closed

@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
 from eventbus.backends.base import Add, Append, BackendProducer, Send
 from eventbus.backends.delivery import BatchDelivery, Delivery, OnDelivery
@@ -20,7 +21,7 @@ from eventbus.client.look_ups import LookUps, Unplaced
 from eventbus.client.packing import pack_headers, packer_of, unnamed
 from eventbus.client.partitioner import Partitioner, make_partitioner
 from eventbus.client.schemas import fetched
-from eventbus.client.sending import HeadersLike
+from eventbus.client.sending import HeadersLike, SendOptions
 from eventbus.client.threads import Home
 from eventbus.client.transaction import OwnProducer, Transaction
 from eventbus.errors import (
@@ -33,6 +34,9 @@ from eventbus.errors import (
 )
 from eventbus.types import GroupMetadata, Headers, OffsetAndMetadata, RecordMetadata, TopicPartition
 from serdes import Encode, SchemaNeeded, Serde
+
+if TYPE_CHECKING:
+    from eventbus.client.scheduling.schedules import Schedules
 
 logger = logging.getLogger("eventbus.producer")
 
@@ -107,6 +111,8 @@ class Producer:
     ) -> None:
         self.last_words = last_words
         """What is seen through although all is cancelled runs inside of its shield."""
+        self.schedules: Schedules | None = None
+        """Of its bus: where records for later are put by."""
         self._backend = backend
         self._settings = settings
         self._clock = clock
@@ -301,6 +307,29 @@ class Producer:
             return adders[partition](key, value, headers, timestamp_ms)
 
         return add
+
+    async def ready(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> Unplaced:
+        """The record as `send` would write it, for who writes it later; its partition None: as its key says then.
+
+        Raises what `send` raises before a record is accepted.
+        """
+        self._home.check("send")
+        entry = await self._topic_when_known(topic)
+        timestamp_ms = options.get("timestamp_ms")
+        if timestamp_ms is None:
+            timestamp_ms = self._clock()
+        elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS:
+            raise _no_time(timestamp_ms)
+        rest = options.get("key"), options.get("headers"), options.get("partition"), options.get("partition_key")
+        while True:
+            try:
+                record = self._unplaced(topic, value, *rest, timestamp_ms)
+                break
+            except SchemaNotReady as error:
+                await fetched(error)
+        if record.partition is None and rest[-1] is None and self._settings.partitioner == "murmur2":
+            return record
+        return msgspec.structs.replace(record, partition=self._place(entry, record))
 
     # records whose topic is looked up ---------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -20,6 +20,9 @@ from eventbus.client.schemas import fetched
 from eventbus.client.threads import Home
 from eventbus.errors import BufferExhausted, SchemaNotReady
 from serdes import Bytes, Serde
+
+if TYPE_CHECKING:
+    from eventbus.client.scheduling.schedules import Schedules
 
 _MOVER_MAX_BYTES = 100 * 1_048_576
 """What came from a topic goes to another, with headers added; how large it may be is for the topics to say."""
@@ -54,6 +57,8 @@ class Producers:
         self._of_functions: dict[ProducerFunction[Any, Any], Producer] = {}
         """Of those with settings, or serdes, of their own."""
         self._open: list[Producer] = []
+        self.schedules: Schedules | None = None
+        """Of the bus: where records for later are put by."""
 
     def open(
         self,
@@ -76,6 +81,7 @@ class Producers:
             self.last_words,
             (*self._interceptors, *interceptors),
         )
+        one.schedules = self.schedules
         self._open.append(one)
         self._spawn(one.run)
         return one

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from eventbus.backends.delivery import Delivery, OnDelivery
+from eventbus.client.scheduling.times import Delay, DeliverAt, Scheduled
+from eventbus.errors import ConfigError
 from eventbus.types import RecordMetadata
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Sending(ABC):
     def _sending_producer(self) -> Producer:
         """The producer to send with; raises when nothing may be sent now."""
 
+    @overload
     async def send(
         self,
         topic: str,
@@ -52,9 +55,79 @@ class Sending(ABC):
         partition: int | None = None,
         partition_key: Any = None,
         timestamp_ms: int | None = None,
-    ) -> RecordMetadata:
-        """Publish one record and wait for its ack; see `Producer.send`."""
-        return await self._sending_producer().send(
+    ) -> RecordMetadata: ...
+
+    @overload
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        partition_key: Any = None,
+        timestamp_ms: int | None = None,
+        deliver_at: DeliverAt,
+        schedule_id: str | None = None,
+    ) -> Scheduled: ...
+
+    @overload
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        partition_key: Any = None,
+        timestamp_ms: int | None = None,
+        delay: Delay,
+        schedule_id: str | None = None,
+    ) -> Scheduled: ...
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        partition_key: Any = None,
+        timestamp_ms: int | None = None,
+        deliver_at: DeliverAt | None = None,
+        delay: Delay | None = None,
+        schedule_id: str | None = None,
+    ) -> RecordMetadata | Scheduled:
+        """Publish one record and wait for its ack; see `Producer.send`.
+
+        With ``deliver_at`` (a datetime with a time zone, or milliseconds since the epoch) or ``delay`` (seconds, or a
+        timedelta) it is put by, safely, and published when its time has come, once, by whichever process of this
+        client_id runs then; a time that is over means now. It gives a `Scheduled`. ``schedule_id``: a later one of the
+        same id takes its place; `EventBus.cancel_scheduled` takes it back. Raises ConfigError for what is no time.
+        """
+        producer = self._sending_producer()
+        if deliver_at is not None or delay is not None or schedule_id is not None:
+            if producer.schedules is None:
+                raise ConfigError(f"send({topic!r}, ...): this producer belongs to no bus, and cannot put records by")
+            return await producer.schedules.add(
+                producer,
+                topic,
+                value,
+                deliver_at,
+                delay,
+                schedule_id,
+                {
+                    "key": key,
+                    "headers": headers,
+                    "partition": partition,
+                    "partition_key": partition_key,
+                    "timestamp_ms": timestamp_ms,
+                },
+            )
+        return await producer.send(
             topic,
             value,
             key=key,

@@ -31,7 +31,7 @@ Guarantee = Literal["at-least-once", "at-most-once", "exactly-once"]
 Ack = Literal["auto", "manual"]
 """A record is finished when its handler has returned, or when ``record.ack()`` was called."""
 
-_NO_OPTIONS, _SHORT_FORMS = ("topics", "client"), ("assignor", "exactly_once", "dead_letter")
+_NO_OPTIONS, _SHORT_FORMS = ("topics", "client", "is_firing"), ("assignor", "exactly_once", "dead_letter")
 _CHOICES = {"on_error": OnError, "order": Order, "delivery": Guarantee, "ack": Ack}
 _CONSUMER_OPTIONS = (
     "start", "isolation", "group_instance_id", "assignors", "session_timeout_ms", "max_poll_interval_ms",
@@ -116,6 +116,8 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Further settings of its consumer: ``heartbeat_interval_ms``, ``fetch_min_bytes``, ``client_rack``, ..."""
     drain_timeout_ms: int = 30_000
     """When a partition moves to another member: how long the record at work may take to finish."""
+    is_firing: bool = False
+    """Of ``@bus.every``: the function need not take the record."""
 
     @property
     def exactly_once(self) -> bool:

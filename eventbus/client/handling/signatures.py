@@ -83,7 +83,7 @@ def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: Fram
             named.setdefault(role, f"__{role}")
             annotations.setdefault(role, annotation)
     payload_name, record_name, transaction_name = (named.get(role) for role in _BY_POSITION)
-    if payload_name is None and record_name is None:
+    if payload_name is None and record_name is None and not spec.is_firing:
         raise ConfigError(f"{where} takes no parameter for the record; write e.g. {_EXAMPLE}")
     if spec.batch:
         payload = _batch_item(payload, record_name, where)

@@ -1,0 +1,256 @@
+"""What waits in one partition of scheduled records, and what is to be written about it: a machine without a clock.
+
+All that has a say reads the partition in its order, and so does whoever takes it over: a record counts as long as
+there is no tombstone of its key. Nothing is decided about what was `read` before `settle`, which its owner calls once
+everything is read that stood there when it took the partition over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from eventbus.client.scheduling.entries import Cancel, Entry, Every, Item, decode, encode, id_of, key_of, outcome
+from eventbus.types import Headers
+
+HELD_BYTES = 64 << 20
+"""Of records that wait, kept in memory; the others are read again when they are due."""
+_NEVER_READ = 1 << 62
+"""Stands for the offset of what was written by ourselves, and was not read back."""
+_MOST_STALE = 1_000
+_MOST_ERROR_CHARS = 500
+
+
+class Pending(msgspec.Struct, gc=False):
+    """Something that waits."""
+
+    key: bytes
+    id: str
+    due_ms: int
+    offset: int
+    size: int
+    """Of its value, in bytes."""
+    item: Item | None
+    """None: it is to be read again, at its offset."""
+    is_dead: bool = False
+
+
+class Firing(msgspec.Struct, frozen=True, kw_only=True):
+    """One time of a function that is decorated with ``@bus.every``."""
+
+    name: str
+    """The function's."""
+    scheduled_ms: int
+    """The time it was meant for, in milliseconds since the epoch."""
+    next_ms: int
+    """The time of the next one."""
+
+
+class Delivery(NamedTuple):
+    """A record to be written to its topic."""
+
+    pending: Pending
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+
+
+class Writes(NamedTuple):
+    """What is to be written in one transaction."""
+
+    due: Sequence[Pending]
+    deliveries: list[Delivery]
+    own: dict[bytes, tuple[bytes | None, Headers]]
+    """Into the partition itself, by key; None: a tombstone."""
+    following: list[Pending]
+    """The next firings, which are among ``own``."""
+
+
+class Agenda:
+    """``new_token`` makes the keys of what it writes; ``held_bytes`` bounds what it keeps in memory of values."""
+
+    def __init__(self, new_token: Callable[[], str], *, held_bytes: int = HELD_BYTES) -> None:
+        self._new_token = new_token
+        self._most_held_bytes = held_bytes
+        self.held_bytes = 0
+        self.foreign = 0
+        """Records that are none of ours, and were passed over."""
+        self._unread: dict[bytes, Pending] = {}
+        """Read, and not settled yet, in their order."""
+        self._by_key: dict[bytes, Pending] = {}
+        self._by_id: dict[str, Pending] = {}
+        self._due: list[tuple[int, int, bytes]] = []
+        """A heap of due time, offset and key; of what is over some are left, and passed over."""
+        self._owed: dict[bytes, tuple[bytes | None, Headers]] = {}
+        """What is decided and not yet written, by key."""
+
+    # what is read ----------------------------------------------------------------------------------------------------
+
+    def read(self, key: bytes | None, value: bytes | None, offset: int) -> None:
+        """A record of the partition."""
+        id = id_of(key)
+        if key is None or id is None:
+            self.foreign += 1
+        elif value is None:
+            self._unread.pop(key, None)
+            self._owed.pop(key, None)
+            known = self._by_key.get(key)
+            if known is not None:
+                self._forget(known)
+        elif key in self._by_key:
+            self._by_key[key].offset = offset  # written by ourselves
+        else:
+            item = decode(value)
+            if item is None:
+                self.foreign += 1
+                return
+            due_ms = item.asked_ms if isinstance(item, Cancel) else item.due_ms
+            self._unread[key] = Pending(key, id, due_ms, offset, len(value), item)
+
+    def settle(self) -> None:
+        """Decide about all that was read."""
+        unread, self._unread = self._unread, {}
+        for one in unread.values():
+            known = self._by_id.get(one.id)
+            if isinstance(one.item, Cancel):
+                self._owed[one.key] = None, outcome("gone" if known is None else "cancelled")
+                if known is not None:
+                    self._give_up(known, outcome("cancelled"))
+            elif known is not None and not _goes_before(one, known):
+                self._owed[one.key] = None, outcome("replaced")
+            else:
+                if known is not None:
+                    self._give_up(known, outcome("replaced"))
+                self._enter(one)
+
+    def _enter(self, one: Pending) -> None:
+        self._by_key[one.key] = self._by_id[one.id] = one
+        one.is_dead = isinstance(one.item, Entry) and bool(one.item.error)
+        if isinstance(one.item, Entry):
+            if one.is_dead or self.held_bytes + one.size > self._most_held_bytes:
+                one.item = None
+            else:
+                self.held_bytes += one.size
+        if not one.is_dead:
+            self._push(one)
+
+    def _give_up(self, one: Pending, why: Headers) -> None:
+        self._forget(one)
+        self._owed[one.key] = None, why
+
+    def _forget(self, one: Pending) -> None:
+        if self._by_key.pop(one.key, None) is None:
+            return
+        if self._by_id.get(one.id) is one:
+            del self._by_id[one.id]
+        self._release(one)
+
+    def _release(self, one: Pending) -> None:
+        if isinstance(one.item, Entry):
+            self.held_bytes -= one.size
+            one.item = None
+
+    def _push(self, one: Pending) -> None:
+        heappush(self._due, (one.due_ms, one.offset, one.key))
+        if len(self._due) > 2 * len(self._by_key) + _MOST_STALE:
+            live = {key: rank for rank in self._due if (key := rank[2]) in self._by_key}
+            self._due = list(live.values())
+            heapify(self._due)
+
+    # what is due -----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """How much waits, without what cannot be delivered."""
+        return len(self._by_key) - self.dead
+
+    def __iter__(self) -> Iterator[Pending]:
+        """All of it, also what cannot be delivered."""
+        return iter(self._by_key.values())
+
+    @property
+    def dead(self) -> int:
+        """Records that cannot be delivered."""
+        return sum(one.is_dead for one in self._by_key.values())
+
+    def next_due_ms(self) -> int | None:
+        while self._due:
+            if self._due[0][2] in self._by_key:
+                return self._due[0][0]
+            heappop(self._due)
+        return None
+
+    @property
+    def owes(self) -> bool:
+        """Something is decided and not yet written."""
+        return bool(self._owed)
+
+    def take(self, now_ms: int, most: int, most_bytes: int) -> list[Pending]:
+        """What is due, the earliest first; then `stored`, or `put_back`."""
+        taken: list[Pending] = []
+        while len(taken) < most and most_bytes > 0 and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
+            one = self._by_key[heappop(self._due)[2]]
+            most_bytes -= one.size
+            taken.append(one)
+        return taken
+
+    def put_back(self, due: Iterable[Pending]) -> None:
+        """They were not delivered, as far as one knows."""
+        for one in due:
+            if one.key in self._by_key and not one.is_dead:
+                self._push(one)
+
+    def die(self, one: Pending, item: Entry, error: str) -> None:
+        """It cannot be delivered, and is kept with its error."""
+        self._release(one)
+        one.is_dead = True
+        self._owed[one.key] = encode(msgspec.structs.replace(item, error=error[:_MOST_ERROR_CHARS])), ()
+
+    def writes(self, due: Sequence[Pending], items: Sequence[Item], now_ms: int, most_owed: int) -> Writes:
+        """The transaction that delivers them, with what else is to be written. ``items``: theirs."""
+        deliveries: list[Delivery] = []
+        following: list[Pending] = []
+        own = {key: self._owed[key] for key, _ in zip(self._owed, range(most_owed), strict=False)}
+        for one, item in zip(due, items, strict=True):
+            own[one.key] = None, outcome("delivered")
+            if isinstance(item, Every):
+                turn = item.timetable.turn(item.due_ms, now_ms)
+                for scheduled_ms, next_ms in pairwise([*turn.firings_ms, turn.next_ms]):
+                    firing = Firing(name=item.name, scheduled_ms=scheduled_ms, next_ms=next_ms)
+                    data = msgspec.json.encode(firing)
+                    deliveries.append(Delivery(one, item.topic, 0, None, data, (), now_ms))
+                after = msgspec.structs.replace(item, due_ms=turn.next_ms, armed=True)
+                data, key = encode(after), key_of(one.id, self._new_token())
+                own[key] = data, ()
+                following.append(Pending(key, one.id, turn.next_ms, _NEVER_READ, len(data), after))
+            elif isinstance(item, Entry):
+                timestamp_ms = now_ms if item.timestamp_ms is None else item.timestamp_ms
+                deliveries.append(
+                    Delivery(one, item.topic, item.partition, item.key, item.value, item.headers, timestamp_ms)
+                )
+        return Writes(due, deliveries, own, following)
+
+    def stored(self, writes: Writes) -> None:
+        """The transaction is committed."""
+        for one in writes.due:
+            self._forget(one)
+        for key in writes.own:
+            self._owed.pop(key, None)
+        for one in writes.following:
+            self._enter(one)
+
+
+def _goes_before(new: Pending, known: Pending) -> bool:
+    """The later one, but for a function's times: there what its service has declared anew counts only if they differ,
+    and the next firing as it was written with the one before counts before an earlier declaration."""
+    if not isinstance(new.item, Every) or not isinstance(known.item, Every):
+        return True
+    if new.item.is_same(known.item):
+        return new.item.armed
+    return not new.item.armed or known.item.armed

@@ -1,0 +1,67 @@
+"""Giving up a scheduled record: who delivers it is asked, and says in the log what came of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from eventbus.client.consumer import Consumer
+from eventbus.client.producer import Producer
+from eventbus.client.scheduling.agenda import Agenda
+from eventbus.client.scheduling.entries import OUTCOME, Cancel, encode, key_of
+from eventbus.errors import RequestTimedOut
+from eventbus.records.murmur2 import murmur2, to_positive
+from eventbus.types import ConsumerRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from eventbus.client.bus import EventBus
+
+logger = logging.getLogger("eventbus.scheduling")
+
+
+def partition_for(id: str, count: int) -> int:
+    """Where all that has this id stands."""
+    return to_positive(murmur2(id.encode())) % count
+
+
+async def ask_to_cancel(bus: EventBus, topic: str, partitions: int, id: str, timeout: float) -> bool:
+    """True: it is never delivered. False: it was, or there is none. Raises RequestTimedOut: one of the two, later."""
+    partition = TopicPartition(topic, partition_for(id, partitions))
+    key = key_of(id, uuid4().hex[:16])
+    async with bus.new_consumer(partitions=[partition], start="latest") as answers:
+        await answers.position(partition)  # its end, before anything is asked
+        with bus.backend.timers.move_on_after(timeout):
+            await Producer.send(
+                bus.main_producer(), topic, encode(Cancel(bus.now_ms())), key=key, partition=partition.partition
+            )
+            async for record in answers:
+                if record.key == key and record.value is None:
+                    return record.header(OUTCOME) == b"cancelled"
+    raise RequestTimedOut(
+        f"cancelling the scheduled record {id!r}: no answer within {timeout:g} s; it is asked for, and counts unless "
+        f"the record is delivered first. Does a bus with this client_id run, and is a transaction open for so long? "
+        f"See: eventbus schedule show {id}"
+    )
+
+
+async def waiting(bus: EventBus, topic: str) -> tuple[Agenda, dict[bytes, ConsumerRecord]]:
+    """What stands in a topic of scheduled records, and the records themselves by key."""
+    agenda, records = Agenda(lambda: "", held_bytes=1 << 62), dict[bytes, ConsumerRecord]()
+    [described] = await bus.admin.describe_topics([topic])
+    partitions = [TopicPartition(topic, index) for index in range(len(described.partitions))]
+    async with _reader(bus, partitions) as consumer:
+        async for record in consumer.until_end():
+            agenda.read(record.key, record.value, record.offset)
+            if record.key is not None:
+                records[record.key] = record
+    agenda.settle()
+    return agenda, records
+
+
+@asynccontextmanager
+async def _reader(bus: EventBus, partitions: Iterable[TopicPartition]) -> AsyncGenerator[Consumer]:
+    async with bus.new_consumer(partitions=partitions, start="earliest") as consumer:
+        yield consumer

@@ -1,0 +1,125 @@
+"""What stands in a topic of scheduled records.
+
+A record's key is the id, a zero byte and a token of its own, so that compaction never takes one for another: what is
+over gets a tombstone of exactly its key. Its value is an array in msgpack, whose first item says what it is.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from eventbus.client.scheduling.timetable import Timetable
+from eventbus.errors import ConfigError
+from eventbus.types import Header, Headers
+
+OUTCOME = "eb-schedule-outcome"
+"""Of a tombstone: what became of the record whose key it has."""
+Outcome = Literal["delivered", "cancelled", "gone", "replaced"]
+"""``gone``: of a request to cancel what is not (or no longer) there."""
+
+EVERY = "every:"
+"""How the ids of ``@bus.every`` begin."""
+_MOST_ID_CHARS = 200
+TOPIC_CONFIG = {  # what a producer sends by default, and room for what is put around it
+    "cleanup.policy": "compact",
+    "segment.bytes": "16777216",
+    "min.cleanable.dirty.ratio": "0.2",
+    "min.compaction.lag.ms": "60000",
+    "max.message.bytes": "2097152",
+}
+
+
+class Entry(msgspec.Struct, frozen=True, tag="record", array_like=True, gc=False):
+    """A record that waits."""
+
+    due_ms: int
+    topic: str
+    partition: int | None
+    """None: as its key says, when it is delivered."""
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+    timestamp_ms: int | None = None
+    """None: that of its delivery."""
+    error: str = ""
+    """Why it cannot be delivered; it is kept until it is cancelled or replaced."""
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True, gc=False):
+    """A request to give up what the id stands for; answered by a tombstone of its own key."""
+
+    asked_ms: int
+
+
+class Every(msgspec.Struct, frozen=True, tag="every", array_like=True, gc=False):
+    """The next firing of a timetable."""
+
+    due_ms: int
+    topic: str
+    name: str
+    timetable: Timetable
+    armed: bool = False
+    """Written by who delivered the firing before it; else by a bus that declares it as it starts."""
+
+    def is_same(self, other: Every) -> bool:
+        """They fire at the same times into the same topic."""
+        return (self.topic, self.timetable) == (other.topic, other.timetable)
+
+
+Item = Entry | Cancel | Every
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Item] = msgspec.msgpack.Decoder(Entry | Cancel | Every)
+
+
+def encode(item: Item) -> bytes:
+    return _encoder.encode(item)
+
+
+def decode(value: bytes) -> Item | None:
+    """None for what is none of ours."""
+    try:
+        return _decoder.decode(value)
+    except msgspec.MsgspecError:
+        return None
+
+
+def key_of(id: str, token: str) -> bytes:
+    return b"%b\0%b" % (id.encode(), token.encode())
+
+
+def id_of(key: bytes | None) -> str | None:
+    """None for what is no key of ours."""
+    id, separator, _ = (key or b"").partition(b"\0")
+    try:
+        return id.decode() if separator else None
+    except UnicodeDecodeError:
+        return None
+
+
+def outcome(what: Outcome) -> Headers:
+    return ((OUTCOME, what.encode()),)
+
+
+def topic_of(client_id: str) -> str:
+    """Where the scheduled records of a service wait."""
+    return f"_scheduled.{_in_a_name(client_id)}"
+
+
+def firings_topic(client_id: str, name: str) -> str:
+    """Where the firings of a function go."""
+    return f"_every.{_in_a_name(client_id)}.{_in_a_name(name)}"
+
+
+def _in_a_name(text: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9._-]", "-", text)
+
+
+def check_id(id: Any) -> str:
+    """Raises ConfigError for what is no id of a scheduled record."""
+    if not isinstance(id, str) or not 0 < len(id) <= _MOST_ID_CHARS or not id.isprintable():
+        raise ConfigError(f"schedule_id={id!r:.300}: 1 to {_MOST_ID_CHARS} printable characters, as f'reminder-{{id}}'")
+    return id

@@ -1,0 +1,291 @@
+"""The scheduled records of a bus: puts them by, cancels them, and delivers those of its partitions.
+
+All buses of one client_id on one log share a topic, and are a group over its partitions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import anyio
+
+from eventbus.backends.base import Backend
+from eventbus.client.consumer import Consumer
+from eventbus.client.health import PartHealth
+from eventbus.client.metrics import Sample
+from eventbus.client.producer import Producer
+from eventbus.client.scheduling.cancelling import ask_to_cancel, partition_for
+from eventbus.client.scheduling.entries import (
+    EVERY,
+    TOPIC_CONFIG,
+    Entry,
+    Every,
+    Item,
+    check_id,
+    encode,
+    key_of,
+    topic_of,
+)
+from eventbus.client.scheduling.tenure import Counts, Tenure
+from eventbus.client.scheduling.times import Delay, DeliverAt, Scheduled, due_at
+from eventbus.client.scheduling.timetable import Timetable
+from eventbus.client.sending import SendOptions
+from eventbus.errors import ConfigError, EventBusError, TopicAlreadyExists
+from eventbus.types import ConsumerRecord, IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    from eventbus.client.bus import EventBus
+
+logger = logging.getLogger("eventbus.scheduling")
+
+_AGAIN_SECONDS = 1.0
+_POLL_MS = 10_000
+_MOST_POLLED = 5_000
+_MAX_BYTES = 100 * 1_048_576
+"""How large a record may be is for the topics to say."""
+_TRANSACTION_MS = 20_000
+"""Its transactions are short; what a killed process left open must not keep the partition's next owner for long."""
+_STUCK_MS = 60_000
+"""A record that is late by more is worth a word."""
+
+
+class Schedules:
+    """A part of its bus from the first scheduled record on, or from its start where some are there already."""
+
+    def __init__(self, bus: EventBus) -> None:
+        self._bus = bus
+        self.functions: dict[str, Timetable] = {}
+        """Of ``@bus.every``, by name; with the topics of their firings in `firings`."""
+        self.firings: dict[str, str] = {}
+        self.counts = Counts()
+        self._tenures: dict[TopicPartition, Tenure] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._partitions = 0
+        self._is_closing = False
+        self._looked = anyio.Event()
+        self._ready = anyio.Event()
+        self._polled = anyio.Event()
+        self._ended = anyio.Event()
+        self._beginning = anyio.Lock()
+        self._scope: anyio.CancelScope | None = None
+        self._trouble = ""
+        self._tenures.clear()
+
+    @property
+    def backend(self) -> Backend:
+        return self._bus.backend
+
+    def now_ms(self) -> int:
+        return self._bus.now_ms()
+
+    @property
+    def topic(self) -> str:
+        return topic_of(self._bus.client_id)
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    async def start(self, bus: EventBus) -> None:
+        """Deliver from now on, if there is anything. The log need not answer yet."""
+        self._forget()
+        bus.start_soon(self._look)
+
+    async def _look(self) -> None:
+        try:
+            while not self._is_closing:
+                try:
+                    if self.functions or any(one.name == self.topic for one in await self.backend.describe_topics()):
+                        await self.begin()
+                        for name, table in self.functions.items():
+                            await self._declare(name, table)
+                    return
+                except EventBusError as error:
+                    logger.debug("whether there are scheduled records is not known: %s", error)
+                    await self.backend.timers.sleep(_AGAIN_SECONDS)
+        finally:
+            self._looked.set()
+
+    async def _declare(self, name: str, table: Timetable) -> None:
+        item = Every(table.after(self.now_ms()), self.firings[name], name, table)
+        await self._put(self._bus.main_producer(), EVERY + name, item)
+
+    async def begin(self) -> None:
+        """See to it that there is the topic, and that this bus is among those that deliver."""
+        if self._partitions:
+            return
+        async with self._beginning:
+            if self._partitions:
+                return
+            with contextlib.suppress(TopicAlreadyExists):
+                await self._bus.admin.create_topic(self.topic, 1, configs=TOPIC_CONFIG)
+            [topic] = await self._bus.admin.describe_topics([self.topic])
+            if not self._is_closing:
+                self._bus.start_soon(self._live)
+                self._bus.has_begun(self)
+            self._partitions = len(topic.partitions)
+
+    async def aclose(self) -> None:
+        """Finish the transactions at work, and leave the partitions to others."""
+        self._is_closing = True
+        if self._scope is not None:
+            self._scope.cancel()
+        if self._partitions:
+            await self._ended.wait()
+
+    # the task --------------------------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        """Read what is ours. A log that is away comes back."""
+        try:
+            with anyio.CancelScope() as self._scope:
+                while not self._is_closing:
+                    try:
+                        await self._read()
+                    except Exception as error:  # whatever it is, the service has other work
+                        self._trouble = f"{type(error).__name__}: {error}"
+                        logger.warning(
+                            "scheduled records are not read now, it is tried again: %s", error,
+                            exc_info=None if isinstance(error, EventBusError) else error,
+                        )  # fmt: skip
+                        await self.backend.timers.sleep(_AGAIN_SECONDS)
+        finally:
+            self._ended.set()
+            self._polled.set()
+
+    async def _read(self) -> None:
+        consumer = self._bus.new_consumer(
+            self.topic,
+            group=self.topic,
+            start="earliest",
+            on_assigned=self._assigned,
+            on_revoked=self._revoked,
+            enable_auto_commit=False,
+        )
+        async with consumer:
+            while not self._is_closing:
+                records = await consumer.poll(_POLL_MS, _MOST_POLLED)
+                by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
+                for record in records:
+                    by_partition.setdefault(record.topic_partition, []).append(record)
+                for partition in consumer.assignment():
+                    if partition in self._tenures:
+                        position = await consumer.position(partition)
+                        self._tenures[partition].took(by_partition.get(partition, ()), position)
+                self._trouble = ""
+                self._polled.set()
+
+    async def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            tenure = self._tenures[partition] = Tenure(partition, self)
+            self._bus.start_soon(tenure.run)
+
+    async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            tenure = self._tenures.pop(partition, None)
+            if tenure is not None:
+                await tenure.stop()
+
+    def open_producer(self, partition: TopicPartition) -> Producer:
+        return self._bus.new_producer(
+            transactional_id=f"{partition.topic}-{partition.partition}",
+            transaction_timeout_ms=_TRANSACTION_MS,
+            max_request_size=_MAX_BYTES,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=0,
+            partitioner="murmur2",
+        )
+
+    def open_reader(self, partition: TopicPartition) -> Consumer:
+        return self._bus.new_consumer(
+            partitions=[partition], start="earliest", isolation=IsolationLevel.READ_UNCOMMITTED
+        )
+
+    # what callers ask ------------------------------------------------------------------------------------------------
+
+    async def add(
+        self,
+        producer: Producer,
+        topic: str,
+        value: Any,
+        deliver_at: DeliverAt | None,
+        delay: Delay | None,
+        schedule_id: str | None,
+        options: SendOptions,
+    ) -> Scheduled:
+        """Put a record by, through ``producer``: in its transaction, if it has one open."""
+        due_ms = due_at(self.now_ms(), deliver_at, delay)
+        id = uuid4().hex if schedule_id is None else check_id(schedule_id)
+        if id.startswith(EVERY):
+            raise ConfigError(f"schedule_id={id!r}: ids that begin with {EVERY!r} belong to @bus.every")
+        ready = await producer.ready(topic, value, **options)
+        timestamp_ms = ready.timestamp_ms if options.get("timestamp_ms") is not None else None
+        await self.begin()
+        headers = tuple(ready.headers)
+        await self._put(
+            producer, id, Entry(due_ms, topic, ready.partition, ready.key, ready.data, headers, timestamp_ms)
+        )
+        return Scheduled(id=id, topic=topic, due_ms=due_ms)
+
+    async def _put(self, producer: Producer, id: str, item: Item) -> None:
+        key = key_of(id, uuid4().hex[:16])
+        # Interceptors have seen the record itself; this one is ours.
+        await Producer.send(producer, self.topic, encode(item), key=key, partition=partition_for(id, self._partitions))
+
+    async def cancel(self, id: str | Scheduled, timeout: float) -> bool:
+        """Whether it was still to be delivered, and now never is."""
+        name = id.id if isinstance(id, Scheduled) else check_id(id)
+        await self.begin()
+        return await ask_to_cancel(self._bus, self.topic, self._partitions, name, timeout)
+
+    async def drain(self) -> bool:
+        """Return when what is due now is delivered, as far as it is this bus's to do. True: something was."""
+        await self._looked.wait()
+        before = self.counts.delivered
+        if self._partitions:
+            await self._polled.wait()
+            for tenure in list(self._tenures.values()):
+                await tenure.until_quiet()
+        return self.counts.delivered > before
+
+    # what it says ----------------------------------------------------------------------------------------------------
+
+    def samples(self) -> Iterator[Sample]:
+        """Of the partitions that this bus delivers."""
+        agendas = [tenure.agenda for tenure in self._tenures.values()]
+        due_ms = min((due for one in agendas if (due := one.next_due_ms()) is not None), default=None)
+        gauges = {
+            "eventbus_scheduled_pending_records": sum(map(len, agendas)),
+            "eventbus_scheduled_dead_records": sum(one.dead for one in agendas),
+            "eventbus_scheduled_held_bytes": sum(one.held_bytes for one in agendas),
+            "eventbus_scheduled_late_seconds": self.counts.late_ms / 1000,
+            **({} if due_ms is None else {"eventbus_scheduled_next_due_timestamp_seconds": due_ms / 1000}),
+        }
+        for name, value in gauges.items():
+            yield Sample(name, {}, float(value), "gauge")
+        yield Sample("eventbus_scheduled_delivered_records_total", {}, float(self.counts.delivered), "counter")
+
+    def health(self) -> PartHealth:
+        """Whether what is due is delivered, as far as this bus is concerned."""
+        now_ms = self.now_ms()
+        trouble = self._trouble or next((one.trouble for one in self._tenures.values() if one.trouble), "")
+        late_ms = max(
+            (now_ms - due for one in self._tenures.values() if (due := one.agenda.next_due_ms()) is not None), default=0
+        )
+        pending = sum(len(one.agenda) for one in self._tenures.values())
+        dead = sum(one.agenda.dead for one in self._tenures.values())
+        details = {"partitions": len(self._tenures), "pending": pending, "dead": dead}
+        part = f"scheduled records in {self.topic}"
+        if trouble:
+            reason = f"nothing is delivered now, it is tried again: {trouble}"
+            return PartHealth(part=part, status="degraded", reason=reason, details=details)
+        if late_ms > _STUCK_MS:
+            reason = f"the next record is late by {late_ms // 1000:,} s: the log is slow, or a transaction stays open"
+            return PartHealth(part=part, status="degraded", reason=reason, details=details)
+        aside = f"; {dead} cannot be delivered: eventbus schedule list --dead" if dead else ""
+        return PartHealth(part=part, status="ok", reason=f"{pending:,} wait{aside}", details=details)

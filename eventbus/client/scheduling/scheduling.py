@@ -1,0 +1,123 @@
+"""`cancel_scheduled` and ``@bus.every``, for the bus."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
+
+from eventbus.client.handling.handlers import Handler, calling_frame, consumer_spec
+from eventbus.client.scheduling.agenda import Firing
+from eventbus.client.scheduling.entries import EVERY, check_id, firings_topic
+from eventbus.client.scheduling.schedules import Schedules
+from eventbus.client.scheduling.times import Scheduled
+from eventbus.client.scheduling.timetable import Missed, Timetable, timetable
+from eventbus.errors import ConfigError
+from eventbus.types import ConsumerRecord
+from serdes import Json, Serde
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_TAKEN = ("topics", "pattern", "batch", "filter", "order", "concurrency", "replies", "start", "ack", "max_unfinished")
+"""What is said of a handler of records, and means nothing here."""
+_FIRINGS_CONFIG = {"retention.ms": "86400000"}
+
+
+class Scheduling(ABC):
+    """What is done later, for whoever has handlers and can send."""
+
+    client_id: str
+    _schedules: Schedules
+    _serdes: dict[type, Serde]
+
+    @abstractmethod
+    def now_ms(self) -> int: ...
+
+    @abstractmethod
+    def topic(self, name: str, *, partitions: int | None = None, configs: Mapping[str, Any] | None = None) -> None: ...
+
+    @abstractmethod
+    def _add_handler(self, handler: Handler[Any, Any]) -> None: ...
+
+    @abstractmethod
+    def _running(self, what: str) -> Any: ...
+
+    def every(
+        self,
+        when: str | timedelta | None = None,
+        *,
+        seconds: float | None = None,
+        timezone: str | None = None,
+        missed: Missed = "once",
+        name: str | None = None,
+        **options: Any,
+    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        """Decorate a function to be called at times: ``@bus.every("*/5 * * * *")``, ``@bus.every(seconds=30)``.
+
+        ``when``: a cron expression of five fields, in ``timezone`` ("UTC"), or a timedelta. The function takes nothing,
+        or a `Firing`; async or not; with `Depends`, and with ``@bus.producer`` below it. Each time one instance of the
+        service (all buses of this client_id on the log) calls it, also after a restart.
+
+        ``missed``: "once" (a service that was away for several times calls it once as it comes back), "skip" (not at
+        all, if the last one is more than a minute ago), "all". With the first two a call that begins so late that the
+        next is due is left out, too: so a function that takes longer than its interval is not called twice in a row
+        for it.
+
+        ``options`` are those of ``@bus.consumer`` that concern a call: ``retry``, ``timeout``, ``on_error`` ("skip":
+        it is logged, and the next time comes), ``exactly_once``, ``tx``, ``middleware``, ``group``. What a crash
+        interrupts is called again, unless the next is due. ``name`` tells it from others, over restarts; the function's
+        name by default. Raises ConfigError for a wrong expression, time zone, option or name.
+        """
+        table = timetable(when, seconds, timezone, missed)
+        for option in options:
+            if option in _TAKEN:
+                raise ConfigError(f"@bus.every has no option {option!r}: it is called at times, one call after another")
+        frame = calling_frame()
+
+        def register(function: Callable[P, R]) -> Handler[P, R]:
+            chosen = getattr(function, "__name__", "") if name is None else name
+            check_id(chosen)
+            topic = firings_topic(self.client_id, chosen)
+            known = self._schedules.functions
+            if chosen in known or topic in self._schedules.firings.values():
+                raise ConfigError(f"@bus.every: there are two of the name {chosen!r}: give one another, name=...")
+            group = f"{self.client_id}.{EVERY}{chosen}".replace(":", ".")
+            spec = consumer_spec(
+                topic,
+                {"on_error": "skip", "group": group, **options, "name": chosen, "filter": self._is_worth(table)},
+            )
+            handler = Handler(function, msgspec.structs.replace(spec, is_firing=True), frame)
+            if handler.signature.payload not in (None, Firing, ConsumerRecord):
+                raise ConfigError(
+                    f"@bus.every: {chosen!r} takes nothing, or a Firing (and what Depends(...) gives), not a "
+                    f"{handler.signature.payload!r}: async def {chosen}(firing: Firing) -> None"
+                )
+            self._serdes.setdefault(Firing, Json())
+            self._add_handler(handler)
+            self.topic(topic, partitions=1, configs=_FIRINGS_CONFIG)
+            known[chosen] = table
+            self._schedules.firings[chosen] = topic
+            return handler
+
+        return register
+
+    def _is_worth(self, table: Timetable) -> Callable[[ConsumerRecord], bool]:
+        def is_worth(record: ConsumerRecord) -> bool:
+            firing = msgspec.json.decode(record.value or b"", type=Firing)
+            return not table.is_over(firing.scheduled_ms, firing.next_ms, self.now_ms())
+
+        return is_worth
+
+    async def cancel_scheduled(self, id: str | Scheduled, *, timeout: float = 10.0) -> bool:
+        """Give up a record that `send` put by. True: it is never delivered. False: it was, or there is none.
+
+        Who delivers decides, so the answer holds. ``timeout``: seconds. Raises RequestTimedOut when there is no answer:
+        it is cancelled then unless it is delivered first. A function of ``@bus.every`` is ``"every:<name>"``: it comes
+        back with the next start of a service that declares it.
+        """
+        self._running("cancel_scheduled")
+        return await self._schedules.cancel(id, timeout)

@@ -1,0 +1,338 @@
+"""One partition of scheduled records, as long as it is this process's: reads along, waits, delivers in transactions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
+from uuid import uuid4
+
+import anyio
+
+from eventbus.backends.base import LATEST, Backend
+from eventbus.backends.delivery import BatchDelivery
+from eventbus.client.consumer import Consumer
+from eventbus.client.producer import AddReady, Producer
+from eventbus.client.scheduling.agenda import Agenda, Delivery, Pending, Writes
+from eventbus.client.scheduling.entries import Entry, Every, Item, decode
+from eventbus.errors import (
+    BufferExhausted,
+    EventBusError,
+    TransactionAborted,
+    UnknownTopicOrPartition,
+)
+from eventbus.types import ConsumerRecord, IsolationLevel, TopicPartition
+
+logger = logging.getLogger("eventbus.scheduling")
+
+_MOST = 1_000
+"""Records in a transaction."""
+_MOST_BYTES = 8 << 20
+_LONGEST_WAIT_SECONDS = 10.0
+"""Then the clock is looked at again: one that was set forward makes something due that the wait knows nothing of."""
+_AGAIN_SECONDS = 1.0
+_CLOSE_SECONDS = 10.0
+"""What a transaction under way has to finish in, when the partition is given up."""
+_NEAR = 500
+"""A record that stands so few behind the last one is read on to."""
+_READ_MS = 5_000
+"""For a record that is there."""
+
+
+class Counts:
+    """Of all partitions, since the start."""
+
+    def __init__(self) -> None:
+        self.delivered = 0
+        self.late_ms = 0
+        """How late the latest of the last transaction's records was."""
+
+
+class Surroundings(Protocol):
+    """What a tenure needs of its bus."""
+
+    counts: Counts
+
+    @property
+    def backend(self) -> Backend: ...
+
+    def now_ms(self) -> int: ...
+
+    def open_producer(self, partition: TopicPartition) -> Producer:
+        """With the partition's transactional id."""
+        ...
+
+    def open_reader(self, partition: TopicPartition) -> Consumer:
+        """Of the partition alone, to be entered."""
+        ...
+
+
+class Tenure:
+    """`took` is called by who reads the partition; `run` is a task."""
+
+    def __init__(self, partition: TopicPartition, around: Surroundings, agenda: Agenda | None = None) -> None:
+        self.partition = partition
+        self.agenda = Agenda(lambda: uuid4().hex[:16]) if agenda is None else agenda
+        self.trouble = ""
+        """What keeps it from delivering now."""
+        self._around = around
+        self._timers = around.backend.timers
+        self._inbox: list[ConsumerRecord] = []
+        self._read_to = 0
+        self._quiet_to = -1
+        """All that stands below was settled, and nothing was left to do."""
+        self._most = _MOST
+        self._wake = anyio.Event()
+        self._progress = anyio.Event()
+        self._stopping = False
+        self._ended = anyio.Event()
+        self._scope = anyio.CancelScope()
+
+    @property
+    def serves(self) -> bool:
+        """It has read all that there was, and delivers."""
+        return self._quiet_to >= 0 and not self.trouble
+
+    # what others tell it ---------------------------------------------------------------------------------------------
+
+    def took(self, records: Sequence[ConsumerRecord], position: int) -> None:
+        """What was read, and the offset that is read next."""
+        self._inbox.extend(records)
+        self._read_to = max(self._read_to, position)
+        self._wake.set()
+
+    async def stop(self) -> None:
+        """Finish the transaction at work, and let go of the partition."""
+        self._stopping = True
+        self._wake.set()
+        with self._timers.move_on_after(_CLOSE_SECONDS):
+            await self._ended.wait()
+        self._scope.cancel()
+        await self._ended.wait()
+
+    async def until_quiet(self) -> None:
+        """Return when what is due now is delivered; or cannot be, now."""
+        end = await self._end(IsolationLevel.READ_COMMITTED)
+        while not self._ended.is_set() and not self.trouble:
+            due_ms = self.agenda.next_due_ms()
+            if self._quiet_to >= end and (due_ms is None or due_ms > self._around.now_ms()):
+                return
+            progress = self._progress
+            self._wake.set()
+            await progress.wait()
+
+    # the task --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until `stop`. What goes wrong costs a wait, and nothing else."""
+        try:
+            with self._scope:
+                while not self._stopping:
+                    try:
+                        await self._hold()
+                    except Exception as error:  # whatever it is, it is said and tried again: its service has other work
+                        self._say(error)
+                        self._wake = anyio.Event()
+                        with self._timers.move_on_after(_AGAIN_SECONDS):
+                            while not self._stopping:
+                                await self._wake.wait()
+                                self._wake = anyio.Event()
+        finally:
+            self._ended.set()
+            self._tell()
+
+    async def _hold(self) -> None:
+        """Take the partition over, read up to where it ends, then deliver.
+
+        Taking the transactional id over fences whoever had the partition before, and ends what that one had open: all
+        that it has delivered stands in the partition by now, below its end. Transactions of others may be open below
+        it; they are waited for.
+        """
+        async with self._around.open_producer(self.partition) as producer:
+            await producer.init()
+            end = await self._end(IsolationLevel.READ_UNCOMMITTED)
+            while self._read_to < end and not self._stopping:
+                self._wake = anyio.Event()
+                await self._wake.wait()
+            async with self._around.open_reader(self.partition) as reader:
+                await self._deliver(producer, reader)
+
+    async def _deliver(self, producer: Producer, reader: Consumer) -> None:
+        while not self._stopping:
+            self._wake = anyio.Event()
+            read_to = self._read_to
+            self._settle()
+            now_ms = self._around.now_ms()
+            due = self.agenda.take(now_ms, self._most, _MOST_BYTES)
+            if due or self.agenda.owes:
+                await self._step(producer, reader, due, now_ms)
+                continue
+            self._quiet_to, self.trouble = read_to, ""
+            self._tell()
+            due_ms = self.agenda.next_due_ms()
+            seconds = _LONGEST_WAIT_SECONDS if due_ms is None else (due_ms - now_ms) / 1000
+            with self._timers.move_on_after(min(seconds, _LONGEST_WAIT_SECONDS)):
+                await self._wake.wait()
+
+    def _settle(self) -> None:
+        inbox, self._inbox = self._inbox, []
+        for record in inbox:
+            self.agenda.read(record.key, record.value, record.offset)
+        self.agenda.settle()
+
+    async def _step(self, producer: Producer, reader: Consumer, due: Sequence[Pending], now_ms: int) -> None:
+        """One transaction. What cannot be delivered is found out alone, and put aside."""
+        agenda, handles = self.agenda, list[tuple[Delivery, BatchDelivery]]()
+        live: list[Pending] = []
+        try:
+            items = await self._items(reader, due)
+            live = [one for one in due if one.key in items]
+            writes = agenda.writes(live, [items[one.key] for one in live], now_ms, _MOST)
+            adders = await self._adders(producer, writes)
+            if adders is None:
+                agenda.put_back(live)
+                return
+            async with producer.transaction():
+                await self._write(producer, adders, writes, handles)
+        except BaseException as error:
+            agenda.put_back(live or due)
+            if not isinstance(error, TransactionAborted | _Refused):
+                raise
+            self._find_out(error, handles, len(live))
+            return
+        agenda.stored(writes)
+        self._most = min(_MOST, self._most * 2)
+        self.trouble = ""
+        counts = self._around.counts
+        counts.delivered += len(writes.deliveries)
+        counts.late_ms = max((now_ms - one.due_ms for one in live), default=counts.late_ms)
+
+    async def _adders(self, producer: Producer, writes: Writes) -> dict[str, AddReady] | None:
+        """By topic. None: some records go to topics that are gone, and were put aside."""
+        adders = {self.partition.topic: await Producer.adder(producer, self.partition.topic)}
+        gone: dict[str, str] = {}
+        for topic in {one.topic for one in writes.deliveries}:
+            try:
+                # Interceptors saw it when it was sent.
+                adders[topic] = await Producer.adder(producer, topic)
+            except UnknownTopicOrPartition as error:
+                gone[topic] = str(error)
+        lost = [one for one in writes.deliveries if one.topic in gone]
+        for one in lost:
+            if isinstance(one.pending.item, Every):
+                logger.warning("%s fired, and nobody hears it: %s", one.pending.id, gone[one.topic])
+                writes.deliveries.remove(one)
+            else:
+                self._put_aside(one, gone[one.topic])
+        return None if any(one.pending.is_dead for one in lost) else adders
+
+    async def _write(
+        self,
+        producer: Producer,
+        adders: dict[str, AddReady],
+        writes: Writes,
+        handles: list[tuple[Delivery, BatchDelivery]],
+    ) -> None:
+        for one in writes.deliveries:
+            add = adders[one.topic]
+            try:
+                handle = await _added(producer, add, one.key, one.value, one.headers, one.timestamp_ms, one.partition)
+            except EventBusError as error:
+                if error.retriable:
+                    raise
+                raise _Refused(one, error) from error
+            handles.append((one, handle))
+        add, now_ms = adders[self.partition.topic], self._around.now_ms()
+        for key, (value, headers) in writes.own.items():
+            await _added(producer, add, key, value, headers, now_ms, self.partition.partition)
+
+    def _find_out(self, error: Exception, handles: list[tuple[Delivery, BatchDelivery]], count: int) -> None:
+        """The transaction was aborted: the next one is smaller, until it holds nothing but what the log refuses."""
+        if isinstance(error, _Refused):
+            self._put_aside(error.delivery, str(error.error))
+            return
+        refused = [
+            (one, handle.error) for one, handle in handles if handle.error is not None and not handle.error.retriable
+        ]
+        if not refused:
+            raise error
+        if count == 1:
+            self._put_aside(refused[0][0], str(refused[0][1]))
+        self._most = max(count // 2, 1)
+
+    def _put_aside(self, delivery: Delivery, why: str) -> None:
+        one = delivery.pending
+        if one.is_dead:
+            return
+        logger.error(
+            "the scheduled record %r for topic %r cannot be delivered, and is kept: %s (eventbus schedule show %s)",
+            one.id, delivery.topic, why, one.id,
+        )  # fmt: skip
+        entry = Entry(
+            one.due_ms,
+            delivery.topic,
+            delivery.partition,
+            delivery.key,
+            delivery.value,
+            tuple(delivery.headers),
+            delivery.timestamp_ms,
+        )
+        self.agenda.die(one, entry, why)
+
+    async def _items(self, reader: Consumer, due: Sequence[Pending]) -> dict[bytes, Item]:
+        """What they are, by key; of those that are not kept in memory, what stands in the log."""
+        items = {one.key: one.item for one in due if one.item is not None}
+        absent = sorted((one for one in due if one.item is None), key=lambda one: one.offset)
+        for one in absent:
+            record = await self._record_at(reader, one.offset)
+            item = decode(record.value) if record is not None and record.key == one.key and record.value else None
+            if item is None:
+                raise EventBusError(f"{self.partition} offset {one.offset}: scheduled record {one.id!r} is not there")
+            items[one.key] = item
+        return items
+
+    async def _record_at(self, reader: Consumer, offset: int) -> ConsumerRecord | None:
+        if not 0 <= offset - await reader.position(self.partition) < _NEAR:
+            reader.seek(self.partition, offset)
+        while await reader.position(self.partition) <= offset:
+            records = await reader.poll(_READ_MS, 1)
+            if not records or records[0].offset >= offset:
+                return records[0] if records else None
+        return None
+
+    # parts -----------------------------------------------------------------------------------------------------------
+
+    async def _end(self, isolation: IsolationLevel) -> int:
+        return (await self._around.backend.list_offsets({self.partition: LATEST}, isolation))[self.partition].offset
+
+    def _say(self, error: Exception) -> None:
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        if not self.trouble:
+            known = isinstance(error, EventBusError)
+            logger.warning(
+                "scheduled records of %s are not delivered now, it is tried again: %s", self.partition, said,
+                exc_info=None if known else error,
+            )  # fmt: skip
+        self.trouble = said
+        self._tell()
+
+    def _tell(self) -> None:
+        progress, self._progress = self._progress, anyio.Event()
+        progress.set()
+
+
+class _Refused(Exception):
+    """The log's client does not take a record, ever."""
+
+    def __init__(self, delivery: Delivery, error: EventBusError) -> None:
+        super().__init__(str(error))
+        self.delivery = delivery
+        self.error = error
+
+
+async def _added(producer: Producer, add: AddReady, *record: Any) -> BatchDelivery:
+    try:
+        return add(*record)
+    except BufferExhausted:
+        await producer.wait_for_room()
+        return add(*record)

@@ -1,0 +1,83 @@
+"""When a record is due, from what the caller said."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from eventbus.errors import ConfigError
+
+DeliverAt = datetime | int
+"""A datetime with a time zone, or milliseconds since the epoch."""
+Delay = float | timedelta
+"""Seconds, or a timedelta."""
+
+LATEST_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999, where datetime ends."""
+_EARLIEST_MS = 100_000_000_000
+"""In March 1973. A number below it was meant in seconds."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+
+
+class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that was put by for later."""
+
+    id: str
+    """What `EventBus.cancel_scheduled` takes."""
+    topic: str
+    """Where it goes."""
+    due_ms: int
+    """When, in milliseconds since the epoch."""
+
+    @property
+    def deliver_at(self) -> datetime:
+        """The same as a datetime, in UTC."""
+        return moment(self.due_ms)
+
+
+def moment(ms: int) -> datetime:
+    """Milliseconds since the epoch as a datetime in UTC."""
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def due_at(now_ms: int, deliver_at: Any, delay: Any) -> int:
+    """Milliseconds since the epoch, rounded up. Raises ConfigError for what is no time, or leaves open which."""
+    if (deliver_at is None) == (delay is None):
+        raise ConfigError("a scheduled record takes one of the two: deliver_at=datetime, or delay=seconds")
+    due_ms = _at(deliver_at) if delay is None else now_ms + _after(delay)
+    if due_ms > LATEST_MS:
+        raise ConfigError(f"deliver_at={deliver_at!r}, delay={delay!r}: that is beyond the year 9999")
+    return due_ms
+
+
+def _at(deliver_at: Any) -> int:
+    if isinstance(deliver_at, datetime):
+        if deliver_at.utcoffset() is None:
+            raise ConfigError(
+                f"deliver_at={deliver_at!r} has no time zone, so nobody knows when it is: datetime.now(UTC) + ..., or "
+                "deliver_at.astimezone() for the zone of this machine"
+            )
+        return -(-(deliver_at - _EPOCH) // _MS)
+    if isinstance(deliver_at, bool) or not isinstance(deliver_at, int):
+        raise ConfigError(
+            f"deliver_at={deliver_at!r}: a datetime with a time zone, or whole milliseconds since the epoch"
+        )
+    if deliver_at < _EARLIEST_MS:
+        raise ConfigError(
+            f"deliver_at={deliver_at!r} is in milliseconds since the epoch, and that is before 1973-03-03: seconds are "
+            "multiplied by 1000"
+        )
+    return deliver_at
+
+
+def _after(delay: Any) -> int:
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise ConfigError(f"delay={delay!r}: seconds, or a timedelta")
+    if not math.isfinite(seconds) or not 0 <= seconds <= LATEST_MS / 1000:
+        raise ConfigError(f"delay={delay!r}: seconds from now on, at least 0 and at most until the year 9999")
+    return math.ceil(round(seconds * 1000, 3))

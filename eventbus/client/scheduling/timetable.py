@@ -1,0 +1,164 @@
+"""When a function fires: a cron expression in a time zone, or an interval."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, tzinfo
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, get_args
+
+import msgspec
+
+from eventbus.errors import ConfigError
+
+Missed = Literal["once", "skip", "all"]
+"""What a service does that comes back after times at which it should have fired: one firing for the latest of them,
+none, or each."""
+
+GRACE_MS = 60_000
+"""With "skip": a firing that is late by more was missed."""
+_LEAST_SECONDS = 0.1
+_MOST_SECONDS = 366 * 86_400
+_MOST_AT_ONCE = 500
+"""Firings that were missed, in one step."""
+_EXAMPLE = (
+    '@bus.every("*/5 * * * *"), @bus.every("0 9 * * MON-FRI", timezone="Europe/Berlin") or @bus.every(seconds=30)'
+)
+_FIELDS = "minute hour day-of-month month day-of-week"
+
+
+class Turn(NamedTuple):
+    """What is to be done at a time."""
+
+    firings_ms: list[int]
+    """The scheduled times that fire now, the earliest first; none if they were missed."""
+    next_ms: int
+
+
+class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """``cron`` in ``timezone``, or ``interval_ms``. Times are milliseconds since the epoch."""
+
+    cron: str = ""
+    timezone: str = "UTC"
+    interval_ms: int = 0
+    missed: Missed = "once"
+
+    def after(self, ms: int) -> int:
+        """The first time after ``ms``; of an interval, counted from there."""
+        if self.interval_ms:
+            return ms + self.interval_ms
+        ticks = _ticks(self.cron, _at(ms, self.timezone))
+        while (tick := _next(ticks, self.cron)) <= ms:
+            pass
+        return tick
+
+    def next(self, due_ms: int, now_ms: int) -> int:
+        """The first time after ``now_ms``, of those that follow ``due_ms``."""
+        if self.interval_ms:
+            return due_ms + max((now_ms - due_ms) // self.interval_ms + 1, 1) * self.interval_ms
+        return self.after(max(due_ms, now_ms))
+
+    def latest(self, due_ms: int, now_ms: int) -> int:
+        """The last time up to ``now_ms``, ``due_ms`` itself at least."""
+        if now_ms <= due_ms:
+            return due_ms
+        if self.interval_ms:
+            return due_ms + (now_ms - due_ms) // self.interval_ms * self.interval_ms
+        ticks = _ticks(self.cron, _at(now_ms, self.timezone) + timedelta(seconds=1), reverse=True)
+        while (tick := _next(ticks, self.cron)) > now_ms:
+            pass
+        return max(tick, due_ms)
+
+    def turn(self, due_ms: int, now_ms: int) -> Turn:
+        """``due_ms`` has come: what fires, and when it is next."""
+        if self.missed == "all":
+            firings = [due_ms]
+            while (following := self.after(firings[-1])) <= now_ms and len(firings) < _MOST_AT_ONCE:
+                firings.append(following)
+            return Turn(firings, following)
+        latest = self.latest(due_ms, now_ms)
+        fires = self.missed == "once" or now_ms - latest <= GRACE_MS
+        return Turn([latest] if fires else [], self.next(due_ms, now_ms))
+
+    def is_over(self, scheduled_ms: int, next_ms: int, now_ms: int) -> bool:
+        """A firing that comes to its function only now is not worth it any more: the next one is due, or it is late."""
+        if self.missed == "all":
+            return False
+        return now_ms >= next_ms or (self.missed == "skip" and now_ms - scheduled_ms > GRACE_MS)
+
+    def __str__(self) -> str:
+        return f"every {self.interval_ms / 1000:g} s" if self.interval_ms else f"{self.cron} {self.timezone}"
+
+
+def timetable(when: Any, seconds: Any, timezone: Any, missed: Any) -> Timetable:
+    """What ``@bus.every`` was told, checked. Raises ConfigError showing the right form."""
+    if missed not in get_args(Missed):
+        raise ConfigError(f"@bus.every(missed={missed!r}): 'once', 'skip' or 'all'")
+    if (when is None) == (seconds is None):
+        raise ConfigError(f"@bus.every takes a cron expression, a timedelta or seconds=, one of them: {_EXAMPLE}")
+    if isinstance(when, str):
+        zone = "UTC" if timezone is None else timezone
+        _check_zone(zone)
+        found = Timetable(" ".join(when.split()), zone, 0, missed)
+        _check_cron(found)
+        return found
+    if timezone is not None:
+        raise ConfigError(f"@bus.every: timezone={timezone!r} goes with a cron expression; an interval knows no zone")
+    return Timetable(interval_ms=_interval_ms(when if seconds is None else seconds), missed=missed)
+
+
+def _interval_ms(interval: Any) -> int:
+    seconds = interval.total_seconds() if isinstance(interval, timedelta) else interval
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise ConfigError(f"@bus.every({interval!r}): {_EXAMPLE}")
+    if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
+        raise ConfigError(f"@bus.every: an interval of {seconds!r} s; {_LEAST_SECONDS} s to 366 days")
+    return round(seconds * 1000)
+
+
+def _check_zone(name: Any) -> None:
+    try:
+        _zone(name)
+    except Exception as error:  # zoneinfo raises KeyError, ValueError, OSError and TypeError, by what is wrong
+        raise ConfigError(
+            f'@bus.every(timezone={name!r}): the name of a time zone, as "Europe/Berlin" or "UTC"; a machine without '
+            "a list of them needs pip install tzdata"
+        ) from error
+
+
+def _check_cron(table: Timetable) -> None:
+    from cronsim import CronSimError
+
+    try:
+        if len(table.cron.split()) != 5:
+            raise CronSimError(f"it has {len(table.cron.split())} fields")
+        table.after(0)
+    except CronSimError as error:
+        raise ConfigError(
+            f'@bus.every("{table.cron}") is no cron expression: {error}; it is five fields, "{_FIELDS}": {_EXAMPLE}'
+        ) from None
+
+
+@lru_cache(64)
+def _zone(name: str) -> tzinfo:
+    from zoneinfo import ZoneInfo
+
+    return ZoneInfo(name)
+
+
+def _at(ms: int, zone: str) -> datetime:
+    return datetime.fromtimestamp(ms // 1000, _zone(zone))
+
+
+def _ticks(cron: str, start: datetime, *, reverse: bool = False) -> Any:
+    from cronsim import CronSim  # most programs have no timetable
+
+    return CronSim(cron, start, reverse)
+
+
+def _next(ticks: Any, cron: str) -> int:
+    from cronsim import CronSimError
+
+    try:
+        return round(next(ticks).timestamp()) * 1000
+    except StopIteration:
+        raise CronSimError(f"{cron} never fires") from None
