@@ -209,6 +209,7 @@ class Declarations(ABC):
             raise ConfigError(f"{handler!r}: declare handlers before the bus starts")
         if handler in self._handlers:
             return
+        handler.payload_serde(self.serdes)  # a type that nothing reads is said where it is written
         self._handlers.append(handler)
         if handler.producer is not None and handler.producer not in self._functions:
             self._add_function(handler.producer)

@@ -304,15 +304,12 @@ async def test_what_is_declared_can_be_asked_for_without_a_start() -> None:
     assert registry.calls == []
 
 
-async def test_a_type_without_a_schema_is_said_at_the_declaration_of_its_bus() -> None:
+def test_a_type_without_a_schema_is_said_at_the_declaration_of_its_bus() -> None:
     bus = EventBus("memory://", serde=Avro(FakeRegistry()))
+    with pytest.raises(ConfigError, match=r"payload type complex cannot be read: complex: complex has no Avro type"):
 
-    @bus.consumer("flights")
-    async def handle(flight: complex) -> None: ...
-
-    bus.topic("flights")
-    with pytest.raises(ConfigError, match=r"payload type .*complex"):
-        await bus.start()
+        @bus.consumer("flights")
+        async def handle(flight: complex) -> None: ...
 
 
 # a registry that does not answer --------------------------------------------------------------------------------------

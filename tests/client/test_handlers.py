@@ -10,14 +10,15 @@ import math
 import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 import pydantic
 import pytest
 
 from eventbus import ConsumerRecord, EventBus, consumer, producer
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, HandlerError
+from serdes import Json
 
 
 class Order(msgspec.Struct):
@@ -475,3 +476,135 @@ async def test_a_key_of_an_enumeration_is_stored_as_its_text() -> None:
         await bus.send("t", Colour.RED, key=Colour.RED)
         await bus.drain()
     assert seen == [(Colour.RED, b"red")]
+
+
+# every wrong form shows the right one ---------------------------------------------------------------------------------
+
+if TYPE_CHECKING:
+    from decimal import Decimal as Hidden
+
+
+class Plain:
+    """A class that nobody can make out of bytes."""
+
+    def __init__(self, cents: int) -> None:
+        self.cents = cents
+
+    async def handle(self, order: Order) -> None: ...
+
+
+@dataclasses.dataclass
+class Within:
+    plain: list[Plain]
+
+
+class Service:
+    def __call__(self, order: Order) -> None: ...
+
+
+async def hidden(order: Hidden) -> None: ...
+async def misspelt(order: Ordr) -> None: ...  # noqa: F821 - it is not there: that is the mistake
+async def stars(**order: Order) -> None: ...
+async def second(order: Order, rest: Shipment) -> None: ...
+async def with_key(order: Order, key: str) -> None: ...
+async def with_bus(bus: EventBus, order: Order) -> None: ...
+async def two_records(record: ConsumerRecord, other: ConsumerRecord) -> None: ...
+async def bare_record(order: Order, record) -> None: ...
+async def plain(order: Plain) -> None: ...
+async def within(order: Within) -> None: ...
+async def plains(orders: dict[str, set[Plain]]) -> None: ...
+
+
+def spelt(**annotations: Any) -> Any:
+    """A handler whose annotations are these, which no checker would let stand in a file."""
+
+    async def handle(order: Any) -> None: ...
+
+    handle.__annotations__ = annotations
+    return handle
+
+
+RIGHT = r"async def handle\(order: Order, record: ConsumerRecord\)"
+WRONG_FORMS: dict[str, tuple[Any, str]] = {
+    "under TYPE_CHECKING": (hidden, "'Hidden' is not known .*import it, or define it above.*if TYPE_CHECKING:"),
+    "misspelt": (misspelt, "'Ordr' is not known where the handler is defined; did you mean 'Order'"),
+    "unfinished": (spelt(order="list[Order"), "'handle' of orders: an annotation is no type: .*list.Order"),
+    "record of a type": (spelt(order="ConsumerRecord[Order]"), r"take both, \(order: Order, record: ConsumerRecord\)"),
+    "a number": (spelt(order=5), f"'order' is annotated 5, no type; write e.g. {RIGHT}"),
+    "keywords": (stars, rf"\*\*order says nothing about the payload; write e.g. {RIGHT}"),
+    "two payloads": (second, f"'rest' is a second payload .*{RIGHT}.*by Depends: rest: Shipment = Depends"),
+    "a field of the record": (with_key, r"'key' .*the record has it: take record: ConsumerRecord, and use record\.key"),
+    "a bus": (with_bus, r"'bus' is a bus, which a handler is not given: use the one that it is declared on.*Depends"),
+    "two records": (two_records, "'other' is a second ConsumerRecord .'record' is the first"),
+    "a bare record": (bare_record, f"'record' has no annotation, .*goes to a ConsumerRecord: {RIGHT}"),
+    "a method": (Plain.handle, r"no object yet that 'self' could be: .*bus\.consumer\(.*\)\(shop\.handle\)"),
+    "a class": (Service, r"Service is a class: .* object with __call__: @consumer\('orders'\)\(Service\(...\)\)"),
+    "nothing": (None, "it got None: a decorator below it does not return the function"),
+    "a property": (property(lambda self: self), "it got a property: decorate the method of an object"),
+    "a text": ("app.handle", "decorates a function: it got 'app.handle'"),
+    "no JSON": (plain, "payload type Plain cannot be read: nothing makes Plain out of JSON. Make it a msgspec.Struct"),
+    "no JSON within": (within, r"payload type Within cannot be read: nothing makes Plain .*serdes=\{Within: MySerde"),
+    "no JSON deep within": (plains, r"payload type dict\[str, set\[.*Plain\]\] cannot be read: nothing makes Plain"),
+}
+
+
+@pytest.mark.parametrize(("function", "says"), WRONG_FORMS.values(), ids=WRONG_FORMS.keys())
+def test_a_wrong_form_shows_the_right_one(function: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        EventBus("memory://").consumer("orders")(function)
+
+
+def test_a_call_is_no_function() -> None:
+    call = plain(Plain(1))
+    with pytest.raises(ConfigError, match=r"coroutine.*which is a call: leave out the parentheses"):
+        EventBus("memory://").consumer("orders")(call)
+    call.close()
+
+
+def test_a_producer_decorates_functions_too() -> None:
+    with pytest.raises(ConfigError, match=r"@producer\('orders'\) decorates a function: Order is a class"):
+        producer("orders")(Order)
+
+
+async def test_a_type_that_nobody_reads_is_said_when_a_marked_handler_is_included() -> None:
+    marked = consumer("orders")(plain)
+    with pytest.raises(ConfigError, match="payload type Plain cannot be read"):
+        EventBus("memory://").include(marked)
+    EventBus("memory://", serdes={Plain: Json()}).include(marked)  # with a serde of one's own all is well
+
+
+async def test_pydantic_models_within_other_types() -> None:
+    got: list[Any] = []
+    bus = EventBus("memory://")
+    bus.topic("orders")
+
+    @bus.consumer("orders")
+    async def handle(refunds: list[Refund]) -> None:
+        got.extend(refunds)
+
+    async with bus:
+        await bus.send("orders", [Refund(amount=1), {"amount": "2"}])
+        await bus.drain()
+    assert got == [Refund(amount=1), Refund(amount=2)]
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (Order, r"no Order: Expected `float`, got `str` - at `\$\.amount`"),
+        (Shipment, r"no Shipment: Expected `float`, got `str` - at `\$\.amount`"),
+        (Payment, r"no Payment: Expected `float`, got `str` - at `\$\.amount`"),
+        (Refund, r"no Refund: 1 validation error for Refund.*amount.*valid number"),
+    ],
+)
+async def test_a_payload_that_does_not_fit_names_record_and_field(model: Any, says: str) -> None:
+    bus = EventBus("memory://")
+    bus.topic("orders")
+
+    @bus.consumer("orders")
+    async def handle(payload: model) -> None: ...
+
+    with pytest.raises(HandlerError, match=rf"(?s)'handle': orders-0 offset 0, key b'k': the value is {says}"):
+        async with bus:
+            await bus.send("orders", {"amount": "much"}, key="k")
+            await bus.drain()

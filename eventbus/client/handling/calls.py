@@ -20,10 +20,10 @@ from eventbus.client.handling.handlers import Handler, each, no_producer
 from eventbus.client.handling.lane import Taken
 from eventbus.client.handling.middleware import CallNext, Middleware, composed
 from eventbus.client.transaction import Transaction
-from eventbus.errors import ConfigError, SerializationError
+from eventbus.errors import SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords
 from eventbus.units_of_work import OpenUnits
-from serdes import Decode, SchemaSerde, Serde, bind_decoder, serde_for, split_optional
+from serdes import Decode, SchemaSerde, Serde, bind_decoder, split_optional
 from serdes.framing import with_prefix
 
 T = TypeVar("T")
@@ -133,16 +133,8 @@ class Calls:
         self._batch_of_records = signature.payload is ConsumerRecord
         self.transaction: Transaction | None = None
         """What a handler gets that asks for one."""
-        annotation, self.takes_null = split_optional(signature.payload)
-        self._serde: Serde | None = None
-        if signature.payload_name is not None and not self._batch_of_records:
-            try:
-                self._serde = serde_for(annotation, serdes)
-            except TypeError as error:
-                raise ConfigError(
-                    f"handler {handler.__name__!r}: payload type {annotation!r} cannot be read from JSON: {error}; "
-                    "register a serde for it: EventBus(url, serdes={Type: MySerde()})"
-                ) from None
+        self.takes_null = split_optional(signature.payload)[1]
+        self._serde = handler.payload_serde(serdes)
         self.schemas = self._serde if isinstance(self._serde, SchemaSerde) else None
         """Where the payload's serde takes schemas from elsewhere: the serde."""
         self._header = None if self.schemas is None else self.schemas.header

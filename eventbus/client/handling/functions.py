@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any, cast
 
 from eventbus.errors import ConfigError
+from eventbus.suggest import nearest
 
 
 def own_function(function: Any) -> Any:
@@ -17,6 +18,26 @@ def own_function(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
     return function if inspect.isroutine(function) or inspect.isclass(function) else function.__call__
+
+
+def check_function(function: Any, decorator: str) -> None:
+    """Raises ConfigError for what a ``decorator`` cannot stand above; its text is what was written."""
+    if callable(function) and not inspect.isclass(function):
+        return
+    if inspect.isclass(function):
+        fix = f"{function.__name__} is a class: decorate a function, or hand it an object with __call__: "
+        fix += f"{decorator}({function.__name__}(...))"
+    elif function is None:
+        fix = "it got None: a decorator below it does not return the function"
+    elif inspect.isawaitable(function):
+        fix = f"it got {function!r}, which is a call: leave out the parentheses behind the function"
+    elif isinstance(function, (classmethod, property)):
+        fix = (
+            f"it got a {type(cast(Any, function)).__name__}: decorate the method of an object: {decorator}(shop.handle)"
+        )
+    else:
+        fix = f"it got {function!r}"
+    raise ConfigError(f"{decorator} decorates a function: {fix}")
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -42,17 +63,30 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__name__", None) or type(function).__name__)
 
 
+def _reason(error: Exception) -> str:
+    if "ConsumerRecord" in str(error) and "subscriptable" in str(error):
+        return "a ConsumerRecord has no type of its own: take both, (order: Order, record: ConsumerRecord)"
+    return error.msg if isinstance(error, SyntaxError) else str(error)
+
+
 def hints_of(function: Callable[..., Any], frame: FrameType | None, where: str) -> dict[str, Any]:
     """The annotations of a function's parameters, whole; ``frame``: where types that are local to a function are found.
 
-    Raises ConfigError for a name that nothing has; ``where`` begins its text.
+    Raises ConfigError for a name that nothing has, and for what is no type; ``where`` begins its text.
     """
-    try:
-        local = {**frame.f_globals, **frame.f_locals} if frame is not None else None
-        hints = typing.get_type_hints(function, localns=local, include_extras=True)
-    except NameError as error:
-        raise ConfigError(f"{where}: annotation {error.name!r} is not known where the handler is defined") from error
-    except TypeError:
+    known = {**frame.f_globals, **frame.f_locals} if frame is not None else None
+    if not hasattr(function, "__annotations__"):  # a builtin: it tells of no types
         return {}
+    try:
+        hints = typing.get_type_hints(function, localns=known, include_extras=True)
+    except NameError as error:
+        names = {*getattr(function, "__globals__", ()), *(known or ())}
+        raise ConfigError(
+            f"{where}: annotation {error.name!r} is not known where the handler is defined"
+            f"{nearest(str(error.name), names)}; import it, or define it above. What stands under `if TYPE_CHECKING:` "
+            "is not there when the program runs"
+        ) from error
+    except (TypeError, SyntaxError, AttributeError) as error:
+        raise ConfigError(f"{where}: an annotation is no type: {_reason(error)}") from error
     hints.pop("return", None)
     return hints

@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
-from eventbus.client.handling.functions import name_of, own_function
+from eventbus.client.handling.functions import check_function, name_of, own_function
 from eventbus.client.handling.injection import Overrides
 from eventbus.client.handling.options import ConsumerSpec, ProducerSpec, consumer_spec, producer_spec
 from eventbus.client.handling.published import published_type, serdes_named
 from eventbus.client.handling.signatures import read_signature
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.errors import ConfigError
+from eventbus.types import ConsumerRecord
+from serdes import Serde, serde_for, split_optional
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,6 +33,7 @@ class ProducerFunction(Generic[P, R]):
     """A function whose result is published. The caller still gets the result; called before the bus runs, it raises."""
 
     def __init__(self, function: Callable[P, R], spec: ProducerSpec, frame: FrameType | None = None) -> None:
+        check_function(function, f"@producer({spec.topic!r})")
         self.function = function
         self.spec = spec
         self.published = published_type(function, frame)
@@ -82,6 +85,7 @@ class Handler(Generic[P, R]):
         self.producer = cast("ProducerFunction[..., Any]", inner) if is_producer else None
         """The producer decorated onto the same function: its outputs are sent before the offset is committed."""
         self.undecorated: Callable[..., Any] = inner if self.producer is None else self.producer.function
+        check_function(self.undecorated, f"@consumer({', '.join(map(repr, spec.topics))})")
         self.spec = spec
         functools.update_wrapper(self, self.undecorated, updated=())
         self.__name__ = spec.name or name_of(self.undecorated)
@@ -110,6 +114,24 @@ class Handler(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.undecorated(*args, **kwargs)
+
+    def payload_serde(self, serdes: Mapping[type, Serde]) -> Serde | None:
+        """What its payload is read with, beside a bus's own ``serdes``; None: it takes records alone.
+
+        Raises ConfigError for a type that nothing makes out of a record's bytes.
+        """
+        annotation = split_optional(self.signature.payload)[0]
+        if self.signature.payload_name is None or annotation is ConsumerRecord:
+            return None
+        try:
+            return serde_for(annotation, serdes)
+        except TypeError as error:
+            named = annotation.__qualname__ if inspect.isclass(annotation) else annotation
+            raise ConfigError(
+                f"handler {self.__name__!r}: its payload type {named} cannot be read: {error}. Make it a "
+                "msgspec.Struct, a dataclass, a TypedDict or a pydantic model; or give the bus a serde for it: "
+                f"EventBus(url, serdes={{{named}: MySerde()}})"
+            ) from None
 
     def override(self, overrides: Overrides) -> None:
         """Have other functions give what it depends on. Raises ConfigError for those that cannot."""

@@ -62,6 +62,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
         return self.injection.around(there, self.leading, overrides)
 
 
+_OF_RECORD = {*ConsumerRecord.__struct_fields__}
 _EXAMPLE = "async def handle(order: Order, record: ConsumerRecord) -> None"
 
 
@@ -121,9 +122,10 @@ def _roles(
 ) -> dict[Role, str]:
     """Which of its parameters gets what of a call."""
     named: dict[Role, str] = {}
-    for parameter in inspect.signature(function).parameters.values():
+    for position, parameter in enumerate(inspect.signature(function).parameters.values()):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise ConfigError(f"{where}: *{parameter.name} says nothing about the payload; write e.g. {_EXAMPLE}")
+            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+            raise ConfigError(f"{where}: {stars}{parameter.name} says nothing about the payload; write e.g. {_EXAMPLE}")
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise ConfigError(f"{where}: parameters are passed by name; leave out the '/' after {parameter.name!r}")
         if parameter.name in dependent:
@@ -132,16 +134,44 @@ def _roles(
         if annotation is None:
             if parameter.default is not parameter.empty:
                 continue
+            raise ConfigError(_without_annotation(parameter.name, position, named, where))
+        if not _is_type(annotation):
             raise ConfigError(
-                f"{where}: parameter {parameter.name!r} has no annotation, so its payload's type is unknown; "
-                f"write e.g. {_EXAMPLE} (bytes takes every value, as it is)"
+                f"{where}: {parameter.name!r} is annotated {annotation!r}, no type; write e.g. {_EXAMPLE}"
             )
-        role = _role_of(annotation, spec, named)
+        role = None if _is_bus(annotation) else _role_of(annotation, spec, named)
         if role is not None:
             named[role] = parameter.name
         elif parameter.default is parameter.empty:
-            raise ConfigError(_too_many(annotation, parameter.name, named.get("payload"), where))
+            raise ConfigError(_too_many(annotation, parameter.name, named, where))
     return named
+
+
+def _without_annotation(name: str, position: int, named: Mapping[Role, str], where: str) -> str:
+    if name == "self" and position == 0:
+        return (
+            f"{where} is a method, and there is no object yet that 'self' could be: decorate the method of an object, "
+            "as in  bus.consumer('orders', group='billing')(shop.handle)"
+        )
+    if "payload" in named:
+        return (
+            f"{where}: parameter {name!r} has no annotation, so nothing says what it gets; the record, with its key, "
+            f"headers and offset, goes to a ConsumerRecord: {_EXAMPLE}"
+        )
+    return (
+        f"{where}: parameter {name!r} has no annotation, so its payload's type is unknown; "
+        f"write e.g. {_EXAMPLE} (bytes takes every value, as it is)"
+    )
+
+
+def _is_type(annotation: Any) -> bool:
+    """It may be one: 5 and [Order] are not."""
+    return not isinstance(annotation, (int, float, bytes, list, tuple, dict, set)) and not inspect.isroutine(annotation)
+
+
+def _is_bus(annotation: Any) -> bool:
+    """An `EventBus`, whose module imports this one: no payload."""
+    return getattr(annotation, "__module__", "") == "eventbus.client.bus"
 
 
 def _role_of_dependency(
@@ -207,8 +237,8 @@ def _check_unit(spec: ConsumerSpec, unit_name: str | None, runs_on_loop: bool, w
 
 def _role_of(annotation: Any, spec: ConsumerSpec, named: Collection[Role]) -> Role | None:
     """What a parameter of this annotation is for; None: nothing that another one is not for already."""
-    if annotation is ConsumerRecord and "record" not in named:
-        return "record"
+    if annotation is ConsumerRecord:
+        return None if "record" in named else "record"
     if annotation is Transaction:
         return "transaction"
     if spec.tx is not None and "unit" not in named and spec.tx.fills(annotation):
@@ -221,17 +251,33 @@ def _is_of_database(annotation: Any) -> bool:
     return getattr(annotation, "__module__", "").startswith("sqlalchemy.")
 
 
-def _too_many(annotation: Any, name: str, payload_name: str | None, where: str) -> str:
+def _too_many(annotation: Any, name: str, named: Mapping[Role, str], where: str) -> str:
     if _is_of_database(annotation):
         return (
             f"{where}: parameter {name!r} is a {annotation.__name__}, which tx= gives: tx=sessionmaker(engine) for "
             "a Session or a Connection in a plain function, tx=async_sessionmaker(engine) for an AsyncSession or an "
             "AsyncConnection in an `async def`; one parameter takes it"
         )
+    if _is_bus(annotation):
+        return (
+            f"{where}: {name!r} is a bus, which a handler is not given: use the one that it is declared on, by its "
+            f"name, or have it by Depends: {name}: EventBus = Depends(get_bus)"
+        )
+    if annotation is ConsumerRecord:
+        return f"{where}: {name!r} is a second ConsumerRecord ({named['record']!r} is the first); a call has one"
+    if name in _OF_RECORD:
+        return (
+            f"{where}: {name!r} would be a second payload ({named['payload']!r} is the first); the record has it: "
+            f"take record: ConsumerRecord, and use record.{name}"
+        )
     return (
-        f"{where}: {name!r} is a second payload ({payload_name!r} is the first); a handler takes one payload and, if "
-        f"it wants, the record: {_EXAMPLE}"
+        f"{where}: {name!r} is a second payload ({named['payload']!r} is the first); a handler takes one payload and, "
+        f"if it wants, the record: {_EXAMPLE}; anything else by Depends: {name}: {_spelt(annotation)} = Depends(get_it)"
     )
+
+
+def _spelt(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def _batch_item(payload: Any, record_name: str | None, where: str) -> Any:
