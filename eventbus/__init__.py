@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from eventbus.client.metrics import BusMetrics
     from eventbus.client.producer import Producer
     from eventbus.client.reading import ConsumerRecords
+    from eventbus.client.scheduling.agenda import Firing
+    from eventbus.client.scheduling.times import Scheduled
     from eventbus.client.transaction import Transaction
     from eventbus.errors import (
         EventBusError,
@@ -60,6 +62,7 @@ __all__ = [
     "Depends",
     "EventBus",
     "EventBusError",
+    "Firing",
     "GroupMetadata",
     "HandlerHealth",
     "IsolationLevel",
@@ -74,6 +77,7 @@ __all__ = [
     "ProducerRecord",
     "Record",
     "RecordMetadata",
+    "Scheduled",
     "TimestampType",
     "TopicPartition",
     "Transaction",
@@ -107,6 +111,8 @@ _HOMES = {
     "log_url": "eventbus.client.log_url",
     "Producer": "eventbus.client.producer",
     "ConsumerRecords": "eventbus.client.reading",
+    "Firing": "eventbus.client.scheduling.agenda",
+    "Scheduled": "eventbus.client.scheduling.times",
     "Transaction": "eventbus.client.transaction",
     "EventBusError": "eventbus.errors",
     "KafkaError": "eventbus.errors",

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 import anyio
 import anyio.from_thread
@@ -21,6 +21,7 @@ from eventbus.client.interceptors import ConsumerInterceptor, ProducerIntercepto
 from eventbus.client.metrics import BusMetrics
 from eventbus.client.producer import Producer
 from eventbus.client.rebalance import Listener
+from eventbus.client.scheduling.times import Delay, DeliverAt, Scheduled
 from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions
 from eventbus.client.threads import Bridge, settle
 from eventbus.client.transaction import Outcome, Transaction
@@ -166,6 +167,39 @@ class _BlockingSending(_Asked):
         self._bridge("send_many").call(send, "send_many")
 
 
+class _BlockingScheduling(_BlockingSending):
+    """`send` for later, too."""
+
+    @overload
+    def send(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> RecordMetadata: ...
+
+    @overload
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        deliver_at: DeliverAt,
+        schedule_id: str | None = None,
+        **options: Unpack[SendOptions],
+    ) -> Scheduled: ...
+
+    @overload
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        delay: Delay,
+        schedule_id: str | None = None,
+        **options: Unpack[SendOptions],
+    ) -> Scheduled: ...
+
+    def send(self, topic: str, value: Any, **options: Any) -> Any:
+        """Publish one record and wait for its ack, or put it by for later; see `EventBus.send`."""
+        return self._bridge("send").call(lambda: self._it().send(topic, value, **options), "send")
+
+
 def _settle_delivery(
     future: Future[RecordMetadata], metadata: RecordMetadata | None, error: EventBusError | None
 ) -> None:
@@ -256,7 +290,7 @@ class _BlockRaised(Exception):
     """The block of a transaction has raised, in its own thread."""
 
 
-class BlockingTransaction(_BlockingSending):
+class BlockingTransaction(_BlockingScheduling):
     """`Transaction` for threads: ``with b.transaction("importer-1") as tx:`` commits, or aborts if the block raises."""
 
     send_offsets = _Asked._waits(Transaction.send_offsets)
@@ -320,7 +354,7 @@ class BlockingTransaction(_BlockingSending):
                 raise
 
 
-class BlockingBus(_BlockingSending):
+class BlockingBus(_BlockingScheduling):
     """A bus for plain programs, and for plain threads beside a bus that runs.
 
     ::
@@ -382,6 +416,10 @@ class BlockingBus(_BlockingSending):
     ) -> Any:
         """Send a record, and wait for what its handler returns; see `EventBus.request`."""
         return self.call(partial(self._bus.request, topic, value, returns=returns, timeout=timeout, **options))
+
+    def cancel_scheduled(self, id: str | Scheduled, *, timeout: float = 10.0) -> bool:
+        """Give up a record that `send` put by; see `EventBus.cancel_scheduled`."""
+        return self.call(partial(self._bus.cancel_scheduled, id, timeout=timeout))
 
     def drain(self) -> None:
         """Return when every handler has finished everything now in its topics; see `EventBus.drain`."""
