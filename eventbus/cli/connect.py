@@ -1,0 +1,232 @@
+"""``eventbus connect``: connectors of properties files, as Kafka Connect's standalone mode runs them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from eventbus.cli.output import Output
+from eventbus.cli.parser import Subcommands, UsageError
+from eventbus.cli.shell import connection_settings, open_bus, run_async
+from eventbus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from eventbus import EventBus
+    from eventbus.connect import Connectors
+    from eventbus.connect.offsets import OffsetTopic
+    from eventbus.connect.settings import Properties
+
+EPILOG = """\
+a file to a topic, and the topic to another file; Ctrl-C stops them:
+  eventbus connect standalone worker.properties source.properties sink.properties
+
+what is there now, and no more (for cron):
+  eventbus connect standalone worker.properties invoices.properties --once
+
+is all of it right?
+  eventbus connect validate worker.properties source.properties
+"""
+
+_LINE_SECONDS = 10.0
+
+
+def register(subcommands: Subcommands) -> None:
+    parser = subcommands.add_parser(
+        "connect",
+        help="files and tables to topics, topics to files, by configuration",
+        description="Connectors with the settings of Kafka Connect. Sources are exactly once: what they read, and how\n"
+        "far they have come, is stored in one transaction.",
+        epilog=EPILOG,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    standalone = commands.add_parser("standalone", help="run connectors, until Ctrl-C or SIGTERM")
+    _add_files(standalone)
+    standalone.add_argument("--once", action="store_true", help="bring what is there now, then stop")
+    standalone.set_defaults(run=run_standalone)
+    validate = commands.add_parser("validate", help="check properties files; nothing is opened")
+    _add_files(validate)
+    validate.set_defaults(run=run_validate)
+    commands.add_parser("plugins", help="the connectors there are").set_defaults(run=run_plugins)
+    offsets = commands.add_parser("offsets", help="how far sources have come")
+    actions = offsets.add_subparsers(metavar="ACTION", required=True)
+    for name, what in (("list", "show them"), ("reset", "forget those of a connector: it begins again")):
+        action = actions.add_parser(name, help=what)
+        action.add_argument(
+            "connector", metavar="NAME", nargs=None if name == "reset" else "?", help="of the connector"
+        )
+        action.add_argument("--topic", default="connect-offsets", help="the worker's offset.storage.topic")
+        action.set_defaults(run=run_offsets_reset if name == "reset" else run_offsets_list)
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("worker", metavar="WORKER", help="properties of the worker: which log, which converters")
+    parser.add_argument("connectors", metavar="CONNECTOR", nargs="+", help="properties of a connector")
+
+
+# running --------------------------------------------------------------------------------------------------------------
+
+
+def _made(args: argparse.Namespace, out: Output) -> tuple[Connectors, dict[str, str]]:
+    """The connectors, and what the worker says of its connection. Raises UsageError."""
+    from eventbus.connect import Connectors
+    from eventbus.connect.settings import Properties
+
+    try:
+        worker = Properties.of(args.worker)
+        if worker.get("connector.class") is not None:
+            raise ConfigError(f"{args.worker} is a connector's: the first file is the worker's, with its converters")
+        connection = connection_settings({key: one.value for key, one in worker.values.items()})
+        _choose_url(args, worker)
+        connectors = Connectors(*args.connectors, worker=_own(worker), note=out.note, ends=True)
+    except UsageError:
+        raise
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+    for note in connectors.notes:
+        out.note(f"note: {note}")
+    return connectors, connection
+
+
+def _own(worker: Properties) -> Properties:
+    """Without what is about the connection."""
+    from eventbus.cli.shell import own_settings
+    from eventbus.connect.settings import Properties
+
+    own = own_settings({key: one.value for key, one in worker.values.items()})
+    return Properties(worker.origin, {key: worker.values[key] for key in own}, worker.notes)
+
+
+def _choose_url(args: argparse.Namespace, worker: Properties) -> None:
+    """``--url`` goes before ``eventbus.url``, and that before ``bootstrap.servers``."""
+    url = worker.get("eventbus.url")
+    if url and getattr(args, "url_is_default", False):
+        args.url, args.url_is_default = url, False
+
+
+def run_validate(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    connectors, _ = _made(args, out)
+    out.table(["connector", "kind"], [(run.name, run.kind) for run in connectors.runs])
+    return 0
+
+
+def run_standalone(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    connectors, connection = _made(args, out)
+    bus = open_bus(args, create=True, properties=connection)
+    bus.include(connectors)
+    return run_async(lambda: _run(bus, connectors, args.once, out))
+
+
+async def _run(bus: EventBus, connectors: Connectors, once: bool, out: Output) -> int:
+    async with bus, _shown(connectors, out):
+        if once:
+            await bus.drain()
+        else:
+            names = ", ".join(run.name for run in connectors.runs)
+            out.note(f"running {names} on {bus.url}; Ctrl-C stops")
+            await bus.run()
+    out.table(
+        ["connector", "kind", "state", "records", "passed over"],
+        [(run.name, run.kind, run.state, run.records, run.errors) for run in connectors.runs],
+    )
+    return 1 if any(run.error is not None for run in connectors.runs) else 0
+
+
+@asynccontextmanager
+async def _shown(connectors: Connectors, out: Output) -> AsyncGenerator[None]:
+    """A line now and then, beside the work."""
+    import anyio
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_lines, connectors, out)
+        try:
+            yield
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+async def _lines(connectors: Connectors, out: Output) -> None:
+    import anyio
+
+    said: dict[str, int] = {}
+    while True:
+        await anyio.sleep(_LINE_SECONDS)
+        for run in connectors.runs:
+            if run.records != said.get(run.name, 0):
+                out.note(f"{run.name}: {run.records:,} records, {run.state}")
+                said[run.name] = run.records
+
+
+# looking --------------------------------------------------------------------------------------------------------------
+
+
+def run_plugins(args: argparse.Namespace) -> int:
+    from eventbus.connect.connector import SourceConnector
+    from eventbus.connect.plugins import plugins
+
+    rows: list[tuple[str, str, str]] = []
+    for one in plugins():
+        try:
+            kind = "source" if issubclass(one.load(), SourceConnector) else "sink"
+        except ConfigError as error:
+            kind = f"cannot be loaded: {error}"
+        rows.append((one.name, kind, one.java))
+    Output.of(args).table(["class", "kind", "also"], rows)
+    return 0
+
+
+def _offset_topic(args: argparse.Namespace) -> OffsetTopic:
+    from eventbus.connect.offsets import OffsetTopic
+
+    return OffsetTopic(args.topic)
+
+
+def run_offsets_list(args: argparse.Namespace) -> int:
+    bus, topic = open_bus(args), _offset_topic(args)
+
+    async def main() -> int:
+        async with bus:
+            stored = list((await topic.read(bus)).values())
+        chosen = [one for one in stored if args.connector in (None, one.connector)]
+        Output.of(args).table(
+            ["connector", "partition", "offset"],
+            [(one.connector, _json(one.partition), _json(one.offset)) for one in chosen],
+        )
+        return 0
+
+    return run_async(main)
+
+
+def run_offsets_reset(args: argparse.Namespace) -> int:
+    from eventbus.connect.offsets import entry
+    from eventbus.connect.source_run import transactional_id
+    from eventbus.suggest import nearest
+
+    bus, topic = open_bus(args), _offset_topic(args)
+
+    async def main() -> int:
+        async with bus, bus.transaction(transactional_id(args.connector)) as transaction:  # one that runs is fenced
+            stored = (await topic.read(bus)).values()
+            mine = [one for one in stored if one.connector == args.connector]
+            for one in mine:
+                key, value = entry(one.connector, one.partition, None)
+                await transaction.send(topic.topic, value, key=key)
+        if not mine:
+            hint = nearest(args.connector, {one.connector for one in stored})
+            raise ConfigError(f"topic {args.topic!r} holds no offsets of a connector {args.connector!r}{hint}")
+        Output.of(args).answer(
+            {"connector": args.connector, "forgotten": len(mine)},
+            f"{args.connector} begins again: {len(mine)} offset(s) forgotten",
+        )
+        return 0
+
+    return run_async(main)
+
+
+def _json(value: object) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()

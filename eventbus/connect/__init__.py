@@ -1,0 +1,25 @@
+"""Connectors by configuration: files and tables to topics, topics to files, with the settings of Kafka Connect.
+
+`Connectors` runs them with a bus; ``eventbus connect standalone`` is it from a shell. Write one by deriving from
+`SourceConnector` or `SinkConnector`.
+"""
+
+from eventbus.connect.connector import (
+    Connector,
+    Context,
+    Offset,
+    Refused,
+    SinkConnector,
+    SinkRecord,
+    SourceConnector,
+    SourceRecord,
+    partition_key,
+)
+from eventbus.connect.connectors import Connectors, ConnectorsFailed
+from eventbus.connect.settings import REQUIRED, Key
+from eventbus.connect.values import Field, Schema
+
+__all__ = [
+    "REQUIRED", "Connector", "Connectors", "ConnectorsFailed", "Context", "Field", "Key", "Offset", "Refused", "Schema",
+    "SinkConnector", "SinkRecord", "SourceConnector", "SourceRecord", "partition_key",
+]  # fmt: skip

@@ -1,0 +1,300 @@
+"""Between connectors' values and the bytes in the log, under the names that Kafka Connect has for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, cast
+
+import msgspec
+
+from eventbus.connect.settings import Key, Properties, read
+from eventbus.connect.values import BYTES, STRING, Field, Schema, plain, schema_of
+from eventbus.errors import ConfigError, SerializationError
+from eventbus.suggest import nearest
+
+_PRECISION = 38
+"""Of decimals in Avro: Connect does not know it of its own, and writes 64 unless it is told."""
+
+
+class SchemaAndValue(NamedTuple):
+    schema: Schema | None
+    value: Any
+
+
+class Converter(Protocol):
+    """To bytes and back; called in worker threads. Raises SerializationError for what does not fit."""
+
+    def to_bytes(self, topic: str, schema: Schema | None, value: Any) -> bytes | None: ...
+
+    def from_bytes(self, topic: str, data: bytes | None) -> SchemaAndValue: ...
+
+    def close(self) -> None: ...
+
+
+class StringConverter:
+    """Text, in UTF-8; other values as one would print them, and structs as JSON."""
+
+    def to_bytes(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        if value is None or isinstance(value, bytes):
+            return value
+        if isinstance(value, (dict, list)):
+            return _json(cast("Any", value))
+        if isinstance(value, bool):
+            return b"true" if value else b"false"
+        return str(value).encode("utf-8", "surrogateescape")
+
+    def from_bytes(self, topic: str, data: bytes | None) -> SchemaAndValue:
+        return SchemaAndValue(STRING, None if data is None else data.decode("utf-8", "surrogateescape"))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class ByteArrayConverter:
+    """Bytes as they are."""
+
+    def to_bytes(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        match value:
+            case None | bytes():
+                return value
+            case bytearray():
+                return bytes(value)
+            case str():
+                return value.encode("utf-8", "surrogateescape")
+            case _:
+                raise SerializationError(
+                    f"ByteArrayConverter takes bytes or text, not {type(value).__name__}: choose JsonConverter"
+                )
+
+    def from_bytes(self, topic: str, data: bytes | None) -> SchemaAndValue:
+        return SchemaAndValue(BYTES, data)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class JsonConverter:
+    """JSON; with ``schemas.enable`` each record carries its schema, as Connect's own converter writes it."""
+
+    def __init__(self, *, schemas: bool, numeric_decimals: bool) -> None:
+        self._schemas = schemas
+        self._numeric = numeric_decimals
+        self._encoder = msgspec.json.Encoder(decimal_format="number")
+        self._envelopes: dict[Schema, bytes] = {}
+
+    def to_bytes(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        try:
+            if not self._schemas:
+                return None if value is None else self._encoder.encode(value)
+            if value is None and schema is None:
+                return None
+            schema = schema or schema_of(value)
+            payload = plain(value, schema, numeric_decimals=self._numeric)
+            return self._envelope(schema) + self._encoder.encode(payload) + b"}"
+        except (msgspec.MsgspecError, TypeError, ValueError, UnicodeEncodeError) as error:
+            raise SerializationError(f"no JSON can be made of {value!r:.80}: {error}") from None
+
+    def _envelope(self, schema: Schema) -> bytes:
+        found = self._envelopes.get(schema)
+        if found is None:
+            if len(self._envelopes) > 1000:  # schemas made from values may all differ
+                self._envelopes.clear()
+            found = b'{"schema":' + msgspec.json.encode(schema.described()) + b',"payload":'
+            self._envelopes[schema] = found
+        return found
+
+    def from_bytes(self, topic: str, data: bytes | None) -> SchemaAndValue:
+        if data is None:
+            return SchemaAndValue(None, None)
+        try:
+            value: Any = msgspec.json.decode(data)
+        except msgspec.MsgspecError as error:
+            raise SerializationError(f"no JSON: {error}") from None
+        if not self._schemas:
+            return SchemaAndValue(None, value)
+        if not isinstance(value, dict) or cast("dict[str, Any]", value).keys() != {"schema", "payload"}:
+            raise SerializationError(
+                "JsonConverter with schemas.enable=true reads records of {schema, payload} alone; for plain JSON set "
+                "value.converter.schemas.enable=false"
+            )
+        return SchemaAndValue(None, cast("dict[str, Any]", value)["payload"])
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class AvroConverter:
+    """Avro with a schema registry, in Confluent's wire format."""
+
+    def __init__(self, registry: str, *, is_key: bool, auto_register: bool, use_latest: bool) -> None:
+        from serdes import Avro
+
+        def make(schema: Any) -> Avro:
+            return Avro(registry, schema=schema, is_key=is_key, auto_register=auto_register, use_latest=use_latest)
+
+        self._make = make
+        self._reader = Avro(registry, is_key=is_key)
+        self._writers: dict[Schema, Avro] = {}
+
+    def to_bytes(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        if value is None:
+            return None
+        schema = schema or schema_of(value)
+        writer = self._writers.get(schema)
+        if writer is None:
+            if len(self._writers) > 1000:
+                self._writers.clear()
+            writer = self._writers[schema] = self._make(avro_of(schema, topic))
+        try:
+            return writer.serialize(topic, value)
+        except (TypeError, ValueError) as error:
+            raise SerializationError(f"no Avro can be made of {value!r:.80}: {error}") from None
+
+    def from_bytes(self, topic: str, data: bytes | None) -> SchemaAndValue:
+        try:
+            return SchemaAndValue(None, self._reader.deserialize(topic, data))
+        except (TypeError, ValueError) as error:
+            raise SerializationError(f"no Avro: {error}") from None
+
+    def close(self) -> None:
+        for one in (self._reader, *self._writers.values()):
+            one.close()
+
+
+def avro_of(schema: Schema, topic: str = "") -> Any:
+    """The same as an Avro schema, as Connect's Avro converter makes it."""
+    found = _avro_of(schema, topic)
+    return ["null", found] if schema.optional else found
+
+
+def _avro_of(schema: Schema, topic: str) -> Any:
+    match schema.name:
+        case "org.apache.kafka.connect.data.Decimal":
+            return {"type": "bytes", "logicalType": "decimal", "precision": _PRECISION, "scale": schema.scale}
+        case "org.apache.kafka.connect.data.Date":
+            return {"type": "int", "logicalType": "date"}
+        case "org.apache.kafka.connect.data.Time":
+            return {"type": "int", "logicalType": "time-millis"}
+        case "org.apache.kafka.connect.data.Timestamp":
+            return {"type": "long", "logicalType": "timestamp-millis"}
+        case _:
+            pass
+    match schema.type:
+        case "struct":
+            fields = [_avro_field(one) for one in schema.fields]
+            return {"type": "record", "name": _avro_name(schema.name or "ConnectDefault"), "fields": fields}
+        case "array":
+            return {"type": "array", "items": avro_of(schema.items or STRING)}
+        case "int8" | "int16" | "int32":
+            return "int"
+        case "int64":
+            return "long"
+        case "float32":
+            return "float"
+        case "float64":
+            return "double"
+        case other:
+            return other
+
+
+def _avro_field(field: Field) -> dict[str, Any]:
+    found = {"name": _avro_name(field.name), "type": avro_of(field.schema)}
+    return {**found, "default": None} if field.schema.optional else found
+
+
+def _avro_name(name: str) -> str:
+    if not name.replace("_", "a").isalnum() or not name.isascii() or name[0].isdigit():
+        raise SerializationError(f"{name!r} is no name in Avro (letters, digits, underscores): rename it in a query")
+    return name
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise SerializationError(f"no JSON can be made of {value!r:.80}: {error}") from None
+
+
+_JSON_KEYS = (
+    Key("schemas.enable", "bool", None),
+    Key("schemas.cache.size", ignored="all are kept"),
+    Key("decimal.format", choices=("BASE64", "NUMERIC"), default="BASE64"),
+    Key("replace.null.with.default", ignored="schemas have no defaults here"),
+)
+_AVRO_KEYS = (
+    Key("schema.registry.url"),
+    Key("basic.auth.credentials.source", choices=("URL", "USER_INFO"), default="URL"),
+    Key("basic.auth.user.info"),
+    Key("auto.register.schemas", "bool", True),
+    Key("use.latest.version", "bool", False),
+    Key("enhanced.avro.schema.support", ignored="names and types are kept as they are"),
+    Key("schemas.enable", ignored="Avro always has schemas"),
+)
+_NAMES = {
+    "org.apache.kafka.connect.storage.StringConverter": "string",
+    "org.apache.kafka.connect.json.JsonConverter": "json",
+    "org.apache.kafka.connect.converters.ByteArrayConverter": "bytes",
+    "io.confluent.connect.avro.AvroConverter": "avro",
+}
+_SHORT = {name.rpartition(".")[2]: kind for name, kind in _NAMES.items()}
+
+
+def make_converter(worker: Properties, connector: Properties, which: str, notes: list[str]) -> Converter:
+    """The one of ``key.converter`` or ``value.converter``: the connector's, else the worker's, with its own settings.
+
+    Without one: text for keys, JSON without schemas for values. Raises ConfigError.
+    """
+    place = connector if which in connector.values else worker
+    given = place.get(which)
+    if given is None:
+        if which == "key.converter":
+            return StringConverter()
+        return JsonConverter(schemas=False, numeric_decimals=True)
+    own = place.below(f"{which}.")
+    chosen = _NAMES.get(given) or _SHORT.get(given) or {"json": "json", "string": "string", "avro": "avro"}.get(given)
+    match chosen:
+        case "string":
+            read(
+                own,
+                (
+                    Key("encoding", choices=("UTF-8", "UTF8"), default="UTF-8"),
+                    Key("converter.type", ignored="the key tells"),
+                    Key("schemas.enable", ignored="text has none"),
+                ),
+                which,
+                notes,
+            )
+            return StringConverter()
+        case "bytes":
+            read(own, (Key("schemas.enable", ignored="bytes have none"),), which, notes)
+            return ByteArrayConverter()
+        case "json":
+            found = read(own, _JSON_KEYS, which, notes)
+            schemas: bool = True if found["schemas.enable"] is None else found["schemas.enable"]
+            return JsonConverter(schemas=schemas, numeric_decimals=found["decimal.format"] == "NUMERIC")
+        case "avro":
+            return _avro(read(own, _AVRO_KEYS, which, notes), place, which)
+        case _:
+            raise ConfigError(
+                f"{place.place(which)}: there is no converter {given!r}{nearest(given, [*_SHORT, *_NAMES])}; there are "
+                f"{', '.join(_SHORT)}"
+            )
+
+
+def _avro(found: Mapping[str, Any], place: Properties, which: str) -> AvroConverter:
+    url: str | None = found["schema.registry.url"]
+    if not url:
+        raise ConfigError(f"{place.place(which)}: AvroConverter needs {which}.schema.registry.url=http://host:8081")
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"{place.place(f'{which}.schema.registry.url')}: {url!r} is no URL of a registry, http://host:8081"
+        )
+    if found["basic.auth.user.info"]:
+        scheme, _, rest = url.partition("://")
+        url = f"{scheme}://{found['basic.auth.user.info']}@{rest}"
+    return AvroConverter(
+        url,
+        is_key=which.startswith("key"),
+        auto_register=found["auto.register.schemas"],
+        use_latest=found["use.latest.version"],
+    )

@@ -1,0 +1,144 @@
+"""``FileStreamSink``: a line of a file for each record, once each.
+
+Beside the file stands ``FILE.offsets``: how long the file was, and which offsets were next, when it was last made
+durable. After a crash the file is cut back to there, and what was behind comes again.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, cast
+
+import msgspec
+
+from eventbus.connect.connector import Context, Refused, SinkConnector, SinkRecord
+from eventbus.connect.settings import Key
+from eventbus.errors import ConfigError
+from eventbus.types import TopicPartition
+
+
+class _Committed(msgspec.Struct):
+    length: int
+    offsets: list[tuple[str, int, int]]
+
+
+class FileStreamSink(SinkConnector):
+    """Appends values of records to ``file``; to standard output without one."""
+
+    keys: ClassVar[Sequence[Key]] = (
+        Key("file", default="", doc="to append to; standard output without one"),
+    )  # fmt: skip
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._path = Path(self.settings["file"]) if self.settings["file"] else None
+        if self._path is not None and not self._path.absolute().parent.is_dir():
+            raise ConfigError(f"{context.place('file')}: there is no directory {self._path.absolute().parent}")
+        self._file: BinaryIO | None = None
+        self._keeps = False
+        """It is a file that can be cut back, and not a pipe."""
+        self._offsets: dict[TopicPartition, int] = {}
+
+    def start(self) -> None:
+        if self._path is None:
+            self._file = sys.stdout.buffer
+            return
+        try:
+            self._file = self._path.open("ab")
+        except OSError as error:
+            raise ConfigError(f"{self.context.place('file')}: {self._path}: {error.strerror or error}") from None
+        self._keeps = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
+        if self._keeps:
+            _lock(self._file, self._path)
+            self._cut_back(self._file, self._path)
+            self._commit(self._file, self._path)
+
+    def _cut_back(self, file: BinaryIO, path: Path) -> None:
+        found = _read(_beside(path))
+        if found is None:
+            return
+        self._offsets = {TopicPartition(topic, partition): offset for topic, partition, offset in found.offsets}
+        size = os.fstat(file.fileno()).st_size
+        if size > found.length:
+            os.ftruncate(file.fileno(), found.length)
+            self.context.note(
+                f"{self.context.name}: {size - found.length:,} byte(s) behind the last commit of {path} are taken "
+                "back; their records come again"
+            )
+
+    def positions(self) -> Mapping[TopicPartition, int]:
+        return self._offsets
+
+    def put(self, records: Sequence[SinkRecord]) -> Iterable[Refused] | None:
+        assert self._file is not None
+        self._file.write(b"".join([_line(one.value) for one in records]))
+        self._file.flush()
+        return None
+
+    def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
+        if self._path is not None and self._keeps and self._file is not None:
+            self._offsets = {**self._offsets, **offsets}
+            self._commit(self._file, self._path)
+
+    def _commit(self, file: BinaryIO, path: Path) -> None:
+        """The lines first, then what says that they count."""
+        os.fsync(file.fileno())
+        content = _Committed(
+            os.fstat(file.fileno()).st_size,
+            [(one.topic, one.partition, at) for one, at in sorted(self._offsets.items())],
+        )
+        beside = _beside(path)
+        new = beside.with_name(f"{beside.name}.new")
+        with new.open("wb") as written:
+            written.write(msgspec.json.encode(content))
+            written.flush()
+            os.fsync(written.fileno())
+        new.replace(beside)
+
+    def stop(self) -> None:
+        if self._file is not None and self._path is not None:
+            self._file.close()
+        self._file = None
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.offsets")
+
+
+def _read(beside: Path) -> _Committed | None:
+    try:
+        return msgspec.json.decode(beside.read_bytes(), type=_Committed)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise ConfigError(
+            f"{beside} is not what this sink has written ({error}): delete it, and the sink goes on behind what its "
+            "group has committed"
+        ) from None
+
+
+def _line(value: Any) -> bytes:
+    """A value as one would print it; null as Kafka's sink writes it."""
+    match value:
+        case bytes():
+            return value + b"\n"
+        case str():
+            return value.encode("utf-8", "surrogateescape") + b"\n"
+        case _:
+            return msgspec.json.encode(cast("object", value)) + b"\n"
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Two that cut back and append would destroy each other's lines."""
+    try:
+        import fcntl
+    except ImportError:  # Windows opens it for one at a time by itself
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ConfigError(f"{path}: another sink writes to it; give each one a file of its own") from None

@@ -1,0 +1,105 @@
+"""Where sources stand: a compacted topic, in the form of Kafka Connect's own.
+
+Key: ``["connector", {"filename": "..."}]``; value: what the source says of its position; null: forgotten. An entry is
+written in the transaction of the records that it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+
+from eventbus.broker import TopicSpec
+from eventbus.connect.connector import Offset, SourceRecord, partition_key
+from eventbus.errors import ConfigError, KafkaError, TopicAlreadyExists
+from eventbus.types import IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    from eventbus.client.bus import EventBus
+
+_END = -1
+_TURN_MS = 200
+
+
+class Stored(NamedTuple):
+    """What the topic holds of one partition of a source."""
+
+    connector: str
+    partition: dict[str, Any]
+    offset: Offset
+
+
+class OffsetTopic:
+    """The topic of a worker, ``offset.storage.topic``."""
+
+    def __init__(self, topic: str, partitions: int = 1, replication_factor: int = -1) -> None:
+        self.topic = topic
+        self._partitions = partitions
+        self._replication_factor = replication_factor
+
+    async def create(self, bus: EventBus) -> None:
+        """Unless it is there. Raises ConfigError for a topic that would forget offsets."""
+        spec = TopicSpec(self.topic, self._partitions, self._replication_factor, {"cleanup.policy": "compact"})
+        made = (await bus.admin.create_topics([spec]))[self.topic]
+        if not isinstance(made, KafkaError):
+            return
+        if not isinstance(made, TopicAlreadyExists):
+            raise made
+        [found] = await bus.admin.describe_topics([self.topic])
+        policy = found.configs["cleanup.policy"].value or "delete"
+        if "delete" in policy:
+            raise ConfigError(
+                f"topic {self.topic!r} has cleanup.policy={policy} and would forget offsets of connectors: eventbus "
+                f"topics alter {self.topic} --config cleanup.policy=compact, or name another as offset.storage.topic"
+            )
+
+    async def read(self, bus: EventBus) -> dict[str, Stored]:
+        """All there is, by key. Transactions that are open when it begins are waited for: they may be our own last."""
+        names = [one.name for one in await bus.admin.describe_topics() if one.name == self.topic]
+        if not names:
+            return {}
+        [described] = await bus.admin.describe_topics(names)
+        partitions = [TopicPartition(self.topic, number) for number in range(len(described.partitions))]
+        ends = await bus.admin.list_offsets(dict.fromkeys(partitions, _END), IsolationLevel.READ_UNCOMMITTED)
+        found: dict[bytes, bytes | None] = {}
+        async with bus.new_consumer(partitions=partitions, start="earliest") as consumer:
+            while True:
+                records = await consumer.poll(_TURN_MS, max_records=10_000)
+                found.update((record.key or b"", record.value) for record in records)
+                # A position is believed after an empty poll only: on Kafka it may be ahead of what was returned.
+                if not records and not [one for one in partitions if await consumer.position(one) < ends[one].offset]:
+                    break
+        return {key.decode(): one for key, value in found.items() if (one := _stored(key, value)) is not None}
+
+    async def of(self, bus: EventBus, connector: str) -> dict[str, Offset]:
+        """Those of one connector, by `partition_key`."""
+        stored = (await self.read(bus)).values()
+        return {partition_key(one.partition): one.offset for one in stored if one.connector == connector}
+
+
+def entry(connector: str, partition: Mapping[str, Any], offset: Offset | None) -> tuple[bytes, bytes | None]:
+    """Key and value of a record; None forgets."""
+    key = msgspec.json.encode([connector, dict(partition)])
+    return key, None if offset is None else msgspec.json.encode(offset)
+
+
+def entries(connector: str, records: Iterable[SourceRecord]) -> list[tuple[bytes, bytes | None]]:
+    """The last offset of each partition of the source."""
+    last = {partition_key(one.partition): one for one in records if one.offset}
+    return [entry(connector, one.partition, one.offset) for one in last.values()]
+
+
+def _stored(key: bytes, value: bytes | None) -> Stored | None:
+    """None: forgotten, or nothing of ours."""
+    try:
+        found: Any = msgspec.json.decode(key)
+        offset: Any = None if value is None else msgspec.json.decode(value)
+    except msgspec.MsgspecError:
+        return None
+    match found:
+        case [str(name), partition] if isinstance(partition, dict) and isinstance(offset, dict):
+            return Stored(name, cast("dict[str, Any]", partition), cast("Offset", offset))
+        case _:
+            return None

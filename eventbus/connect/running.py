@@ -1,0 +1,197 @@
+"""A connector at work: begun, and begun again when it fails, until it is stopped or cannot go on."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from eventbus.connect.connector import Connector, Context
+from eventbus.connect.converters import Converter
+from eventbus.errors import (
+    ConfigError,
+    InvalidPartitions,
+    InvalidReplicationFactor,
+    InvalidTopic,
+    PolicyViolation,
+    ProducerFenced,
+    RecordTooLarge,
+    SerializationError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+
+if TYPE_CHECKING:
+    from eventbus.client.bus import EventBus
+
+logger = logging.getLogger("eventbus.connect")
+
+T = TypeVar("T")
+State = Literal["starting", "running", "waiting", "failed", "stopped"]
+
+_FIRST_PAUSE_SECONDS = 1.0
+_FINAL = (
+    ConfigError, SerializationError, RecordTooLarge, InvalidTopic, InvalidPartitions, InvalidReplicationFactor,
+    PolicyViolation, ProducerFenced,
+)  # fmt: skip
+"""A next try would end the same way, or do harm."""
+
+
+class Run(ABC):
+    """What sources and sinks have in common while they run."""
+
+    kind: Literal["source", "sink"]
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[Context], Connector],
+        context: Context,
+        key_converter: Converter,
+        value_converter: Converter,
+        common: Mapping[str, Any],
+    ) -> None:
+        self.name = name
+        self.state: State = "stopped"
+        self.error: Exception | None = None
+        """Why it has failed, or waits to begin again."""
+        self.records: int = 0
+        """Brought or taken since the start."""
+        self.errors = 0
+        """Records passed over."""
+        self.restarts = 0
+        self.ended = anyio.Event()
+        self._make = make
+        self._context = context
+        self._key_converter = key_converter
+        self._value_converter = value_converter
+        self._common = common
+        self._stopping = False
+        self._wake = anyio.Event()
+        self._progress = anyio.Event()
+        """Set, and replaced, when somebody who waits for this run should look again."""
+        self._limiter: anyio.CapacityLimiter | None = None
+        self._bus: EventBus | None = None
+
+    @property
+    def bus(self) -> EventBus:
+        assert self._bus is not None
+        return self._bus
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    def begin(self, bus: EventBus) -> None:
+        """Before `run`: events belong to the event loop."""
+        self._bus = bus
+        self._stopping = False
+        self.state, self.error = "starting", None
+        self.ended, self._wake, self._progress = anyio.Event(), anyio.Event(), anyio.Event()
+        self._limiter = anyio.CapacityLimiter(1)
+
+    async def run(self) -> None:
+        """Until it is stopped, or cannot go on."""
+        pause = _FIRST_PAUSE_SECONDS
+        try:
+            while not self._stopping:
+                before = self.records
+                try:
+                    await self._life()
+                except Exception as error:  # a connector is anybody's code, and its failure is its own
+                    self._failed(error)
+                    if isinstance(error, _FINAL):
+                        return
+                    pause = _FIRST_PAUSE_SECONDS if self.records > before else pause
+                    self._context.note(f"{self.name}: {_said(error)}; it begins again in {pause:g} s")
+                    await self._wait(pause)
+                    pause = min(pause * 2, self._common["errors.retry.delay.max.ms"] / 1000)
+                    self.restarts += 1
+        finally:
+            if self.state != "failed":
+                self.state = "stopped"
+            self.ended.set()
+            self._notify()
+
+    def _failed(self, error: Exception) -> None:
+        self.error = error
+        logger.debug("connector %r failed", self.name, exc_info=error)
+        if isinstance(error, ProducerFenced):
+            self.state = "failed"
+            self._context.note(
+                f"{self.name}: another worker runs a connector of this name on this log: this one stops ({error})"
+            )
+        elif isinstance(error, _FINAL):
+            self.state = "failed"
+            self._context.note(f"{self.name}: failed: {_said(error)}")
+        else:
+            self.state = "waiting"
+        self._notify()
+
+    def _is_running(self) -> None:
+        self.state, self.error = "running", None
+        self._notify()
+
+    @abstractmethod
+    async def _life(self) -> None:
+        """From `start` to `stop` of one connector."""
+
+    def stop(self) -> None:
+        """What is at work is finished; then `ended` is set."""
+        self._stopping = True
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Do not wait any longer."""
+        self._wake.set()
+
+    async def _wait(self, seconds: float) -> None:
+        """Less, when `hurry` is called."""
+        if self._stopping:
+            return
+        with self.bus.backend.timers.move_on_after(seconds):
+            await self._wake.wait()
+        self._wake = anyio.Event()
+
+    def _notify(self) -> None:
+        progress, self._progress = self._progress, anyio.Event()
+        progress.set()
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        """Connectors wait for files and databases, the event loop does not. One call at a time."""
+        return await anyio.to_thread.run_sync(partial(function, *args), abandon_on_cancel=True, limiter=self._limiter)
+
+    @abstractmethod
+    async def drain(self) -> bool:
+        """Return when all that is there now has been brought, or taken. True: something was."""
+
+    # topics ----------------------------------------------------------------------------------------------------------
+
+    async def _create_topics(self, names: set[str], partitions: int, factor: int, configs: Mapping[str, str]) -> None:
+        """Those that are missing. Raises UnknownTopicOrPartition where that is not wanted."""
+        there = set(await self.bus.admin.list_topics(internal=True))
+        for name in sorted(names - there):
+            if not self._common["topic.creation.enable"]:
+                raise UnknownTopicOrPartition(
+                    f"topic {name!r} does not exist, and topic.creation.enable is false: eventbus topics create {name}"
+                )
+            try:
+                await self.bus.admin.create_topic(name, partitions, factor, configs)
+            except TopicAlreadyExists:
+                continue  # by another connector, meanwhile
+            self._context.note(f"{self.name}: topic {name!r} created")
+
+    def _passed_over(self, what: str, error: Exception) -> None:
+        self.errors += 1
+        if self._common["errors.log.enable"]:
+            place = f" ({what})" if self._common["errors.log.include.messages"] else ""
+            logger.error("connector %r: a record is passed over%s: %s", self.name, place, error)
+
+
+def _said(error: Exception) -> str:
+    text = str(error).partition("\n")[0]
+    known = type(error).__module__.startswith("eventbus.")
+    return text if known else f"{type(error).__name__}: {text}"

@@ -1,0 +1,164 @@
+"""A source at work: what a poll brings, and how far it has come, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+import anyio
+
+from eventbus.connect.connector import SourceConnector, SourceRecord
+from eventbus.connect.offsets import OffsetTopic, entries
+from eventbus.connect.running import Run
+from eventbus.errors import BufferExhausted, ConfigError, SerializationError
+
+if TYPE_CHECKING:
+    from eventbus.client.producer import Producer
+
+_TURN = 500
+"""Records before other tasks get their turn."""
+_OWN_TOPIC_KEYS = ("topic.creation.default.partitions", "topic.creation.default.replication.factor")
+
+
+def transactional_id(connector: str) -> str:
+    """Whoever opens it last is the one that may write."""
+    return f"connect-{connector}-0"
+
+
+class _Ready(NamedTuple):
+    """A record as bytes; None in place of it: passed over."""
+
+    record: SourceRecord
+    key: bytes | None
+    value: bytes | None
+
+
+class _Polled(NamedTuple):
+    records: Sequence[SourceRecord]
+    ready: list[_Ready]
+    refused: list[tuple[SourceRecord, SerializationError]]
+
+
+class SourceRun(Run):
+    """One source connector."""
+
+    kind: Literal["source", "sink"] = "source"
+
+    def __init__(self, *args: Any, offsets: OffsetTopic, topic_configs: dict[str, str], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._offsets = offsets
+        self._topic_configs = topic_configs
+        self._topics: set[str] = set()
+        """Known to be there."""
+        self.transactions: int = 0
+        self._rounds_begun: int = 0
+        """Polls up to the one that brings nothing: then all that was there is here."""
+        self._rounds_ended: int = 0
+        self._drained: int = 0
+        self._repeats = False
+
+    async def _life(self) -> None:
+        connector = cast("SourceConnector", self._make(self._context))
+        self._repeats = connector.repeats
+        self._topics.clear()
+        overrides: dict[str, Any] = self._common["producer.override."]
+        async with AsyncExitStack() as stack:
+            producer = self.bus.new_producer(**overrides, transactional_id=transactional_id(self.name))
+            stack.push_async_callback(producer.aclose)
+            await producer.init()  # fences whoever wrote before, so what is read next is the last word
+            offsets = await self._offsets.of(self.bus, self.name)
+            await self._create({*connector.topics()})
+            stack.push_async_callback(self._stop, connector)
+            await self._in_thread(connector.start, offsets)
+            self._is_running()
+            while not self._stopping:
+                await self._round(connector, producer)
+
+    async def _stop(self, connector: SourceConnector) -> None:
+        """One that is cancelled may be at work in its thread, for ever: it is left alone."""
+        await self._in_thread(connector.stop)
+
+    async def _round(self, connector: SourceConnector, producer: Producer) -> None:
+        self._rounds_begun += 1
+        while not self._stopping:
+            polled = await self._in_thread(self._poll, connector)
+            if not polled.records:
+                break
+            await self._store(polled, producer)
+        else:
+            return
+        self._rounds_ended = self._rounds_begun
+        self._notify()
+        await self._wait(connector.idle_ms / 1000)
+
+    def _poll(self, connector: SourceConnector) -> _Polled:
+        """In the connector's thread: making bytes of many records takes time too."""
+        records = connector.poll()
+        ready: list[_Ready] = []
+        refused: list[tuple[SourceRecord, SerializationError]] = []
+        to_key, to_value = self._key_converter.to_bytes, self._value_converter.to_bytes
+        for one in records:
+            try:
+                if isinstance(one.value, SerializationError):
+                    raise one.value
+                key = to_key(one.topic, one.key_schema, one.key)
+                ready.append(_Ready(one, key, to_value(one.topic, one.schema, one.value)))
+            except SerializationError as error:
+                refused.append((one, error))
+                if self._common["errors.tolerance"] == "none":
+                    break
+        return _Polled(records, ready, refused)
+
+    async def _store(self, polled: _Polled, producer: Producer) -> None:
+        records = polled.records
+        for record, error in polled.refused:
+            if self._common["errors.tolerance"] == "none":
+                # What came before the record at fault is stored: the next try begins at it.
+                records = records[: next(index for index, one in enumerate(records) if one is record)]
+                await self._transaction(records, polled.ready, producer)
+                raise SerializationError(
+                    f"{record.partition} at {record.offset}: {error}; mend it, or errors.tolerance=all passes it over"
+                )
+            self._passed_over(f"{record.partition} at {record.offset}", error)
+        await self._transaction(records, polled.ready, producer)
+
+    async def _transaction(self, records: Sequence[SourceRecord], ready: list[_Ready], producer: Producer) -> None:
+        if not records:
+            return
+        await self._create({one.record.topic for one in ready} - self._topics)
+        async with producer.transaction() as transaction:
+            for number, (record, key, value) in enumerate(ready, 1):
+                while True:
+                    try:
+                        transaction.send_nowait(
+                            record.topic, value, key=key, headers=record.headers, partition=record.topic_partition,
+                            timestamp_ms=record.timestamp_ms,
+                        )  # fmt: skip
+                        break
+                    except BufferExhausted:
+                        await producer.wait_for_room()
+                if not number % _TURN:
+                    await anyio.lowlevel.checkpoint()
+            for key, value in entries(self.name, records):
+                transaction.send_nowait(self._offsets.topic, value, key=key)
+        self.records += len(ready)
+        self.transactions += 1
+
+    async def _create(self, names: set[str]) -> None:
+        if names:
+            if self._offsets.topic in names:
+                raise ConfigError(f"topic {self._offsets.topic!r} holds the offsets of connectors: send elsewhere")
+            partitions, factor = (self._common[key] for key in _OWN_TOPIC_KEYS)
+            await self._create_topics(names, partitions, factor, self._topic_configs)
+            self._topics |= names
+
+    async def drain(self) -> bool:
+        is_between = self._rounds_begun == self._rounds_ended
+        wanted = 1 if self._repeats else self._rounds_begun + (1 if is_between else 2)
+        while self._rounds_ended < wanted and not self.ended.is_set() and self.state != "waiting":
+            if self._rounds_ended == self._rounds_begun:
+                self.hurry()
+            await self._progress.wait()
+        moved, self._drained = self.records != self._drained, self.records
+        return moved and not self._repeats
