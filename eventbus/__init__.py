@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from eventbus.client.reading import ConsumerRecords
     from eventbus.client.scheduling.agenda import Firing
     from eventbus.client.scheduling.times import Scheduled
+    from eventbus.client.tables.contents import TableChange
+    from eventbus.client.tables.table import Table
     from eventbus.client.transaction import Transaction
     from eventbus.errors import (
         EventBusError,
@@ -78,6 +80,8 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "Scheduled",
+    "Table",
+    "TableChange",
     "TimestampType",
     "TopicPartition",
     "Transaction",
@@ -113,6 +117,8 @@ _HOMES = {
     "ConsumerRecords": "eventbus.client.reading",
     "Firing": "eventbus.client.scheduling.agenda",
     "Scheduled": "eventbus.client.scheduling.times",
+    "Table": "eventbus.client.tables.table",
+    "TableChange": "eventbus.client.tables.contents",
     "Transaction": "eventbus.client.transaction",
     "EventBusError": "eventbus.errors",
     "KafkaError": "eventbus.errors",

@@ -357,6 +357,10 @@ class SerializationError(EventBusError):
     """A value cannot be turned into bytes, or bytes into the declared type; the message says where."""
 
 
+class TableError(EventBusError):
+    """An entry of a table is not known: a record of it could not be read or folded, or some are not there any more."""
+
+
 class SchemaNotReady(SerializationError):
     """`send_nowait` cannot wait for a schema to be registered. ``fetch`` does, where waiting does no harm."""
 

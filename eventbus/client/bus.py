@@ -236,8 +236,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
             self._stopped_by = None
             stack.callback(self._forget_run)
             stack.push_async_callback(self.admin.delete_temporary)
-            await self.admin.create_temporary([self._topics[name] for name in sorted(self._temporary)])
-            await prepare_topics(self._backend, self._topics, members)
+            topics = self._with_tables(self._topics)
+            await self.admin.create_temporary([topics[name] for name in sorted(self._temporary)])
+            await prepare_topics(self._backend, topics, members)
             middleware, interceptors = self._surroundings()
             self._around = (*middleware, *self._middleware)
             watch = watch_loop(self._handlers, self._around, self._slow_loop_ms, self._backend.timers)
@@ -271,6 +272,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     async def _start_parts(self, members: Sequence[tuple[Handler[Any, Any], str]]) -> None:
         """What lives with the bus, then the schemas of all that is declared."""
         uses = uses_of(members, self._functions, self._serdes)
+        uses += [use for table in self._tables.values() for use in table.uses(self._serdes)]
         serdes = [*self._serdes.values(), *(use.serde for use in uses)]
         sources = (serde.source for serde in serdes if isinstance(serde, SchemaSerde))
         for part in (*self._parts, *sources):
@@ -278,6 +280,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
                 self._started.append(part)
                 await part.start(self)
         await prepare(uses)
+        for table in self._tables.values():
+            self._started.append(table)
+            await table.start(self)
         await self._schedules.start(self)
         if self._hooks:
             self._started.append(self._hooks)
@@ -590,6 +595,11 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
             serdes=self._serdes,
             interceptors=tuple(interceptors),
         )
+
+    def reader(self, **config: Any) -> BackendConsumer:
+        """A consumer without a group that gives records in columns: for a `Part`, which closes it."""
+        self._running("reader")
+        return self._backend.consumer(consumer_settings({**self._consumer_config, **config}))
 
     def has_begun(self, part: Part) -> None:
         """A part that begins when it is first needed; it is closed behind those that may need it."""

@@ -19,6 +19,7 @@ from eventbus.client.handling.published import serdes_meant
 from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.lifespan import Hook, Hooks, When
 from eventbus.client.partitioner import PartitionFunction
+from eventbus.client.tables.declaring import TableDeclarations
 from eventbus.errors import ConfigError
 from serdes import Serde
 
@@ -69,10 +70,11 @@ class Surrounds(Protocol):
         ...
 
 
-class Declarations(ABC):
+class Declarations(TableDeclarations, ABC):
     """The decorators of a bus, and what they have gathered."""
 
     def __init__(self, client_id: str) -> None:
+        super().__init__()
         self.client_id = client_id
         self._handlers: list[Handler[Any, Any]] = []
         self._functions: list[ProducerFunction[Any, Any]] = []

@@ -1,0 +1,179 @@
+"""Reads a table's topic: to its end before the handlers start, and on from there as long as the bus runs."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+
+import anyio
+import anyio.lowlevel
+
+from eventbus.backends.base import LATEST, Backend, BackendConsumer
+from eventbus.errors import ConfigError, EventBusError, TableError
+from eventbus.types import FetchedRecords, TopicPartition
+
+logger = logging.getLogger("eventbus.tables")
+
+_LOOK_SECONDS = 5.0
+"""How often the end of the topic is asked for, and the progress of a long start is told."""
+_WAIT_MS = 5_000
+_PAUSE_SECONDS = 1.0
+"""Between a read that failed and the next one."""
+
+
+class Following:
+    """One reader of all partitions, and how far it is."""
+
+    def __init__(
+        self,
+        name: str,
+        topic: str,
+        backend: Backend,
+        reader: BackendConsumer,
+        apply: Callable[[FetchedRecords], Awaitable[None]],
+        clear: Callable[[], None],
+    ) -> None:
+        """``apply`` takes what was read, whole, or not at all where it raises; ``clear``: all that was read is gone."""
+        self._name = name
+        self._topic = topic
+        self._backend = backend
+        self._timers = backend.timers
+        self._reader = reader
+        self._apply = apply
+        self._clear = clear
+        self._positions: dict[TopicPartition, int] = {}
+        """Everything before is applied."""
+        self._ends: dict[TopicPartition, int] = {}
+        """Where the partitions ended at the last look."""
+        self._in_hand: deque[FetchedRecords] = deque()
+        """Read, and not applied yet."""
+        self._looked_at = 0.0
+        self._lives = 0
+        """How often the topic was deleted."""
+        self._moved = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._has_begun = False
+        self._is_closed = False
+        self._over = anyio.Event()
+        self.read = 0
+        """Records so far."""
+        self.trouble = ""
+        """Why nothing can be read now."""
+        reader.on_revoked = self._gone
+
+    @property
+    def lag(self) -> int:
+        """Records, and markers, behind the end as of the last look."""
+        return sum(max(end - self._positions.get(one, 0), 0) for one, end in self._ends.items())
+
+    def _gone(self, partition: TopicPartition) -> None:
+        if self._is_closed:
+            return
+        if self._positions.pop(partition, None) is not None:
+            logger.warning("table %r: topic %r was deleted; the table is made anew", self._name, self._topic)
+            self._positions.clear()
+            self._ends.clear()
+            self._in_hand.clear()
+            self._lives += 1
+            self._clear()
+            self._wake()
+
+    # to the end ------------------------------------------------------------------------------------------------------
+
+    async def catch_up(self) -> None:
+        """Return when everything is applied that is in the topic now. Raises what the log says."""
+        await self._reader.subscribe([self._topic])
+        await self._look()
+        began = told = self._timers.current_time()
+        total, life = self.lag, self._lives
+        while self.lag:
+            await self._step()
+            if life != self._lives:
+                await self._look()
+                life = self._lives
+            now = self._timers.current_time()
+            if now - told >= _LOOK_SECONDS:
+                told = now
+                logger.info(
+                    "table %r: %s of %s offsets of topic %r to go, %s records/s so far",
+                    self._name, f"{self.lag:,}", f"{total:,}", self._topic, f"{int(self.read / (now - began)):,}",
+                )  # fmt: skip
+        seconds = self._timers.current_time() - began
+        level = logging.INFO if seconds >= _LOOK_SECONDS else logging.DEBUG
+        logger.log(level, "table %r: %s records were read in %.1f s", self._name, f"{self.read:,}", seconds)
+
+    async def ends(self) -> dict[TopicPartition, int]:
+        """Where the partitions end for a read-committed reader; nothing of a topic that is not there."""
+        topics = [topic for topic in await self._backend.describe_topics() if topic.name == self._topic]
+        partitions = [TopicPartition(self._topic, one.partition) for topic in topics for one in topic.partitions]
+        found = await self._backend.list_offsets(dict.fromkeys(partitions, LATEST)) if partitions else {}
+        return {one: at.offset for one, at in found.items()}
+
+    async def _look(self) -> None:
+        self._ends = await self.ends()
+        self._looked_at = self._timers.current_time()
+
+    async def _step(self) -> None:
+        """One fetch, applied; also when it only passed what is not for readers."""
+        if not self._in_hand:
+            self._in_hand.extend(await self._reader.fetch(_WAIT_MS))
+        while self._in_hand:
+            await self._apply(self._in_hand[0])
+            self.read += len(self._in_hand.popleft())
+        for one in self._reader.assignment():
+            self._positions[one] = await self._reader.position(one)
+        self._wake()
+        await anyio.lowlevel.checkpoint()  # a fetch of what is there may not wait at all
+
+    def _wake(self) -> None:
+        moved, self._moved = self._moved, anyio.Event()
+        moved.set()
+
+    # and on ----------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow the topic until `aclose`; a task of the bus."""
+        if self._is_closed:
+            return
+        self._has_begun = True
+        try:
+            with self._scope:
+                while True:
+                    await self._follow()
+        finally:
+            self._over.set()
+
+    async def _follow(self) -> None:
+        try:
+            await self._step()
+            if self._timers.current_time() - self._looked_at >= _LOOK_SECONDS:
+                await self._look()
+        except EventBusError as error:
+            if not self.trouble:
+                logger.warning("table %r cannot be read, and is tried again: %s", self._name, error)
+            self.trouble = str(error)
+            await self._timers.sleep(_PAUSE_SECONDS)
+        else:
+            if self.trouble:
+                logger.warning("table %r is read again", self._name)
+            self.trouble = ""
+
+    async def until(self, wanted: Mapping[TopicPartition, int]) -> None:
+        """Return when all before these offsets is applied. Raises TableError when the topic is deleted meanwhile,
+        ConfigError when the bus is closed."""
+        life = self._lives
+        while any(self._positions.get(one, 0) < offset for one, offset in wanted.items()):
+            if self._is_closed:
+                raise ConfigError(f"table {self._name!r}: the bus was closed meanwhile")
+            if life != self._lives:
+                raise TableError(f"table {self._name!r}: topic {self._topic!r} was deleted meanwhile")
+            await self._moved.wait()
+
+    async def aclose(self) -> None:
+        self._is_closed = True
+        self._scope.cancel()
+        if self._has_begun:
+            await self._over.wait()
+        self._moved.set()
+        await self._reader.aclose()

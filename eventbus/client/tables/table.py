@@ -1,0 +1,403 @@
+"""A table: what a topic says of each key, kept in memory, caught up before the handlers start."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_origin
+
+import msgspec
+
+from eventbus.backends.base import EARLIEST
+from eventbus.broker import TopicDescription
+from eventbus.client.handling.functions import name_of, takes
+from eventbus.client.health import BusStatus, PartHealth
+from eventbus.client.metrics import Sample
+from eventbus.client.schema_uses import SchemaUse
+from eventbus.client.schemas import all_fetched
+from eventbus.client.tables.contents import Contents, Folded, Format, TableChange, View
+from eventbus.client.tables.following import Following
+from eventbus.errors import ConfigError, SerializationError, TableError, UnknownTopicOrPartition
+from eventbus.types import FetchedRecords, RecordMetadata, TopicPartition
+from serdes import SchemaSerde, Serde, bind_encoder, for_keys, serde_for, serde_of_values
+
+if TYPE_CHECKING:
+    from eventbus.client.bus import EventBus
+    from eventbus.client.transaction import Transaction
+
+logger = logging.getLogger("eventbus.tables")
+
+K = TypeVar("K")
+V = TypeVar("V")
+Fold = Callable[[Any, Any], Any]
+OnChange = TypeVar("OnChange", bound=Callable[..., Any])
+History = Literal["whole", "partial"]
+_VIEW_CONFIGS = {"cleanup.policy": "compact"}
+_FOLD_CONFIGS = {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``bus.table`` was told."""
+
+    name: str
+    topic: str
+    key: Any
+    value: Any
+    fold: Fold | None = None
+    initial: Callable[[], Any] | None = None
+    history: History = "whole"
+    skips: bool = False
+
+
+def table_spec(
+    name: str,
+    key: Any,
+    value: Any,
+    of: str | None,
+    fold: Fold | None,
+    initial: Callable[[], Any] | None,
+    history: str,
+    on_error: str,
+) -> TableSpec:
+    """The options of ``bus.table``, checked. Raises ConfigError."""
+    where = f"bus.table({name!r})"
+    if not isinstance(cast(Any, name), str) or not name or (of is not None and not isinstance(cast(Any, of), str)):
+        raise ConfigError('bus.table takes the topic first: bus.table("accounts", key=str, value=Account)')
+    if fold is None and (initial is not None or history != "whole"):
+        raise ConfigError(f"{where}: initial= and history= go with fold=: without it an entry is its key's last value")
+    if fold is not None and (not callable(fold) or not takes(fold, 2) or inspect.iscoroutinefunction(fold)):
+        raise ConfigError(f"{where}: fold={name_of(fold)}: a plain function of two, fold=lambda state, event: ...")
+    if initial is not None and (not callable(initial) or not takes(initial, 0)):
+        raise ConfigError(f"{where}: initial={initial!r}: a function or type that makes the first state, initial=int")
+    if history not in ("whole", "partial"):
+        raise ConfigError(f"{where}: history={history!r}: 'whole' or 'partial'")
+    if on_error not in ("stop", "skip"):
+        raise ConfigError(f"{where}: on_error={on_error!r}: 'stop' or 'skip'")
+    if not _is_hashable(key):
+        raise ConfigError(f"{where}: key={name_of(key)}: such keys cannot be looked up; take str, or a frozen Struct")
+    return TableSpec(
+        name=name, topic=of or name, key=key, value=value, fold=fold, initial=initial, history=history,
+        skips=on_error == "skip",
+    )  # fmt: skip
+
+
+def _is_hashable(annotation: Any) -> bool:
+    kind = get_origin(annotation) or annotation
+    if not isinstance(kind, type):
+        return True  # seen at the first key
+    if issubclass(kind, msgspec.Struct):
+        return kind.__struct_config__.frozen
+    return cast(Any, kind).__hash__ is not None
+
+
+class Table(Mapping[K, V], Generic[K, V]):
+    """The last value of each key of a topic, or a state folded from its events; see `EventBus.table`.
+
+    Looking up is plain: ``accounts[key]``, ``get``, ``in``, ``len``, iteration (over a copy of that moment). What it
+    returns belongs to the table: do not change it. Every process holds all partitions. Before the bus has started, and
+    after it has closed, looking up raises ConfigError; TableError for an entry whose record could not be read.
+    """
+
+    def __init__(self, spec: TableSpec) -> None:
+        self.spec = spec
+        self._hooks: list[Callable[[TableChange[K, V]], Any]] = []
+        self._bus: EventBus | None = None
+        """As long as it runs."""
+        self._contents: Contents[K, V] | None = None
+        self._following: Following | None = None
+        self._is_caught_up = False
+        self._drained = 0
+        """How much was read when it was last drained."""
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def topic(self) -> str:
+        """Where it is read from."""
+        return self.spec.topic
+
+    def __repr__(self) -> str:
+        entries = "not running" if self._contents is None else f"{len(self._contents.entries):,} entries"
+        return f"<table {self.spec.name} of {self.spec.topic}, {entries}>"
+
+    # looking up ------------------------------------------------------------------------------------------------------
+
+    def _held(self) -> Contents[K, V]:
+        if self._contents is None or not self._is_caught_up:
+            raise ConfigError(
+                f"table {self.spec.name!r} is not filled: it is caught up when the bus starts, before its handlers, "
+                "and there while it runs"
+            )
+        return self._contents
+
+    def __getitem__(self, key: K) -> V:
+        held = self._held()
+        try:
+            return held.entries[key]
+        except KeyError:
+            if key in held.broken:
+                raise TableError(held.broken[key]) from None
+            raise
+
+    def __len__(self) -> int:
+        return len(self._held().entries)
+
+    def snapshot(self) -> dict[K, V]:
+        """A copy as of now: nothing changes in it."""
+        return dict(self._held().entries)
+
+    # Copies, because records come in between: at an ``await`` in the loop, and beside a handler in a worker thread.
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(list(self._held().entries))
+
+    def keys(self) -> KeysView[K]:
+        return self.snapshot().keys()
+
+    def values(self) -> ValuesView[V]:
+        return self.snapshot().values()
+
+    def items(self) -> ItemsView[K, V]:
+        return self.snapshot().items()
+
+    # writing ---------------------------------------------------------------------------------------------------------
+
+    async def put(self, key: K, value: V, *, tx: Transaction | None = None) -> RecordMetadata:
+        """Send ``value`` to the topic, and return when it is stored; see `until` for when the table has it.
+
+        ``tx``: as a part of this transaction. Raises ConfigError for a folded table, SerializationError for what the
+        table could not read again, and what `EventBus.send` raises.
+        """
+        if cast(Any, value) is None:
+            raise ConfigError(f"table {self.spec.name!r}: put() of None: delete(key) takes an entry away")
+        return await self._send(key, value, tx)
+
+    async def delete(self, key: K, *, tx: Transaction | None = None) -> RecordMetadata:
+        """Take the entry away, with a null in the topic; as `put` otherwise. One that is not there may be deleted."""
+        return await self._send(key, None, tx)
+
+    async def _send(self, key: K, value: V | None, tx: Transaction | None) -> RecordMetadata:
+        held, bus = self._held(), self._bus
+        assert bus is not None, "it holds entries while the bus runs"
+        if self.spec.fold is not None:
+            raise ConfigError(
+                f"table {self.spec.name!r} is folded from the events in {self.spec.topic!r}: send an event there"
+            )
+        self._check_readable(held.format, key, "key", bus)
+        if value is not None:
+            self._check_readable(held.format, value, "value", bus)
+        if tx is not None:
+            return await tx.send(self.spec.topic, value, key=key)
+        return await bus.send(self.spec.topic, value, key=key)
+
+    def _check_readable(self, format: Format, given: Any, what: str, bus: EventBus) -> None:
+        """What no reader of the table could read is not written."""
+        reads = format.key_serde if what == "key" else format.value_serde
+        writes = serde_of_values(cast("type[Any]", type(given)), bus.serdes)
+        writes = for_keys(writes) if what == "key" else writes
+        annotation = self.spec.key if what == "key" else self.spec.value
+        problem = ""
+        if isinstance(reads, SchemaSerde) or isinstance(writes, SchemaSerde):
+            if isinstance(reads, SchemaSerde) != isinstance(writes, SchemaSerde):
+                problem = "it is read and written with different serdes: say serdes={type: serde} on the bus"
+        elif given is None:
+            problem = "it is None"
+        else:
+            try:
+                data = bind_encoder(writes, self.spec.topic)(given)
+                (format.key if what == "key" else format.value)(cast(bytes, data))
+            except Exception as error:  # a serde may raise anything
+                problem = str(error)
+        if problem:
+            raise SerializationError(
+                f"table {self.spec.name!r}: the {what} {given!r:.120} is not one that is read as "
+                f"{getattr(annotation, '__name__', annotation)}: {problem}"
+            )
+
+    async def until(self, metadata: RecordMetadata) -> None:
+        """Return when the table has what was written there: ``await table.until(await table.put(key, value))``.
+
+        What a transaction wrote is there when that is committed (or passed over, if it is aborted): do not wait for it
+        inside. Raises ConfigError for a record of another topic, and when the bus closes; TableError when the topic is
+        deleted meanwhile.
+        """
+        if metadata.topic != self.spec.topic or metadata.offset < 0:
+            raise ConfigError(
+                f"table {self.spec.name!r} of topic {self.spec.topic!r} cannot wait for {metadata}: it waits for a "
+                "record of its topic whose offset is known (not with acks=0)"
+            )
+        self._held()
+        assert self._following is not None, "it holds entries while it follows the topic"
+        await self._following.until({TopicPartition(metadata.topic, metadata.partition): metadata.offset + 1})
+
+    def on_change(self, hook: OnChange) -> OnChange:
+        """Decorate a function of a `TableChange`: called, async or not, after each write while the bus runs.
+
+        Not for what is read as it starts. Of several writes to a key that arrive at once it is told the last. The table
+        waits for it; what it raises is logged.
+        """
+        if not callable(hook) or not takes(hook, 1):
+            raise ConfigError(f"@{self.spec.name}.on_change {name_of(hook)}: it is called with the TableChange alone")
+        self._hooks.append(hook)
+        return hook
+
+    # life ------------------------------------------------------------------------------------------------------------
+
+    def uses(self, serdes: Mapping[type, Serde]) -> list[SchemaUse]:
+        """What it reads: schemas are to be there before. Raises ConfigError for a type that no serde reads."""
+        spec = self.spec
+        try:
+            read = {"key": for_keys(serde_for(spec.key, serdes)), "value": serde_for(spec.value, serdes)}
+        except TypeError as error:
+            raise ConfigError(f"table {spec.name!r}: {error}") from None
+        annotations = {"key": spec.key, "value": spec.value}
+        return [
+            SchemaUse(spec.topic, part, "reads", annotations[part], serde, f"table {spec.name}")
+            for part, serde in read.items()
+        ]
+
+    @property
+    def topic_configs(self) -> dict[str, str]:
+        """What its topic is created with."""
+        return dict(_VIEW_CONFIGS if self.spec.fold is None else _FOLD_CONFIGS)
+
+    async def start(self, bus: EventBus) -> None:
+        """Read the topic to its end. Raises ConfigError for a topic that cannot be a table's, TableError for records
+        that cannot be read and events that are gone, and what the log says."""
+        spec = self.spec
+        await self._check_topic(bus)
+        format = Format(spec.topic, spec.key, spec.value, bus.serdes)
+        if spec.fold is None:
+            self._contents = View(spec.name, format, skips=spec.skips)
+        else:
+            self._contents = Folded(spec.name, format, spec.fold, spec.initial, skips=spec.skips)
+        reader = bus.reader(start="earliest", isolation="read_committed")
+        self._following = Following(spec.name, spec.topic, bus.backend, reader, self._apply, self._contents.clear)
+        self._bus = bus
+        await self._following.catch_up()
+        self._contents.check()
+        self._drained = self._following.read
+        self._is_caught_up = True
+        bus.start_soon(self._following.run)
+
+    async def aclose(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            await following.aclose()
+        self._is_caught_up = False
+        self._contents = self._bus = None
+
+    async def drain(self) -> bool:
+        """Return when it has what is in the topic now; whether anything came since the last time: `on_change` may have
+        published something."""
+        following = self._following
+        if following is None:
+            return False
+        await following.until(await following.ends())
+        before, self._drained = self._drained, following.read
+        return following.read != before
+
+    async def _apply(self, chunk: FetchedRecords) -> None:
+        held = self._contents
+        assert held is not None
+        await all_fetched(lambda: held.format.needed(chunk))
+        for change in held.apply(chunk, told=self._is_caught_up and bool(self._hooks)):
+            await self._tell(change)
+
+    async def _tell(self, change: TableChange[K, V]) -> None:
+        for hook in self._hooks:
+            try:
+                result = hook(change)
+                if isinstance(result, Awaitable):
+                    await cast("Awaitable[Any]", result)
+            except Exception:  # the user's code: the table goes on
+                logger.exception("table %r: %s raised on a change of %r", self.name, name_of(hook), change.key)
+
+    # the topic -------------------------------------------------------------------------------------------------------
+
+    async def _check_topic(self, bus: EventBus) -> None:
+        found = [topic for topic in await bus.backend.describe_topics() if topic.name == self.spec.topic]
+        if not found:
+            raise UnknownTopicOrPartition(f"table {self.spec.name!r}: there is no topic {self.spec.topic!r}")
+        policy = found[0].configs["cleanup.policy"].value or "delete"
+        if self.spec.fold is None:
+            self._check_compacted(policy)
+        else:
+            await self._check_whole(bus, found[0], policy)
+
+    def _check_compacted(self, policy: str) -> None:
+        topic = self.spec.topic
+        if "compact" not in policy:
+            raise ConfigError(
+                f"table {self.spec.name!r}: topic {topic!r} has cleanup.policy={policy}: entries would vanish with old "
+                f"records. Make it compact: eventbus topics alter {topic} --config cleanup.policy=compact; or fold its "
+                "events: bus.table(..., fold=...)"
+            )
+
+    async def _check_whole(self, bus: EventBus, topic: TopicDescription, policy: str) -> None:
+        """A state is right if every event is there."""
+        name, of = self.spec.name, self.spec.topic
+        if "compact" in policy:
+            raise ConfigError(
+                f"table {name!r}: topic {of!r} has cleanup.policy={policy}: of the events of a key only the last "
+                "one is kept, so nothing can be folded from them; leave fold= out, or keep all of them "
+                "(cleanup.policy=delete, retention.ms=-1)"
+            )
+        if self.spec.history == "partial":
+            return
+        partitions = [TopicPartition(of, one.partition) for one in topic.partitions]
+        firsts = await bus.backend.list_offsets(dict.fromkeys(partitions, EARLIEST))
+        gone = {one: at.offset for one, at in firsts.items() if at.offset > 0}
+        if gone:
+            listed = ", ".join(f"{one} begins at offset {first:,}" for one, first in sorted(gone.items()))
+            raise TableError(
+                f"table {name!r}: events of topic {of!r} are gone: {listed}. A state folded from the rest is another "
+                "one: bring them back, or say history='partial' if the rest is enough"
+            )
+        limited = [
+            f"{key}={entry.value}"
+            for key in _FOLD_CONFIGS
+            if (entry := topic.configs.get(key)) is not None and entry.value not in (None, "-1")
+        ]
+        if limited:
+            logger.warning(
+                "table %r: topic %r deletes old events (%s): from then on the table cannot be made, and the start is "
+                "refused: eventbus topics alter %s --config retention.ms=-1 --config retention.bytes=-1",
+                name, of, ", ".join(limited), of,
+            )  # fmt: skip
+
+    # for whoever watches ---------------------------------------------------------------------------------------------
+
+    def samples(self) -> Iterable[Sample]:
+        """What is in it, and how far behind it is."""
+        held, following = self._contents, self._following
+        if held is None or following is None:
+            return
+        labels = {"table": self.spec.name, "topic": self.spec.topic}
+        yield Sample("eventbus_table_entries", labels, len(held.entries), "gauge")
+        yield Sample("eventbus_table_size_bytes", labels, held.size_bytes, "gauge")
+        yield Sample("eventbus_table_lag_records", labels, following.lag, "gauge")
+        yield Sample("eventbus_table_broken_entries", labels, len(held.broken), "gauge")
+        yield Sample("eventbus_table_applied_records_total", labels, held.applied, "counter")
+        yield Sample("eventbus_table_skipped_records_total", labels, held.skipped, "counter")
+
+    def health(self) -> PartHealth:
+        """Degraded: some entry is not known, or the topic cannot be read."""
+        part = f"table {self.spec.name}"
+        held, following = self._contents, self._following
+        if held is None or following is None:
+            return PartHealth(part=part, status="failed", reason="it is not running")
+        status: BusStatus = "ok"
+        reason = f"{len(held.entries):,} entries, {following.lag:,} records behind"
+        if not self._is_caught_up:
+            status, reason = "starting", f"catching up, {following.lag:,} records to go"
+        elif held.broken:
+            first = next(iter(held.broken.values()))
+            status, reason = "degraded", f"{len(held.broken)} entries are not known: {first}"
+        elif following.trouble:
+            status, reason = "degraded", f"it stands still, {following.trouble}"
+        details = {"entries": len(held.entries), "size_bytes": held.size_bytes, "lag": following.lag}
+        return PartHealth(part=part, status=status, reason=reason, details=details)
