@@ -100,6 +100,8 @@ class _Sends(ProducerInterceptor):
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         from opentelemetry.trace import SpanKind, set_span_in_context
 
+        if record.topic.startswith("_"):  # the framework's own books: what they are about has spans
+            return record
         headers = cast("Headers", tuple(record.headers))
         span = self._tracer.start_span(
             f"send {record.topic}", self._parent(headers), SpanKind.PRODUCER, _of_send(record)
@@ -167,7 +169,7 @@ class _Calls:
 
         if isinstance(record, list) and len(record) != 1:
             found = [get_current_span(self._carrier.read(one.headers)).get_span_context() for one in record]
-            links = [Link(one) for one in dict.fromkeys(found) if one.is_valid]
+            links = [Link(one) for one in {one.span_id: one for one in found}.values() if one.is_valid]
             topic, attributes = (record[0].topic, _of_batch(record)) if record else ("", None)
             return self._tracer.start_span(
                 f"process {topic}", self._carrier.read(()), SpanKind.CONSUMER, attributes, links
