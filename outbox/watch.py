@@ -26,6 +26,13 @@ _LOOK_SECONDS = 30.0
 _COUNTED = 10_000
 _LATE_MS = 60_000
 """An event that has waited for longer, or a writer's transaction that is open for longer, is worth an alarm."""
+_GAUGES = {
+    "backlog_events": "Events that wait to be published.",
+    "refused_events": "Events that the log has refused, until somebody sees to them.",
+    "oldest_age_seconds": "Age of the oldest event that waits.",
+    "stall_seconds": "For how long the oldest open transaction has held back what it has written.",
+    "oldest_transaction_seconds": "Age of the oldest open transaction of the database.",
+}
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -84,18 +91,22 @@ class Watch:
 
     def samples(self) -> Iterator[Sample]:
         """As the bus's metrics have it: gauges of the outbox, as of the last look."""
-        if self.seen is None:
-            return
-        backlog, stall = self.seen.backlog, self.seen.stall
-        values = {
-            "backlog_events": backlog.count,
-            "refused_events": backlog.failed,
-            "oldest_age_seconds": (backlog.oldest_age_ms or 0) / 1000,
-            "stall_seconds": 0 if stall.writer is None else stall.writer.age_ms / 1000,
-            "oldest_transaction_seconds": 0 if stall.snapshot is None else stall.snapshot.age_ms / 1000,
-        }
-        for name, value in values.items():
-            yield Sample(f"eventbus_outbox_{name}", {"outbox": self._tables.name}, float(value), "gauge")
+        if self.seen is not None:
+            yield from samples_of(self._tables.name, self.seen)
+
+
+def samples_of(outbox: str, seen: Seen) -> Iterator[Sample]:
+    """What one look has found."""
+    backlog, stall = seen.backlog, seen.stall
+    values = {
+        "backlog_events": backlog.count,
+        "refused_events": backlog.failed,
+        "oldest_age_seconds": (backlog.oldest_age_ms or 0) / 1000,
+        "stall_seconds": 0 if stall.writer is None else stall.writer.age_ms / 1000,
+        "oldest_transaction_seconds": 0 if stall.snapshot is None else stall.snapshot.age_ms / 1000,
+    }
+    for name, value in values.items():
+        yield Sample(f"eventbus_outbox_{name}", {"outbox": outbox}, float(value), "gauge", _GAUGES[name])
 
 
 def _see(connection: Connection, tables: OutboxTables) -> Seen:

@@ -7,8 +7,24 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from eventbus.client.metrics import Sample
+from eventbus.backends.histogram import Histogram
+from eventbus.client.metrics import Sample, histogram_samples
 
+_EVENTS = {
+    "published": "Events published.",
+    "quarantined": "Events that the log has refused.",
+    "moved_behind": "Events that wait behind one of those.",
+    "expired": "Events that were too old to be published.",
+    "promoted": "Scheduled events whose time had come.",
+    "settled": "Events that were found to be published by a relay before.",
+}
+_TIMES = {
+    "batches": "Transactions that published events.",
+    "fenced": "Times that another relay took over.",
+    "lost_leases": "Leases that were over before they were renewed.",
+    "reaped": "Dead relays whose shards were set free.",
+    "failures": "Tries that the database or the log kept from succeeding.",
+}
 LAG_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 600_000)
 """Of the histogram's buckets, inclusive."""
 
@@ -70,19 +86,16 @@ class RelayMetrics(msgspec.Struct, kw_only=True):
     def samples(self) -> Iterator[Sample]:
         """As the bus's metrics have them."""
         labels = {"outbox": self.outbox}
-        for name in (
-            "published", "quarantined", "moved_behind", "expired", "promoted", "settled",
-        ):  # fmt: skip
-            yield Sample(f"eventbus_outbox_{name}_events_total", labels, getattr(self, name), "counter")
-        for name in ("batches", "fenced", "lost_leases", "reaped", "failures"):
-            yield Sample(f"eventbus_outbox_{name}_total", labels, getattr(self, name), "counter")
-        yield Sample("eventbus_outbox_slot", labels, -1 if self.slot is None else self.slot, "gauge")
-        yield Sample("eventbus_outbox_shards", labels, self.shards, "gauge")
-        yield Sample("eventbus_outbox_rate_events_per_second", labels, self.rate, "gauge")
-        count = 0
-        for bound_ms, bucket in zip((*LAG_BOUNDS_MS, None), self.lag_buckets, strict=True):
-            count += bucket
-            le = "+Inf" if bound_ms is None else f"{bound_ms / 1000:g}"
-            yield Sample("eventbus_outbox_lag_seconds_bucket", {**labels, "le": le}, count, "counter")
-        yield Sample("eventbus_outbox_lag_seconds_sum", labels, self.lag_sum_ms / 1000, "counter")
-        yield Sample("eventbus_outbox_lag_seconds_count", labels, count, "counter")
+        for name, help in _EVENTS.items():
+            yield Sample(f"eventbus_outbox_{name}_events_total", labels, getattr(self, name), "counter", help)
+        for name, help in _TIMES.items():
+            yield Sample(f"eventbus_outbox_{name}_total", labels, getattr(self, name), "counter", help)
+        slot = -1 if self.slot is None else self.slot
+        yield Sample("eventbus_outbox_slot", labels, slot, "gauge", "The relay's slot; -1: it waits for one.")
+        yield Sample("eventbus_outbox_shards", labels, self.shards, "gauge", "Of how many shards the relay publishes.")
+        said = "Events published a second, of late."
+        yield Sample("eventbus_outbox_rate_events_per_second", labels, self.rate, "gauge", said)
+        bounds = tuple(bound_ms / 1000 for bound_ms in LAG_BOUNDS_MS)
+        lags = Histogram(bounds, list(self.lag_buckets), self.lag_sum_ms / 1000)
+        said = "From an event's timestamp to the commit that published it."
+        yield from histogram_samples("eventbus_outbox_lag_seconds", labels, lags, said)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
 
 import anyio
+import anyio.to_thread
 import msgspec
+import pytest
 
-from eventbus import BusMetrics, EventBus
+from eventbus import BusMetrics, ConsumerRecord, EventBus
 from eventbus.backends.statistics import BrokerStatistics, ClientStatistics, PartitionStatistics
 from eventbus.client.health import PartHealth
 from eventbus.client.metrics import Sample
+from eventbus.testing import FakeClock
 from eventbus.types import TopicPartition
 
 PATIENCE_SECONDS = 10
@@ -95,3 +101,219 @@ async def test_parts_of_a_bus_tell_their_health_and_numbers() -> None:
     assert [one for one in metrics.samples() if one.name == "eventbus_shelf_things"] == list(metrics.parts)
     assert metrics.parts[0].value == 3
     assert not (await bus.health()).parts and not bus.metrics().parts
+
+
+def _of(bus: EventBus, name: str, **labels: str) -> float:
+    """The value of the one sample of that name and these labels."""
+    (found,) = [
+        one.value for one in bus.metrics().samples() if one.name == name and labels.items() <= one.labels.items()
+    ]
+    return found
+
+
+async def test_slow_calls_are_timed_one_by_one() -> None:
+    clock = FakeClock()
+    bus = EventBus("memory://", clock=clock)
+    bus.topic("orders", partitions=1)
+
+    @bus.consumer("orders", group="g")
+    async def handle(value: bytes) -> None:
+        await clock.sleep(float(value))
+
+    async with bus:
+        for seconds in (b"0.2", b"3", b"0.2"):
+            bus.send_nowait("orders", seconds)
+        await bus.flush()
+        await clock.advance(seconds=2)
+        assert _of(bus, "eventbus_handler_call_seconds_count") == 1  # the second one is at work
+        assert _of(bus, "eventbus_handler_at_work") == 1
+        await clock.advance(seconds=2)
+        assert _of(bus, "eventbus_handler_call_seconds_count") == 3
+        assert _of(bus, "eventbus_handler_call_seconds_sum") == pytest.approx(3.4)
+        assert _of(bus, "eventbus_handler_call_seconds_bucket", le="0.25") == 2
+        assert _of(bus, "eventbus_handler_call_seconds_bucket", le="5") == 3
+
+
+@pytest.mark.parametrize("kind", ["payload", "record", "plain", "manual", "key", "none", "batch", "yields", "exactly"])
+async def test_every_call_of_any_kind_of_handler_is_counted_once(kind: str) -> None:
+    bus = EventBus("memory://")
+    bus.topic("orders", partitions=2)
+    bus.topic("receipts")
+    calls = 0
+
+    def seen() -> None:
+        nonlocal calls
+        calls += 1
+
+    async def payload(value: bytes) -> None:
+        seen()
+
+    async def record(value: bytes, record: ConsumerRecord) -> None:
+        seen()
+
+    def plain(value: bytes) -> None:
+        seen()
+
+    async def manual(value: bytes, record: ConsumerRecord) -> None:
+        seen()
+        record.ack()
+
+    async def batch(values: list[bytes]) -> None:
+        seen()
+
+    async def yields(value: bytes) -> AsyncGenerator[bytes]:
+        seen()
+        yield value
+
+    functions: dict[str, Any] = {"record": record, "plain": plain, "manual": manual, "batch": batch, "yields": yields}
+    options: dict[str, Any] = {
+        "manual": {"ack": "manual"},
+        "key": {"order": "key", "concurrency": 3},
+        "none": {"order": "none", "concurrency": 3},
+        "batch": {"batch": 7},
+        "exactly": {"exactly_once": True},
+    }
+    function = functions.get(kind, payload)
+    bus.consumer("orders", group="g", **options.get(kind, {}))(
+        bus.producer("receipts")(function) if kind == "yields" else function
+    )
+    async with bus:
+        for _ in range(3):  # the first fetch is timed by call, the next ones perhaps not
+            for number in range(40):
+                bus.send_nowait("orders", b"%d" % number, key=b"%d" % (number % 9))
+            await bus.drain()
+        assert calls and _of(bus, "eventbus_handler_call_seconds_count") == calls
+        assert _of(bus, "eventbus_handler_fetch_records_sum") == 120
+
+
+async def test_the_oldest_record_that_is_not_finished_has_an_age() -> None:
+    clock = FakeClock()
+    bus = EventBus("memory://", clock=clock)
+    bus.topic("orders", partitions=1)
+    bus.topic("quiet", partitions=1)
+
+    @bus.consumer("orders", group="g")
+    async def handle(value: bytes) -> None:
+        await clock.sleep(10)
+
+    async with bus:
+        bus.send_nowait("orders", b"1")
+        await bus.flush()
+        await clock.advance(seconds=5)
+        bus.send_nowait("orders", b"2")
+        await bus.flush()
+        await clock.advance(seconds=2)
+        ages = {"handler": "handle", "topic": "orders", "partition": "0"}
+        assert _of(bus, "eventbus_handler_oldest_unfinished_age_seconds", **ages) == 7
+        await clock.advance(seconds=5)  # the first one is handled, the second one at work since 10
+        assert _of(bus, "eventbus_handler_oldest_unfinished_age_seconds", **ages) == 7
+        await clock.advance(seconds=20)
+        assert _of(bus, "eventbus_handler_oldest_unfinished_age_seconds", **ages) == 0
+        assert bus.metrics().handlers[0].oldest_age_seconds == 0
+
+
+async def test_the_oldest_record_of_a_partition_that_has_stopped_grows_older() -> None:
+    clock = FakeClock()
+    bus = EventBus("memory://", clock=clock)
+    bus.topic("orders", partitions=1)
+
+    @bus.consumer("orders", group="g", order="key", concurrency=2)
+    async def handle(value: bytes) -> None:
+        if value == b"2":
+            raise ValueError(value)
+
+    async with bus:
+        for value in (b"1", b"2", b"3"):
+            bus.send_nowait("orders", value, key=value)
+        await bus.flush()
+        await clock.advance(seconds=3)
+        assert bus.metrics().handlers[0].oldest_age_seconds == 3
+
+
+async def test_commits_batches_and_flushes_are_counted(tmp_path: Path) -> None:
+    bus = EventBus(f"file://{tmp_path}")
+    bus.topic("orders", partitions=1)
+
+    @bus.consumer("orders", group="g", commit_every=1)
+    async def handle(value: bytes) -> None: ...
+
+    async with bus:
+        await bus.send("orders", b"x" * 1_000)
+        for _ in range(20):
+            bus.send_nowait("orders", b"y" * 1_000)
+        assert _of(bus, "eventbus_producer_queued_records") == 20
+        assert _of(bus, "eventbus_producer_queued_bytes") >= 20_000
+        await bus.flush()
+        await bus.drain()
+        assert _of(bus, "eventbus_producer_queued_records") == 0
+        assert _of(bus, "eventbus_producer_batch_records_sum") == 21
+        assert _of(bus, "eventbus_producer_batch_records_bucket", le="1") == 1
+        assert 21_000 < _of(bus, "eventbus_producer_batch_bytes_sum") < 23_000
+        assert _of(bus, "eventbus_log_flush_seconds_count") >= 2
+        assert _of(bus, "eventbus_log_flush_seconds_sum") > 0
+        assert _of(bus, "eventbus_handler_commit_seconds_count") >= 1
+
+
+async def test_a_log_in_memory_needs_no_disk() -> None:
+    bus = EventBus("memory://")
+    bus.topic("orders")
+    async with bus:
+        await bus.send("orders", b"a")
+        assert _of(bus, "eventbus_log_flush_seconds_count") == 0
+
+
+async def test_rebalances_are_counted_by_their_cause() -> None:
+    bus, other = EventBus("memory://causes"), EventBus("memory://causes")
+    for one in (bus, other):
+        one.topic("orders", partitions=2)
+
+        @one.consumer("orders", group="g")
+        async def handle(value: bytes) -> None: ...
+
+    def causes() -> dict[str, float]:
+        found = [one for one in bus.metrics().samples() if one.name == "eventbus_group_rebalances_total"]
+        assert all(one.labels["group"] == "g" for one in found)
+        return {one.labels["cause"]: one.value for one in found}
+
+    async with bus:
+        await bus.drain()
+        assert causes() == {"member_joined": 1}
+        assert _of(bus, "eventbus_handler_partition_moves_total", move="assigned") == 2
+        async with other:
+            await bus.drain()
+            await other.drain()
+            assert causes() == {"member_joined": 2}
+        await bus.drain()
+        assert causes() == {"member_joined": 2, "member_left": 1}
+        await bus.admin.add_partitions("orders", 3)
+        await bus.drain()
+        assert causes()["metadata_changed"] == 1
+        assert _of(bus, "eventbus_handler_partition_moves_total", move="revoked") >= 1
+
+
+async def test_a_policy_tells_how_it_stands_by_names_that_are_explained() -> None:
+    from dlq import Budget, Circuit, Retry
+
+    bus = EventBus("memory://")
+    bus.topic("orders")
+
+    @bus.consumer("orders", group="g", retry=Retry(circuit=Circuit(), budget=Budget(share=0.5)))
+    async def handle(value: bytes) -> None: ...
+
+    async with bus:
+        (handler,) = bus.metrics().handlers
+        samples = [
+            one for one in bus.metrics().samples() if one.name.removeprefix("eventbus_handler_") in handler.failing
+        ]
+    assert len(samples) == 5 and all(one.help for one in samples)
+
+
+async def test_a_plain_program_has_the_metrics_too() -> None:
+    bus = EventBus("memory://")
+    bus.topic("orders")
+
+    def ask() -> BusMetrics:
+        with bus.blocking() as b:
+            return b.metrics()
+
+    assert {one.topic for one in (await anyio.to_thread.run_sync(ask)).topics} >= {"orders"}
