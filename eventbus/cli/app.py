@@ -41,6 +41,7 @@ COMMANDS = {
     "log-dirs": "eventbus.cli.log_dirs",
     "cluster": "eventbus.cli.cluster",
     "mirror": "eventbus.cli.mirror",
+    "telemetry": "eventbus.cli.telemetry",
     "connect": "eventbus.cli.connect",
 }
 """The commands of this package and the module whose ``register`` adds each."""
