@@ -154,7 +154,7 @@ class Connectors:
             raise ConfigError(f"{properties.origin}: a sink needs topics or topics.regex, one of the two")
         if pattern:
             try:
-                matches = bool(dead and re.fullmatch(pattern, dead))
+                matches = re.fullmatch(pattern, dead) is not None
             except re.error as error:
                 raise ConfigError(f"{properties.place('topics.regex')}: topics.regex={pattern}: {error}") from None
         else:

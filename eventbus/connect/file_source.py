@@ -114,6 +114,8 @@ class FileStreamSource(SourceConnector):
             piece = self._file.read(_CHUNK_BYTES)
             if not piece:
                 return []
+            if _head(self._file, len(self._head)) != self._head:
+                return self._lines() if self._reopen() else []  # cut short, and longer again by now
             self._buffer += piece
             if b"\n" not in piece and len(self._buffer) > self._limit:
                 raise self._too_long()
@@ -174,6 +176,10 @@ class FileStreamSource(SourceConnector):
             self._buffer += b"\n"
             return True
         now.close()
+        return self._reopen()
+
+    def _reopen(self) -> bool:
+        assert self._file is not None
         self._file.close()
         self._file = None
         self._stored = {"position": self._position, **self._head_of(self._position)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -55,7 +56,7 @@ class SqlSource(SourceConnector):
         Key("catalog.pattern", ignored="name the database in connection.url"),
         Key("query", default="", doc="in place of tables"),
         Key("query.suffix", refused="write it into query"),
-        Key("topic.prefix", default=REQUIRED, doc="before the table's name; with query the whole name of the topic"),
+        Key("topic.prefix", default="", doc="before the table's name; with query the whole name of the topic"),
         Key("poll.interval.ms", "int", 5_000, "how often tables are looked at", minimum=1),
         Key("batch.max.rows", "int", 1_000, "rows of a transaction, at most", minimum=1),
         Key("validate.non.null", "bool", True),
@@ -75,6 +76,8 @@ class SqlSource(SourceConnector):
         self._mode: str = of["mode"]
         self.repeats = self._mode == "bulk"
         self._limit: int = of["batch.max.rows"]
+        if find_spec("sqlalchemy") is None:
+            raise ConfigError('a SQL source needs SQLAlchemy: pip install "eventbus-log[sql]"')
         self._check()
         self._url = sqlalchemy_url(of["connection.url"].strip(), context.place("connection.url"))
         try:
@@ -111,6 +114,8 @@ class SqlSource(SourceConnector):
                     raise ConfigError(f"{place(key)}: query and {key} exclude each other")
             if increments and not of["incrementing.column.name"]:
                 raise ConfigError(f"{place('query')}: a query needs incrementing.column.name, nothing tells it")
+            if not of["topic.prefix"]:
+                raise ConfigError(f"{place('query')}: with a query topic.prefix is the topic's whole name: give one")
         included = of["table.whitelist"] or of["table.include.list"]
         if included and (of["table.blacklist"] or of["table.exclude.list"]):
             raise ConfigError(f"{place('table.whitelist')}: tables are named, or left out: one of the two")
@@ -258,12 +263,10 @@ def sqlalchemy_url(given: str, place: str) -> str:
 
 def open_engine(url: str, user: str | None, password: str | None, place: str, in_utc: bool) -> Engine:
     """Connects at its first use. Raises ConfigError for a URL that nobody understands, and a driver that is missing."""
-    try:
-        import sqlalchemy as sa
-        from sqlalchemy import event
-        from sqlalchemy.exc import ArgumentError
-    except ImportError:
-        raise ConfigError('a SQL source needs SQLAlchemy: pip install "eventbus-log[sql]"') from None
+    import sqlalchemy as sa
+    from sqlalchemy import event
+    from sqlalchemy.exc import ArgumentError
+
     try:
         made = sa.make_url(url)
         if user:

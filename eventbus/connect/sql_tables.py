@@ -91,8 +91,8 @@ class Reader:
         assert order is not None
         columns = self._ordered(order)
         statement = self._select(source).order_by(*columns).limit(limit)
-        if place is not None:
-            statement = statement.where(_behind(columns, [*_values(order, place)]))
+        behind = columns[0].is_not(None) if place is None else _behind(columns, _values(order, place))
+        statement = statement.where(behind)
         if until is not None:
             statement = statement.where(self._before(order, until))
         rows = self._rows(statement)
