@@ -46,6 +46,8 @@ class Accumulator:
         "_limit_bytes",
         "_producer",
         "_sequence",
+        "alone",
+        "alone_bytes",
         "last_offset",
         "topic_id",
         "topic_partition",
@@ -57,6 +59,8 @@ class Accumulator:
         """Which topic of the name the sequences belong to: one made anew knows nothing of them."""
         self.last_offset = -1
         """Of what was last stored here."""
+        self.alone = self.alone_bytes = 0
+        """Batches of one awaited record each, and their bytes: they are counted at their mean, when somebody asks."""
         self._producer = producer
         self._identity: Identity | None = None
         self._sequence = -1
@@ -114,7 +118,8 @@ class Accumulator:
             )
             span = BatchSpan(0, timestamp_ms, producer_id, epoch, sequence, transactional)
             info = producer.store(topic_partition, batch, span, timestamp_ms)
-            producer.engine.wrote(1, len(batch))
+            self.alone += 1
+            self.alone_bytes += len(batch)
         except EventBusError as error:
             producer.not_stored(error)
             raise

@@ -92,6 +92,7 @@ class EmbeddedProducer:
 
         The broker may be another one too, after `Engine.restart`.
         """
+        self.tell_counts()
         topic_id = self.engine.broker.topic_id
         kept: dict[tuple[str, int], Accumulator] = {}
         for topic_partition, accumulator in self._accumulators.items():
@@ -232,6 +233,13 @@ class EmbeddedProducer:
         records = sum(entry.delivery.count for entry in self._unsettled)
         return Queued(records + sum(one.open_count for one in self._open.values()), self._used_bytes())
 
+    def tell_counts(self) -> None:
+        """Awaited records, each a batch of its own, are counted now."""
+        for one in self._accumulators.values():
+            if one.alone:
+                self.engine.wrote(1, one.alone_bytes / one.alone, one.alone)
+                one.alone = one.alone_bytes = 0
+
     def _used_bytes(self) -> int:
         return self._unsettled_bytes + len(self._open) * self.config.batch_size
 
@@ -321,6 +329,7 @@ class EmbeddedProducer:
         if not self._closed:
             self._closed = True
             self.engine.topic_listeners.remove(self._topics_changed)
+            self.tell_counts()
             self.engine.producers.discard(self)
             try:
                 if self.transactions is not None:

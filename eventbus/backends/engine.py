@@ -73,6 +73,10 @@ class _Producer(Protocol):
 
     def queued(self) -> Queued: ...
 
+    def tell_counts(self) -> None:
+        """Tell of all that was written (`Engine.wrote`) and not told yet."""
+        ...
+
 
 class _Waiter:
     """A callback that waits: for a record when ``topic_partition`` is set, else for a flush."""
@@ -420,14 +424,16 @@ class Engine:
 
     # counts ----------------------------------------------------------------------------------------------------------
 
-    def wrote(self, records: int, size_bytes: int) -> None:
-        """A producer of this process wrote a batch."""
-        self.batch_records.add(records)
-        self.batch_bytes.add(size_bytes)
+    def wrote(self, records: int, size_bytes: float, batches: int = 1) -> None:
+        """A producer of this process wrote a batch; or several, of that size on average."""
+        self.batch_records.add(records, batches)
+        self.batch_bytes.add(size_bytes, batches)
 
     def statistics(self) -> LogStatistics:
         """What was counted since the engine was made."""
         queued = [producer.queued() for producer in self.producers]
+        for producer in self.producers:
+            producer.tell_counts()
         return LogStatistics(
             flush_seconds=self.flush_seconds.copy(),
             batch_records=self.batch_records.copy(),

@@ -79,7 +79,7 @@ class _Carrier:
     def read(self, headers: Headers) -> Context:
         """The context that headers carry, apart from the one that is active here."""
         found = {name: value.decode("latin-1") for name, value in headers if name in self._fields and value is not None}
-        return self._propagator.extract(found, context=self._nothing)
+        return self._propagator.extract(found, context=self._nothing) if found else self._nothing
 
     def write(self, headers: Headers, context: Context) -> Headers:
         """The headers with this context in place of another one."""
@@ -94,38 +94,36 @@ class _Sends(ProducerInterceptor):
     """A span of kind PRODUCER from the send to the acknowledgement."""
 
     def __init__(self, tracer: Tracer, carrier: _Carrier) -> None:
+        from opentelemetry import context, trace
+
+        self._context, self._trace = context, trace
         self._tracer = tracer
         self._carrier = carrier
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        from opentelemetry.trace import SpanKind, set_span_in_context
-
+        """See `ProducerInterceptor`."""
         if record.topic.startswith("_"):  # the framework's own books: what they are about has spans
             return record
         headers = cast("Headers", tuple(record.headers))
         span = self._tracer.start_span(
-            f"send {record.topic}", self._parent(headers), SpanKind.PRODUCER, _of_send(record)
+            f"send {record.topic}", self._parent(headers), self._trace.SpanKind.PRODUCER, _of_send(record)
         )
-        record.headers = self._carrier.write(headers, set_span_in_context(span))
+        record.headers = self._carrier.write(headers, self._trace.set_span_in_context(span))
         if span.is_recording():
             record.on_delivery = _Outcome(span)
         return record
 
     def _parent(self, headers: Headers) -> Context:
         """What the record comes from: the headers say so, unless the span that is active here came of them."""
-        from opentelemetry.trace import NonRecordingSpan, get_current_span, set_span_in_context
-
-        active = get_current_span().get_span_context()
+        trace, active = self._trace, self._trace.get_current_span().get_span_context()
         carried = self._carrier.read(headers)
-        sender = get_current_span(carried).get_span_context()
+        sender = trace.get_current_span(carried).get_span_context()
         if sender.is_valid and (not active.is_valid or active.trace_id != sender.trace_id):
             return carried
-        if not active.is_valid:
-            processed = _processed.get()
-            return carried if processed is None else set_span_in_context(NonRecordingSpan(processed))
-        from opentelemetry.context import get_current
-
-        return get_current()
+        if active.is_valid:
+            return self._context.get_current()
+        processed = _processed.get()
+        return carried if processed is None else trace.set_span_in_context(trace.NonRecordingSpan(processed))
 
 
 class _Outcome:
@@ -149,14 +147,17 @@ class _Calls:
     """A span of kind CONSUMER around a handler's call."""
 
     def __init__(self, tracer: Tracer, carrier: _Carrier) -> None:
+        from opentelemetry import trace
+
+        self._trace = trace
         self._tracer = tracer
         self._carrier = carrier
 
     async def around(self, record: ConsumerRecord | list[ConsumerRecord], call_next: CallNext) -> Any:
         """See `Middleware`."""
-        from opentelemetry.trace import use_span
-
-        with use_span(self._begin(record), end_on_exit=True, record_exception=False) as span:
+        with self._trace.use_span(
+            self._begin(record), end_on_exit=True, record_exception=False, set_status_on_exception=False
+        ) as span:
             _processed.set(span.get_span_context())
             try:
                 return await call_next(record)
@@ -165,19 +166,14 @@ class _Calls:
                 raise
 
     def _begin(self, record: ConsumerRecord | list[ConsumerRecord]) -> Span:
-        from opentelemetry.trace import Link, SpanKind, get_current_span
-
+        trace, kind = self._trace, self._trace.SpanKind.CONSUMER
         if isinstance(record, list) and len(record) != 1:
-            found = [get_current_span(self._carrier.read(one.headers)).get_span_context() for one in record]
-            links = [Link(one) for one in {one.span_id: one for one in found}.values() if one.is_valid]
+            found = [trace.get_current_span(self._carrier.read(one.headers)).get_span_context() for one in record]
+            links = [trace.Link(one) for one in {one.span_id: one for one in found}.values() if one.is_valid]
             topic, attributes = (record[0].topic, _of_batch(record)) if record else ("", None)
-            return self._tracer.start_span(
-                f"process {topic}", self._carrier.read(()), SpanKind.CONSUMER, attributes, links
-            )
+            return self._tracer.start_span(f"process {topic}", self._carrier.read(()), kind, attributes, links)
         one = record[0] if isinstance(record, list) else record
-        return self._tracer.start_span(
-            f"process {one.topic}", self._carrier.read(one.headers), SpanKind.CONSUMER, _of_record(one)
-        )
+        return self._tracer.start_span(f"process {one.topic}", self._carrier.read(one.headers), kind, _of_record(one))
 
 
 def note_error(span: Span, error: BaseException) -> None:

@@ -102,8 +102,8 @@ def test_the_metrics_that_a_service_is_run_by_are_on_the_dashboard() -> None:
     shown = {name for query, _ in queries() for name, _ in METRIC.findall(query)}
     for metric in (
         "handler_lag_records", "handler_oldest_unfinished_age_seconds", "handler_at_work",
-        "handler_call_seconds_bucket", "handler_commit_seconds_bucket", "group_rebalances_total", "log_flush_seconds_bucket",
-        "outbox_backlog_events",
+        "handler_call_seconds_bucket", "handler_commit_seconds_bucket", "group_rebalances_total",
+        "log_flush_seconds_bucket", "outbox_backlog_events",
         "handler_retry_waiting_records", "handler_dead_lettered_records_total", "handler_circuit_open_ratio",
     ):  # fmt: skip
         assert f"eventbus_{metric}" in shown

@@ -1,0 +1,155 @@
+"""What metrics and tracing cost beside the handler's call: with and without, in turns, in one process.
+
+On and off differ by a few per cent, less than two processes differ by chance; so fetches alternate, and the fastest
+one of each kind is compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bus import Order
+from handlers import PER_FETCH, fetches
+from harness import Figure, Numbers, case
+
+ROUNDS = 9
+
+TELEMETRY_FIGURES = [
+    Figure("M1", "metrics on / off, payload alone", "metrics of a handler:payload", None, None, 1.03, True, "x"),
+    Figure("M2", "metrics on / off, with its record", "metrics of a handler:record", None, None, 1.03, True, "x"),
+    Figure("M3", "metrics on / off, slow calls", "metrics of a handler:slow", None, None, 1.03, True, "x"),
+    Figure("M4", "Tracing included and taken out / never there", "tracing:off", None, None, 1.01, True, "x"),
+    Figure("M5", "Tracing on, without a provider / off", "tracing:api", None, None, 4, True, "x"),
+    Figure("M6", "/metrics of 20 handlers, 100 partitions", "page of metrics:ms", None, None, 25, True, "ms"),
+]
+
+
+class _Off:
+    """In place of `CallTimes`: nothing is measured."""
+
+    is_each = False
+
+    def now(self) -> float:
+        return 0.0
+
+    def ran(self, began: float, calls: int, was_each: bool) -> None: ...
+
+    def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        return call
+
+
+async def _cpu_of(kinds: dict[str, Any], n: int) -> dict[str, float]:
+    """CPU seconds per record of each kind of handler and dispatch: of its fastest fetch, fetches in turns."""
+    from eventbus import TopicPartition
+    from eventbus.backends.clock import RealTimers
+    from eventbus.client.handling.lane import Lane
+    from eventbus.client.handling.watch import Watch
+
+    watches = {}
+    for name, (handler, dispatch) in kinds.items():
+        watches[name] = (Watch(handler, dispatch, RealTimers(), lambda lane, error: None), dispatch)
+    best = dict.fromkeys(kinds, float("inf"))
+    for _ in range(ROUNDS):
+        lanes = {name: Lane(TopicPartition("log", 0), lambda error: False) for name in kinds}
+        for chunk in fetches(n):
+            for name, (watch, dispatch) in watches.items():
+                began = time.thread_time()
+                await watch.run_in_order(dispatch, lanes[name], chunk)
+                best[name] = min(best[name], (time.thread_time() - began) / PER_FETCH)
+    return best
+
+
+def _dispatch(handler: Any, middleware: tuple[Any, ...] = (), is_off: bool = False) -> tuple[Any, Any]:
+    from eventbus.client.handling.dispatch import Dispatch
+
+    dispatch: Any = Dispatch(handler, None, {}, middleware)
+    if is_off:
+        dispatch.times = _Off()
+        dispatch.run = dispatch._choose()
+    return handler, dispatch
+
+
+@case("metrics of a handler", n=60_000, quick=10_000)
+def metrics_of_a_handler(n: int) -> Numbers:
+    """How much longer a record takes with metrics, of three kinds of handlers."""
+    from eventbus import ConsumerRecord, consumer
+
+    @consumer("log")
+    async def payload(order: Order) -> None: ...
+
+    @consumer("log")
+    async def record(order: Order, record: ConsumerRecord) -> None: ...
+
+    @consumer("log")
+    async def slow(order: Order) -> None:
+        end = time.perf_counter() + 40e-6
+        while time.perf_counter() < end:
+            pass
+
+    numbers: Numbers = {}
+    for name, handler, count in (("payload", payload, n), ("record", record, n), ("slow", slow, n // 10)):
+        kinds = {"on": _dispatch(handler), "off": _dispatch(handler, is_off=True)}
+        found = asyncio.run(_cpu_of(kinds, max(count, PER_FETCH)))
+        numbers[name] = found["on"] / found["off"]
+        numbers[f"{name} on us"], numbers[f"{name} off us"] = found["on"] * 1e6, found["off"] * 1e6
+    return numbers
+
+
+@case("tracing", n=60_000, quick=10_000)
+def tracing(n: int) -> Numbers:
+    """A handler with the bus's own middleware (none), and with that of `Tracing` without a provider."""
+    from eventbus import EventBus, consumer
+    from eventbus.telemetry import Tracing
+
+    @consumer("log")
+    async def payload(order: Order) -> None: ...
+
+    bus = EventBus("memory://")
+    around, interceptors = bus._surroundings()
+    assert not around and not interceptors
+    kinds = {
+        "off": _dispatch(payload, tuple(around)),
+        "never": _dispatch(payload),
+        "api": _dispatch(payload, tuple(Tracing().middleware)),
+    }
+    assert kinds["off"][1].run.__func__ is kinds["never"][1].run.__func__  # the very same code
+    found = asyncio.run(_cpu_of(kinds, n))
+    return {"off": found["off"] / found["never"], "api": found["api"] / found["off"], "api us": found["api"] * 1e6}
+
+
+@case("page of metrics", n=50, quick=5)
+def page_of_metrics(n: int) -> Numbers:
+    """Milliseconds to make the page."""
+    from eventbus.backends.histogram import RECORDS, SECONDS, Histogram
+    from eventbus.backends.statistics import TopicStatistics
+    from eventbus.client.handling.calls import Counts
+    from eventbus.client.metrics import BusMetrics, HandlerMetrics
+    from eventbus.telemetry.prometheus import exposition
+
+    handlers = tuple(
+        HandlerMetrics(
+            handler=f"handler_{number}",
+            group="g",
+            counts=Counts(),
+            at_work=1,
+            lag_by_partition={f"orders-{partition}": 5 for partition in range(5)},
+            age_seconds_by_partition={f"orders-{partition}": 0.5 for partition in range(5)},
+            histograms={
+                "call_seconds": Histogram(SECONDS),
+                "commit_seconds": Histogram(SECONDS),
+                "fetch_records": Histogram(RECORDS),
+            },
+        )
+        for number in range(20)
+    )
+    topics = tuple(
+        TopicStatistics(topic=f"topic-{number}", partitions=5, records=1, size_bytes=1) for number in range(20)
+    )
+    began = time.process_time()
+    for _ in range(n):
+        page = exposition(BusMetrics(handlers=handlers, topics=topics))
+    assert page.count("\n") > 1_000
+    return {"ms": (time.process_time() - began) / n * 1_000}
