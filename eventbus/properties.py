@@ -13,31 +13,36 @@ def parse_properties(text: str) -> dict[str, str]:
     Comments begin with ``#`` or ``!``, a backslash at the end of a line joins the next one, ``=``, ``:`` or blanks part
     the key from its value, and ``\\uXXXX`` is a character (java.util.Properties). Raises ValueError for a broken one.
     """
-    result: dict[str, str] = {}
-    for line in _logical_lines(text):
+    return {key: value for _, key, value in numbered_properties(text)}
+
+
+def numbered_properties(text: str) -> Iterator[tuple[int, str, str]]:
+    """The same one by one: the number of the line each begins in, its key, its value."""
+    for number, line in _logical_lines(text):
         key, end = _read(line, 0, "=: \t\f")
         rest = line[end:].lstrip(" \t\f")
         if rest[:1] in ("=", ":"):
             rest = rest[1:].lstrip(" \t\f")
-        result[key] = _read(rest, 0, "")[0]
-    return result
+        yield number, key, _read(rest, 0, "")[0]
 
 
-def _logical_lines(text: str) -> Iterator[str]:
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     joined: str | None = None
-    for raw in text.splitlines():
+    first = 0
+    for number, raw in enumerate(text.splitlines(), 1):
         line = raw.lstrip(" \t\f")
         if joined is None and (not line or line[0] in "#!"):
             continue
+        first = number if joined is None else first
         line = (joined or "") + line
         backslashes = len(line) - len(line.rstrip("\\"))
         if backslashes % 2:
             joined = line[:-1]
         else:
             joined = None
-            yield line
+            yield first, line
     if joined:
-        yield joined
+        yield first, joined
 
 
 def _read(line: str, start: int, stops: str) -> tuple[str, int]:

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.abc
 import anyio.lowlevel
+import msgspec
 
 from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.backends.clock import Clock
+from eventbus.backends.masking import shown_url
 from eventbus.backends.urls import open_backend, system_clock
 from eventbus.client.admin import Admin
 from eventbus.client.blocked_loop import watch_loop
-from eventbus.client.config import bus_settings, consumer_settings
+from eventbus.client.config import consumer_settings
+from eventbus.client.configuration.choose import Configuration, configure
 from eventbus.client.consumer import Consumer
 from eventbus.client.declarations import Declarations, Drains, Part
 from eventbus.client.handling.handlers import Handler, ProducerFunction
@@ -67,6 +70,8 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     cancelled, and handled again by whoever comes next.
     ``wedged_after_ms``: a handler that has not moved for so long, though records wait, is wedged, see `health`.
     ``slow_loop_ms``: code that blocks the event loop for longer is named in a warning; None: do not look.
+    What is not said here may stand in the environment (``EVENTBUS_LINGER_MS``), or in the file that ``config_file`` (or
+    ``EVENTBUS_CONFIG``) names: docs/configuration.md.
     Raises ConfigError for an unknown scheme or setting, naming the right one.
 
     Use it as ``async with bus:``: entering opens the log and starts the consumers; leaving finishes the records at
@@ -75,27 +80,30 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     def __init__(
         self,
-        url: str = "file://./data",
+        url: str | msgspec.UnsetType = msgspec.UNSET,
         *,
-        client_id: str = "eventbus",
+        client_id: str | msgspec.UnsetType = msgspec.UNSET,
         serde: Serde | None = None,
         serdes: Mapping[type, Serde] | None = None,
         clock: Callable[[], int] = system_clock,
         backend: Backend | None = None,
         middleware: Sequence[Middleware] = (),
         interceptors: Sequence[ProducerInterceptor] = (),
-        drain_timeout_ms: int = 30_000,
-        wedged_after_ms: int = 60_000,
-        slow_loop_ms: int | None = 1_000,
+        drain_timeout_ms: int | msgspec.UnsetType = msgspec.UNSET,
+        wedged_after_ms: int | msgspec.UnsetType = msgspec.UNSET,
+        slow_loop_ms: int | msgspec.UnsetType | None = msgspec.UNSET,
+        config_file: str | None = None,
         **config: Any,
     ) -> None:
+        said = {
+            "url": url, "client_id": client_id, "drain_timeout_ms": drain_timeout_ms,
+            "wedged_after_ms": wedged_after_ms, "slow_loop_ms": slow_loop_ms,
+        }  # fmt: skip
+        self.configuration: Configuration = configure(said, config, config_file)
+        """What it goes by, and where each setting stands."""
+        chosen, settings = self.configuration, self.configuration.settings
+        url, client_id = chosen.url, chosen.client_id
         super().__init__(client_id)
-        if drain_timeout_ms < 0 or wedged_after_ms < 1 or (slow_loop_ms is not None and slow_loop_ms < 1):
-            raise ConfigError(
-                f"drain_timeout_ms={drain_timeout_ms} is at least 0, wedged_after_ms={wedged_after_ms} and "
-                f"slow_loop_ms={slow_loop_ms} at least 1 (slow_loop_ms=None: do not look)"
-            )
-        settings = bus_settings(config, client_id)
         self.url = url
         self._clock = clock
         self._serdes: dict[type, Serde] = {**({} if serde is None else {Others: serde}), **(serdes or {})}
@@ -107,9 +115,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         self._middleware: tuple[Middleware, ...] = check_middleware(middleware, "EventBus")
         self._around: tuple[Middleware, ...] = ()
         """While it runs: all that goes around every handler."""
-        self.set_drain_timeout(drain_timeout_ms)
-        self.wedged_after_ms = wedged_after_ms
-        self._slow_loop_ms = slow_loop_ms
+        self.set_drain_timeout(chosen.drain_timeout_ms)
+        self.wedged_after_ms = chosen.wedged_after_ms
+        self._slow_loop_ms = chosen.slow_loop_ms
         self._health: HealthWatch | None = None
         self._interceptors = tuple(interceptors)
         self._schedules = Schedules(self)
@@ -137,7 +145,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     def __repr__(self) -> str:
         state = "running" if self._tasks is not None else "stopped"
-        return f"<EventBus {self.url} {state}, {len(self._handlers)} handler(s)>"
+        return f"<EventBus {shown_url(self.url)} {state}, {len(self._handlers)} handler(s)>"
 
     @property
     def is_running(self) -> bool:

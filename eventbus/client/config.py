@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
@@ -11,12 +12,15 @@ import msgspec
 
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
 from eventbus.backends.kafka.names import CALLBACK, OF_A_CONSUMER, OF_A_PRODUCER, OF_ALL, as_keyword, as_text
+from eventbus.backends.masking import shown_value
 from eventbus.broker import BrokerConfig
 from eventbus.client.partitioner import PartitionFunction, make_partitioner
 from eventbus.coordinator.strategies import make_assignors
 from eventbus.errors import ConfigError, InvalidRequiredAcks
-from eventbus.suggest import nearest_setting
+from eventbus.suggest import nearest_setting, wrong_value
 from eventbus.types import Compression, IsolationLevel
+
+logger = logging.getLogger("eventbus")
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 LOG_KEYS = frozenset(BrokerConfig.__struct_fields__)
@@ -40,14 +44,25 @@ CONSUMER_DEFAULTS = CONSUMER_KEYS - {
 """What a bus may say for all its consumers; the others are each consumer's own."""
 
 _SUCCESSORS = {
-    "block_on_buffer_full": "max_block_ms",
-    "metadata_fetch_timeout_ms": "max_block_ms",
-    "timeout_ms": "the keys are delivery_timeout_ms, request_timeout_ms, max_block_ms",
     "auto_commit_offset": "the key is enable_auto_commit",
     "auto_commit_enable": "the key is enable_auto_commit",
     "auto_commit": "the key is enable_auto_commit",
     "auto_commit_interval": "the key is auto_commit_interval_ms",
-    "max_in_flight": "the key is max_in_flight_requests_per_connection; batches are stored in order in any case",
+    **dict.fromkeys(
+        (
+            "max_in_flight", "max_in_flight_request", "max_in_flight_requests", "max_in_flight_request_per_connection",
+            "max_in_flight_requests_per_session",
+        ),
+        "the key is max_in_flight_requests_per_connection; batches are stored in order in any case",
+    ),
+    "zookeeper_connect": 'no client talks to ZooKeeper any more; the brokers stand in the URL: "kafka://host:9092"',
+    "broker_list": 'it belongs into the URL: EventBus("kafka://host:9092")',
+    "metadata_broker_list": 'it belongs into the URL: EventBus("kafka://host:9092")',
+    "request_required_acks": "the key is acks",
+    "producer_type": "every send is asynchronous; `await` waits for the ack",
+    "consumer_timeout_ms": "say it per call: poll(timeout_ms=...)",
+    "fetch_wait_max_ms": "the key is fetch_max_wait_ms",
+    "fetch_message_max_bytes": "the key is max_partition_fetch_bytes",
     "max_poll_records": "say it per call: poll(max_records=...)",
     "interceptor_classes": "give objects: bus.new_producer(interceptors=[...]), bus.new_consumer(interceptors=[...])",
     "partitioner_class": "the key is partitioner",
@@ -67,7 +82,19 @@ _SUCCESSORS = {
     "sasl_jaas_config": "librdkafka knows no JAAS: sasl_username and sasl_password",
     "rebalance_timeout_ms": "the key is max_poll_interval_ms: a rebalance waits for a member as long as that",
 }
-"""Keys Kafka removed or renamed, or that people misremember, and what holds their meaning now."""
+"""Keys Kafka renamed, or that people misremember, and what holds their meaning now: refused."""
+_REMOVED = {
+    "block_on_buffer_full": "max_block_ms",
+    "metadata_fetch_timeout_ms": "max_block_ms",
+    "timeout_ms": "request_timeout_ms",
+}
+"""Producer keys that Kafka removed and that have one successor: taken as that, with a warning, as Kafka 0.9 did."""
+_FOREVER_MS = 2**63 - 1
+
+_TRANSACTIONAL_ID = (
+    "transactional_id belongs to one producer, not to all of a bus: bus.new_producer(transactional_id=...), or "
+    "`async with bus.transaction(id)`"
+)
 
 
 class ProducerSettings(msgspec.Struct, frozen=True):
@@ -86,9 +113,16 @@ def normalise(
     """
     result: dict[str, Any] = {}
     passed: dict[str, str] = {}
+    if _REMOVED.keys() & {as_keyword(key) for key in config} and "linger_ms" in known:
+        config = _without_removed(config)
     for key, value in config.items():
         name = as_keyword(key)
         if name in known:
+            if name in result and result[name] != value:
+                raise ConfigError(
+                    f"{what} setting {name} is said twice, as {shown_value(name, result[name])!r} and as "
+                    f"{key!r}: {shown_value(name, value)!r}: leave one of the two out"
+                )
             result[name] = value
         elif name in passing:
             if value is not None:  # not said, as where a program reads it from its environment
@@ -101,13 +135,62 @@ def normalise(
     return result, passed
 
 
+def _without_removed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Removed keys as their successors, which win over them where both are there."""
+    rest = {key: value for key, value in config.items() if as_keyword(key) not in _REMOVED}
+    said = {as_keyword(key): value for key, value in config.items() if as_keyword(key) in _REMOVED}
+    for key, successor in _REMOVED.items():
+        value = said.get(key)
+        if key not in said:
+            continue
+        logger.warning(
+            "producer setting %s is gone since Kafka 0.9; say %s instead, which it is taken as", key, successor
+        )
+        if key == "block_on_buffer_full":
+            if str(value).lower() not in ("true", "1"):
+                continue
+            value = _FOREVER_MS
+        if successor not in {as_keyword(one) for one in rest}:
+            rest[successor] = value
+    return rest
+
+
+def hint_of(key: str) -> str:
+    """What holds the meaning of a key that is no setting of a bus; empty: nothing is known of it."""
+    name = as_keyword(key)
+    if name in _REMOVED:
+        return f"gone since Kafka 0.9, the key is {_REMOVED[name]}"
+    if name == "transactional_id":
+        return _TRANSACTIONAL_ID
+    return _SUCCESSORS.get(name, "")
+
+
+def check_value(key: str, value: Any) -> None:
+    """Of the settings whose values are words. Raises ConfigError."""
+    match key:
+        case "acks":
+            _acks(value)
+        case "compression_type":
+            _compression(value)
+        case "partitioner":
+            make_partitioner(value, "", 1)
+        case "partition_assignment_strategy":
+            _assignors(value)
+        case _:
+            raise AssertionError(key)
+
+
 class BusSettings(msgspec.Struct, frozen=True):
-    """The keywords of a bus, by whom they are for."""
+    """The keywords of a bus, by whom they are for. Shown without its secrets."""
 
     log: dict[str, Any]
     """The log's own, and what librdkafka is told of all clients."""
     producers: dict[str, Any]
     consumers: dict[str, Any]
+
+    def __repr__(self) -> str:
+        shown = {key: shown_value(key, value) for key, value in self.log.items()}
+        return f"BusSettings(log={shown!r}, producers={self.producers!r}, consumers={self.consumers!r})"
 
 
 def bus_settings(config: Mapping[str, Any], client_id: str) -> BusSettings:
@@ -116,10 +199,7 @@ def bus_settings(config: Mapping[str, Any], client_id: str) -> BusSettings:
     rest = {key: value for key, value in config.items() if key not in oauth}
     values, passed = normalise(rest, LOG_KEYS | PRODUCER_KEYS | CONSUMER_DEFAULTS, "bus", OF_ALL)
     if "transactional_id" in values:
-        raise ConfigError(
-            "transactional_id belongs to one producer, not to all of a bus: "
-            "bus.new_producer(transactional_id=...), or `async with bus.transaction(id)`"
-        )
+        raise ConfigError(_TRANSACTIONAL_ID)
     if "partition_assignment_strategy" in values:
         values["assignors"] = values.pop("partition_assignment_strategy")
     chosen = BusSettings(
@@ -216,7 +296,7 @@ def _convert(values: dict[str, Any], into: type[Any], what: str) -> Any:
     try:
         return msgspec.convert(values, into, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{what} setting: {error}") from None
+        raise ConfigError(f"{what} setting {wrong_value(error, values)}") from None
 
 
 def _choose_idempotence(values: dict[str, Any]) -> None:

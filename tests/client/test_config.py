@@ -50,7 +50,10 @@ def test_kafka_without_its_extra_prints_the_install_command(monkeypatch: pytest.
     ("config", "message"),
     [
         ({"linger": 5}, "unknown bus setting 'linger'.*did you mean 'linger_ms'"),
-        ({"block.on.buffer.full": True}, "max_block_ms"),
+        ({"max.in.flight.request.per.connection": 1}, "the key is max_in_flight_requests_per_connection"),
+        ({"max.in.flight.requests": 1}, "the key is max_in_flight_requests_per_connection"),
+        ({"zookeeper.connect": "localhost:2181"}, "no client talks to ZooKeeper any more"),
+        ({"linger_ms": 5, "linger.ms": 6}, "linger_ms is said twice, as 5 and as 'linger.ms': 6"),
         ({"bootstrap.servers": "localhost:9092"}, "it belongs into the URL"),
         ({"group_id": "g"}, "the group is each consumer's own"),
         ({"start": "latest"}, "say where to start per consumer"),
@@ -62,7 +65,7 @@ def test_kafka_without_its_extra_prints_the_install_command(monkeypatch: pytest.
         ({"compression_type": "brotli"}, "none, gzip, snappy, lz4 or zstd"),
         ({"linger_ms": -1}, "must not be negative"),
         ({"partitioner": "murmur"}, "unknown partitioner 'murmur'.*murmur"),
-        ({"batch_size": "many"}, "producer setting"),
+        ({"batch_size": "many"}, "producer setting.*batch_size"),
     ],
 )
 def test_wrong_settings(config: dict[str, Any], message: str) -> None:
@@ -145,6 +148,31 @@ def test_kafkas_dotted_names_are_accepted() -> None:
     settings = producer_settings({"linger.ms": 7, "compression.type": "zstd", "acks": "all", "batch.size": "1000"})
     assert (settings.config.linger_ms, settings.config.compression) == (7, Compression.ZSTD)
     assert (settings.config.acks, settings.config.batch_size) == (-1, 1000)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"metadata.fetch.timeout.ms": 7}, {"max_block_ms": 7}),
+        ({"block.on.buffer.full": "true"}, {"max_block_ms": 2**63 - 1}),
+        ({"block_on_buffer_full": False}, {"max_block_ms": 60_000}),
+        ({"block.on.buffer.full": True, "metadata_fetch_timeout_ms": 5}, {"max_block_ms": 2**63 - 1}),
+        ({"metadata.fetch.timeout.ms": 7, "max.block.ms": 9}, {"max_block_ms": 9}),
+        ({"timeout.ms": 3_000}, {"kafka": {"request.timeout.ms": "3000"}}),
+    ],
+)
+def test_keys_that_kafka_removed_are_taken_as_their_successors_with_a_warning(
+    config: dict[str, Any], expected: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the producer of Kafka 0.9 did."""
+    settings = producer_settings(config).config
+    assert {name: getattr(settings, name) for name in expected} == expected
+    assert "is gone since Kafka 0.9; say " in caplog.text
+    EventBus("memory://", **config)
+
+
+def test_a_key_said_twice_alike_is_no_contradiction() -> None:
+    assert producer_settings({"linger_ms": 5, "linger.ms": 5}).config.linger_ms == 5
 
 
 async def test_memory_logs_are_private_unless_named() -> None:

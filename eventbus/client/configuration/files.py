@@ -1,0 +1,201 @@
+"""Settings of a file: ``eventbus.toml``, ``[tool.eventbus]`` of a pyproject.toml, or Java's ``.properties``."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from eventbus.backends.kafka.names import as_keyword
+from eventbus.client.config import hint_of
+from eventbus.client.configuration.java import java_settings
+from eventbus.client.configuration.known import NAMES
+from eventbus.client.configuration.said import Said, Source, checked, content_of, unite
+from eventbus.errors import ConfigError
+from eventbus.properties import numbered_properties
+from eventbus.suggest import nearest, nearest_setting
+
+MOST_BYTES = 1 << 20
+HANDLERS = "handlers"
+_TABLES = ("log_defaults",)
+"""Settings whose value is a table."""
+_SERVERS = "bootstrap_servers"
+
+
+class Entry(NamedTuple):
+    """A key as it is written, its value, and its line; 0: not known."""
+
+    key: str
+    value: Any
+    line: int
+
+
+class FileSettings(msgspec.Struct, frozen=True):
+    """What a file says."""
+
+    path: str
+    settings: dict[str, Said]
+    """By canonical name."""
+    handlers: dict[str, dict[str, Said]]
+    """``[handlers.NAME]``: options of one handler, by their name there."""
+
+
+def read_file(path: str, named_by: str) -> FileSettings:
+    """Raises ConfigError: not there, not readable, not of its format, an unknown key, a wrong value."""
+    file = Path(path).expanduser()
+    text = _text(file, named_by)
+    try:
+        if file.suffix == ".toml":
+            entries = list(_toml_entries(text, file.name == "pyproject.toml", str(path)))
+        elif file.suffix == ".properties":
+            entries = _java_entries(text, path)
+        else:
+            raise ConfigError(f"{named_by}: the name of a settings file ends in .toml or .properties")
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is no properties file: {error}") from None
+    return _settings_of(path, entries)
+
+
+def _text(file: Path, named_by: str) -> str:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MOST_BYTES + 1)
+    except OSError as error:
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        where = "" if file.is_absolute() else f" in {Path.cwd()}"
+        raise ConfigError(f"{named_by}: {reason}{where}") from None
+    if len(data) > MOST_BYTES:
+        raise ConfigError(f"{named_by}: the file has more than {MOST_BYTES:,} bytes; that is no settings file")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{named_by}: the file is not UTF-8 text") from None
+
+
+def _settings_of(path: str, entries: list[Entry]) -> FileSettings:
+    found: list[Said] = []
+    handlers: dict[str, dict[str, Said]] = {}
+    for entry in entries:
+        source = Source("file", f"{path}, line {entry.line}" if entry.line else path)
+        table, dot, rest = entry.key.partition(".")
+        if table == HANDLERS and dot:
+            handler, _, option = rest.partition(".")
+            if not option:
+                raise ConfigError(f"{source.of(entry.key, entry.value)}: a table of a handler's options: [handlers.NAME]")
+            handlers.setdefault(handler, {})[as_keyword(option)] = Said(as_keyword(option), entry.value, source)
+        else:
+            found.append(_setting(entry, source))
+    return FileSettings(path, unite(found, _twice), handlers)
+
+
+def _setting(entry: Entry, source: Source) -> Said:
+    name = as_keyword(entry.key)
+    if name == _SERVERS:
+        return Said("url", f"kafka://{str(entry.value).replace(' ', '')}", source)
+    if name in NAMES:
+        return checked(name, entry.value, source, entry.key)
+    if name.endswith("_file") and name.removesuffix("_file") in NAMES:
+        name = name.removesuffix("_file")
+        return checked(name, content_of(str(entry.value), source, f"{name}_path"), source, entry.key)
+    hint = hint_of(name)
+    if hint:
+        raise ConfigError(f"{source.place}: {entry.key} is no setting of a bus: {hint}")
+    table, dot, _ = entry.key.partition(".")
+    near = nearest_setting(entry.key, NAMES)
+    if dot and not near:
+        raise ConfigError(
+            f"{source.place}: unknown table [{table}]{nearest(table, (HANDLERS, *_TABLES))}; settings stand at the top, "
+            "and there are [handlers.NAME] and [log_defaults]"
+        )
+    raise ConfigError(f"{source.place}: unknown setting {entry.key!r}{near}; see: eventbus config list")
+
+
+def _twice(one: Said, other: Said) -> str:
+    return f"{one.source.place} and {other.source.place} say {one.key} twice, differently: leave one of them out"
+
+
+# TOML ----------------------------------------------------------------------------------------------------------------
+
+
+def _toml_entries(text: str, in_pyproject: bool, path: str) -> Iterator[Entry]:
+    document: Any = tomllib.loads(text)
+    prefix: tuple[str, ...] = ()
+    if in_pyproject:
+        prefix = ("tool", "eventbus")
+        document = document.get("tool", {}).get("eventbus")
+        if not isinstance(document, dict):
+            raise ConfigError(f"{path} has no table [tool.eventbus]")
+    lines = toml_lines(text)
+    for parts, value in _leaves((), cast("Mapping[str, Any]", document)):
+        yield Entry(".".join(parts), value, lines.get((*prefix, *parts), 0))
+
+
+def _leaves(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """``linger.ms = 5`` is a table in TOML, and a dotted key here."""
+    for key, value in table.items():
+        parts = (*path, key)
+        if isinstance(value, dict) and (path or as_keyword(key) not in _TABLES):
+            yield from _leaves(parts, cast("Mapping[str, Any]", value))
+        elif isinstance(value, dict):
+            configs = {".".join(names): as_text for names, as_text in _leaves((), cast("Mapping[str, Any]", value))}
+            yield parts, configs
+        else:
+            yield parts, value
+
+
+_KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+_KEYS = rf"{_KEY}(?:[ \t]*\.[ \t]*{_KEY})*"
+_HEADER = re.compile(rf"[ \t]*\[[ \t]*({_KEYS})[ \t]*\]")
+_ASSIGNMENT = re.compile(rf"[ \t]*({_KEYS})[ \t]*=")
+
+
+def toml_lines(text: str) -> dict[tuple[str, ...], int]:
+    """In which line each key stands, as far as it is told without parsing: for messages. Tables: their header's."""
+    found: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    inside = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not inside:
+            if header := _HEADER.match(line):
+                table = _parts(header[1])
+                found.setdefault(table, number)
+            elif assignment := _ASSIGNMENT.match(line):
+                found.setdefault((*table, *_parts(assignment[1])), number)
+        for quotes in re.findall(r'"""|' + "'''", line):  # a text of several lines holds no keys
+            inside = quotes if not inside else "" if quotes == inside else inside
+    return found
+
+
+def _parts(keys: str) -> tuple[str, ...]:
+    return tuple(part.strip("\"'") for part in re.findall(_KEY, keys))
+
+
+# Java's properties ---------------------------------------------------------------------------------------------------
+
+
+def _java_entries(text: str, path: str) -> list[Entry]:
+    entries = [Entry(key, value, line) for line, key, value in numbered_properties(text)]
+    lines = {entry.key: entry.line for entry in entries}
+    written = {entry.key: entry.value for entry in entries}
+    if len(written) < len(entries):
+        last = {entry.key: entry for entry in entries}
+        again = next((one for one in entries if last[one.key].value != one.value), None)
+        if again is not None:
+            raise ConfigError(
+                f"{path}, line {again.line} and line {last[again.key].line} say {again.key} twice, differently: leave "
+                "one of them out"
+            )
+    try:
+        translated = java_settings(written)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    stores = {"ssl.ca.location": "ssl.truststore.location", "sasl.username": "sasl.jaas.config"}
+    stores |= {"ssl.certificate.location": "ssl.keystore.location", "ssl.key.location": "ssl.keystore.location"}
+    stores |= {"sasl.password": "sasl.jaas.config"}
+    return [Entry(key, value, lines.get(key) or lines.get(stores.get(key, ""), 0)) for key, value in translated.items()]
