@@ -6,6 +6,14 @@ The same decorated code runs on ``memory://`` (tests), ``file://DIR`` (a durable
 
 from __future__ import annotations
 
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 - pip refuses it, a path to the sources does not
+    raise ImportError(
+        f"eventbus needs Python 3.11 or newer, and {sys.executable} is {sys.version_info[0]}.{sys.version_info[1]}: "
+        "run it with a newer one"
+    )
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -26,6 +26,7 @@ ENTRY_POINTS = "eventbus.commands"
 COMMANDS = {
     "demo": "eventbus.cli.demo",
     "run": "eventbus.cli.run",
+    "shell": "eventbus.cli.interactive",
     "serve": "eventbus.cli.serve",
     "replay": "eventbus.cli.replay",
     "topics": "eventbus.cli.topics",
@@ -202,7 +203,10 @@ def _report(error: BaseException) -> int:
             _complain("\n  ".join((text, *getattr(leaf, "__notes__", ()))))
             return EXIT_USAGE if usage else EXIT_FAILURE
     leaf = leaves[0]
-    if isinstance(leaf, OSError) and leaf.strerror:
+    if isinstance(leaf, UnicodeEncodeError):
+        lacks = leaf.object[leaf.start : leaf.end]
+        _complain(f"error: output is in {leaf.encoding}, which lacks {lacks!a}: set PYTHONUTF8=1, or LANG=C.UTF-8")
+    elif isinstance(leaf, OSError) and leaf.strerror:
         _complain(f"error: {leaf.strerror}{f': {leaf.filename}' if leaf.filename else ''}")
     else:
         _complain(f"error: {type(leaf).__name__}: {leaf}\n  this should not happen: --debug shows where")

@@ -6,19 +6,28 @@ import argparse
 import importlib
 import logging
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from eventbus.cli.output import Output
-from eventbus.cli.parser import Subcommands, UsageError, default_url
-from eventbus.cli.shell import run_async
-from eventbus.errors import ConfigError, StoppedBySignal
+from eventbus.cli.parser import Subcommands, UsageError, default_url, natural, positive
+from eventbus.errors import ConfigError, EventBusError
 
 if TYPE_CHECKING:
     from eventbus import EventBus
+    from eventbus.cli.running.line import Worker
+    from eventbus.cli.running.startup import Startup
+
+EPILOG = """\
+exit codes:
+  0    stopped when asked to, and what was begun is finished
+  1    a handler has stopped, or the service could not run
+  2    the command line is wrong
+  75   stopped when asked to, but records at work were cancelled: the time to finish was over
+  130, 143   ended at once by a second SIGINT or SIGTERM
+"""
 
 
 def register(subcommands: Subcommands) -> None:
@@ -28,51 +37,149 @@ def register(subcommands: Subcommands) -> None:
         description="Import the module (the current directory is on the path), start its bus and run it until\n"
         "Ctrl-C or SIGTERM: handlers finish what they have (within the bus's drain_timeout_ms), offsets are\n"
         "committed, the log is closed. A second signal stops at once: what is unfinished is not committed.",
+        epilog=EPILOG,
     )
     parser.add_argument("target", metavar="MODULE:BUS", help="as in app:bus, shop.billing:bus or app:make_bus()")
+    parser.add_argument(
+        "--drain-timeout", type=seconds, metavar="SECONDS",
+        help="how long records at work may take to finish when it stops (default: the bus's drain_timeout_ms)",
+    )  # fmt: skip
+    many = parser.add_argument_group("several processes, and new code")
+    many.add_argument(
+        "--workers", type=positive, metavar="N", help="processes that share the handlers' groups (default 1)"
+    )
+    many.add_argument("--reload", action="store_true", help="start it again when a Python file changes")
+    many.add_argument(
+        "--reload-dir", action="append", metavar="DIR", help="watch this one, not the current one; repeatable"
+    )
+    health = parser.add_argument_group("health and metrics over HTTP")
+    health.add_argument(
+        "--health-port", type=natural, metavar="PORT", help="serve /health/live, ready, startup and /metrics"
+    )
+    health.add_argument("--health-host", metavar="HOST", help="address to bind (default 127.0.0.1: this machine alone)")
+    logs = parser.add_argument_group("logs, on stderr (default: as the service sets them up)")
+    logs.add_argument("--log-level", type=str.lower, choices=("debug", "info", "warning", "error", "critical"))
+    logs.add_argument("--log-format", choices=("text", "json"), help="json: one object a line")
     parser.set_defaults(run=run_service)
 
 
+def seconds(text: str) -> float:
+    """An argparse type: a number of seconds of at least 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not at least 0")
+    return value
+
+
 def run_service(args: argparse.Namespace) -> int:
-    bus = load_bus(args.target)
+    from eventbus.cli.running.logs import LifeAsNotes, configure
+    from eventbus.cli.running.startup import Startup, StoppedInStartup
+
     out = Output.of(args)
+    _check(args)
+    with ExitStack() as stack:
+        logs = configure(args.log_level, args.log_format)
+        if args.reload or (args.workers or 1) > 1:
+            if not logs:
+                stack.enter_context(LifeAsNotes(out))
+            return _supervise(args)
+        from eventbus.cli.running.line import Worker
+
+        startup = stack.enter_context(Startup())
+        worker = Worker.of_environment()
+        notes = LifeAsNotes(out, prefix="" if worker is None else worker.prefix)
+        if not logs:
+            stack.enter_context(notes)
+        try:
+            return _run(args, startup, worker, notes, out)
+        except StoppedInStartup:
+            from eventbus.cli.running.service import stopped_in_startup
+
+            return stopped_in_startup(startup)
+        except EventBusError as error:
+            if args.log_format != "json" or isinstance(error, UsageError):
+                raise
+            logging.getLogger("eventbus").error("%s", error)  # whoever collects JSON lines collects this one, too
+            return 1
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raises UsageError for flags that do nothing, or not together; ConfigError for a library that is missing."""
+    module_and_name(args.target)
+    workers = args.workers or 1
+    if args.reload_dir and not args.reload:
+        raise UsageError(f"{args.program}: --reload-dir needs --reload")
+    if args.reload and workers > 1:
+        raise UsageError(f"{args.program}: --reload is for one process while you write it: leave --workers out")
+    if args.health_host is not None and args.health_port is None:
+        raise UsageError(f"{args.program}: --health-host needs --health-port")
+    if args.reload or workers > 1:
+        from eventbus.cli.running.processes import check_system
+
+        check_system()
+    if args.reload:
+        from eventbus.cli.running.watching import check_watching
+
+        check_watching(args.reload_dir or ["."])
+    if args.health_port is not None:
+        from eventbus.web.server import check_library
+
+        check_library()
+
+
+def _supervise(args: argparse.Namespace) -> int:
+    from eventbus.cli.running.processes import Supervisor
+
+    command = [sys.executable, "-m", "eventbus", "run", args.target]
+    if not args.url_is_default:
+        command += ["--url", args.url]
+    for flag in ("drain_timeout", "log_level", "log_format"):
+        if getattr(args, flag) is not None:
+            command += [f"--{flag.replace('_', '-')}", str(getattr(args, flag))]
+    if args.debug:
+        command.append("--debug")
+    directories = (args.reload_dir or ["."]) if args.reload else []
+    return Supervisor(command, args.workers or 1, directories).run(_health_server(args))
+
+
+def _health_server(args: argparse.Namespace) -> Any:
+    if args.health_port is None:
+        return None
+    from eventbus.web.server import HealthServer
+
+    return HealthServer(args.health_host or "127.0.0.1", args.health_port)
+
+
+def _run(args: argparse.Namespace, startup: Startup, worker: Worker | None, notes: Any, out: Output) -> int:
+    from eventbus.cli.running.service import run_bus, spell_out_what_stdout_lacks
+
+    spell_out_what_stdout_lacks(out)
+    bus = load_bus(args.target)
     if args.url not in (bus.url, default_url()):
         out.note(f"warning: --url {args.url} is not used: {args.target} has its own, {bus.url}")
-
-    async def main() -> None:
-        async with bus:
-            await bus.run()
-        out.note("stopped")
-        if bus.failure is not None:
-            raise bus.failure  # a partition stood still: whoever supervises this process should know
-
-    with _life_as_notes(out, f"running {args.target} on {bus.url}; Ctrl-C stops it"):
-        try:
-            return run_async(main)
-        except StoppedBySignal as error:
-            out.note(str(error))
-            return 128 + error.number
+    if args.drain_timeout is not None:
+        bus.set_drain_timeout(round(args.drain_timeout * 1000))
+    notes.running = f"running {args.target} on {bus.url}; Ctrl-C stops it"
+    if worker is not None:
+        with worker.placed(bus):
+            return run_bus(bus, startup, worker.running)
+    health = _health_server(args)
+    if health is None:
+        return run_bus(bus, startup)
+    with health.around(bus):
+        logging.getLogger("eventbus.life").info("health and metrics: %s/health/ready, /metrics", health.url)
+        return run_bus(bus, startup)
 
 
-@contextmanager
-def _life_as_notes(out: Output, running: str) -> Generator[None]:
-    """What the bus says of signals, which is not a warning, as lines on stderr; ``running`` once they are heard."""
-    from eventbus.client.signals import RUNNING
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno < logging.WARNING:  # warnings are shown anyway
-                out.note(running if record.msg == RUNNING else record.getMessage())
-
-    logger, handler = logging.getLogger("eventbus.life"), Handler()
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
+def module_and_name(target: str) -> tuple[str, str]:
+    """``module:attribute`` in two. Raises UsageError."""
+    module_name, colon, expression = target.partition(":")
+    if not module_name or not colon or not expression:
+        raise UsageError(f"{target!r} is not of the form module:bus, as in app:bus")
+    return module_name, expression
 
 
 def load_bus(target: str) -> EventBus:
@@ -83,9 +190,7 @@ def load_bus(target: str) -> EventBus:
     """
     from eventbus import EventBus
 
-    module_name, colon, expression = target.partition(":")
-    if not module_name or not colon or not expression:
-        raise UsageError(f"{target!r} is not of the form module:bus, as in app:bus")
+    module_name, expression = module_and_name(target)
     module = import_named(module_name)
     name = expression.removesuffix("()")
     if not hasattr(module, name):
@@ -126,7 +231,14 @@ def import_named(name: str) -> ModuleType:
             'running it alone under  if __name__ == "__main__":'
         ) from error
     except Exception as error:
-        raise ConfigError(f"importing {name!r} failed, {_place(error)}: {type(error).__name__}: {error}") from error
+        hint = ""
+        if "partially initialized module" in str(error):
+            hint = (
+                "; these modules import each other: move what both need into a third one, or import it where it is used"
+            )
+        raise ConfigError(
+            f"importing {name!r} failed, {_place(error)}: {type(error).__name__}: {error}{hint}"
+        ) from error
 
 
 def _place(error: BaseException) -> str:

@@ -56,7 +56,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 def answer(probe: Probe, standing: Standing) -> Answer:
     """Whether the probe passes, and why."""
-    status, reason = _said(standing)
+    status, reason = said_of(standing)
     health = standing.health if standing.phase == "running" else None
     return Answer(
         probe=probe,
@@ -70,7 +70,8 @@ def answer(probe: Probe, standing: Standing) -> Answer:
     )
 
 
-def _said(standing: Standing) -> tuple[str, str]:
+def said_of(standing: Standing) -> tuple[str, str]:
+    """Its status and reason, whatever is asked."""
     if standing.phase == "starting":
         return "starting", "the bus is starting"
     if standing.phase == "closing":
@@ -94,16 +95,16 @@ def _live(standing: Standing) -> bool:
     """Fails when only a restart helps, or a person. A bus that starts or closes is on its way."""
     if standing.phase != "running":
         return standing.phase != "stopped"
-    return _said(standing)[0] != "failed"
+    return said_of(standing)[0] != "failed"
 
 
 def _ready(standing: Standing) -> bool:
-    return standing.phase == "running" and _said(standing)[0] in ("ok", "degraded")
+    return standing.phase == "running" and said_of(standing)[0] in ("ok", "degraded")
 
 
 def _startup(standing: Standing) -> bool:
     """Once it is up, what goes wrong is the others' business."""
-    return standing.phase == "closing" or (standing.phase == "running" and _said(standing)[0] != "starting")
+    return standing.phase == "closing" or (standing.phase == "running" and said_of(standing)[0] != "starting")
 
 
 _PASSES: dict[Probe, Callable[[Standing], bool]] = {"live": _live, "ready": _ready, "startup": _startup}

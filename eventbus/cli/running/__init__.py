@@ -1,0 +1,1 @@
+"""``eventbus run``: one service in this process, or several below a supervisor."""
