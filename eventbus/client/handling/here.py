@@ -5,6 +5,7 @@ A look costs something, a record nothing: it is found where the watch of slow ca
 
 from __future__ import annotations
 
+import asyncio
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
@@ -63,11 +64,19 @@ def record_here() -> RecordHere | None:
 
 def _in_task_of_its_own(found: Here) -> bool:
     try:
-        return anyio.get_current_task().id != found.task_id
+        return _task_id() != found.task_id
     except anyio.NoEventLoopError:  # a thread: of a plain function, or one that a handler awaits
         return False
 
 
+def _task_id() -> int:
+    """As `anyio.get_current_task` has it, at a tenth of the cost under asyncio: it is asked for once per fetch."""
+    try:
+        return id(asyncio.current_task())
+    except RuntimeError:
+        return anyio.get_current_task().id
+
+
 def begin_here(handler: str, group: str, calling: Calling) -> None:
     """From now on this task makes calls."""
-    here.set(Here(handler, group, calling, anyio.get_current_task().id))
+    here.set(Here(handler, group, calling, _task_id()))
