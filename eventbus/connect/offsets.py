@@ -66,10 +66,10 @@ class OffsetTopic:
         found: dict[bytes, bytes | None] = {}
         async with bus.new_consumer(partitions=partitions, start="earliest") as consumer:
             while True:
-                records = await consumer.poll(_TURN_MS, max_records=10_000)
+                is_behind = any([await consumer.position(one) < ends[one].offset for one in partitions])
+                records = await consumer.poll(_TURN_MS if is_behind else 0, max_records=10_000)
                 found.update((record.key or b"", record.value) for record in records)
-                # A position is believed after an empty poll only: on Kafka it may be ahead of what was returned.
-                if not records and not [one for one in partitions if await consumer.position(one) < ends[one].offset]:
+                if not is_behind and not records:  # on Kafka a position may be ahead of what was returned
                     break
         return {key.decode(): one for key, value in found.items() if (one := _stored(key, value)) is not None}
 

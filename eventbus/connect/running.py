@@ -110,6 +110,7 @@ class Run(ABC):
                     await self._wait(pause)
                     pause = min(pause * 2, self._common["errors.retry.delay.max.ms"] / 1000)
                     self.restarts += 1
+                    self.state = "starting"
         finally:
             if self.state != "failed":
                 self.state = "stopped"

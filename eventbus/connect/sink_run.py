@@ -86,15 +86,15 @@ class SinkRun(Run):
         self._is_running()
         while not self._stopping:
             asked = self._asked
+            if asked > self._answered and await self._is_at_end(consumer):
+                await self._flush(consumer)
+                self._answered = asked
+                self._notify()
             records = await self._poll(consumer)
             await self._put(records)
             if self._is_put and (not records or timers.current_time() >= flush_at):
                 await self._flush(consumer)
                 flush_at = timers.current_time() + interval
-            if asked > self._answered and await self._is_at_end(consumer):
-                await self._flush(consumer)
-                self._answered = asked
-                self._notify()
         await self._flush(consumer)
 
     async def _poll(self, consumer: Consumer) -> list[ConsumerRecord]:

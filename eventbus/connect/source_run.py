@@ -55,6 +55,8 @@ class SourceRun(Run):
         self._rounds_begun: int = 0
         """Polls up to the one that brings nothing: then all that was there is here."""
         self._rounds_ended: int = 0
+        self._is_idle = False
+        """It waits for the next round."""
         self._drained: int = 0
         self._repeats = False
 
@@ -62,6 +64,7 @@ class SourceRun(Run):
         connector = cast("SourceConnector", self._make(self._context))
         self._repeats = connector.repeats
         self._topics.clear()
+        self._rounds_begun = self._rounds_ended
         overrides: dict[str, Any] = self._common["producer.override."]
         async with AsyncExitStack() as stack:
             producer = self.bus.new_producer(**overrides, transactional_id=transactional_id(self.name))
@@ -89,8 +92,10 @@ class SourceRun(Run):
         else:
             return
         self._rounds_ended = self._rounds_begun
+        self._is_idle = True
         self._notify()
         await self._wait(connector.idle_ms / 1000)
+        self._is_idle = False
 
     def _poll(self, connector: SourceConnector) -> _Polled:
         """In the connector's thread: making bytes of many records takes time too."""
@@ -157,7 +162,7 @@ class SourceRun(Run):
         is_between = self._rounds_begun == self._rounds_ended
         wanted = 1 if self._repeats else self._rounds_begun + (1 if is_between else 2)
         while self._rounds_ended < wanted and not self.ended.is_set() and self.state != "waiting":
-            if self._rounds_ended == self._rounds_begun:
+            if self._is_idle:
                 self.hurry()
             await self._progress.wait()
         moved, self._drained = self.records != self._drained, self.records

@@ -1,0 +1,95 @@
+"""Connectors that are killed at work, again and again; at the end each line and each row is there once, in order.
+
+``python -m tests.connect.killed_connectors FOLDER TRIALS SEED`` prints what it did; AssertionError: what is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+
+from eventbus import EventBus
+from eventbus.connect import Connectors, SinkRecord
+from eventbus.connect.file_sink import FileStreamSink
+from tests.connect.conftest import all_values
+from tests.killed import told_by_killed
+
+ROWS = 4_000
+BATCH = 20
+LONGEST_S = 0.25
+
+
+class ToldSink(FileStreamSink):
+    """Says how far it is: the killer counts from the first word on."""
+
+    told = -1
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        super().put(records)
+        os.write(self.told, b".")
+
+
+def connectors(folder: Path) -> Connectors:
+    return Connectors(
+        {"name": "lines", "connector.class": "FileStreamSource", "file": folder / "in.txt", "topic": "lines",
+         "batch.size": BATCH},
+        {"name": "rows", "connector.class": "JdbcSource", "connection.url": f"sqlite:///{folder / 'shop.db'}",
+         "mode": "timestamp+incrementing", "incrementing.column.name": "id", "timestamp.column.name": "changed",
+         "table.whitelist": "rows", "topic.prefix": "", "batch.max.rows": BATCH},
+        {"name": "out", "connector.class": f"{__name__}:ToldSink", "file": folder / "out.txt", "topics": "lines"},
+        worker={"value.converter": "StringConverter", "offset.flush.interval.ms": 20},
+        note=lambda _: None,
+    )  # fmt: skip
+
+
+async def work(folder: Path, until_killed: bool) -> None:
+    bus = EventBus(f"file://{folder / 'log'}", fsync="os")
+    bus.include(connectors(folder))
+    async with bus:
+        if until_killed:
+            await anyio.sleep_forever()
+        await bus.drain()
+        lines, rows = await all_values(bus, "lines"), await all_values(bus, "rows")
+    expected = [f"line {number}" for number in range(ROWS)]
+    assert lines == expected, f"lines in the topic: {len(lines)}, of them different {len({*lines})}"
+    ids = [int(row.partition('"id":')[2].partition(",")[0]) for row in rows]
+    assert ids == [*range(ROWS)], f"rows in the topic: {len(ids)}, of them different {len({*ids})}"
+    written = (folder / "out.txt").read_text().splitlines()
+    assert written == expected, f"lines in the file: {len(written)}, of them different {len({*written})}"
+
+
+def prepare(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "in.txt").write_text("".join(f"line {number}\n" for number in range(ROWS)))
+    with sqlite3.connect(folder / "shop.db") as database:
+        database.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, changed DATETIME NOT NULL)")
+        times = ((number, f"2023-01-01 00:00:{number // 100:02}") for number in range(ROWS))
+        database.executemany("INSERT INTO rows VALUES (?, ?)", times)
+    database.close()
+
+
+def main(folder: Path, trials: int, seed: int) -> None:
+    """Raises AssertionError when a record is lost, doubled, or out of order."""
+    chance = random.Random(seed)
+    prepare(folder)
+    puts: list[int] = []
+    for _ in range(trials):
+
+        def live(told: int) -> None:
+            ToldSink.told = told
+            anyio.run(work, folder, True)
+
+        puts.append(len(told_by_killed(live, chance.uniform(0, LONGEST_S), after_bytes=1)))
+    ToldSink.told = os.open(os.devnull, os.O_WRONLY)
+    anyio.run(work, folder, False)
+    print(f"killed {trials} times, after {puts} puts; {ROWS} lines and {ROWS} rows, each once")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,332 @@
+"""Connectors at work: each record once, one writer at a time, failures that pass and failures that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from eventbus import EventBus
+from eventbus.connect import (
+    Connectors,
+    ConnectorsFailed,
+    Key,
+    Offset,
+    Refused,
+    SinkConnector,
+    SinkRecord,
+    SourceConnector,
+    SourceRecord,
+)
+from eventbus.connect.offsets import OffsetTopic
+from eventbus.connect.source_run import SourceRun
+from eventbus.errors import ConfigError, ProducerFenced, SerializationError
+from eventbus.testing import FakeClock, TestBus
+from eventbus.types import TopicPartition
+from tests.connect.conftest import Notes, all_values
+
+HERE = "tests.connect.test_connectors"
+
+
+class Numbers(SourceConnector):
+    """0, 1, 2, ... up to ``until``; breaks once after each of ``breaks``."""
+
+    keys: ClassVar[Sequence[Key]] = (
+        Key("until", "int", 3), Key("breaks", "list", ()), Key("topic", default="numbers"), Key("bad", "int", -1),
+    )  # fmt: skip
+    broken: ClassVar[set[str]] = set()
+    started_at: ClassVar[list[int]] = []
+    more: ClassVar[list[str]] = []
+
+    def start(self, offsets: Mapping[str, Offset]) -> None:
+        self.next = offsets.get('{"of":"numbers"}', {"next": 0})["next"]
+        self.started_at.append(self.next)
+
+    def poll(self) -> Sequence[SourceRecord]:
+        number = self.next
+        if str(number) in self.settings["breaks"] and str(number) not in self.broken:
+            self.broken.add(str(number))
+            raise OSError("the line is down")
+        if number == self.settings["until"] + len(self.more):
+            return ()
+        self.next += 1
+        value: Any = SerializationError("it is bad") if number == self.settings["bad"] else number
+        partition, offset = {"of": "numbers"}, {"next": self.next}
+        return [SourceRecord(topic=self.settings["topic"], value=value, partition=partition, offset=offset)]
+
+
+class Shelf(SinkConnector):
+    """Keeps what it is given; refuses ``bad``."""
+
+    kept: ClassVar[list[Any]] = []
+    flushed: ClassVar[list[Mapping[TopicPartition, int]]] = []
+    fails: ClassVar[list[int]] = []
+
+    def start(self) -> None:
+        """Nothing to open."""
+
+    def put(self, records: Sequence[SinkRecord]) -> Iterable[Refused] | None:
+        if self.fails:
+            self.fails.pop()
+            raise OSError("the shelf is full")
+        self.kept.extend(one.value for one in records if one.value != "bad")
+        return [Refused(one, ValueError("it is bad")) for one in records if one.value == "bad"]
+
+    def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self.flushed.append(offsets)
+
+
+class Wrong(SourceConnector):
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        raise ConfigError("it never works")
+
+    def start(self, offsets: Mapping[str, Offset]) -> None: ...
+
+    def poll(self) -> Sequence[SourceRecord]:
+        return ()
+
+
+@pytest.fixture(autouse=True)
+def clean() -> None:
+    for one in (Numbers.broken, Numbers.started_at, Numbers.more, Shelf.kept, Shelf.flushed, Shelf.fails):
+        one.clear()
+
+
+def numbers(**settings: Any) -> dict[str, Any]:
+    return {"name": "numbers", "connector.class": f"{HERE}:Numbers", **settings}
+
+
+def shelf(**settings: Any) -> dict[str, Any]:
+    return {"name": "shelf", "connector.class": f"{HERE}:Shelf", "topics": "numbers", **settings}
+
+
+async def test_records_and_offsets_are_one_transaction(make_bus: Callable[[], EventBus], notes: Notes) -> None:
+    bus = make_bus()
+    bus.include(Connectors(numbers(), note=notes.append))
+    async with bus:
+        await bus.drain()
+        assert await all_values(bus, "numbers") == ["0", "1", "2"]
+        [stored] = (await OffsetTopic("connect-offsets").read(bus)).values()
+        assert stored == ("numbers", {"of": "numbers"}, {"next": 3})
+        async with bus.new_consumer("connect-offsets", start="earliest") as consumer:
+            [first, *_] = [record async for record in consumer.until_end()]
+        assert (first.key, first.value) == (b'["numbers",{"of":"numbers"}]', b'{"next":1}'), "as Kafka Connect has it"
+
+
+async def test_it_goes_on_after_a_restart(notes: Notes, tmp_path: Any) -> None:
+    for until in (2, 5):
+        bus = EventBus(f"file://{tmp_path}/log")
+        bus.include(Connectors(numbers(until=until), note=notes.append))
+        async with bus:
+            await bus.drain()
+            assert await all_values(bus, "numbers") == [str(number) for number in range(until)]
+    assert Numbers.started_at == [0, 2]
+
+
+async def test_a_source_that_fails_begins_again_where_the_log_says(
+    clock: FakeClock, bus: TestBus, notes: Notes
+) -> None:
+    bus.include(part := Connectors(numbers(breaks="1,2"), note=notes.append))
+    async with bus:
+        for _ in range(2):
+            await bus.drain()
+            assert part.runs[0].state == "waiting"
+            await clock.advance(seconds=2)
+        await bus.drain()
+        assert await all_values(bus, "numbers") == ["0", "1", "2"]
+        assert part.runs[0].restarts == 2 and part.runs[0].error is None
+    assert [note for note in notes if "the line is down" in note] == [
+        "numbers: OSError: the line is down; it begins again in 1 s"
+    ] * 2
+    assert Numbers.started_at == [0, 1, 2]
+
+
+async def test_pauses_grow_while_nothing_works(clock: FakeClock, bus: TestBus, notes: Notes) -> None:
+    settings = shelf(**{"errors.retry.delay.max.ms": 3_000})
+    bus.topic("numbers")
+    bus.include(part := Connectors(settings, note=notes.append))
+    Shelf.fails.extend(range(4))
+    async with bus:
+        await bus.send("numbers", b"1")
+        for seconds in (1, 2, 3, 3):
+            await bus.drain()
+            assert part.runs[0].state == "waiting"
+            await clock.advance(seconds=seconds)
+        await bus.drain()
+    assert [note.rpartition(" in ")[2] for note in notes if "begins again" in note] == ["1 s", "2 s", "3 s", "3 s"]
+    assert Shelf.kept == [1]
+
+
+async def test_another_of_the_same_name_stops_this_one(make_bus: Callable[[], EventBus], notes: Notes) -> None:
+    """Both would write every record."""
+    bus = make_bus()
+    bus.include(part := Connectors(numbers(until=2), note=notes.append))
+    async with bus:
+        await bus.drain()
+        async with bus.new_producer(transactional_id="connect-numbers-0") as other:
+            await other.init()
+            Numbers.more.append("one")
+            await bus.drain()
+        assert part.runs[0].state == "failed" and isinstance(part.runs[0].error, ProducerFenced)
+        assert await all_values(bus, "numbers") == ["0", "1"]
+    assert notes.has("another worker runs a connector of this name")
+
+
+async def test_offsets_are_read_behind_a_transaction_that_is_open(
+    make_bus: Callable[[], EventBus], notes: Notes
+) -> None:
+    """Another connector's, begun before our last one was committed: who reads what is committed stops before it."""
+    bus = make_bus()
+    topic = OffsetTopic("connect-offsets")
+    async with bus:
+        await topic.create(bus)
+        async with bus.new_producer(transactional_id="other") as other:
+            await other.begin()
+            await other.send("connect-offsets", b"{}", key=b'["other",{}]')
+            async with bus.transaction("mine") as tx:
+                await tx.send("connect-offsets", b'{"next":7}', key=b'["numbers",{"of":"numbers"}]')
+            found: list[Any] = []
+
+            async def read() -> None:
+                found.append(await topic.of(bus, "numbers"))
+                bus.stop()
+
+            bus.start_soon(read)
+            await bus.flush()
+            assert not found, "it waits for the open one"
+            await other.abort()
+            await bus.run()
+        assert found == [{'{"of":"numbers"}': {"next": 7}}]
+
+
+@pytest.mark.parametrize("tolerance", ["none", "all"])
+async def test_a_bad_record_of_a_source(make_bus: Callable[[], EventBus], notes: Notes, tolerance: str) -> None:
+    bus = make_bus()
+    bus.include(part := Connectors(numbers(bad=1, **{"errors.tolerance": tolerance}), note=notes.append))
+    async with bus:
+        await bus.drain()
+        run = part.runs[0]
+        if tolerance == "all":
+            assert await all_values(bus, "numbers") == ["0", "2"]
+            assert (run.state, run.errors, run.records) == ("running", 1, 2)
+        else:
+            assert await all_values(bus, "numbers") == ["0"]
+            assert run.state == "failed" and notes.has("{'of': 'numbers'} at {'next': 2}: it is bad")
+
+
+async def test_bad_records_of_a_sink_become_dead_letters(make_bus: Callable[[], EventBus], notes: Notes) -> None:
+    settings = shelf(**{
+        "errors.tolerance": "all", "errors.deadletterqueue.topic.name": "dead",
+        "errors.deadletterqueue.context.headers.enable": "true",
+    })  # fmt: skip
+    bus = make_bus()
+    bus.topic("numbers")
+    bus.include(part := Connectors(settings, note=notes.append))
+    async with bus:
+        for value in (b'"good"', b"no json", b'"bad"'):
+            await bus.send("numbers", value, key=b"k", headers={"h": b"1"})
+        await bus.drain()
+        async with bus.new_consumer("dead", start="earliest") as consumer:
+            dead = [record async for record in consumer.until_end()]
+    assert Shelf.kept == ["good"] and part.runs[0].errors == 2
+    assert [(one.key, one.value, one.header("h")) for one in dead] == [(b"k", b"no json", b"1"), (b"k", b'"bad"', b"1")]
+    stages = [(one.header("__connect.errors.stage"), one.header("__connect.errors.offset")) for one in dead]
+    assert stages == [(b"VALUE_CONVERTER", b"1"), (b"TASK_PUT", b"2")]
+
+
+async def test_a_sink_stops_at_a_bad_record_unless_it_is_told_otherwise(
+    make_bus: Callable[[], EventBus], notes: Notes
+) -> None:
+    bus = make_bus()
+    bus.topic("numbers")
+    bus.include(part := Connectors(shelf(), note=notes.append))
+    async with bus:
+        await bus.send("numbers", b"no json")
+        await bus.drain()
+        assert part.runs[0].state == "failed"
+        assert await bus.admin.group_offsets("connect-shelf") == {}
+    assert notes.has("numbers-0 offset 0 (VALUE_CONVERTER): no JSON")
+
+
+async def test_a_sink_commits_what_it_has_made_durable(clock: FakeClock, bus: TestBus, notes: Notes) -> None:
+    bus.include(Connectors(numbers(until=4), shelf(), note=notes.append))
+    async with bus:
+        await bus.drain()
+        [offset] = (await bus.admin.group_offsets("connect-shelf")).values()
+    assert Shelf.kept == [0, 1, 2, 3]
+    assert Shelf.flushed[-1] == {TopicPartition("numbers", 0): offset.offset}
+
+
+async def test_what_ends_with_the_last_connector(notes: Notes) -> None:
+    bus = EventBus("memory://")
+    bus.topic("numbers")
+    bus.include(Connectors(shelf(), note=notes.append, ends=True))
+    with pytest.raises(ConnectorsFailed, match=r"shelf: numbers-0 offset 0"):
+        async with bus:
+            await bus.send("numbers", b"no json")
+            await bus.run()
+
+
+async def test_missing_topics_are_made_or_missed(make_bus: Callable[[], EventBus], notes: Notes) -> None:
+    settings = {"topic.creation.default.partitions": 3, "topic.creation.default.cleanup.policy": "compact"}
+    bus = make_bus()
+    bus.include(Connectors(numbers(**settings), note=notes.append))
+    async with bus:
+        await bus.drain()
+        [made] = await bus.admin.describe_topics(["numbers"])
+    assert len(made.partitions) == 3 and made.configs["cleanup.policy"].value == "compact"
+    bus = EventBus("memory://")
+    worker = {"topic.creation.enable": "false"}
+    bus.include(part := Connectors(numbers(topic="nowhere"), worker=worker, note=notes.append))
+    async with bus:
+        await bus.drain()
+        assert part.runs[0].state == "waiting"
+    assert notes.has("topic 'nowhere' does not exist, and topic.creation.enable is false")
+
+
+async def test_a_topic_that_would_forget_offsets_is_refused(notes: Notes) -> None:
+    bus = EventBus("memory://")
+    bus.topic("connect-offsets")
+    bus.include(Connectors(numbers(), note=notes.append))
+    with pytest.raises(ConfigError, match=r"cleanup.policy=delete and would forget offsets"):
+        await bus.start()
+
+
+async def test_offsets_are_nobody_elses_topic(notes: Notes) -> None:
+    bus = EventBus("memory://")
+    bus.include(part := Connectors(numbers(topic="connect-offsets"), note=notes.append))
+    async with bus:
+        await bus.drain()
+        assert part.runs[0].state == "failed" and notes.has("holds the offsets of connectors")
+
+
+def test_what_a_connector_says_against_its_settings_is_said_at_once() -> None:
+    with pytest.raises(ConfigError, match="it never works"):
+        Connectors({"name": "w", "connector.class": f"{HERE}:Wrong"})
+
+
+async def test_headers_keys_partitions_and_times_go_along(notes: Notes) -> None:
+    class Once(SourceConnector):
+        def start(self, offsets: Mapping[str, Offset]) -> None:
+            self.left = 1
+
+        def poll(self) -> Sequence[SourceRecord]:
+            self.left, left = 0, self.left
+            return [
+                SourceRecord(topic="t", value=None, key="k", headers=(("a", b"1"),), topic_partition=1, timestamp_ms=5)
+            ] * left
+
+    globals()["Once"] = Once
+    settings = {"name": "once", "connector.class": f"{HERE}:Once", "topic.creation.default.partitions": 2}
+    bus = EventBus("memory://")
+    bus.include(part := Connectors(settings, note=notes.append))
+    async with bus:
+        await bus.drain()
+        async with bus.new_consumer("t", start="earliest") as consumer:
+            [record] = [record async for record in consumer.until_end()]
+    assert (record.key, record.value, record.headers) == (b"k", None, (("a", b"1"),))
+    assert (record.partition, record.timestamp_ms) == (1, 5)
+    assert isinstance(part.runs[0], SourceRun) and msgspec.json.encode(part.runs[0].transactions) == b"1"
