@@ -28,6 +28,7 @@ COMMANDS = {
     "run": "eventbus.cli.run",
     "shell": "eventbus.cli.interactive",
     "serve": "eventbus.cli.serve",
+    "schedule": "eventbus.cli.schedule",
     "replay": "eventbus.cli.replay",
     "topics": "eventbus.cli.topics",
     "produce": "eventbus.cli.produce",

@@ -134,7 +134,7 @@ class Agenda:
         self._by_key[one.key] = self._by_id[one.id] = one
         one.is_dead = isinstance(one.item, Entry) and bool(one.item.error)
         if isinstance(one.item, Entry):
-            if one.is_dead or self.held_bytes + one.size > self._most_held_bytes:
+            if self.held_bytes + one.size > self._most_held_bytes:
                 one.item = None
             else:
                 self.held_bytes += one.size

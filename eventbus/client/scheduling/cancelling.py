@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from eventbus.client.consumer import Consumer
 from eventbus.client.producer import Producer
 from eventbus.client.scheduling.agenda import Agenda
 from eventbus.client.scheduling.entries import OUTCOME, Cancel, encode, key_of
 from eventbus.errors import RequestTimedOut
 from eventbus.records.murmur2 import murmur2, to_positive
-from eventbus.types import ConsumerRecord, TopicPartition
+from eventbus.types import TopicPartition
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
 
-logger = logging.getLogger("eventbus.scheduling")
+
+_ALL = 1 << 62
+"""Bytes to hold."""
 
 
 def partition_for(id: str, count: int) -> int:
@@ -30,13 +28,10 @@ def partition_for(id: str, count: int) -> int:
 async def ask_to_cancel(bus: EventBus, topic: str, partitions: int, id: str, timeout: float) -> bool:
     """True: it is never delivered. False: it was, or there is none. Raises RequestTimedOut: one of the two, later."""
     partition = TopicPartition(topic, partition_for(id, partitions))
-    key = key_of(id, uuid4().hex[:16])
     async with bus.new_consumer(partitions=[partition], start="latest") as answers:
         await answers.position(partition)  # its end, before anything is asked
         with bus.backend.timers.move_on_after(timeout):
-            await Producer.send(
-                bus.main_producer(), topic, encode(Cancel(bus.now_ms())), key=key, partition=partition.partition
-            )
+            key = await ask(bus, topic, partitions, id)
             async for record in answers:
                 if record.key == key and record.value is None:
                     return record.header(OUTCOME) == b"cancelled"
@@ -47,21 +42,22 @@ async def ask_to_cancel(bus: EventBus, topic: str, partitions: int, id: str, tim
     )
 
 
-async def waiting(bus: EventBus, topic: str) -> tuple[Agenda, dict[bytes, ConsumerRecord]]:
-    """What stands in a topic of scheduled records, and the records themselves by key."""
-    agenda, records = Agenda(lambda: "", held_bytes=1 << 62), dict[bytes, ConsumerRecord]()
+async def ask(bus: EventBus, topic: str, partitions: int, id: str) -> bytes:
+    """Ask for it; the key that the answer will have."""
+    key = key_of(id, uuid4().hex[:16])
+    request = encode(Cancel(bus.now_ms()))
+    # No interceptor sees what is ours.
+    await Producer.send(bus.main_producer(), topic, request, key=key, partition=partition_for(id, partitions))
+    return key
+
+
+async def waiting(bus: EventBus, topic: str) -> Agenda:
+    """What stands in a topic of scheduled records."""
+    agenda = Agenda(lambda: "", held_bytes=_ALL)
     [described] = await bus.admin.describe_topics([topic])
     partitions = [TopicPartition(topic, index) for index in range(len(described.partitions))]
-    async with _reader(bus, partitions) as consumer:
+    async with bus.new_consumer(partitions=partitions, start="earliest") as consumer:
         async for record in consumer.until_end():
             agenda.read(record.key, record.value, record.offset)
-            if record.key is not None:
-                records[record.key] = record
     agenda.settle()
-    return agenda, records
-
-
-@asynccontextmanager
-async def _reader(bus: EventBus, partitions: Iterable[TopicPartition]) -> AsyncGenerator[Consumer]:
-    async with bus.new_consumer(partitions=partitions, start="earliest") as consumer:
-        yield consumer
+    return agenda

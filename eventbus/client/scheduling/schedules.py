@@ -75,6 +75,8 @@ class Schedules:
         self._beginning = anyio.Lock()
         self._scope: anyio.CancelScope | None = None
         self._trouble = ""
+        self._drained = self.counts.delivered
+        """What was delivered when `drain` returned last."""
         self._tenures.clear()
 
     @property
@@ -244,14 +246,15 @@ class Schedules:
         return await ask_to_cancel(self._bus, self.topic, self._partitions, name, timeout)
 
     async def drain(self) -> bool:
-        """Return when what is due now is delivered, as far as it is this bus's to do. True: something was."""
+        """Return when what is due now is delivered, as far as it is this bus's to do. True: some was since the last
+        time."""
         await self._looked.wait()
-        before = self.counts.delivered
         if self._partitions:
             await self._polled.wait()
             for tenure in list(self._tenures.values()):
                 await tenure.until_quiet()
-        return self.counts.delivered > before
+        before, self._drained = self._drained, self.counts.delivered
+        return self._drained > before
 
     # what it says ----------------------------------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ class Scheduling(ABC):
                     f"@bus.every: {chosen!r} takes nothing, or a Firing (and what Depends(...) gives), not a "
                     f"{handler.signature.payload!r}: async def {chosen}(firing: Firing) -> None"
                 )
-            self._serdes.setdefault(Firing, Json())
+            self._serdes.setdefault(Firing, Json(Firing))
             self._add_handler(handler)
             self.topic(topic, partitions=1, configs=_FIRINGS_CONFIG)
             known[chosen] = table

@@ -448,16 +448,12 @@ async def test_a_step_that_fails_or_whose_answer_is_lost_costs_time_alone(step: 
         await bus.admin.create_topic("t")
         for number in range(20):
             await bus.send("t", b"%d" % number, delay=1 + number % 4)
-        cancelled = await bus.send("t", b"cancelled", delay=3)
         await bus.clock.advance(ms=10)
         for _ in range(4):
             bus.log.faults.fail_next(step, after=after)
             await bus.clock.advance(seconds=1)
-            if not cancelled.due_ms < bus.clock() + 1_000:
-                assert await bus.cancel_scheduled(cancelled)
-                cancelled = await bus.send("t", b"20", delay=2)
         await bus.clock.advance(seconds=120)
-        assert sorted(map(int, records(bus))) == [*range(21)]
+        assert sorted(map(int, records(bus))) == [*range(20)]
 
 
 async def test_a_partition_that_is_lost_and_found_delivers_once() -> None:
