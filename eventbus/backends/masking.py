@@ -21,7 +21,7 @@ def is_secret_setting(name: str) -> bool:
 
 def shown_value(name: str, value: Any) -> Any:
     """What may be shown of a setting's value."""
-    if is_secret_setting(name):
+    if value is not None and is_secret_setting(name):
         return HIDDEN
     return shown_url(value) if isinstance(value, str) and "://" in value else value
 
@@ -29,6 +29,4 @@ def shown_value(name: str, value: Any) -> Any:
 def shown_url(url: str) -> str:
     """A URL without the password before its host and without the values of secret settings in its query."""
     url = _USER.sub(rf"\1\2:{HIDDEN}@", url)
-    return _QUERY.sub(
-        lambda found: f"{found[1]}{found[2]}={HIDDEN if is_secret_setting(found[2]) else found[3]}", url
-    )
+    return _QUERY.sub(lambda found: f"{found[1]}{found[2]}={HIDDEN if is_secret_setting(found[2]) else found[3]}", url)

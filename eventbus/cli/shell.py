@@ -54,14 +54,18 @@ def open_log(
 ) -> tuple[EventBus, Backend]:
     """As `open_bus`, with the log that the bus is on."""
     from eventbus import EventBus
+    from eventbus.backends.kafka.names import as_keyword
     from eventbus.backends.urls import open_backend, split_url, system_clock
+    from eventbus.client.configuration.choose import configure
 
     given = connection_settings(properties_of(args) if properties is None else properties)
     url = url_of(args, given)
     try:
         scheme, rest, _ = split_url(url)
         connection = {key: value for key, value in given.items() if key != BOOTSTRAP}
-        backend = open_backend(url, connection if scheme == "kafka" else {}, system_clock)
+        outside = configure({"url": url, "client_id": "eventbus-cli"}, {}, None).settings.log
+        own = {**outside, **{as_keyword(key): value for key, value in connection.items()}}
+        backend = open_backend(url, own if scheme == "kafka" else outside, system_clock)
         bus = EventBus(url, client_id="eventbus-cli", backend=backend, **config)
     except ConfigError as error:
         raise UsageError(str(error) if url.startswith("kafka://") else f"--url: {error}") from error

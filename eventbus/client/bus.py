@@ -23,6 +23,7 @@ from eventbus.client.admin import Admin
 from eventbus.client.blocked_loop import watch_loop
 from eventbus.client.config import consumer_settings
 from eventbus.client.configuration.choose import Configuration, configure
+from eventbus.client.configuration.handlers import tuned_handlers
 from eventbus.client.consumer import Consumer
 from eventbus.client.declarations import Declarations, Drains, Part
 from eventbus.client.handling.handlers import Handler, ProducerFunction
@@ -143,6 +144,10 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         self.admin: Admin = Admin(self._backend, self._check_home)
         """Topics, offsets and groups."""
 
+    def handlers_in_force(self) -> list[Handler[Any, Any]]:
+        """The handlers with what the configuration file says of each. Raises ConfigError for what it says wrong."""
+        return tuned_handlers(self._handlers, self.configuration.outside.handlers)
+
     def __repr__(self) -> str:
         state = "running" if self._tasks is not None else "stopped"
         return f"<EventBus {shown_url(self.url)} {state}, {len(self._handlers)} handler(s)>"
@@ -224,7 +229,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
             raise ConfigError("the bus is running already")
         for handler in self._handlers:
             handler.override(self.dependency_overrides)
-        members = [(handler, self.group_of(handler)) for handler in self._handlers]
+        members = [(handler, self.group_of(handler)) for handler in self.handlers_in_force()]
         check_groups(members, self._topics)
         self._is_starting = True
         try:

@@ -50,7 +50,10 @@ _SUCCESSORS = {
     "auto_commit_interval": "the key is auto_commit_interval_ms",
     **dict.fromkeys(
         (
-            "max_in_flight", "max_in_flight_request", "max_in_flight_requests", "max_in_flight_request_per_connection",
+            "max_in_flight",
+            "max_in_flight_request",
+            "max_in_flight_requests",
+            "max_in_flight_request_per_connection",
             "max_in_flight_requests_per_session",
         ),
         "the key is max_in_flight_requests_per_connection; batches are stored in order in any case",
@@ -118,21 +121,25 @@ def normalise(
     for key, value in config.items():
         name = as_keyword(key)
         if name in known:
-            if name in result and result[name] != value:
-                raise ConfigError(
-                    f"{what} setting {name} is said twice, as {shown_value(name, result[name])!r} and as "
-                    f"{key!r}: {shown_value(name, value)!r}: leave one of the two out"
-                )
-            result[name] = value
+            _check_twice(name, result.setdefault(name, value), key, value, what)
         elif name in passing:
             if value is not None:  # not said, as where a program reads it from its environment
-                passed[passing[name]] = as_text(value)
+                _check_twice(name, passed.setdefault(passing[name], as_text(value)), key, as_text(value), what)
         else:
             successor = _SUCCESSORS.get(name)
             hint = f": {successor}" if successor else nearest_setting(key, {*known, *passing})
             also = ", and librdkafka's for kafka://" if passing else ""
             raise ConfigError(f"unknown {what} setting {key!r}{hint}; known are {', '.join(sorted(known))}{also}")
     return result, passed
+
+
+def _check_twice(name: str, before: Any, key: str, value: Any, what: str) -> None:
+    """Raises ConfigError where a dotted and an underscored name of one setting say different things."""
+    if before is not value and before != value:
+        raise ConfigError(
+            f"{what} setting {name} is said twice, as {shown_value(name, before)!r} and as {key!r}: "
+            f"{shown_value(name, value)!r}: leave one of the two out"
+        )
 
 
 def _without_removed(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
+from eventbus.client.configuration.choose import url_outside
 from eventbus.errors import ConfigError
 
 
 def log_url(default: str = "file://./data") -> str:
-    """The log's URL: ``--url`` of the command line, else ``EVENTBUS_URL`` of the environment, else ``default``.
+    """The log's URL: ``--url`` of the command line, else ``EVENTBUS_URL``, else ``url`` of the configuration file that
+    ``EVENTBUS_CONFIG`` names, else ``default``.
 
     So one program runs on ``memory://``, ``file://./data`` and ``kafka://host:9092``: ``python app.py --url ...``, or
     ``eventbus run app:bus --url ...``. A bare ``memory://`` stands for the default where that is in memory too: only
     the program knows whether its buses are to meet in one log (``memory://name``).
 
-    Raises ConfigError for a ``--url`` without its value.
+    Raises ConfigError for a ``--url`` without its value, and for what is wrong outside of the program.
     """
-    url = _from_command_line() or os.environ.get("EVENTBUS_URL") or default
+    url = _from_command_line() or url_outside() or default
     return default if url == "memory://" and default.startswith(url) else url
 
 

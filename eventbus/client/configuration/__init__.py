@@ -1,1 +1,1 @@
-"""Settings from outside of the program: environment variables and a file, beside the keywords. See docs/configuration.md."""
+"""Settings from outside of the program: environment variables and a file, beside keywords (docs/configuration.md)."""

@@ -41,7 +41,7 @@ class Outside(msgspec.Struct, frozen=True):
 
 
 def outside(config_file: str | None = None, environ: Mapping[str, str] | None = None) -> Outside:
-    """Read the environment, and the file that it or ``config_file`` names. Raises ConfigError for what is wrong there."""
+    """Read the environment, and the file that it or ``config_file`` names. Raises ConfigError for what is wrong."""
     environ = os.environ if environ is None else environ
     named = file_named(environ, config_file)
     from_file: FileSettings | None = None

@@ -87,7 +87,8 @@ def _settings_of(path: str, entries: list[Entry]) -> FileSettings:
         if table == HANDLERS and dot:
             handler, _, option = rest.partition(".")
             if not option:
-                raise ConfigError(f"{source.of(entry.key, entry.value)}: a table of a handler's options: [handlers.NAME]")
+                place = source.of(entry.key, entry.value)
+                raise ConfigError(f"{place}: a handler has a table of options, [handlers.NAME]")
             handlers.setdefault(handler, {})[as_keyword(option)] = Said(as_keyword(option), entry.value, source)
         else:
             found.append(_setting(entry, source))
@@ -110,8 +111,8 @@ def _setting(entry: Entry, source: Source) -> Said:
     near = nearest_setting(entry.key, NAMES)
     if dot and not near:
         raise ConfigError(
-            f"{source.place}: unknown table [{table}]{nearest(table, (HANDLERS, *_TABLES))}; settings stand at the top, "
-            "and there are [handlers.NAME] and [log_defaults]"
+            f"{source.place}: unknown table [{table}]{nearest(table, (HANDLERS, *_TABLES))}; settings have none; "
+            "there are [handlers.NAME] and [log_defaults]"
         )
     raise ConfigError(f"{source.place}: unknown setting {entry.key!r}{near}; see: eventbus config list")
 

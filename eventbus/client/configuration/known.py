@@ -29,7 +29,11 @@ from eventbus.client.config import CONSUMER_DEFAULTS, LOG_KEYS, PRODUCER_KEYS
 OF_THE_BUS: Mapping[str, tuple[Any, Any, str]] = MappingProxyType(
     {
         "url": (str, "file://./data", "The log: memory://, file://DIR, kafka://host:9092."),
-        "client_id": (str, "eventbus", "The service's name: of groups that have none, and in a Kafka's log and quotas."),
+        "client_id": (
+            str,
+            "eventbus",
+            "The service's name: of groups that have none, and in a Kafka's log and quotas.",
+        ),
         "drain_timeout_ms": (int, 30_000, "How long records at work may take to finish when the bus closes."),
         "wedged_after_ms": (int, 60_000, "A handler that has not moved for so long, though records wait, is wedged."),
         "slow_loop_ms": (int | None, 1_000, "Code that blocks the event loop for longer is named; none: do not look."),
@@ -65,13 +69,41 @@ _MEANINGS = MappingProxyType(
 )
 """Of fields that have no docstring."""
 _HIGH = frozenset(
-    "url client_id acks fsync security_protocol sasl_mechanism sasl_username sasl_password ssl_ca_location "
-    "session_timeout_ms max_poll_interval_ms".split()
+    [
+        "url",
+        "client_id",
+        "acks",
+        "fsync",
+        "security_protocol",
+        "sasl_mechanism",
+        "sasl_username",
+        "sasl_password",
+        "ssl_ca_location",
+        "session_timeout_ms",
+        "max_poll_interval_ms",
+    ]
 )
 _MEDIUM = frozenset(
-    "auto_create_topics num_partitions batch_size linger_ms buffer_memory max_block_ms max_request_size compression_type "
-    "fsync_interval_ms fetch_min_bytes fetch_max_wait_ms max_partition_fetch_bytes heartbeat_interval_ms "
-    "partition_assignment_strategy delivery_timeout_ms request_timeout_ms client_rack drain_timeout_ms".split()
+    [
+        "auto_create_topics",
+        "num_partitions",
+        "batch_size",
+        "linger_ms",
+        "buffer_memory",
+        "max_block_ms",
+        "max_request_size",
+        "compression_type",
+        "fsync_interval_ms",
+        "fetch_min_bytes",
+        "fetch_max_wait_ms",
+        "max_partition_fetch_bytes",
+        "heartbeat_interval_ms",
+        "partition_assignment_strategy",
+        "delivery_timeout_ms",
+        "request_timeout_ms",
+        "client_rack",
+        "drain_timeout_ms",
+    ]
 )
 
 ALIASES: Mapping[str, str] = MappingProxyType(
@@ -112,7 +144,9 @@ def settings() -> Mapping[str, Setting]:
     """All of them, by name."""
     found: dict[str, Setting] = {}
     for name, (_, default, meaning) in OF_THE_BUS.items():
-        found[name] = Setting(name, "client.id" if name == "client_id" else "", "bus", default, importance(name), meaning)
+        found[name] = Setting(
+            name, "client.id" if name == "client_id" else "", "bus", default, importance(name), meaning
+        )
     for of, kind, names in (
         ("log", BrokerConfig, LOG_KEYS),
         ("producer", ProducerConfig, PRODUCER_KEYS),
@@ -124,7 +158,9 @@ def settings() -> Mapping[str, Setting]:
             default = "all" if name == "acks" else default
             found[name] = Setting(name, _kafka_name(name, of), of, default, importance(name), meaning)
     for name, dotted in OF_ALL.items():
-        whose = "of producers" if dotted in FOR_PRODUCERS else "of consumers" if dotted in FOR_CONSUMERS else "of clients"
+        whose = (
+            "of producers" if dotted in FOR_PRODUCERS else "of consumers" if dotted in FOR_CONSUMERS else "of clients"
+        )
         java = f"; {JAVA_NAMES[dotted]} of Kafka's Java client" if dotted in JAVA_NAMES else ""
         meaning = f"librdkafka's setting {whose} on kafka://{java}; other logs pass it over."
         found.setdefault(name, Setting(name, dotted, "kafka", None, importance(name), meaning))

@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple, cast
 import msgspec
 
 from eventbus.backends.kafka.names import OF_ALL
-from eventbus.backends.masking import is_secret_setting, shown_value
+from eventbus.backends.masking import shown_value
 from eventbus.client.config import check_value
 from eventbus.client.configuration.known import canonical, type_of
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, InvalidRequiredAcks
 
 Kind = Literal["environment", "file"]
 MOST_SECRET_BYTES = 65_536
@@ -62,9 +62,8 @@ def checked(name: str, value: Any, source: Source, said_as: str) -> Said:
         value = _typed(key, value)
     except ValueError as error:
         raise ConfigError(f"{source.of(said_as, value)}: {error}") from None
-    except ConfigError as error:
-        reason = "" if is_secret_setting(name) else f": {error}"
-        raise ConfigError(f"{source.of(said_as, value)}{reason}") from None
+    except (ConfigError, InvalidRequiredAcks) as error:
+        raise type(error)(f"{source.of(said_as, value)}: {error}") from None
     return Said(name, value, source)
 
 
@@ -117,7 +116,7 @@ def in_words(wanted: Any, problem: str) -> str:
 
 
 def content_of(path: str, source: Source, said_as: str) -> str:
-    """The value that stands alone in a file, as secrets of Docker and Kubernetes do; a last line feed is not part of it.
+    """The value that stands alone in a file, as a secret of Docker or Kubernetes; a last line feed is not part of it.
 
     Raises ConfigError for a file that is not there, not text, empty, or larger than any value.
     """

@@ -18,7 +18,7 @@ from eventbus.client.handling.middleware import check_middleware
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.errors import ConfigError
 from eventbus.recovery import policy_of
-from eventbus.suggest import nearest
+from eventbus.suggest import nearest, wrong_value
 from eventbus.types import ConsumerRecord, IsolationLevel
 from eventbus.units_of_work import units_of
 
@@ -67,6 +67,15 @@ _ELSEWHERE = {
     **dict.fromkeys(("value_deserializer", "key_deserializer"), "annotate what the handler takes: order: Order"),
 }
 """What people look for under a name that it does not have here."""
+
+
+_KAFKA_NAMES = {
+    "group.id": "group",
+    "auto.offset.reset": "start",
+    "isolation.level": "isolation",
+    "partition.assignment.strategy": "assignors",
+}
+"""Kafka's names of options that are not the same with underscores."""
 
 
 class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +174,7 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
     """The options of ``@consumer``, checked. Raises ConfigError naming what is wrong and the nearest right name."""
     names = _names(topics)
     where = f"@consumer({', '.join(map(repr, names))})"
+    options = _without_dots(options, where)
     known = [*(field for field in ConsumerSpec.__struct_fields__ if field not in _NO_OPTIONS), *_SHORT_FORMS]
     foreign = {option for option in options if option not in known and option not in _ELSEWHERE}
     client = {option: options[option] for option in options if option in foreign and is_client_setting(option)}
@@ -180,9 +190,7 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
     try:
         spec = msgspec.convert({"topics": names, **options}, ConsumerSpec)
     except msgspec.ValidationError as error:
-        expected, _, path = str(error).partition(" - at `$.")
-        name = path.rstrip("`")
-        raise ConfigError(f"{where}: {name}={options.get(name)!r}: {expected[0].lower()}{expected[1:]}") from None
+        raise ConfigError(f"{where}: {wrong_value(error, options)}") from None
     if bool(names) == (spec.pattern is not None):
         raise ConfigError('@consumer takes topics or pattern="...", one of the two')
     _check_pattern(spec)
@@ -202,6 +210,42 @@ def consumer_spec(topics: str | Sequence[str], options: dict[str, Any]) -> Consu
     return spec
 
 
+_TUNABLE = (*_LEAST, "timeout", "group_instance_id")
+"""How much and how often; what a handler is (its topics, order, delivery, failures) stands in the program."""
+
+
+def tuned(spec: ConsumerSpec, options: Mapping[str, Any], where: str) -> ConsumerSpec:
+    """The same with options from outside of the program, in the words of `_TUNABLE`, and its consumer's settings.
+
+    Raises ConfigError for other options, wrong values, and for what contradicts the handler's own options.
+    """
+    own = {name: value for name, value in options.items() if name in _TUNABLE}
+    client = {name: value for name, value in options.items() if name not in own}
+    for name in client:
+        if not is_client_setting(name):
+            known = [*_TUNABLE, *(field for field in ConsumerSpec.__struct_fields__ if field not in _NO_OPTIONS)]
+            is_option = name in known or name in _SHORT_FORMS
+            hint = "it says what the handler is, and stands in the program" if is_option else "no option of a handler"
+            near = "" if is_option else nearest(name, _TUNABLE)
+            raise ConfigError(f"{where}: {name}: {hint}{near}; here are {', '.join(_TUNABLE)}, and consumer settings")
+    try:
+        values = msgspec.convert({"topics": spec.topics, **own}, ConsumerSpec, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {wrong_value(error, own)}") from None
+    for name in own:
+        value = getattr(values, name)
+        if name in _LEAST and value is not None and value < _LEAST[name]:
+            raise ConfigError(f"{where}: {name}={value}: at least {_LEAST[name]}")
+    changed = {name: getattr(values, name) for name in own}
+    if changed.get("timeout") is not None:
+        changed["timeout"] = _seconds(changed["timeout"], where)
+    new = msgspec.structs.replace(spec, client={**spec.client, **client}, **changed)
+    _check_delivery(new, dict(own), where)
+    _check_order(new, where)
+    _check_tx(new, where)
+    return new
+
+
 def _names(topics: Any) -> tuple[str, ...]:
     """One topic or several. Raises ConfigError for what is no topic's name."""
     example = '@consumer("orders", group="billing"), or a list of names'
@@ -218,6 +262,19 @@ def _names(topics: Any) -> tuple[str, ...]:
     return cast("tuple[str, ...]", names)
 
 
+def _without_dots(options: dict[str, Any], where: str) -> dict[str, Any]:
+    """Kafka's own names of options: ``group.id`` is ``group``, ``session.timeout.ms`` ``session_timeout_ms``."""
+    found: dict[str, Any] = {}
+    for option, value in options.items():
+        name = _KAFKA_NAMES.get(option) or (as_keyword(option) if "." in option else option)
+        if name in found and found[name] != value:
+            raise ConfigError(
+                f"{where}: {name} is said twice, as {found[name]!r} and as {option!r}: {value!r}: say it once"
+            )
+        found[name] = value
+    return found
+
+
 def _check_pattern(spec: ConsumerSpec) -> None:
     try:
         re.compile(spec.pattern or "")
@@ -231,7 +288,7 @@ def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
     if "assignor" in options:
         options["assignors"] = (options.pop("assignor"),)
     elif isinstance(options.get("assignors"), str):
-        options["assignors"] = (options["assignors"],)
+        options["assignors"] = tuple(name.strip() for name in options["assignors"].split(","))
     isolation = options.get("isolation")
     if isinstance(isolation, str):
         if isolation.upper() not in IsolationLevel.__members__:

@@ -1,0 +1,144 @@
+"""``eventbus config``: what a service goes by and where each value stands; which settings there are."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from eventbus.cli.output import Output
+from eventbus.cli.parser import Subcommands, UsageError
+
+if TYPE_CHECKING:
+    from eventbus.client.configuration.known import Setting
+    from eventbus.client.configuration.shown import Row
+
+_IMPORTANCE = ("high", "medium", "low")
+
+
+def register(subcommands: Subcommands) -> None:
+    parser = subcommands.add_parser(
+        "config",
+        help="settings: where each value comes from, which there are",
+        description="Settings of a bus come from keywords, the URL's query, EVENTBUS_* variables, the file that\n"
+        "EVENTBUS_CONFIG names, and defaults, in this order. Secrets are not shown.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+    show = commands.add_parser("show", help="each setting, its value, and where it stands")
+    show.add_argument(
+        "target", nargs="?", metavar="MODULE:BUS", help="a service; without it: the environment and the file"
+    )
+    show.add_argument("--changed", action="store_true", help="leave out what is at its default")
+    show.set_defaults(run=_show)
+    listed = commands.add_parser("list", help="the settings there are")
+    listed.add_argument("--importance", choices=_IMPORTANCE, help="only those of this importance, or a higher one")
+    listed.add_argument("--kafka", action="store_true", help="librdkafka's too")
+    listed.set_defaults(run=_list)
+    explain = commands.add_parser("explain", help="what a setting means")
+    explain.add_argument("keys", nargs="+", metavar="KEY", help="as in linger_ms, linger.ms or EVENTBUS_LINGER_MS")
+    explain.set_defaults(run=_explain)
+
+
+def _show(args: argparse.Namespace) -> int:
+    from eventbus.client.configuration.choose import outside
+    from eventbus.client.configuration.shown import rows_of, rows_outside
+
+    out = Output.of(args)
+    if args.target is None:
+        found = outside()
+        rows = rows_outside(found)
+        for problem in found.unknown.values():
+            out.note(f"warning: {problem}")
+        if not rows and not out.json:
+            out.line("nothing is set: no EVENTBUS_* variable of a setting, and EVENTBUS_CONFIG names no file")
+            return 0
+    else:
+        from eventbus.cli.run import load_bus
+
+        bus = load_bus(args.target)
+        bus.handlers_in_force()  # what the file says of a handler is checked, too
+        rows = rows_of(bus.configuration)
+    _print(out, [row for row in rows if not args.changed or row.source != "default"])
+    return 0
+
+
+def _print(out: Output, rows: list[Row]) -> None:
+    values = [row.value if out.json or row.value is not None else "none" for row in rows]
+    columns = ("setting", "value", "source", "importance")
+    out.table(
+        columns,
+        [
+            (row.setting, value if out.json else str(value), row.source, row.importance)
+            for row, value in zip(rows, values, strict=True)
+        ],
+    )
+
+
+def _list(args: argparse.Namespace) -> int:
+    from eventbus.client.configuration.known import settings
+
+    most = _IMPORTANCE.index(args.importance or "low")
+    found = [
+        one
+        for one in settings().values()
+        if _IMPORTANCE.index(one.importance) <= most and (args.kafka or one.of != "kafka")
+    ]
+    Output.of(args).table(
+        ("setting", "of", "default", "importance"),
+        [(one.name, one.of, _default(one), one.importance) for one in found],
+    )
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    found = [_setting(key) for key in args.keys]
+    if out.json:
+        out.data(
+            [
+                {**{name: getattr(one, name) for name in one.__struct_fields__}, "default": _default(one)}
+                for one in found
+            ]
+        )
+        return 0
+    for one in found:
+        out.line(f"{one.name}  ({one.importance}; of {_OF[one.of]})")
+        out.line(f"  {one.meaning or 'as in Kafka'}")
+        out.line(f"  default      {_default(one)}")
+        out.line(f"  keyword      EventBus({one.name}=...)")
+        out.line(f"  environment  EVENTBUS_{one.name.upper()}")
+        if one.kafka:
+            out.line(f"  Kafka        {one.kafka}")
+    return 0
+
+
+_OF = {
+    "bus": "the bus",
+    "log": "the log, memory:// and file://",
+    "producer": "its producers",
+    "consumer": "its consumers",
+    "kafka": "kafka://, librdkafka's",
+}
+
+
+def _setting(key: str) -> Setting:
+    from eventbus.client.config import hint_of
+    from eventbus.client.configuration.environment import PREFIX
+    from eventbus.client.configuration.known import canonical, settings
+    from eventbus.suggest import nearest_setting
+
+    name = canonical(key.removeprefix(PREFIX).lower() if key.startswith(PREFIX) else key)
+    found = settings().get(name)
+    if found is None:
+        hint = hint_of(key)
+        text = f": {hint}" if hint else nearest_setting(key, settings()) or "; see: eventbus config list --kafka"
+        raise UsageError(f"eventbus config explain: there is no setting {key!r}{text}")
+    return found
+
+
+def _default(one: Setting) -> str:
+    from eventbus.client.configuration.shown import plain
+
+    value = plain(one.name, one.default)
+    if value is None:
+        return "librdkafka's" if one.of == "kafka" else "none"
+    return str(value).lower() if isinstance(value, bool) else str(value) or "none"

@@ -1,0 +1,72 @@
+"""A configuration as rows: each setting with its value, and where that stands. Nothing secret is in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from eventbus.backends.masking import shown_value
+from eventbus.client.configuration.choose import Configuration, Outside, query_of
+from eventbus.client.configuration.known import Setting, settings
+from eventbus.client.configuration.said import Said
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One setting, or one option of a handler."""
+
+    setting: str
+    value: Any
+    source: str
+    """"keyword", "url", ``EVENTBUS_...``, a file and its line, or "default"."""
+    importance: str
+
+
+def rows_of(configuration: Configuration) -> list[Row]:
+    """What a bus goes by, librdkafka's settings as far as any are said; then the options of handlers."""
+    query, given = query_of(configuration.url), configuration.in_force()
+    rows = [_row(one, configuration.keywords, query, given) for one in settings().values()]
+    shown = [
+        row for row, one in zip(rows, settings().values(), strict=True) if one.of != "kafka" or row.value is not None
+    ]
+    return shown + _of_handlers(configuration.outside)
+
+
+def rows_outside(outside: Outside) -> list[Row]:
+    """What stands in the environment and the file, whatever the program says."""
+    rows = [_said(one.key, one) for one in outside.said.values()]
+    order = list(settings())
+    return sorted(rows, key=lambda row: order.index(row.setting)) + _of_handlers(outside)
+
+
+def _row(setting: Setting, keywords: dict[str, Any], query: dict[str, str], given: dict[str, Said]) -> Row:
+    name = setting.name
+    if name in keywords:
+        return Row(name, plain(name, keywords[name]), "keyword", setting.importance)
+    if name in query:
+        return Row(name, plain(name, query[name]), "url", setting.importance)
+    if name in given:
+        return _said(name, given[name])
+    return Row(name, plain(name, setting.default), "default", setting.importance)
+
+
+def _said(name: str, one: Said) -> Row:
+    known = settings().get(name)
+    return Row(name, plain(name, one.value), one.source.place, known.importance if known else "low")
+
+
+def _of_handlers(outside: Outside) -> list[Row]:
+    return [
+        Row(f"handlers.{handler}.{name}", plain(name, one.value), one.source.place, "medium")
+        for handler, table in outside.handlers.items()
+        for name, one in table.items()
+    ]
+
+
+def plain(name: str, value: Any) -> Any:
+    """A value as one types it, without what is secret."""
+    if isinstance(value, dict) or value is None or isinstance(value, (bool, int, float)):
+        return shown_value(name, value)
+    if isinstance(value, (tuple, list)):
+        return ",".join(str(getattr(one, "__name__", one)) for one in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return shown_value(name, str(value))
