@@ -166,15 +166,22 @@ class InterceptedProducer(Producer):
 
     async def ready(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> Unplaced:
         one = self._shown(topic, value, **options)
-        return await super().ready(
-            one.topic,
-            one.value,
-            key=one.key,
-            headers=one.headers,
-            partition=one.partition,
-            partition_key=one.partition_key,
-            timestamp_ms=one.timestamp_ms,
-        )
+        try:
+            ready = await super().ready(
+                one.topic,
+                one.value,
+                key=one.key,
+                headers=one.headers,
+                partition=one.partition,
+                partition_key=one.partition_key,
+                timestamp_ms=one.timestamp_ms,
+            )
+        except EventBusError as error:
+            self._lost(one, error)
+            raise
+        if one.on_delivery is not None:
+            tell_all([one.on_delivery], None, None)  # what comes of it is told when it is sent, in its time
+        return ready
 
     async def aclose(self) -> None:
         is_open = not self._closed

@@ -22,7 +22,6 @@ FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _MOST_KEY_CHARS = 200
 _FIELDS = ("handler", "group", "topic", "partition", "offset", "key", "trace_id", "span_id")
-_TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _OWN = frozenset((*logging.LogRecord("", 0, "", 0, "", (), None).__dict__, "message", "asctime", "taskName"))
 """What a log record always has; all else came with ``extra=``."""
 
@@ -66,7 +65,7 @@ class JsonLogs(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line. A value that is no JSON is written as its ``str``."""
         fields: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": _time_of(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -77,23 +76,28 @@ class JsonLogs(logging.Formatter):
             if name not in _OWN and name not in fields and not (name in _FIELDS and value == ""):
                 fields[name] = value
         if record.exc_info:
-            fields["error"] = self.formatException(record.exc_info)
+            fields["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             fields["stack"] = self.formatStack(record.stack_info)
         return json.dumps(fields, ensure_ascii=False, default=str)
 
 
 class TextLogs(logging.Formatter):
-    """A line of text, and behind it what is `bound`: ``... [topic=orders partition=0 offset=17 handler=bill]``."""
+    """A line of text, and behind it what is `bound`: ``... [handler=bill group=billing topic=orders offset=17]``.
 
-    def __init__(self, format: str = _TEXT) -> None:
-        super().__init__(format)
+    Line feeds of a message are spelled out; a traceback stands below the line.
+    """
 
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        """Before the error, if there is one."""
-        line = super().formatMessage(record)
-        fields = bound()
-        return f"{line} [{' '.join(f'{name}={value}' for name, value in fields.items())}]" if fields else line
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and the traceback."""
+        message = record.getMessage().replace("\n", "\\n")
+        fields = " ".join(f"{name}={value}" for name, value in (record.__dict__.get("bound") or bound()).items())
+        line = f"{_time_of(record)} {record.levelname} {record.name}: {message}{f' [{fields}]' if fields else ''}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def bind_logs(handler: logging.Handler | None = None) -> None:

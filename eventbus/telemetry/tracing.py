@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from eventbus.client.handling.here import here
 from eventbus.client.handling.middleware import CallNext, Middleware
 from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord
+from eventbus.client.packing import pack_headers
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import ConsumerRecord, Header, Headers, RecordMetadata
 
@@ -104,7 +105,7 @@ class _Sends(ProducerInterceptor):
         """See `ProducerInterceptor`."""
         if record.topic.startswith("_"):  # the framework's own books: what they are about has spans
             return record
-        headers = cast("Headers", tuple(record.headers))
+        headers = pack_headers(record.headers) if record.headers else ()
         span = self._tracer.start_span(
             f"send {record.topic}", self._parent(headers), self._trace.SpanKind.PRODUCER, _of_send(record)
         )

@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanKind
 from eventbus import ConsumerRecord, EventBus
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
 from eventbus.telemetry import Tracing
+from eventbus.testing import FakeClock
 from tests.telemetry.conftest import Spans, traces
 
 
@@ -280,6 +281,23 @@ def test_tracing_without_the_library_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ConfigError, match=r'pip install "eventbus-log\[otel\]"'):
         Tracing()
+
+
+async def test_a_record_for_later_goes_on_with_its_trace_in_its_time(spans: Spans) -> None:
+    clock = FakeClock()
+    bus = EventBus("memory://", clock=clock)
+    bus.topic("orders")
+    bus.include(spans.tracing())
+
+    @bus.consumer("orders", group="g")
+    async def handle(value: bytes) -> None: ...
+
+    async with bus:
+        with spans.tracer.start_as_current_span("request"):
+            await bus.send("orders", b"a", delay=3600)
+        await clock.advance(seconds=3601)
+        await bus.drain()
+    assert spans.tree() == ["request", "request > send orders", "request > send orders > process orders"]
 
 
 def test_spans_under_trio(spans: Spans, tmp_path: Path) -> None:
