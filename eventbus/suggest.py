@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str:
@@ -16,3 +17,10 @@ def nearest_setting(wrong: str, known: Iterable[str]) -> str:
     """The same for settings, which may be written with dots or with underscores: spelt as ``wrong`` is."""
     mark = "." if "." in wrong else "_"
     return nearest(wrong, {name.replace("_", mark).replace(".", mark) for name in known})
+
+
+def wrong_value(error: Exception, given: Mapping[str, Any]) -> str:
+    """What msgspec says of a value that does not fit, with its name and the value before it."""
+    text, _, path = str(error).partition(" - at `$.")
+    name = path.rstrip("`")
+    return f"{name}={given[name]!r}: {text[0].lower()}{text[1:]}" if name in given else str(error)

@@ -45,7 +45,10 @@ class Json:
 def _foreign(value: Any) -> Any:
     if hasattr(value, "model_dump"):  # pydantic
         return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    name = type(value).__name__
+    raise TypeError(
+        f"{name} has no JSON form; give the bus a serde for it: EventBus(url, serdes={{{name}: MySerde()}})"
+    )
 
 
 def _own(type: Any, value: Any) -> Any:

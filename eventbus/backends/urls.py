@@ -20,7 +20,7 @@ from eventbus.backends.kafka.names import CALLBACK, CONSUMER_FIELDS, OF_ALL, PRO
 from eventbus.broker import BrokerConfig
 from eventbus.errors import ConfigError
 from eventbus.log.storage import FileStorage, MemoryStorage
-from eventbus.suggest import nearest, nearest_setting
+from eventbus.suggest import nearest, nearest_setting, wrong_value
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -95,10 +95,11 @@ def broker_config(config: Mapping[str, Any]) -> BrokerConfig:
         if as_keyword(key) not in known:
             hint = f": {_NOT_OF_A_LOG}" if as_keyword(key) in _OF_CLIENTS else nearest_setting(key, known)
             raise ConfigError(f"unknown setting {key!r} of the log{hint}; known are {', '.join(known)}")
+    values = {as_keyword(key): value for key, value in config.items()}
     try:
-        return msgspec.convert({as_keyword(key): value for key, value in config.items()}, BrokerConfig, strict=False)
+        return msgspec.convert(values, BrokerConfig, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"setting of the log: {error}") from None
+        raise ConfigError(f"setting of the log {wrong_value(error, values)}") from None
 
 
 def _memory(url: str, name: str, config: Mapping[str, Any], clock: Clock) -> Backend:
