@@ -142,9 +142,13 @@ PRODUCERS = Section(
             "with Kafka's hooks; around handlers, middleware",
             (C + "test_interceptors.py::test_every_way_to_send_passes_through",
             C + "test_interceptors.py::test_consumers_show_what_they_read_and_commit"), (), "guide.md#interceptors"),
-        Row(78, "JMX metrics", "later", "a Prometheus endpoint. Today: `await bus.health()`, `consumer.lag`, "
-            "`eventbus perf --print-metrics`", (L + "test_perf.py::test_metrics_tell_of_the_batches",), (),
-            "guide.md#health"),
+        Row(78, "JMX metrics", "answered", "`/metrics` for Prometheus: handlers, producers, flushes, groups, outbox, "
+            "retries, as `bus.metrics()` has them; a dashboard and alerts (`eventbus telemetry`)",
+            (C + "test_metrics.py::test_commits_batches_and_flushes_are_counted",
+             "tests/telemetry/test_prometheus.py::test_every_sample_is_read_back_as_it_was",
+             "tests/telemetry/test_dashboard.py"
+             "::test_every_metric_and_label_of_the_dashboard_and_the_alerts_is_emitted"), (),
+            "telemetry.md#metrics"),
         Row(79, "ProducerConfig constants, importance", "answered",
             "keywords with Kafka's names; a wrong one names the "
             "nearest; the table on the page has the importance",
@@ -374,9 +378,12 @@ CONSUMERS = Section(
              L + "test_demo.py::test_what_fails_on_its_way_to_the_board_is_tried_again_or_dead_and_redriven"),
             ("24_retry_and_dead_letters.py",), "failures.md#five-minutes"),
         Row(128, "long work in stages", "answered", "a topic between them", (), ("17_crawler_in_two_stages.py",)),
-        Row(129, "scaling by lag", "partly", "`eventbus groups describe --json` has the lag; an endpoint that a scaler "
-            "asks comes with the metrics", (L + "test_groups.py::test_describe_shows_state_offsets_and_lag",), (),
-            "guide.md#health"),
+        Row(129, "scaling by lag", "answered", "KEDA or an autoscaler asks Prometheus for `eventbus_handler_lag_records`, "
+            "or for the age of the oldest record; the page has the files",
+            (L + "test_groups.py::test_describe_shows_state_offsets_and_lag",
+             "tests/telemetry/test_page.py::test_every_metric_that_the_page_speaks_of_is_emitted",
+             C + "test_metrics.py::test_the_oldest_record_that_is_not_finished_has_an_age"), (),
+            "telemetry.md#scaling-by-lag"),
         Row(130, "ConsumerRecords by partition", "answered", "`records.by_partition()` of what a poll returned",
             (C + "test_checklist_consumer.py::test_what_a_poll_returned_sorted_by_partition",), (),
             "guide.md#in-a-loop-of-your-own"),

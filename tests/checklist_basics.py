@@ -223,9 +223,12 @@ CONCEPTS = Section(
         Row(
             22,
             "size on disk",
-            "partly",
-            "`eventbus log-dirs describe` has it per partition; a calculator for sizing comes with the metrics",
+            "answered",
+            "`eventbus log-dirs describe` has it per partition, `/metrics` per topic; the page reckons disk and "
+            "partitions from a sample of your events",
             ("tests/clients/test_kafka_tools.py::test_log_dirs",),
+            (),
+            "telemetry.md#how-much-disk-how-many-partitions",
         ),
         Row(
             23,

@@ -1,0 +1,48 @@
+"""docs/telemetry.md lists what the code emits, no more and no less."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from eventbus.telemetry.prometheus import families
+from tests.telemetry.everything import everything
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "telemetry.md"
+BEGIN, END = "<!-- metrics: begin -->\n", "<!-- metrics: end -->"
+
+
+def table() -> str:
+    """A row for each metric."""
+    rows = ["| metric | kind | labels | what |", "| --- | --- | --- | --- |"]
+    for family in families(everything()):
+        labels = " ".join(f"`{name}`" for name in family.samples[0].labels if name != "le")
+        rows.append(f"| `{family.name}` | {family.kind} | {labels} | {family.help} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_the_table_is_what_the_code_emits(rewrite: bool) -> None:
+    text = PAGE.read_text("utf-8")
+    before, _, rest = text.partition(BEGIN)
+    shown, end, after = rest.partition(END)
+    assert end, f"{PAGE.name} has no {BEGIN} and {END}"
+    if rewrite:
+        PAGE.write_text(f"{before}{BEGIN}{table()}{END}{after}", "utf-8")
+        return
+    assert shown == table(), "`python -m pytest tests/telemetry/test_page.py --rewrite` writes it"
+
+
+def test_every_metric_that_the_page_speaks_of_is_emitted() -> None:
+    named = {family.name for family in families(everything())}
+    emitted = named | {one.name for one in everything()}
+    spoken = set(re.findall(r"\b(eventbus_[a-z0-9]+_[a-z0-9_]+)\b", PAGE.read_text("utf-8")))
+    assert spoken - emitted == set() and len(spoken) > 40
+
+
+def test_every_cause_of_a_rebalance_is_on_the_page() -> None:
+    from typing import get_args
+
+    from eventbus.coordinator.group_rules import Cause
+
+    text = PAGE.read_text("utf-8")
+    assert [cause for cause in get_args(Cause) if f"`{cause}`" not in text] == []
