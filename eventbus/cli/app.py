@@ -28,6 +28,8 @@ COMMANDS = {
     "run": "eventbus.cli.run",
     "shell": "eventbus.cli.interactive",
     "serve": "eventbus.cli.serve",
+    "config": "eventbus.cli.config",
+    "doctor": "eventbus.cli.doctor",
     "schedule": "eventbus.cli.schedule",
     "replay": "eventbus.cli.replay",
     "topics": "eventbus.cli.topics",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from eventbus.cli.running.line import Worker
     from eventbus.cli.running.startup import Startup
 
+_PACKAGE = Path(__file__).parent.parent
+
 EPILOG = """\
 exit codes:
   0    stopped when asked to, and what was begun is finished
@@ -242,13 +244,13 @@ def import_named(name: str) -> ModuleType:
 
 
 def _place(error: BaseException) -> str:
-    """File and line of the innermost frame outside the import machinery."""
+    """File and line of the innermost frame outside the import machinery and this package: what is to be changed."""
     place, frame = "at an unknown place", error.__traceback__
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     while frame is not None:
         file = frame.tb_frame.f_code.co_filename
-        if not file.startswith("<frozen") and not file.endswith(("importlib/__init__.py", __file__)):
+        if not file.startswith(("<frozen", str(_PACKAGE))) and not file.endswith("importlib/__init__.py"):
             place = f"{file}, line {frame.tb_lineno}"
         frame = frame.tb_next
     return place

@@ -19,6 +19,7 @@ from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.backends.clock import Clock
 from eventbus.backends.masking import shown_url
 from eventbus.backends.urls import open_backend, system_clock
+from eventbus.broker import TopicSpec
 from eventbus.client.admin import Admin
 from eventbus.client.blocked_loop import watch_loop
 from eventbus.client.config import consumer_settings
@@ -147,6 +148,16 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     def handlers_in_force(self) -> list[Handler[Any, Any]]:
         """The handlers with what the configuration file says of each. Raises ConfigError for what it says wrong."""
         return tuned_handlers(self._handlers, self.configuration.outside.handlers)
+
+    @property
+    def producer_functions(self) -> tuple[ProducerFunction[Any, Any], ...]:
+        """What is declared to publish, in its order."""
+        return tuple(self._functions)
+
+    @property
+    def declared_topics(self) -> Mapping[str, TopicSpec]:
+        """What the bus creates at start where it is missing, by name."""
+        return dict(self._topics)
 
     def __repr__(self) -> str:
         state = "running" if self._tasks is not None else "stopped"

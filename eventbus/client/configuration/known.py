@@ -52,8 +52,9 @@ _SPECIAL = MappingProxyType(
 )
 _MEANINGS = MappingProxyType(
     {
-        "fetch_min_bytes": "A fetch waits until there is so much to read,",
-        "fetch_max_wait_ms": "How long a fetch waits for that.",
+        "fsync_interval_ms": 'With fsync="interval": how often stored bytes are forced to disk.',
+        "fetch_min_bytes": "A fetch waits until there is so much to read, or until fetch_max_wait_ms is over.",
+        "fetch_max_wait_ms": "How long a fetch waits for fetch_min_bytes.",
         "max_partition_fetch_bytes": "What a fetch brings of one partition, at most; one batch is always brought.",
         "check_crcs": "Check the checksum of what is read.",
         "heartbeat_interval_ms": "How often a member tells its group that it is there; below a third of the session.",

@@ -1,0 +1,150 @@
+"""The facts of a bus that is declared and not started. Asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from eventbus.backends.kafka.names import as_keyword
+from eventbus.backends.masking import shown_url
+from eventbus.backends.urls import split_url
+from eventbus.client.bus import EventBus
+from eventbus.client.config import consumer_settings, producer_settings
+from eventbus.client.configuration.choose import about_handlers, query_of
+from eventbus.client.handling.handlers import Handler, ProducerFunction
+from eventbus.coordinator.strategies import make_assignors
+from eventbus.doctor.blocking import blocking_calls
+from eventbus.doctor.facts import Facts, HandlerFacts, ProducerFacts, RetryFacts
+from eventbus.errors import ConfigError
+from eventbus.recovery import FailurePolicy, Handling
+
+
+def facts_of(bus: EventBus) -> Facts:
+    """Of a bus that does not run. What it could not start with is among them, not raised."""
+    configuration = bus.configuration
+    log = {as_keyword(key): value for key, value in configuration.settings.log.items()} | query_of(bus.url)
+    problems: list[str] = []
+    handlers = list(bus.handlers)
+    try:
+        handlers = bus.handlers_in_force()
+    except ConfigError as error:
+        problems.append(str(error))
+    try:
+        bus.schema_uses()
+    except ConfigError as error:
+        problems.append(str(error))
+    names = [handler.__name__ for handler in handlers]
+    return Facts(
+        url=shown_url(bus.url),
+        scheme=split_url(bus.url)[0],
+        client_id=bus.client_id,
+        acks=_acks(configuration.settings.producers),
+        fsync=str(log.get("fsync", "commit")),
+        fsync_interval_ms=int(log.get("fsync_interval_ms", 100)),
+        auto_create_topics=str(log.get("auto_create_topics", False)).lower() in ("true", "1"),
+        slow_loop_ms=configuration.slow_loop_ms,
+        security_protocol=str(log.get("security_protocol", "")).upper(),
+        mechanism=str(log.get("sasl_mechanism", log.get("sasl_mechanisms", ""))).upper(),
+        verifies_certificates=str(log.get("enable_ssl_certificate_verification", True)).lower() not in ("false", "0"),
+        secret_in_url="url" in configuration.keywords and shown_url(bus.url) != bus.url,
+        handlers=tuple(_handler(bus, handler) for handler in handlers),
+        producers=tuple(_producer(one, configuration.settings.producers) for one in bus.producer_functions),
+        topics={name: spec.partitions for name, spec in bus.declared_topics.items()},
+        notes=(*configuration.outside.unknown.values(), *about_handlers(configuration.outside.handlers, names)),
+        problems=tuple(problems),
+    )
+
+
+def _acks(config: Mapping[str, Any]) -> str:
+    return {-1: "all"}.get(acks := producer_settings(config).config.acks, str(acks))
+
+
+def _producer(function: ProducerFunction[Any, Any], config: Mapping[str, Any]) -> ProducerFacts:
+    spec = function.spec
+    return ProducerFacts(
+        name=function.__name__,
+        topic=spec.topic,
+        has_key=spec.key is not None,
+        acks=_acks({**config, **spec.config}),
+    )
+
+
+def _handler(bus: EventBus, handler: Handler[Any, Any]) -> HandlerFacts:
+    spec, signature, group = handler.spec, handler.signature, bus.group_of(handler)
+    retry, problem = None, ""
+    try:
+        consumer = consumer_settings(
+            {**bus.configuration.settings.consumers, "group": group, **spec.consumer_options()}
+        )
+        retry = None if spec.retry is None else _retry(spec.retry, bus, handler, group)
+    except ConfigError as error:
+        problem = str(error)
+        consumer = consumer_settings({"group": group})
+    assignors = make_assignors(consumer.assignors)
+    return HandlerFacts(
+        name=handler.__name__,
+        place=_place(handler),
+        topics=spec.topics,
+        pattern=spec.pattern,
+        group=group,
+        group_is_said=spec.group is not None,
+        publishes=None if handler.producer is None else handler.producer.spec.topic,
+        takes_transaction=signature.transaction_name is not None,
+        order=spec.order,
+        concurrency=spec.concurrency,
+        delivery=spec.delivery,
+        ack=spec.ack,
+        is_async=signature.is_async,
+        batch=bool(spec.batch),
+        timeout_seconds=spec.timeout,
+        commit_every=spec.commit_every,
+        commit_interval_ms=spec.commit_interval_ms,
+        max_unfinished=spec.max_unfinished,
+        transaction_records=spec.transaction_records,
+        transaction_timeout_ms=spec.transaction_timeout_ms,
+        drain_timeout_ms=spec.drain_timeout_ms,
+        tx=spec.tx is not None,
+        on_error=spec.on_error,
+        retry=retry,
+        problem=problem,
+        session_timeout_ms=consumer.session_timeout_ms,
+        max_poll_interval_ms=consumer.max_poll_interval_ms,
+        group_instance_id=consumer.group_instance_id,
+        cooperative=all(assignor.protocol == "cooperative" for assignor in assignors),
+        starts_at=str(spec.start),
+        blocking_calls=blocking_calls(handler.undecorated) if signature.is_async else (),
+    )
+
+
+def _place(handler: Handler[Any, Any]) -> str:
+    code = getattr(handler.undecorated, "__code__", None)
+    return "" if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+
+
+def _retry(policy: FailurePolicy, bus: EventBus, handler: Handler[Any, Any], group: str) -> RetryFacts:
+    """A policy is asked as at a start; its ladder is told by those that have one, as `dlq.Retry`."""
+    spec = handler.spec
+    recovery = policy.open(
+        Handling(
+            handler=handler.__name__,
+            group=group,
+            topics=spec.topics,
+            pattern=spec.pattern,
+            order=spec.order,
+            delivery=spec.delivery,
+            client_id=bus.client_id,
+        )
+    )
+    ladder: Any = getattr(policy, "retry", None)
+    at_once = getattr(ladder, "immediate", None)
+    return RetryFacts(
+        at_once=at_once,
+        delays_ms=getattr(ladder, "delays_ms", None),
+        decides_by_function=getattr(ladder, "delay_function", None) is not None,
+        retry_topic=recovery.retry_topic,
+        dead_letter_topic=recovery.dead_letter_topic,
+        order=recovery.order,
+        crashes=recovery.crashes,
+        policy=repr(policy) if at_once is None else "",
+    )

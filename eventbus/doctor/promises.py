@@ -1,0 +1,170 @@
+"""What a handler promises, in words: pure functions of its facts."""
+
+from __future__ import annotations
+
+from eventbus.doctor.facts import Facts, HandlerFacts, RetryFacts
+
+
+def duration(ms: float) -> str:
+    """As one says it: 100 ms, 5 s, 10 min."""
+    if ms < 1_000:
+        return f"{ms:g} ms"
+    for unit, size in (("h", 3_600_000), ("min", 60_000)):
+        if ms >= size and ms % size == 0:
+            return f"{ms / size:g} {unit}"
+    return f"{ms / 1_000:g} s"
+
+
+def delivery(one: HandlerFacts) -> str:
+    if one.tx:
+        return "once in its database: what it writes there and the record's offset are one transaction (tx=)"
+    match one.delivery:
+        case "exactly-once":
+            return (
+                "exactly once in the log: what it publishes and the offsets of its records are one "
+                "transaction, of up to "
+                f"{one.transaction_records:,} records"
+            )
+        case "at-most-once":
+            return "at most once: committed before the handler is called"
+        case _ if one.ack == "manual":
+            return "at least once: finished when record.ack() was called, committed behind that"
+        case _:
+            return "at least once: committed behind the handler, once what it published is stored"
+
+
+def order(one: HandlerFacts) -> str:
+    several = one.concurrency or 1
+    unit = "batches" if one.batch else "records"
+    match one.order:
+        case "key":
+            return (
+                f"{unit} of a key one after the other, up to {several} keys side by side; a record without "
+                "a key waits for none"
+            )
+        case "none":
+            return f"none: up to {several} {unit} side by side"
+        case "global":
+            return f"all {unit} of the topic one after the other: it has one partition"
+        case _:
+            if not one.is_async and several == 1:
+                return f"{unit} of a partition one after the other; one at a time in all, in one thread"
+            beside = (
+                "partitions side by side" if one.concurrency is None else f"up to {several} partitions side by side"
+            )
+            return f"{unit} of a partition one after the other, {beside}"
+
+
+def duplicates(one: HandlerFacts) -> str:
+    if one.tx:
+        return "none in the database; what it does elsewhere (mails, requests) again for the record at work"
+    if one.delivery == "at-most-once":
+        return f"none; a crash loses what was committed and not handled yet, up to {one.commit_every or 500:,} records"
+    if one.delivery == "exactly-once":
+        return (
+            "none in the log, for readers of committed records; what it does elsewhere (databases, mails, requests) "
+            f"again for up to {one.transaction_records:,} records of each partition"
+        )
+    since = f"finished in the last {duration(one.commit_interval_ms)}"
+    if one.commit_every is not None:
+        since += f", at most {one.commit_every:,} records"
+    if one.is_ordered and one.ack == "auto":
+        return f"after a crash: what was {since}, and what was at work; after a clean stop: none"
+    return (
+        f"after a crash: what was {since}, and what was finished behind a record that was not, up to "
+        f"{one.max_unfinished:,} records of each partition"
+    )
+
+
+def failure(one: HandlerFacts) -> str:
+    """Where a record goes whose handler raises."""
+    last = {
+        "stop": "its partition stops, loudly; the others go on",
+        "skip": "it is logged and skipped: the record is lost",
+        "crash": "the bus ends with the error",
+    }[one.on_error]
+    if one.problem:
+        return f"cannot be said: {one.problem}"
+    if one.retry is None:
+        return last
+    steps = _ladder(one.retry)
+    if one.retry.dead_letter_topic is not None:
+        steps.append(f"then to {one.retry.dead_letter_topic}")
+    else:
+        steps.append(f"then {last}")
+    return ", ".join(steps)
+
+
+def _ladder(retry: RetryFacts) -> list[str]:
+    if retry.at_once is None:
+        return [f"as {retry.policy} decides"]
+    steps = [f"{retry.at_once} more {'try' if retry.at_once == 1 else 'tries'} at once"] if retry.at_once else []
+    if retry.decides_by_function:
+        steps.append(f"then when its function of delays says, in {retry.retry_topic}")
+    elif retry.delays_ms is not None:
+        steps.append(f"then after {', '.join(map(duration, retry.delays_ms))} in {retry.retry_topic}")
+    return steps or ["no further try"]
+
+
+def crash(one: HandlerFacts) -> dict[str, str]:
+    """What the end of the process does to a record: before its handler, in it, and after it."""
+    again = "handled by whoever reads the partition next"
+    if one.delivery == "at-most-once" and not one.tx:
+        lost = "lost, if its slice is committed"
+        return {"before": lost, "in": "lost: it is committed", "after": "nothing: it is committed"}
+    told = {
+        "before": again,
+        "in": f"{again}: the handler begins anew",
+        "after": "handled again, unless its offset is committed",
+    }
+    if one.tx:
+        told["in"] = f"the database rolls back; {again}"
+        told["after"] = "nothing: its transaction holds the offset"
+    elif one.delivery == "exactly-once":
+        told["in"] = f"its transaction is aborted, what it published is seen by nobody; {again}"
+        told["after"] = "nothing, once its transaction is committed; before that as in the handler"
+    elif one.ack == "manual":
+        told["after"] = "handled again, unless it was acknowledged and committed"
+    if one.retry is not None and one.retry.crashes is not None:
+        told["in"] += f"; after {one.retry.crashes} crashes it counts as failed"
+    return told
+
+
+def rebalance(one: HandlerFacts) -> str:
+    drain = duration(one.drain_timeout_ms)
+    wait = f"a partition that moves is finished first: the record at work has {drain} to end, then "
+    wait += "it is cancelled and handled again" if one.is_async else "it is not waited for, and handled again"
+    rest = "the others go on" if one.cooperative else "the others stop for that time"
+    if one.group_instance_id is not None:
+        return f"{wait}; {rest}; a restart within {duration(one.session_timeout_ms)} moves none (static member)"
+    return f"{wait}; {rest}"
+
+
+def commits(one: HandlerFacts) -> str:
+    if one.tx:
+        return "with each call, in the database; to the log only for show"
+    if one.delivery == "exactly-once":
+        return f"with each transaction, within {duration(one.transaction_timeout_ms)}"
+    if one.delivery == "at-most-once":
+        return f"before each slice of {one.commit_every or 500:,} records"
+    every = f", or as soon as {one.commit_every:,} records are finished" if one.commit_every is not None else ""
+    return (
+        f"every {duration(one.commit_interval_ms)}{every}; the finished beginning of each partition, never past a gap"
+    )
+
+
+def durability(facts: Facts) -> str:
+    """What an acknowledged record survives."""
+    if facts.scheme == "memory":
+        return "in memory: nothing survives the process"
+    if facts.acks == "0":
+        return "acks=0: nobody waits for records to be stored; a crash loses what was under way, unnoticed"
+    if facts.scheme != "file":
+        waits = "all replicas in sync have it" if facts.acks == "all" else "the leader has it; a failover may lose it"
+        return f"acks={facts.acks}: acknowledged when {waits}"
+    if facts.acks == "1":
+        return "acks=1: acknowledged when written; a power cut loses the last moments"
+    return {
+        "commit": "fsync=commit: an acknowledged record survives a power cut",
+        "interval": f"fsync=interval: a power cut loses at most the last {facts.fsync_interval_ms} ms",
+    }.get(facts.fsync, "fsync=os: a power cut loses what the system had not written yet, 5 to 30 s")
