@@ -13,6 +13,7 @@ import msgspec
 
 from eventbus.backends.clock import Timers
 from eventbus.backends.delivery import BatchDelivery, Delivery
+from eventbus.backends.masking import shown_value
 from eventbus.backends.statistics import Statistics
 from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.coordinator.requests import (
@@ -59,7 +60,16 @@ Then = Callable[[EventBusError | None], object]
 """Called once with what went wrong, or None."""
 
 
-class ProducerConfig(msgspec.Struct, frozen=True, kw_only=True):
+class _Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Shown without its secrets."""
+
+    def __repr__(self) -> str:
+        shown = msgspec.structs.asdict(self)
+        shown["kafka"] = {name: shown_value(name, value) for name, value in shown["kafka"].items()}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+class ProducerConfig(_Settings, frozen=True, kw_only=True):
     """A producer's settings, Kafka's names. Sizes in bytes, times in milliseconds."""
 
     acks: int = -1
@@ -87,7 +97,7 @@ class ProducerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What librdkafka is told of this producer alone, under its own names; a log in this process has no use for it."""
 
 
-class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerConfig(_Settings, frozen=True, kw_only=True):
     """A consumer's settings, Kafka's names."""
 
     group: str | None = None

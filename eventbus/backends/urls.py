@@ -17,6 +17,7 @@ from eventbus.backends.clock import Clock, system_clock, timers_of
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.backends.engine import Engine
 from eventbus.backends.kafka.names import CALLBACK, CONSUMER_FIELDS, OF_ALL, PRODUCER_FIELDS, as_keyword
+from eventbus.backends.masking import shown_url
 from eventbus.broker import BrokerConfig
 from eventbus.errors import ConfigError
 from eventbus.log.storage import FileStorage, MemoryStorage
@@ -45,7 +46,7 @@ def split_url(url: str) -> tuple[str, str, dict[str, str]]:
     if scheme not in SCHEMES and scheme not in (plugins := _entry_points()):
         known = {*SCHEMES, *plugins}
         raise ConfigError(
-            f"unknown scheme {scheme!r} in {url!r}{nearest(scheme, known)}: known are "
+            f"unknown scheme {scheme!r} in {shown_url(url)!r}{nearest(scheme, known)}: known are "
             f"{', '.join(f'{name}://' for name in sorted(known))}"
         )
     rest, _, query = rest.partition("?")

@@ -10,6 +10,7 @@ import pytest
 
 from eventbus import EventBus, log_url
 from eventbus.backends.masking import is_secret_setting, shown_url
+from eventbus.client.config import consumer_settings, producer_settings
 from eventbus.client.configuration import choose
 from eventbus.client.configuration.environment import read_environment
 from eventbus.client.configuration.files import read_file, toml_lines
@@ -246,6 +247,15 @@ def test_secrets_are_shown_nowhere(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     with pytest.raises(ConfigError) as caught:
         EventBus("memory://", sasl_password=CANARY, **{"sasl.password": "x"})
     assert CANARY not in str(caught.value)
+
+
+def test_errors_and_settings_of_clients_show_no_secrets() -> None:
+    for url in (f"kafka://me:{CANARY}@h:9092", f"kafk://me:{CANARY}@h?sasl.password={CANARY}"):
+        with pytest.raises(ConfigError) as caught:
+            EventBus(url)
+        assert CANARY not in str(caught.value)
+    told = repr(producer_settings({"sasl.password": CANARY})) + repr(consumer_settings({"ssl_key_pem": CANARY}))
+    assert "'sasl.password': '***'" in told and "'ssl.key.pem': '***'" in told and CANARY not in told
 
 
 def test_which_settings_are_secret() -> None:
