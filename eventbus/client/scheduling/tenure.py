@@ -81,17 +81,14 @@ class Tenure:
         self._read_to = 0
         self._quiet_to = -1
         """All that stands below was settled, and nothing was left to do."""
+        self._is_idle = False
+        """It waits for a time, or for records: nothing is under way."""
         self._most = _MOST
         self._wake = anyio.Event()
         self._progress = anyio.Event()
         self._stopping = False
         self._ended = anyio.Event()
         self._scope = anyio.CancelScope()
-
-    @property
-    def serves(self) -> bool:
-        """It has read all that there was, and delivers."""
-        return self._quiet_to >= 0 and not self.trouble
 
     # what others tell it ---------------------------------------------------------------------------------------------
 
@@ -115,7 +112,7 @@ class Tenure:
         end = await self._end(IsolationLevel.READ_COMMITTED)
         while not self._ended.is_set() and not self.trouble:
             due_ms = self.agenda.next_due_ms()
-            if self._quiet_to >= end and (due_ms is None or due_ms > self._around.now_ms()):
+            if self._is_idle and self._quiet_to >= end and (due_ms is None or due_ms > self._around.now_ms()):
                 return
             progress = self._progress
             self._wake.set()
@@ -167,12 +164,13 @@ class Tenure:
             if due or self.agenda.owes:
                 await self._step(producer, reader, due, now_ms)
                 continue
-            self._quiet_to, self.trouble = read_to, ""
+            self._quiet_to, self.trouble, self._is_idle = read_to, "", True
             self._tell()
             due_ms = self.agenda.next_due_ms()
             seconds = _LONGEST_WAIT_SECONDS if due_ms is None else (due_ms - now_ms) / 1000
             with self._timers.move_on_after(min(seconds, _LONGEST_WAIT_SECONDS)):
                 await self._wake.wait()
+            self._is_idle = False
 
     def _settle(self) -> None:
         inbox, self._inbox = self._inbox, []
