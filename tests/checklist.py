@@ -151,13 +151,16 @@ PRODUCERS = Section(
             "telemetry.md#metrics"),
         Row(79, "ProducerConfig constants, importance", "answered",
             "keywords with Kafka's names; a wrong one names the "
-            "nearest; the table on the page has the importance",
-            (C + "test_config.py::test_wrong_settings", C + "test_config.py::test_kafkas_dotted_names_are_accepted"),
+            "nearest; `eventbus config list` and `explain` tell default, importance and meaning",
+            (C + "test_config.py::test_wrong_settings", C + "test_config.py::test_kafkas_dotted_names_are_accepted",
+             C + "test_config_sources.py::test_kafkas_dotted_names_are_options_of_handlers",
+             "tests/cli/test_config.py::test_every_setting_of_ours_is_explained"),
             (),
-            "guide.md#settings"),
+            "configuration.md#names"),
         Row(80, "timeout.ms, metadata.fetch.timeout.ms, block.on.buffer.full", "answered",
-            "gone since Kafka 0.9: refused, "
-            "naming what took their place", (C + "test_config.py::test_wrong_settings",)),
+            "gone since Kafka 0.9: taken as their successors, with a warning that names them",
+            (C + "test_config.py::test_keys_that_kafka_removed_are_taken_as_their_successors_with_a_warning",), (),
+            "configuration.md#keys-that-do-not-exist"),
         Row(81, "one producer, many threads", "answered", "one for all tasks of the loop; from other threads "
             "`bus.blocking()`", (C + "test_producer.py::test_many_tasks_each_keep_their_order",
              C + "test_blocking.py::test_threads_join_a_bus_that_runs"), (),
@@ -256,7 +259,10 @@ CONSUMERS = Section(
              C + "test_commits.py::test_automatic_commits_lose_what_is_still_at_work"),
             ("08_auto_commit_loses_work.py",), "guide.md#in-a-loop-of-your-own"),
         Row(101, "auto.commit.offset, auto.commit.interval", "answered", "misspelt in many a book: refused, naming the "
-            "real key", (C + "test_config.py::test_misspelt_and_foreign_consumer_keys_name_the_real_one",)),
+            "real key", (C + "test_config.py::test_misspelt_and_foreign_consumer_keys_name_the_real_one",
+             C + "test_config_sources.py::test_an_unknown_variable_is_warned_of_once",
+             "tests/cli/test_config.py::test_a_key_that_is_none_names_the_right_one"), (),
+            "configuration.md#keys-that-do-not-exist"),
         Row(102, "commitSync", "answered", "`await consumer.commit()`: on the disk when it returns",
             (C + "test_consumer.py::test_commit_covers_what_poll_returned_and_no_more",
              K + "groups.py::committed_offsets_survive_a_kill")),
@@ -378,8 +384,8 @@ CONSUMERS = Section(
              L + "test_demo.py::test_what_fails_on_its_way_to_the_board_is_tried_again_or_dead_and_redriven"),
             ("24_retry_and_dead_letters.py",), "failures.md#five-minutes"),
         Row(128, "long work in stages", "answered", "a topic between them", (), ("17_crawler_in_two_stages.py",)),
-        Row(129, "scaling by lag", "answered", "KEDA or an autoscaler asks Prometheus for `eventbus_handler_lag_records`, "
-            "or for the age of the oldest record; the page has the files",
+        Row(129, "scaling by lag", "answered", "KEDA or an autoscaler asks Prometheus for "
+            "`eventbus_handler_lag_records`, or for the age of the oldest record; the page has the files",
             (L + "test_groups.py::test_describe_shows_state_offsets_and_lag",
              "tests/telemetry/test_page.py::test_every_metric_that_the_page_speaks_of_is_emitted",
              C + "test_metrics.py::test_the_oldest_record_that_is_not_finished_has_an_age"), (),
