@@ -171,6 +171,14 @@ def test_keys_that_kafka_removed_are_taken_as_their_successors_with_a_warning(
     EventBus("memory://", **config)
 
 
+def test_defaults_are_those_of_today_and_not_of_older_books() -> None:
+    producer, consumer = producer_settings({}).config, ConsumerConfig()
+    assert (producer.acks, producer.enable_idempotence) == (-1, True)  # since Kafka 3.0 (KIP-679)
+    assert consumer.session_timeout_ms == 45_000  # since 3.0 (KIP-735), neither 3 nor 10 nor 30 seconds
+    assert consumer.heartbeat_interval_ms < consumer.session_timeout_ms / 3  # in the background, not by `poll` (KIP-62)
+    assert consumer.assignors == ("range", "cooperative-sticky") and consumer.enable_auto_commit is False
+
+
 def test_a_key_said_twice_alike_is_no_contradiction() -> None:
     assert producer_settings({"linger_ms": 5, "linger.ms": 5}).config.linger_ms == 5
 
