@@ -134,6 +134,12 @@ class Policy(msgspec.Struct, frozen=True):
 
     retry: Retry
     dead_letter: bool | str = True
+    prefix: str = ""
+    """Before the topics that are named here."""
+
+    def under(self, prefix: str) -> Policy:
+        """See `NamesTopics`."""
+        return msgspec.structs.replace(self, prefix=prefix + self.prefix)
 
     def open(self, handling: Handling) -> Recovery:
         """Raises ConfigError for a handler that the policy does not suit."""
@@ -166,11 +172,13 @@ class Policy(msgspec.Struct, frozen=True):
     def _retry_topic(self, handling: Handling, where: str) -> str | None:
         if not self.retry.tries_later:
             return None
-        return self.retry.topic or _derived("retry", handling.group, where, "retry=Retry(topic=...)")
+        if self.retry.topic:
+            return self.prefix + self.retry.topic
+        return _derived("retry", handling.group, where, "retry=Retry(topic=...)")
 
     def _dead_letter_topic(self, handling: Handling, where: str) -> str | None:
         if isinstance(self.dead_letter, str):
-            return self.dead_letter
+            return self.prefix + self.dead_letter
         return _derived("dlq", handling.group, where, 'dead_letter="..."') if self.dead_letter else None
 
 

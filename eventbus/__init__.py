@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from eventbus.client.reading import ConsumerRecords
     from eventbus.client.scheduling.agenda import Firing
     from eventbus.client.scheduling.times import Scheduled
+    from eventbus.client.router import Router
     from eventbus.client.tables.contents import TableChange
     from eventbus.client.tables.table import Table
     from eventbus.client.transaction import Transaction
@@ -87,6 +88,7 @@ __all__ = [
     "ProducerRecord",
     "Record",
     "RecordMetadata",
+    "Router",
     "Scheduled",
     "Table",
     "TableChange",
@@ -125,6 +127,7 @@ _HOMES = {
     "ConsumerRecords": "eventbus.client.reading",
     "Firing": "eventbus.client.scheduling.agenda",
     "Scheduled": "eventbus.client.scheduling.times",
+    "Router": "eventbus.client.router",
     "Table": "eventbus.client.tables.table",
     "TableChange": "eventbus.client.tables.contents",
     "Transaction": "eventbus.client.transaction",

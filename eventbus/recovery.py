@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -252,6 +252,15 @@ class FailurePolicy(Protocol):
 
     def open(self, handling: Handling) -> Recovery:
         """For one handler, as its bus starts. Raises ConfigError for a handler that it does not suit."""
+        ...
+
+
+@runtime_checkable
+class NamesTopics(Protocol):
+    """A `FailurePolicy` that may name topics of its own, as a retry topic."""
+
+    def under(self, prefix: str) -> FailurePolicy:
+        """The same with ``prefix`` before these topics: for the handlers of a router."""
         ...
 
 

@@ -6,8 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -19,6 +18,7 @@ from eventbus.client.handling.published import serdes_meant
 from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.lifespan import Hook, Hooks, When
 from eventbus.client.partitioner import PartitionFunction
+from eventbus.client.router import Placement, Router
 from eventbus.client.tables.declaring import TableDeclarations
 from eventbus.errors import ConfigError
 from serdes import Serde
@@ -176,29 +176,36 @@ class Declarations(TableDeclarations, ABC):
         self._hooks.add(when, hook)
         return hook
 
-    def include(self, *items: Any) -> None:
-        """Add functions marked with the free ``@consumer`` / ``@producer``, or all of a module's; or a `Part`, or what
-        `Surrounds` the handlers."""
-        for item in items:
-            if isinstance(item, ModuleType):
-                values: list[Any] = list(vars(item).values())
-                marked: list[Any] = [value for value in values if isinstance(value, (Handler, ProducerFunction))]
-                if not marked:
-                    raise ConfigError(f"module {item.__name__} has no function marked with @consumer or @producer")
-                for value in marked:
-                    self._include_one(value)
-            else:
-                self._include_one(item)
+    def include(self, *items: Any, prefix: str = "", group_prefix: str | None = None) -> None:
+        """Add functions marked with the free ``@consumer`` / ``@producer``, a `Router`, or all of these that a module
+        has; or a `Part`, or what `Surrounds` the handlers.
 
-    def _include_one(self, item: Any) -> None:
-        if isinstance(item, Handler):
-            self._add_handler(cast("Handler[..., Any]", item))
-        elif isinstance(item, ProducerFunction):
-            self._add_function(cast("ProducerFunction[..., Any]", item))
-        elif isinstance(item, (Part, Surrounds)):
+        ``prefix`` goes before the topics of what is included, ``group_prefix`` (the same unless it is said) before its
+        groups, see `Router`.
+        """
+        if self.is_running:
+            raise ConfigError("include: declare handlers, and include parts, before the bus starts")
+        including = Router(prefix=prefix, group_prefix=group_prefix)
+        including.include(*items)
+        placed = including.placed(Placement(), self.client_id)
+        for name, (spec, is_temporary) in placed.topics.items():
+            self.topic(
+                name,
+                partitions=None if spec.partitions == -1 else spec.partitions,
+                replication_factor=spec.replication_factor,
+                configs=spec.configs,
+                temporary=is_temporary,
+            )
+        for function in placed.functions:
+            self._add_function(function)
+        for handler in placed.handlers:
+            self._add_handler(handler)
+        for when, hook in placed.hooks:
+            self._declare_hook(when, hook)
+        for item in placed.others:
+            if not isinstance(item, (Part, Surrounds)):
+                raise ConfigError(f"{item!r} is not marked: decorate it with @consumer or @producer from eventbus")
             self._add_part(item)
-        else:
-            raise ConfigError(f"{item!r} is not marked: decorate it with @consumer or @producer from eventbus")
 
     def _add_part(self, part: Part | Surrounds) -> None:
         if self.is_running:
@@ -217,6 +224,8 @@ class Declarations(TableDeclarations, ABC):
             self._add_function(handler.producer)
 
     def _add_function(self, function: ProducerFunction[Any, Any]) -> None:
+        if function in self._functions:
+            return
         if function.bus is not None and function.bus is not self:
             raise ConfigError(f"{function!r} belongs to another bus already")
         function.bus = self

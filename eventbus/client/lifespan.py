@@ -37,15 +37,7 @@ class Hooks:
 
     def add(self, when: When, hook: Callable[..., Any]) -> None:
         """Raises ConfigError for what cannot be called without arguments, or with the bus."""
-        if not callable(hook):
-            raise ConfigError(f"@bus.{when} decorates a function: @bus.{when}, without parentheses")
-        if not takes(hook, 0) and not takes(hook, 1):
-            raise ConfigError(f"@bus.{when} {name_of(hook)}: it is called without arguments, or with the bus alone")
-        if when == "on_shutdown" and _is_generator(hook):
-            raise ConfigError(
-                f"@bus.{when} {name_of(hook)} yields: decorate it with @bus.on_startup, and what stands behind the "
-                "yield runs at the end"
-            )
+        check_hook(when, hook)
         self._hooks[when].append(hook)
 
     def __bool__(self) -> bool:
@@ -75,6 +67,19 @@ class Hooks:
             await stack.aclose()
         if scope.cancelled_caught:
             logger.warning("on_shutdown: not through after %g s (drain_timeout_ms); given up", self.timeout_seconds)
+
+
+def check_hook(when: When, hook: Callable[..., Any]) -> None:
+    """Raises ConfigError for what cannot be called without arguments, or with the bus."""
+    if not callable(hook):
+        raise ConfigError(f"@bus.{when} decorates a function: @bus.{when}, without parentheses")
+    if not takes(hook, 0) and not takes(hook, 1):
+        raise ConfigError(f"@bus.{when} {name_of(hook)}: it is called without arguments, or with the bus alone")
+    if when == "on_shutdown" and _is_generator(hook):
+        raise ConfigError(
+            f"@bus.{when} {name_of(hook)} yields: decorate it with @bus.on_startup, and what stands behind the yield "
+            "runs at the end"
+        )
 
 
 def _is_generator(hook: Callable[..., Any]) -> bool:

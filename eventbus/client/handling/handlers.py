@@ -41,6 +41,11 @@ class ProducerFunction(Generic[P, R]):
         self.serdes = serdes_named(self.published)
         """Those that the annotation names, by type; its bus may add to them."""
         self.bus: Sends | None = None
+        self.router: object = None
+        """The one that it was declared on: that is what a bus includes."""
+        self.declared = spec
+        """As it was declared: a router's place changes ``spec``."""
+        self.is_placed = False
         functools.update_wrapper(self, function, updated=())
         self.__name__ = name_of(function)
         _mark_coroutine(self)
@@ -87,6 +92,11 @@ class Handler(Generic[P, R]):
         self.undecorated: Callable[..., Any] = inner if self.producer is None else self.producer.function
         check_function(self.undecorated, f"@consumer({', '.join(map(repr, spec.topics))})")
         self.spec = spec
+        self.router: object = None
+        """The one that it was declared on: that is what a bus includes."""
+        self.declared = spec
+        """As it was declared: a router's place changes ``spec``."""
+        self.is_placed = False
         functools.update_wrapper(self, self.undecorated, updated=())
         self.__name__ = spec.name or name_of(self.undecorated)
         self.signature = read_signature(self.undecorated, spec, frame)

@@ -1,0 +1,330 @@
+"""Routers: handlers and producer functions that belong together, to be included under a prefix."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+
+import msgspec
+
+from eventbus.broker import TopicSpec
+from eventbus.client.admin import as_text
+from eventbus.client.handling.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, marking
+from eventbus.client.handling.middleware import Middleware, check_middleware
+from eventbus.client.handling.options import ConsumerSpec
+from eventbus.client.lifespan import Hook, When, check_hook
+from eventbus.client.partitioner import PartitionFunction
+from eventbus.errors import ConfigError
+from eventbus.recovery import NamesTopics
+
+P = ParamSpec("P")
+R = TypeVar("R")
+AnyHandler = Handler[Any, Any]
+AnyFunction = ProducerFunction[Any, Any]
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]*")
+_OF_THE_ROUTER = ("topics", "pattern", "name", "middleware")
+
+
+class Placement(NamedTuple):
+    """Where a router's declarations go: what comes before their names, and around their handlers."""
+
+    prefix: str = ""
+    group_prefix: str = ""
+    middleware: tuple[Middleware, ...] = ()
+
+    def within(self, outer: Placement) -> Placement:
+        return Placement(
+            outer.prefix + self.prefix, outer.group_prefix + self.group_prefix, (*outer.middleware, *self.middleware)
+        )
+
+
+class Placed(NamedTuple):
+    """What a router brings to a bus."""
+
+    handlers: list[AnyHandler]
+    functions: list[AnyFunction]
+    topics: dict[str, tuple[TopicSpec, bool]]
+    """Each with whether it is temporary."""
+    hooks: list[tuple[When, Callable[..., Any]]]
+    others: list[Any]
+    """What it includes and does not change: parts."""
+
+
+class Router:
+    """Handlers and producer functions, declared as on a bus, that a bus includes: ``bus.include(router)``.
+
+    ``prefix`` stands before the names of their topics: of those read (also by pattern) and published to, of those
+    declared, and of retry and dead-letter topics. ``group_prefix`` stands before their groups, and so before the retry
+    and dead-letter topics that are named after groups; it is ``prefix`` unless it is said: a second environment on one
+    cluster shares no group with the first. One without a group gets the bus's name, the prefix and its own name.
+    ``middleware`` goes around its handlers, inside the bus's and outside their own. Further keywords are defaults of
+    its ``consumer``. What is sent by name (``bus.send``, ``tx.send``) has the name that is given.
+
+    A router includes others, and functions and modules as a bus does; prefixes add up, the outer one first, and so does
+    middleware. One that is included in several places has handlers in each; a producer function is then called by its
+    handlers alone, because a call of its own does not say which place is meant.
+    """
+
+    def __init__(
+        self,
+        *,
+        prefix: str = "",
+        group_prefix: str | None = None,
+        middleware: Sequence[Middleware] = (),
+        **defaults: Any,
+    ) -> None:
+        """Raises ConfigError for a prefix that is no part of a topic's name, and for defaults that are no options."""
+        self._placement = placement(prefix, group_prefix, middleware, f"Router(prefix={prefix!r})")
+        for name in _OF_THE_ROUTER:
+            if name in defaults:
+                raise ConfigError(f"Router({name}=...): that is said for each handler")
+        if defaults:
+            consumer_spec("topic", defaults)
+        self._defaults = defaults
+        self._handlers: list[AnyHandler] = []
+        self._functions: list[AnyFunction] = []
+        self._topics: dict[str, tuple[TopicSpec, bool]] = {}
+        self._hooks: list[tuple[When, Callable[..., Any]]] = []
+        self._included: list[tuple[Any, Placement]] = []
+        self._is_placed = False
+
+    def __repr__(self) -> str:
+        return f"<Router prefix={self._placement.prefix!r}, {len(self._handlers)} handler(s)>"
+
+    # declaring -------------------------------------------------------------------------------------------------------
+
+    def consumer(self, topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        """Decorate a handler, with the options of `eventbus.consumer`; the topics get the prefix."""
+        spec = consumer_spec(topics, {**self._defaults, **options})
+        frame = calling_frame()
+
+        def register(function: Callable[P, R]) -> Handler[P, R]:
+            handler = Handler(function, spec, frame)
+            self._own(handler)
+            return handler
+
+        return register
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        key: Callable[[Any], Any] | None = None,
+        partitioner: str | PartitionFunction | None = None,
+        **config: Any,
+    ) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
+        """Decorate a function whose result is published, as `eventbus.producer`; the topic gets the prefix."""
+        mark = marking(topic, key, partitioner, config, calling_frame())
+
+        def register(function: Callable[P, R]) -> ProducerFunction[P, R]:
+            marked = mark(function)
+            self._own(marked)
+            return marked
+
+        return register
+
+    def topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        replication_factor: int = -1,
+        configs: Mapping[str, Any] | None = None,
+        temporary: bool = False,
+    ) -> None:
+        """Declare a topic, as `EventBus.topic`; it gets the prefix."""
+        self._check_open(f"topic {name!r}")
+        texts = {key: as_text(value) for key, value in (configs or {}).items()}
+        self._topics[name] = (
+            TopicSpec(name, -1 if partitions is None else partitions, replication_factor, texts),
+            temporary,
+        )
+
+    def on_startup(self, hook: Hook) -> Hook:
+        """Decorate a function to run as the bus starts, see `EventBus.on_startup`."""
+        return self._hook("on_startup", hook)
+
+    def on_shutdown(self, hook: Hook) -> Hook:
+        """Decorate a function to run as the bus ends, see `EventBus.on_shutdown`."""
+        return self._hook("on_shutdown", hook)
+
+    def include(self, *items: Any, prefix: str = "", group_prefix: str | None = None) -> None:
+        """Add what a bus includes: routers, marked functions, modules, parts. ``prefix`` as of a router."""
+        self._check_open("include")
+        where = placement(prefix, group_prefix, (), f"include(prefix={prefix!r})")
+        for item in items:
+            for one in _members(item):
+                if one is self:
+                    raise ConfigError(f"{self!r} includes itself")
+                check_owner(one)
+                self._included.append((one, where))
+
+    def _own(self, declared: AnyHandler | AnyFunction) -> None:
+        self._check_open(repr(declared))
+        declared.router = self
+        if isinstance(declared, ProducerFunction):
+            self._functions.append(declared)
+            return
+        self._handlers.append(declared)
+        if declared.producer is not None and declared.producer.router is None:
+            declared.producer.router = self
+
+    def _hook(self, when: When, hook: Hook) -> Hook:
+        self._check_open(f"@router.{when}")
+        check_hook(when, hook)
+        self._hooks.append((when, hook))
+        return hook
+
+    def _check_open(self, what: str) -> None:
+        if self._is_placed:
+            raise ConfigError(f"{what}: {self!r} is included in a bus already, which would not see it: declare before")
+
+    # placing ---------------------------------------------------------------------------------------------------------
+
+    def placed(self, outer: Placement, client_id: str) -> Placed:
+        """What it brings to a bus of that name. Raises ConfigError for routers that include each other."""
+        return self._placed(outer, client_id, ())
+
+    def _placed(self, outer: Placement, client_id: str, inside: tuple[Router, ...]) -> Placed:
+        if self in inside:
+            raise ConfigError(f"{self!r} includes itself, by way of {inside[-1]!r}")
+        self._is_placed = True
+        where = self._placement.within(outer)
+        made = Placed([], [], {}, list(self._hooks), [])
+        functions: dict[int, AnyFunction] = {}
+        for function in self._functions:
+            functions[id(function)] = self._function(function, where)
+            made.functions.append(functions[id(function)])
+        for handler in self._handlers:
+            made.handlers.append(self._handler(handler, where, client_id, functions))
+        for name, (spec, is_temporary) in self._topics.items():
+            made.topics[where.prefix + name] = msgspec.structs.replace(spec, name=where.prefix + name), is_temporary
+        for item, inner in self._included:
+            self._add(made, item, inner.within(where), client_id, (*inside, self), functions)
+        return made
+
+    def _add(
+        self,
+        made: Placed,
+        item: Any,
+        where: Placement,
+        client_id: str,
+        inside: tuple[Router, ...],
+        functions: dict[int, AnyFunction],
+    ) -> None:
+        if isinstance(item, Router):
+            found = item._placed(where, client_id, inside)
+            made.handlers.extend(found.handlers)
+            made.functions.extend(found.functions)
+            made.topics.update(found.topics)
+            made.hooks.extend(found.hooks)
+            made.others.extend(found.others)
+        elif isinstance(item, Handler):
+            made.handlers.append(self._handler(cast("AnyHandler", item), where, client_id, functions))
+        elif isinstance(item, ProducerFunction):
+            made.functions.append(self._function(cast("AnyFunction", item), where))
+        else:
+            made.others.append(item)
+
+    def _function(self, declared: AnyFunction, where: Placement) -> AnyFunction:
+        one = _first_or_copy(declared, where)
+        if where != Placement():
+            one.spec = msgspec.structs.replace(declared.declared, topic=where.prefix + declared.declared.topic)
+        if one is not declared:
+            one.bus = None
+            is_only = declared.router is None and declared.bus is None
+            declared.bus = _Elsewhere(declared.__name__, one if is_only else None)
+        return one
+
+    def _handler(
+        self, declared: AnyHandler, where: Placement, client_id: str, functions: dict[int, AnyFunction]
+    ) -> AnyHandler:
+        one = _first_or_copy(declared, where)
+        if where != Placement():
+            one.spec = placed_spec(declared.declared, declared.__name__, where, client_id)
+        if declared.producer is not None:
+            one.producer = functions.get(id(declared.producer)) or self._function(declared.producer, where)
+        return one
+
+
+def _first_or_copy(declared: Any, where: Placement) -> Any:
+    """What stands for it in that place. What is declared on a router is itself in the first one: what a program holds
+    is then what its bus runs. What others may include too stays as it is."""
+    if declared.router is None:
+        return declared if where == Placement() else copy.copy(declared)
+    if declared.is_placed:
+        one = copy.copy(declared)
+        one.spec = declared.declared
+        return one
+    declared.is_placed = True
+    return declared
+
+
+class _Elsewhere:
+    """Whom a producer function publishes through when a copy of it, or several, are what buses have."""
+
+    def __init__(self, name: str, only: AnyFunction | None) -> None:
+        self._name = name
+        self._only = only
+
+    async def publish(self, function: AnyFunction, value: Any) -> None:
+        if self._only is None or self._only.bus is None:
+            raise ConfigError(
+                f"{self._name}() is included in several places, and a call does not say which is meant: send to the "
+                "topic's whole name, await bus.send(...)"
+            )
+        await self._only.bus.publish(self._only, value)
+
+
+def placement(prefix: str, group_prefix: str | None, middleware: Sequence[Middleware], where: str) -> Placement:
+    """Checked. Raises ConfigError."""
+    for what, given in (("prefix", prefix), ("group_prefix", group_prefix or "")):
+        if not isinstance(cast(Any, given), str) or not _NAME.fullmatch(given):
+            raise ConfigError(f"{where}: {what}={given!r}: letters, digits, dots, dashes and underscores: 'shop.'")
+    return Placement(prefix, prefix if group_prefix is None else group_prefix, check_middleware(middleware, where))
+
+
+def placed_spec(spec: ConsumerSpec, name: str, where: Placement, client_id: str) -> ConsumerSpec:
+    """A handler's options in that place."""
+    group = spec.group
+    if where.group_prefix:
+        group = f"{client_id}.{where.group_prefix}{name}" if group is None else where.group_prefix + group
+    return msgspec.structs.replace(
+        spec,
+        topics=tuple(where.prefix + topic for topic in spec.topics),
+        pattern=f"{re.escape(where.prefix)}(?:{spec.pattern})" if spec.pattern and where.prefix else spec.pattern,
+        group=group,
+        middleware=(*where.middleware, *spec.middleware),
+        retry=spec.retry.under(where.prefix) if isinstance(spec.retry, NamesTopics) else spec.retry,
+    )
+
+
+def _members(item: Any) -> Iterator[Any]:
+    """It, or what is declared in a module: routers too, and of their handlers none twice."""
+    if not isinstance(item, ModuleType):
+        yield item
+        return
+    found = list(declared_in(item))
+    if not found:
+        raise ConfigError(f"module {item.__name__} has no function marked with @consumer or @producer, and no Router")
+    yield from found
+
+
+def declared_in(module: ModuleType) -> Iterable[Any]:
+    """Marked functions, and routers, of a module; what is declared on a router comes with that."""
+    for value in list(vars(module).values()):
+        is_marked = isinstance(value, (Handler, ProducerFunction)) and cast("AnyHandler", value).router is None
+        if is_marked or isinstance(value, Router):
+            yield value
+
+
+def check_owner(item: Any) -> None:
+    """Raises ConfigError for what was declared on a router: without it, it would lose its prefix."""
+    if isinstance(item, (Handler, ProducerFunction)):
+        owner = cast("AnyHandler", item).router
+        if owner is not None:
+            raise ConfigError(f"{item!r} is declared on {owner!r}: include the router")
