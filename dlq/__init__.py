@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Signals,
     )
     from dlq.letters import DeadLetter
+    from dlq.metrics import DeadLetterMetrics
     from dlq.policy import Retry
     from dlq.redrive import Redrive, Redriven
     from dlq.selection import Selection
@@ -41,6 +42,7 @@ __all__ = [
     "CircuitHalfOpen",
     "CircuitOpened",
     "DeadLetter",
+    "DeadLetterMetrics",
     "DeadLetterTopic",
     "DeadLettered",
     "DeadLetters",
@@ -77,6 +79,7 @@ _HOMES = {
     "Budget": "budget",
     "Circuit": "circuit",
     "DeadLetter": "letters",
+    "DeadLetterMetrics": "metrics",
     "Retry": "policy",
     "Selection": "selection",
     "Webhook": "webhook",

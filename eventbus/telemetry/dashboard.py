@@ -89,6 +89,11 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 ((f"sum by (handler) (eventbus_handler_retry_waiting_records{{{_OF_HANDLER}}})", "{{handler}}"),),
             ),
             Panel(
+                "Dead letters that nobody has dealt with",
+                (('sum by (topic) (eventbus_dead_letters{status="open"})', "{{topic}}"),),
+                about="Of services that include dlq.DeadLetterMetrics().",
+            ),
+            Panel(
                 "Dead letters, and circuits",
                 (
                     (

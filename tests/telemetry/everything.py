@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dlq.metrics import samples_of as samples_of_dead_letters
+from dlq.selection import DeadLetterTopic
 from eventbus.backends.histogram import BYTES, RECORDS, SECONDS, Histogram
 from eventbus.backends.statistics import (
     BatchStatistics,
@@ -29,7 +31,7 @@ GAUGES_OF_POLICIES = (
 
 def everything() -> list[Sample]:
     """Of a bus on an embedded log, of one on a Kafka, and of an outbox."""
-    return [*everything_of_a_bus().samples(), *_of_an_outbox()]
+    return [*everything_of_a_bus().samples(), *_of_an_outbox(), *_of_dead_letters()]
 
 
 def everything_of_a_bus() -> BusMetrics:
@@ -69,6 +71,14 @@ def _seen(bounds: tuple[float, ...], value: float) -> Histogram:
     one.add(value, 3)
     one.add(bounds[-1] * 2)
     return one
+
+
+def _of_dead_letters() -> list[Sample]:
+    topic = DeadLetterTopic(
+        name="dlq.billing", count=3, statuses={"open": 2, "redriven": 1}, oldest_open_ms=1_700_000_000_500,
+        newest_ms=1_700_000_001_000, groups=("billing",), cases=1,
+    )  # fmt: skip
+    return list(samples_of_dead_letters([topic]))
 
 
 def _of_an_outbox() -> list[Sample]:

@@ -1,0 +1,70 @@
+"""How many dead letters there are, for the metrics of a bus."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from dlq.dead_letters import DeadLetters
+from dlq.selection import STATUSES, DeadLetterTopic
+from eventbus.client.metrics import Sample
+from eventbus.errors import ConfigError, EventBusError
+
+if TYPE_CHECKING:
+    from eventbus import EventBus
+
+logger = logging.getLogger("eventbus.dlq")
+
+
+class DeadLetterMetrics:
+    """``bus.include(DeadLetterMetrics())``: dead letters by topic and by what was done about them, in `bus.metrics`.
+
+    A part of a bus that looks every ``interval_seconds``, and reads only what has come since: one service of a log
+    needs it. ``topics`` as `DeadLetters` has them. Raises ConfigError for an interval of less than a second.
+    """
+
+    def __init__(self, topics: str | Sequence[str] | None = None, *, interval_seconds: float = 30) -> None:
+        if interval_seconds < 1:
+            raise ConfigError(f"DeadLetterMetrics(interval_seconds={interval_seconds}): it is 1 at least")
+        self._topics = topics
+        self._interval_seconds = interval_seconds
+        self._seen: list[DeadLetterTopic] = []
+
+    async def start(self, bus: EventBus) -> None:
+        """As a part of a bus."""
+        letters, timers = DeadLetters(bus, self._topics), bus.backend.timers
+
+        async def look() -> None:
+            while True:
+                try:
+                    self._seen = await letters.topics()
+                except EventBusError as error:  # it is looked again
+                    logger.debug("how many dead letters there are is not known: %s", error)
+                await timers.sleep(self._interval_seconds)
+
+        bus.start_soon(look)
+
+    async def aclose(self) -> None:
+        """As a part of a bus."""
+        self._seen = []
+
+    def samples(self) -> Iterator[Sample]:
+        """As of the last look."""
+        yield from samples_of(self._seen)
+
+
+def samples_of(topics: Sequence[DeadLetterTopic]) -> Iterator[Sample]:
+    """What one look has found."""
+    said = "Dead letters in the topic, by what was done about them, as of the last look."
+    for topic in topics:
+        for status in STATUSES:
+            labels = {"topic": topic.name, "status": status}
+            yield Sample("eventbus_dead_letters", labels, topic.statuses.get(status, 0), "gauge", said)
+    said = "When the oldest dead letter failed that nobody has dealt with."
+    for topic in topics:
+        if topic.oldest_open_ms is not None:
+            failed_at = topic.oldest_open_ms / 1000
+            yield Sample(
+                "eventbus_dead_letters_oldest_open_timestamp_seconds", {"topic": topic.name}, failed_at, "gauge", said
+            )

@@ -1,0 +1,46 @@
+"""How many dead letters there are, in a bus's metrics."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlq import DeadLetterMetrics, DeadLetters, Reject, Selection
+from eventbus import EventBus
+from eventbus.errors import ConfigError
+from eventbus.testing import FakeClock
+
+
+async def test_dead_letters_are_counted_by_what_was_done_about_them() -> None:
+    clock = FakeClock()
+    bus = EventBus("memory://", clock=clock)
+    bus.topic("orders", partitions=1)
+    bus.include(DeadLetterMetrics(interval_seconds=10))
+
+    @bus.consumer("orders", group="billing", dead_letter=True)
+    async def bill(value: bytes) -> None:
+        raise Reject("no such account")
+
+    def counted() -> dict[str, float]:
+        found = [one for one in bus.metrics().samples() if one.name == "eventbus_dead_letters"]
+        assert all(one.labels["topic"] == "dlq.billing" for one in found)
+        return {one.labels["status"]: one.value for one in found if one.value}
+
+    async with bus:
+        failed_at = clock() / 1000
+        for number in range(3):
+            await bus.send("orders", b"%d" % number)
+        await bus.drain()
+        await clock.advance(seconds=11)
+        assert counted() == {"open": 3}
+        [oldest] = [one for one in bus.metrics().samples() if one.name.endswith("_oldest_open_timestamp_seconds")]
+        assert oldest.value == failed_at
+        letters = DeadLetters(bus, clock=clock)
+        await letters.resolve(Selection(limit=2))
+        await clock.advance(seconds=11)
+        assert counted() == {"open": 1, "resolved": 2}
+    assert not bus.metrics().parts
+
+
+def test_an_interval_of_less_than_a_second_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least"):
+        DeadLetterMetrics(interval_seconds=0.1)
