@@ -13,6 +13,7 @@ import msgspec
 from anyio.to_thread import run_sync
 
 from dlq.cli.payloads import schema_of
+from eventbus.backends.masking import shown_url
 from eventbus.cli.parser import UsageError
 from eventbus.cli.schema_values import avro_of, parts_of
 from eventbus.errors import SerializationError
@@ -74,7 +75,7 @@ async def registry_of(bus: EventBus, args: argparse.Namespace) -> AsyncGenerator
     name: str | None = args.schema or os.environ.get(_VARIABLE) or None
     in_log = _TOPIC in await bus.admin.list_topics(internal=True)
     if name == "log" and not in_log:
-        raise UsageError(f"--schema log: {bus.url} has no schemas (no topic {_TOPIC})")
+        raise UsageError(f"--schema log: {shown_url(bus.url)} has no schemas (no topic {_TOPIC})")
     if name is None and not in_log:
         yield Registry(None, "a registry reads it: --schema http://HOST:PORT")
         return

@@ -12,6 +12,7 @@ from eventbus.backends.clock import RealTimers, Timers
 from eventbus.backends.embedded_consumer import EmbeddedConsumer
 from eventbus.backends.embedded_producer import EmbeddedProducer
 from eventbus.backends.engine import Engine
+from eventbus.backends.masking import shown_url
 from eventbus.backends.statistics import Statistics, TopicStatistics
 from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.coordinator.requests import (
@@ -46,7 +47,7 @@ class EmbeddedBackend:
     @property
     def engine(self) -> Engine:
         if self._engine is None:
-            raise ConfigError(f"{self.url} is not open: use it inside `async with bus:`")
+            raise ConfigError(f"{shown_url(self.url)} is not open: use it inside `async with bus:`")
         return self._engine
 
     @property

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from eventbus.backends.base import Backend
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.backends.engine import Engine
+from eventbus.backends.masking import shown_url
 from eventbus.coordinator.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType, known
 from eventbus.coordinator.credentials import ScramMechanism
 from eventbus.coordinator.quotas import Entity, QuotaFilter
@@ -57,7 +58,7 @@ def security_of(backend: Backend) -> SecurityDoor:
         return EmbeddedSecurity(backend.engine)
     if isinstance(backend, Asks):
         return RemoteSecurity(backend)
-    raise ConfigError(f"{backend.url} keeps no ACLs, users and quotas")
+    raise ConfigError(f"{shown_url(backend.url)} keeps no ACLs, users and quotas")
 
 
 class EmbeddedSecurity:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from eventbus.backends.embedded import EmbeddedBackend
+from eventbus.backends.masking import shown_url
 from eventbus.backends.security import Asks
 from eventbus.errors import ConfigError, error_for_code
 from eventbus.server.call import Api, Call
@@ -25,7 +26,7 @@ async def ask(backend: Backend, request: Any) -> Any:
     elif isinstance(backend, Asks):
         response = await backend.ask(request)
     else:
-        raise ConfigError(f"{backend.url} does not take administrators' requests")
+        raise ConfigError(f"{shown_url(backend.url)} does not take administrators' requests")
     raise_error(response)
     return response
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from eventbus.backends.masking import shown_url
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.cli.shell import connection_settings, open_bus, run_async
@@ -126,7 +127,7 @@ async def _run(bus: EventBus, connectors: Connectors, once: bool, out: Output) -
             await bus.drain()
         else:
             names = ", ".join(run.name for run in connectors.runs)
-            out.note(f"running {names} on {bus.url}; Ctrl-C stops")
+            out.note(f"running {names} on {shown_url(bus.url)}; Ctrl-C stops")
             await bus.run()
     out.table(
         ["connector", "kind", "state", "records", "passed over"],

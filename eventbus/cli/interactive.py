@@ -16,6 +16,7 @@ from contextlib import ExitStack, asynccontextmanager
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+from eventbus.backends.masking import shown_url
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
 from eventbus.cli.run import import_named, load_bus, module_and_name
@@ -114,7 +115,7 @@ def _banner(args: argparse.Namespace, bus: EventBus, names: dict[str, Any]) -> s
     handlers = "they run" if args.handlers else "they do not run (--handlers)"
     return (
         f"eventbus {__version__}, Python {sys.version.split()[0]}: `await` works here; Ctrl-D ends\n"
-        f"bus: {bus.url}, {len(bus.handlers)} handler(s), {handlers}\n"
+        f"bus: {shown_url(bus.url)}, {len(bus.handlers)} handler(s), {handlers}\n"
         f"from {args.target.partition(':')[0]}: {', '.join(sorted(own)) or 'nothing'}"
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from eventbus.backends.masking import shown_url
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, default_url, natural, positive
 from eventbus.errors import ConfigError, EventBusError
@@ -161,10 +162,10 @@ def _run(args: argparse.Namespace, startup: Startup, worker: Worker | None, note
     spell_out_what_stdout_lacks(out)
     bus = load_bus(args.target)
     if args.url not in (bus.url, default_url()):
-        out.note(f"warning: --url {args.url} is not used: {args.target} has its own, {bus.url}")
+        out.note(f"warning: --url {shown_url(args.url)} is not used: {args.target} has its own, {shown_url(bus.url)}")
     if args.drain_timeout is not None:
         bus.set_drain_timeout(round(args.drain_timeout * 1000))
-    notes.running = f"running {args.target} on {bus.url}; Ctrl-C stops it"
+    notes.running = f"running {args.target} on {shown_url(bus.url)}; Ctrl-C stops it"
     if worker is not None:
         with worker.placed(bus):
             return run_bus(bus, startup, worker.running)

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import anyio
 
 from eventbus.backends.base import Backend
+from eventbus.backends.masking import shown_url
 from eventbus.backends.urls import open_backend, split_url
 from eventbus.client.single_error import SingleError, passing_on
 from eventbus.errors import (
@@ -98,7 +99,7 @@ class Mirror:
             open_backend(destination, destination_config or {}) if isinstance(destination, str) else destination
         )
         if identity(self._source.url) == identity(self._destination.url) != _PRIVATE:
-            raise ConfigError(f"source and destination are one log, {self._source.url}: name two")
+            raise ConfigError(f"source and destination are one log, {shown_url(self._source.url)}: name two")
         selection = Selection(names=tuple(topics), pattern=pattern, exclude=exclude)
         selection.check()
         check_pattern(groups)

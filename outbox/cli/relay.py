@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from eventbus.backends.masking import shown_url
 from eventbus.cli.output import Output, printable
 from eventbus.cli.parser import Subcommands, UsageError, positive
 from eventbus.cli.shell import open_bus
@@ -77,7 +78,8 @@ def relay(args: argparse.Namespace) -> int:
                     bus.start_soon(until_empty)
                 if not out.json:
                     out.note(
-                        f"publishing outbox {opened.outbox.name!r} of {opened.place} to {bus.url}; Ctrl-C stops it"
+                        f"publishing outbox {opened.outbox.name!r} of {opened.place} to {shown_url(bus.url)}; Ctrl-C "
+                        "stops it"
                     )
                 await bus.run()
         except StoppedBySignal as error:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from eventbus.backends.masking import shown_url
 from eventbus.cli.parser import UsageError
 from eventbus.cli.shell import open_bus, run_async
 from eventbus.errors import ConfigError, EventBusError, LogLocked
@@ -121,8 +122,8 @@ async def _inside(args: argparse.Namespace, create: bool) -> AsyncGenerator[Door
     async with open_bus(args, create=create) as bus:
         if not create and TOPIC not in await bus.admin.list_topics():  # who only looks leaves nothing behind
             raise RegistryFailed(
-                f"there are no schemas in {bus.url} (it has no topic {TOPIC}): name another log with --url, a "
-                "registry with --registry, or register one: eventbus schema register orders-value order.avsc"
+                f"there are no schemas in {shown_url(bus.url)} (it has no topic {TOPIC}): name another log with --url, "
+                "a registry with --registry, or register one: eventbus schema register orders-value order.avsc"
             )
         async with Registry(bus) as registry:
             yield _Inside(registry, bus.url)

@@ -156,3 +156,14 @@ def test_commands_go_by_the_file_and_the_environment(
     monkeypatch.setenv("EVENTBUS_URL", "file://./here")
     assert cli("topics", "create", "orders").code == 0
     assert (tmp_path / "here").is_dir()
+
+
+def test_what_a_command_says_of_a_url_hides_its_password(cli: Cli, config: Cli, tmp_path: Path) -> None:
+    (tmp_path / "configured_app.py").write_text(
+        f"from eventbus import EventBus\nbus = EventBus('memory://me:{CANARY}@x')\n"
+        "@bus.consumer('t', group='g')\nasync def h(x: str) -> None: ...\n"
+    )
+    for command in (("run", "configured_app:bus"), ("doctor", "configured_app:bus"), ("replay", "configured_app:bus:h")):
+        result = cli(*command)
+        assert CANARY not in result.out + result.err
+        assert result.out or result.err

@@ -27,6 +27,7 @@ from eventbus.backends.kafka.settings import ClientSettings, config_refused, rea
 from eventbus.backends.kafka.topic_admin import TopicAdmin
 from eventbus.backends.kafka.watch import ClusterWatch
 from eventbus.backends.kafka.wire import Wire
+from eventbus.backends.masking import shown_url
 from eventbus.backends.statistics import Statistics
 from eventbus.broker import TopicDescription, TopicSpec
 from eventbus.coordinator.requests import (
@@ -116,7 +117,7 @@ class KafkaBackend:
     @property
     def _opened(self) -> AdminClient:
         if self._client is None:
-            raise ConfigError(f"{self.url} is not open: use it inside `async with bus:`")
+            raise ConfigError(f"{shown_url(self.url)} is not open: use it inside `async with bus:`")
         return self._client
 
     @property
