@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from eventbus.cli.parser import UsageError
+from eventbus.cli.running.codes import CUT_OFF
 from eventbus.client.metrics import Sample
 from eventbus.errors import RequestTimedOut
 from eventbus.web.probes import Standing
@@ -30,6 +31,9 @@ LINE = "EVENTBUS_SUPERVISOR"
 """The environment's: a worker's end of the line, as a file descriptor."""
 NUMBER = "EVENTBUS_WORKER"
 """The environment's, for the service too: which one of several workers this is, from 0 on."""
+
+_GRACE_SECONDS = 5.0
+"""On top of the drain timeout, for a worker without a supervisor to end."""
 
 LogKind = Literal["memory", "directory", "shared"]
 """``directory``: one process may have it; ``shared``: any number, as a cluster."""
@@ -107,6 +111,7 @@ class Worker:
         self._line = line
         self._lines = line.makefile("rb")
         self._lock = threading.Lock()
+        self._bus: EventBus | None = None
         self._source: OfBus | None = None
         self._told: Go | Refused | None = None
         self._is_told = threading.Event()
@@ -123,7 +128,7 @@ class Worker:
 
     def begin(self, bus: EventBus) -> Go:
         """Say what was loaded, and return where to start it. Raises UsageError: it cannot be."""
-        self._source = OfBus(bus, is_coming=True)
+        self._bus, self._source = bus, OfBus(bus, is_coming=True)
         settings = dict(log_settings(bus.log_settings))
         self._write(Loaded(bus.url, kind_of_log(bus), bus.drain_timeout_ms / 1000, settings))
         self._is_told.wait()
@@ -168,8 +173,22 @@ class Worker:
                 else:
                     self._told = message
                     self._is_told.set()
+        self._orphaned()
+
+    def _orphaned(self) -> None:
+        """Stop in order, but surely: nobody else would end a process that hangs."""
+        bus = self._bus
+        if bus is not None and self._log_is_the_supervisors:
+            bus.set_drain_timeout(0)  # what is finished now cannot be stored or committed any more
         os.kill(os.getpid(), signal.SIGTERM)
         self._is_told.set()
+        seconds = 0.0 if bus is None else bus.drain_timeout_ms / 1000
+        threading.Event().wait(seconds + _GRACE_SECONDS)
+        os._exit(CUT_OFF)
+
+    @property
+    def _log_is_the_supervisors(self) -> bool:
+        return isinstance(self._told, Go) and self._told.url != ""
 
     def _answer(self, question: Ask, runner: asyncio.Runner) -> None:
         source = self._source
