@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Generator
+from pathlib import Path
 
 import anyio
 import pytest
@@ -84,6 +85,30 @@ async def test_lines_of_workers_and_threads_name_the_record_at_work(order: str, 
     assert len(found) == 40
     assert all(line["offset"] == int(str(line["message"])) for line in found)
     assert {(line["handler"], line["group"]) for line in found} == {("bill", "threads"), ("ship", "tasks")}
+
+
+def test_lines_name_their_record_under_trio_too(lines: io.StringIO, tmp_path: Path) -> None:
+    async def main() -> None:
+        bus = EventBus(f"file://{tmp_path}")
+        bus.topic("orders", partitions=1)
+
+        @bus.consumer("orders", group="threads")
+        def bill(value: bytes) -> None:
+            logger.info(value.decode())
+
+        @bus.consumer("orders", group="tasks")
+        async def ship(value: bytes) -> None:
+            await anyio.lowlevel.checkpoint()
+            logger.info(value.decode())
+
+        async with bus:
+            for number in range(5):
+                await bus.send("orders", b"%d" % number)
+            await bus.drain()
+
+    anyio.run(main, backend="trio")
+    found = written(lines)
+    assert len(found) == 10 and all(line["offset"] == int(str(line["message"])) for line in found)
 
 
 async def test_a_task_that_a_handler_has_begun_may_outlive_its_record_and_names_none(lines: io.StringIO) -> None:
