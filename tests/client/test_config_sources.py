@@ -380,6 +380,14 @@ def test_files_that_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         EventBus("memory://", config_file="")
 
 
+def test_a_handlers_name_may_have_dots() -> None:
+    found = read_file(written("b.toml", '[handlers."shop.bill"]\nfetch.min.bytes = 8\n'), "x")
+    said = found.handlers["shop.bill"]["fetch_min_bytes"]
+    assert (said.value, said.source.place) == (8, "b.toml, line 2")
+    with pytest.raises(ConfigError, match=r"line 2 and b.toml, line 3 say fetch_min_bytes twice"):
+        read_file(written("b.toml", "[handlers.bill]\nfetch.min.bytes = 8\nfetch_min_bytes = 9\n"), "x")
+
+
 def test_lines_are_found_past_texts_of_several_lines() -> None:
     assert toml_lines('a = """\n[x]\nb = 1\n"""\nc = 2\n[t.u]\n"d.e" = 3') == {
         ("a",): 1,

@@ -32,6 +32,8 @@ class Entry(NamedTuple):
     key: str
     value: Any
     line: int
+    handler: str = ""
+    """Whose table it stands in: then the key is that of an option."""
 
 
 class FileSettings(msgspec.Struct, frozen=True):
@@ -83,13 +85,14 @@ def _settings_of(path: str, entries: list[Entry]) -> FileSettings:
     handlers: dict[str, dict[str, Said]] = {}
     for entry in entries:
         source = Source("file", f"{path}, line {entry.line}" if entry.line else path)
-        table, dot, rest = entry.key.partition(".")
-        if table == HANDLERS and dot:
-            handler, _, option = rest.partition(".")
-            if not option:
-                place = source.of(entry.key, entry.value)
-                raise ConfigError(f"{place}: a handler has a table of options, [handlers.NAME]")
-            handlers.setdefault(handler, {})[as_keyword(option)] = Said(as_keyword(option), entry.value, source)
+        if entry.handler:
+            option = Said(as_keyword(entry.key), entry.value, source)
+            before = handlers.setdefault(entry.handler, {}).setdefault(option.name, option)
+            if before.value != option.value:
+                raise ConfigError(_twice(before, option))
+        elif entry.key.startswith(f"{HANDLERS}.") or entry.key == HANDLERS:
+            place = source.of(entry.key, entry.value)
+            raise ConfigError(f"{place}: a handler has a table of options, [handlers.NAME]")
         else:
             found.append(_setting(entry, source))
     return FileSettings(path, unite(found, _twice), handlers)
@@ -134,7 +137,11 @@ def _toml_entries(text: str, in_pyproject: bool, path: str) -> Iterator[Entry]:
             raise ConfigError(f"{path} has no table [tool.eventbus]")
     lines = toml_lines(text)
     for parts, value in _leaves((), cast("Mapping[str, Any]", document)):
-        yield Entry(".".join(parts), value, lines.get((*prefix, *parts), 0))
+        line = lines.get((*prefix, *parts), 0)
+        if parts[0] == HANDLERS and len(parts) > 2:
+            yield Entry(".".join(parts[2:]), value, line, parts[1])
+        else:
+            yield Entry(".".join(parts), value, line)
 
 
 def _leaves(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -199,4 +206,14 @@ def _java_entries(text: str, path: str) -> list[Entry]:
     stores = {"ssl.ca.location": "ssl.truststore.location", "sasl.username": "sasl.jaas.config"}
     stores |= {"ssl.certificate.location": "ssl.keystore.location", "ssl.key.location": "ssl.keystore.location"}
     stores |= {"sasl.password": "sasl.jaas.config"}
-    return [Entry(key, value, lines.get(key) or lines.get(stores.get(key, ""), 0)) for key, value in translated.items()]
+    return [
+        _of_a_handler(Entry(key, value, lines.get(key) or lines.get(stores.get(key, ""), 0)))
+        for key, value in translated.items()
+    ]
+
+
+def _of_a_handler(entry: Entry) -> Entry:
+    """``handlers.bill.concurrency``: here a handler's name has no dots."""
+    table, _, rest = entry.key.partition(".")
+    handler, _, option = rest.partition(".")
+    return entry._replace(key=option, handler=handler) if table == HANDLERS and option else entry
