@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
+from eventbus.broker import TopicSpec
 from eventbus.client.handling.handlers import Handler, calling_frame, consumer_spec
 from eventbus.client.scheduling.agenda import Firing
 from eventbus.client.scheduling.entries import EVERY, check_id, firings_topic
@@ -33,6 +34,7 @@ class Scheduling(ABC):
     client_id: str
     _schedules: Schedules
     _serdes: dict[type, Serde]
+    _topics: dict[str, TopicSpec]
 
     @abstractmethod
     def now_ms(self) -> int: ...
@@ -98,7 +100,8 @@ class Scheduling(ABC):
                 )
             self._serdes.setdefault(Firing, Json(Firing))
             self._add_handler(handler)
-            self.topic(topic, partitions=1, configs=_FIRINGS_CONFIG)
+            if topic not in self._topics:
+                self.topic(topic, partitions=1, configs=_FIRINGS_CONFIG)
             known[chosen] = table
             self._schedules.firings[chosen] = topic
             return handler
