@@ -334,9 +334,11 @@ CONSUMERS = Section(
              L + "test_group_events.py::test_a_cooperative_rebalance_has_two_rounds",
              C + "test_checklist_consumer.py::test_members_log_why_they_rebalanced_and_for_how_long")),
         Row(119, "wakeup() and the shutdown hook", "answered", "cancellation; a signal drains, commits and leaves the "
-            "group at once, a second one stops", (L + "test_run.py::test_a_service_runs_until_a_signal_and_commits",
+            "group at once, a second one stops; exit codes tell how it went",
+            (L + "test_run.py::test_a_service_runs_until_a_signal_and_commits",
+             L + "test_run_signals.py::test_work_that_outlasts_the_drain_timeout_has_a_code_of_its_own",
              C + "test_signals.py::test_the_second_signal_stops_at_once",
-             C + "test_groups.py::test_a_cancelled_task_leaves_at_once"), (), "guide.md#stopping"),
+             C + "test_groups.py::test_a_cancelled_task_leaves_at_once"), (), "running.md#signals-and-exit-codes"),
         Row(120, "replay with a random group", "answered",
             "`eventbus replay shop:bus HANDLER --from-beginning`: a group "
             "that is thrown away; or `groups reset-offsets`",
