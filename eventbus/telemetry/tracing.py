@@ -220,9 +220,9 @@ def _of_process(topic: str) -> dict[str, str | int | bool]:
         "messaging.operation.type": "process",
         "messaging.destination.name": topic,
     }
-    if (found := here.get()) is not None:
-        attributes["messaging.consumer.group.name"] = found.group
-        attributes["eventbus.handler"] = found.handler
+    if (found := here.get()) is not None and found.member is not None:
+        attributes["messaging.consumer.group.name"] = found.member.group
+        attributes["eventbus.handler"] = found.member.name
     return attributes
 
 

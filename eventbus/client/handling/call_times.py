@@ -6,6 +6,7 @@ much as they do. Calls that take longer are timed one by one. Which of the two, 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -34,9 +35,12 @@ class CallTimes:
         """So many calls were made one after the other since ``began``. ``was_each``: each was timed by itself."""
         if calls <= 0 or self._by_batch:
             return
-        mean = (self.now() - began) / calls
+        seconds = self.now() - began
+        mean = seconds / calls
         if self._by_fetch or not was_each:
-            self.seconds.add(mean, calls)
+            histogram = self.seconds  # as `Histogram.add`, in place: a fetch may be of one record
+            histogram.counts[bisect_left(histogram.bounds, mean)] += calls
+            histogram.total += seconds
         self.is_each = mean >= _SLOW_SECONDS and not self._by_fetch
 
     def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,8 +14,22 @@ import anyio
 from eventbus.types import FetchedRecords
 
 
+class Member(Protocol):
+    """Who has calls made: a handler, for a group."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def group(self) -> str: ...
+
+
 class Calling(Protocol):
     """What makes calls, one at a time."""
+
+    member: Member | None
+    task_id: int
+    """The task that makes them."""
 
     @property
     def at(self) -> tuple[FetchedRecords, int] | None:
@@ -23,16 +37,7 @@ class Calling(Protocol):
         ...
 
 
-class Here(NamedTuple):
-    """A handler at work in this context."""
-
-    handler: str
-    group: str
-    calling: Calling
-    task_id: int
-
-
-here: ContextVar[Here | None] = ContextVar("eventbus_here", default=None)
+here: ContextVar[Calling | None] = ContextVar("eventbus_here", default=None)
 """Set where calls are made; inherited by the threads and tasks that they begin."""
 
 
@@ -51,18 +56,14 @@ class RecordHere(NamedTuple):
 def record_here() -> RecordHere | None:
     """What this context handles; None outside of handlers."""
     found = here.get()
-    at = None if found is None else found.calling.at
-    if found is None or at is None:
+    if found is None or found.member is None or (at := found.at) is None:
         return None
     chunk, index = at
-    if _in_task_of_its_own(found):
-        return RecordHere(found.handler, found.group, chunk.topic, chunk.partition)
-    return RecordHere(
-        found.handler, found.group, chunk.topic, chunk.partition, chunk.offsets[index], chunk.keys[index]
-    )
+    known = RecordHere(found.member.name, found.member.group, chunk.topic, chunk.partition)
+    return known if _in_task_of_its_own(found) else known._replace(offset=chunk.offsets[index], key=chunk.keys[index])
 
 
-def _in_task_of_its_own(found: Here) -> bool:
+def _in_task_of_its_own(found: Calling) -> bool:
     try:
         return _task_id() != found.task_id
     except anyio.NoEventLoopError:  # a thread: of a plain function, or one that a handler awaits
@@ -77,6 +78,8 @@ def _task_id() -> int:
         return anyio.get_current_task().id
 
 
-def begin_here(handler: str, group: str, calling: Calling) -> None:
-    """From now on this task makes calls."""
-    here.set(Here(handler, group, calling, _task_id()))
+def begin_here(member: Member, calling: Calling) -> None:
+    """From now on this task makes calls. Once per fetch: as little as can be."""
+    calling.member = member
+    calling.task_id = _task_id()
+    here.set(calling)

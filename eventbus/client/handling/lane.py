@@ -72,7 +72,7 @@ class Lane:
         self.chunks: deque[FetchedRecords] = deque()
         """What was fetched and not begun."""
         self.at_hand: FetchedRecords | None = None
-        """What was begun last, and may be over."""
+        """What is handled, or was when the lane stopped."""
         self.paused = False
         """Enough is waiting: the partition is not fetched from."""
         self.at_work = False

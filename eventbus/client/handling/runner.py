@@ -431,6 +431,7 @@ class Runner:
             await way.run(chunk)
             if lane.error is not None:
                 continue
+            lane.at_hand = chunk = None  # it may be large, and nothing may come for long
             self._commits.expect()
             # Handlers that never suspend must not keep other tasks from running for longer than one fetch.
             await anyio.lowlevel.checkpoint()

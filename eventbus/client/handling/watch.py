@@ -16,7 +16,7 @@ import anyio
 from eventbus.backends.clock import Timers
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.here import Calling, begin_here
+from eventbus.client.handling.here import Calling, Member, begin_here, here
 from eventbus.client.handling.lane import Lane, Taken
 from eventbus.errors import HandlerError
 from eventbus.types import FetchedRecords, TopicPartition
@@ -73,12 +73,14 @@ class _Seen:
 class LaneCall:
     """Records of a lane being handled in order: one `Dispatch.run`."""
 
-    __slots__ = ("_lane", "_start", "_taken", "chunk", "late", "scope")
+    __slots__ = ("_lane", "_start", "_taken", "chunk", "late", "member", "scope", "task_id")
 
     def __init__(self, lane: Lane, chunk: FetchedRecords, start: int, taken: Taken | None) -> None:
         self._lane = lane
         self._start = start
         self._taken = taken
+        self.member: Member | None = None
+        self.task_id = 0
         self.chunk = chunk
         self.scope = anyio.CancelScope()
         self.late: object | None = None
@@ -133,6 +135,7 @@ class Watch:
     ) -> None:
         self._on_given_up = on_given_up
         """Called with a lane that stops while a thread is at work in it."""
+        self.name = handler.__name__
         self.group = ""
         """Whose member makes the calls."""
         self._handler = handler
@@ -149,13 +152,14 @@ class Watch:
 
     def begins(self, one: Watched) -> None:
         """From now on it may make calls, in this task."""
-        begin_here(self._handler.__name__, self.group, one)
+        begin_here(self, one)
         self._seen[one] = _Seen()
         if self._wake is not None:
             self._wake.set()
 
     def ends(self, one: Watched) -> None:
         """It makes no calls for now."""
+        here.set(None)
         self._seen.pop(one, None)
 
     async def run(self) -> None:

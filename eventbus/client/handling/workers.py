@@ -16,6 +16,7 @@ import anyio.lowlevel
 import mmh3
 
 from eventbus.client.handling.dispatch import Dispatch
+from eventbus.client.handling.here import Member
 from eventbus.client.handling.lane import Lane, Taken
 from eventbus.client.handling.places import Item
 from eventbus.client.handling.watch import Watch
@@ -43,9 +44,11 @@ class KeyLane:
 class Worker:
     """One task that calls the handler: one record after the other."""
 
-    __slots__ = ("backlog", "calls", "held", "item", "items", "late", "scope", "stopping", "wake")
+    __slots__ = ("backlog", "calls", "held", "item", "items", "late", "member", "scope", "stopping", "task_id", "wake")
 
     def __init__(self) -> None:
+        self.member: Member | None = None
+        self.task_id = 0
         self.stopping = False
         """The record at work is the last one for now."""
         self.calls = 0
