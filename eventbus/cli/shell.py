@@ -60,10 +60,10 @@ def open_log(
 
     given = connection_settings(properties_of(args) if properties is None else properties)
     url = url_of(args, given)
+    outside = configure({"url": url, "client_id": "eventbus-cli"}, {}, None).settings.log
     try:
         scheme, rest, _ = split_url(url)
         connection = {key: value for key, value in given.items() if key != BOOTSTRAP}
-        outside = configure({"url": url, "client_id": "eventbus-cli"}, {}, None).settings.log
         own = {**outside, **{as_keyword(key): value for key, value in connection.items()}}
         backend = open_backend(url, own if scheme == "kafka" else outside, system_clock)
         bus = EventBus(url, client_id="eventbus-cli", backend=backend, **config)
