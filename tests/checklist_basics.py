@@ -302,12 +302,13 @@ CONCEPTS = Section(
             "queues, point to point, JMS",
             "partly",
             "a group is a queue that remembers; `await bus.request(...)` waits for the handler's reply, as over a "
-            "reply queue; share groups (KIP-932) are not told of by the server",
+            "reply queue; `send(..., delay=)` is JMS's delivery delay; share groups (KIP-932) are not told of by the server",
             (
                 "tests/clients/test_clients.py::test_a_group_shares_its_partitions",
                 "tests/client/test_requests.py::test_reply_finds_who_asked",
+                "tests/client/scheduling/test_schedules.py::test_a_record_comes_at_its_time_and_not_before",
             ),
-            ("13_two_teams.py", "31_request_reply.py"),
+            ("13_two_teams.py", "30_scheduling.py", "31_request_reply.py"),
             "guide.md#requests-and-replies",
         ),
         Row(30, "when it does not fit: large messages", "answered", "the claim check", (), ("16_claim_check.py",)),

@@ -22,7 +22,7 @@ from tests.three_urls.all_examples import FOLDER, follows_url
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if follows_url(path))
 ELSEWHERE = {"07_retries_and_order", "21_failover", "27_spark_landing", "28_spark_pipeline"}
 """One plays with a network inside the process, one kills the brokers of a cluster of its own, two are Spark's."""
-OF_THE_LOG = ("_schemas", "_dlq_state", "_outbox.")
+OF_THE_LOG = ("_schemas", "_dlq_state", "_outbox.", "_scheduled.", "_every.")
 """How their names begin: its registry of schemas, what became of its dead letters, receipts of outboxes."""
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a URL runs all the examples that are asked for
