@@ -299,7 +299,8 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         uses += [use for table in self._tables.values() for use in table.uses(self._serdes)]
         serdes = [*self._serdes.values(), *(use.serde for use in uses)]
         sources = (serde.source for serde in serdes if isinstance(serde, SchemaSerde))
-        for part in (*self._parts, *sources):
+        around = (*self._around, *(one for handler, _ in members for one in handler.spec.middleware))
+        for part in (*self._parts, *around, *sources):
             if isinstance(part, Part) and all(one is not part for one in self._started):
                 self._started.append(part)
                 await part.start(self)

@@ -1,0 +1,13 @@
+"""Ready-made middleware: logging, timing, deduplication, a rate limit, and a claim check for large values.
+
+Each goes where middleware goes: ``EventBus(middleware=[...])``, a `Router`, or one handler; `ClaimCheck` has a side
+that sends too, and is included: ``bus.include(ClaimCheck(...))``.
+"""
+
+from eventbus.middleware.claim_check import ClaimCheck, ClaimError, Directory, Store
+from eventbus.middleware.deduplication import Deduplication
+from eventbus.middleware.logging import Logging
+from eventbus.middleware.rate_limit import RateLimit
+from eventbus.middleware.timing import Timing
+
+__all__ = ["ClaimCheck", "ClaimError", "Deduplication", "Directory", "Logging", "RateLimit", "Store", "Timing"]

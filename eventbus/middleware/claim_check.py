@@ -1,0 +1,200 @@
+"""Large values stay outside: they go into a store, and the record carries where they are (the claim check)."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import os
+import re
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+
+import anyio.to_thread
+import msgspec
+
+from eventbus.client.handling.middleware import CallNext, Middleware
+from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord
+from eventbus.errors import ConfigError, EventBusError
+from eventbus.middleware.base import records_of, whole
+from eventbus.types import ConsumerRecord
+from serdes import Encode, SchemaSerde, Serde, bind_encoder, serde_of_values
+
+if TYPE_CHECKING:
+    from eventbus.client.bus import EventBus
+
+logger = logging.getLogger("eventbus.claim_check")
+
+HEADER = "claim-check"
+"""Holds the size of the value; the record's own value is its name in the store, the SHA-256 of its bytes."""
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+class ClaimError(EventBusError):
+    """What a record refers to is not in the store, or is not what was put there: bring it back, or skip the record."""
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Where large values are: write one for S3 and the like. Called in worker threads, but for `put`."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Keep ``data``; durable on return. The same name always has the same data."""
+        ...
+
+    def get(self, name: str) -> bytes:
+        """Raises KeyError or FileNotFoundError for what is not there."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """One that is not there may be deleted."""
+        ...
+
+
+class Directory:
+    """A store of files, each named after its content; a value that is sent twice is kept once."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Made if it is not there."""
+        self._path = Path(path)
+        self._path.mkdir(parents=True, exist_ok=True)
+
+    def __repr__(self) -> str:
+        return f"Directory({str(self._path)!r})"
+
+    def put(self, name: str, data: bytes) -> None:
+        target = self._file(name)
+        if target.exists():
+            os.utime(target)  # as young as its newest record
+            return
+        handle, temporary = tempfile.mkstemp(dir=self._path, prefix=".part-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        directory = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def get(self, name: str) -> bytes:
+        return self._file(name).read_bytes()
+
+    def delete(self, name: str) -> None:
+        self._file(name).unlink(missing_ok=True)
+
+    def delete_older(self, seconds: float) -> int:
+        """Delete what was last put longer ago; how many that were. Take more than the topics' retention."""
+        oldest = time.time() - seconds
+        old = [one for one in self._path.iterdir() if one.stat().st_mtime < oldest and _NAME.fullmatch(one.name)]
+        for one in old:
+            one.unlink(missing_ok=True)
+        return len(old)
+
+    def _file(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise KeyError(name)  # never a path from outside
+        return self._path / name
+
+
+class ClaimCheck(ProducerInterceptor):
+    """Puts values above ``above_bytes`` into ``store`` as they are sent, and gets them before the handler is called.
+
+    Include it where records are sent and where they are handled: ``bus.include(ClaimCheck(Directory("claims")))``. The
+    value is durable in the store before the record goes to the log. Handlers notice nothing; a consumer of one's own
+    calls `fetched`. Values of a schema registry are left alone. Raises ClaimError, as the handler's, for a value that
+    is gone or damaged. If `Store.put` fails that is logged, and the record goes as it is, which the log refuses if it
+    is too large.
+    """
+
+    def __init__(self, store: Store, *, above_bytes: int = 512 * 1024) -> None:
+        """Raises ConfigError."""
+        if not isinstance(cast(Any, store), Store):
+            raise ConfigError(f"ClaimCheck({store!r}): a store has put, get and delete: Directory('claims')")
+        self._store = store
+        self._above_bytes = whole("ClaimCheck(above_bytes", above_bytes)
+        self._serdes: dict[type, Serde] = {}
+        self._encoders: dict[tuple[str, type], Encode | None] = {}
+
+    def __repr__(self) -> str:
+        return f"ClaimCheck({self._store!r})"
+
+    async def start(self, bus: EventBus) -> None:
+        """See `Part`."""
+        self._serdes, self._encoders = dict(bus.serdes), {}
+
+    async def aclose(self) -> None:
+        """See `Part`."""
+
+    @property
+    def middleware(self) -> Sequence[Middleware]:
+        """See `Surrounds`."""
+        return (self._handle,)
+
+    @property
+    def interceptors(self) -> Sequence[ProducerInterceptor]:
+        """See `Surrounds`."""
+        return (self,)
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """The record, or one that refers to its value."""
+        if record.value is None or any(name == HEADER for name, _ in record.headers):
+            return record
+        data = self._bytes_of(record)
+        if data is None or len(data) <= self._above_bytes:
+            return record
+        name = hashlib.sha256(data).hexdigest()
+        self._store.put(name, data)
+        headers = (*record.headers, (HEADER, str(len(data))))
+        return msgspec.structs.replace(record, value=name.encode(), headers=headers)
+
+    def _bytes_of(self, record: ProducerRecord) -> bytes | None:
+        value = record.value
+        if isinstance(value, bytes):
+            return value
+        kind = cast("type[Any]", type(value))
+        where = record.topic, kind
+        if where not in self._encoders:
+            serde = serde_of_values(kind, self._serdes)
+            self._encoders[where] = None if isinstance(serde, SchemaSerde) else bind_encoder(serde, record.topic)
+        encode = self._encoders[where]
+        try:
+            return None if encode is None else encode(value)
+        except Exception:  # a serde may raise anything; the producer meets it too, and tells its caller
+            return None
+
+    async def _handle(self, record: Any, call_next: CallNext) -> Any:
+        if all(one.header(HEADER) is None for one in records_of(record)):
+            return await call_next(record)
+        whole = [await self.fetched(one) for one in records_of(record)]
+        return await call_next(whole if isinstance(record, list) else whole[0])
+
+    async def fetched(self, record: ConsumerRecord) -> ConsumerRecord:
+        """The record with its value; itself, if it refers to none. The one that was read stays small, as it is what
+        goes to retry and dead-letter topics. Raises ClaimError."""
+        size = record.header(HEADER)
+        if size is None or record.value is None:
+            return record
+        name = bytes(record.value).decode("ascii", "replace")
+        where = f"{record.topic}-{record.partition} offset {record.offset}"
+        what = f"{where}: its value of {size.decode('ascii', 'replace')} bytes, {name},"
+        try:
+            data = await anyio.to_thread.run_sync(self._store.get, name)
+        except (KeyError, FileNotFoundError) as error:
+            raise ClaimError(
+                f"{what} is not in {self._store!r}: bring it back from a copy, or skip the record"
+            ) from error
+        if hashlib.sha256(data).hexdigest() != name:
+            raise ClaimError(f"{what} is damaged in {self._store!r}: it has {len(data)} bytes of another content")
+        one = copy.copy(record)
+        one.value = data
+        return one

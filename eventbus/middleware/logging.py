@@ -1,0 +1,55 @@
+"""A line for each record that a handler has finished, or failed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from eventbus.client.handling.middleware import CallNext
+from eventbus.errors import ConfigError
+from eventbus.middleware.base import Timed, place_of, records_of, whole
+
+
+class Logging(Timed):
+    """Logs each call with topic, partition, offset and duration; the same as ``extra`` fields of the log record.
+
+    ``level`` is that of calls that went well, of each ``every``-th one (a batch is one call); failures are logged
+    always, as errors, without the traceback, which whoever deals with the failure logs. ``starts``: a line, at DEBUG,
+    before each call too.
+    """
+
+    def __init__(
+        self, *, level: int = logging.INFO, every: int = 1, starts: bool = False, logger: str = "eventbus.handled"
+    ) -> None:
+        """Raises ConfigError."""
+        super().__init__()
+        if isinstance(level, bool) or level not in logging.getLevelNamesMapping().values():
+            raise ConfigError(f"Logging(level={level!r}): one of logging's, level=logging.DEBUG")
+        self._level = level
+        self._every = whole("Logging(every", every)
+        self._starts = starts
+        self._logger = logging.getLogger(logger)
+        self._count = 0
+
+    async def __call__(self, record: Any, call_next: CallNext) -> Any:
+        records = records_of(record)
+        first = records[0]
+        extra: dict[str, Any] = {"topic": first.topic, "partition": first.partition, "offset": first.offset}
+        if self._starts:
+            self._logger.debug("%s begins", place_of(records), extra=extra)
+        began = self._timers.current_time()
+        try:
+            result = await call_next(record)
+        except Exception as error:
+            extra["duration_ms"] = self._ms_since(began)
+            place = place_of(records)
+            self._logger.error("%s failed in %.1f ms: %r", place, extra["duration_ms"], error, extra=extra)
+            raise
+        self._count += 1
+        if self._count % self._every == 0:
+            extra["duration_ms"] = self._ms_since(began)
+            self._logger.log(self._level, "%s in %.1f ms", place_of(records), extra["duration_ms"], extra=extra)
+        return result
+
+    def _ms_since(self, began: float) -> float:
+        return (self._timers.current_time() - began) * 1000

@@ -1,0 +1,38 @@
+"""No more than so many records a second."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from eventbus.client.handling.middleware import CallNext
+from eventbus.middleware.base import Timed, positive, records_of, whole
+
+
+class RateLimit(Timed):
+    """Lets ``per_second`` records through, and ``burst`` at once after a rest; the others wait, in their order.
+
+    One object is one limit, for all handlers that have it, in this process. A batch counts its records. Waiting is a
+    part of the call: a ``timeout=`` of the handler goes on meanwhile, its place in the group is kept, and its partition
+    is fetched no further than usual. (A token bucket, kept as the time at which it would be full.)
+    """
+
+    def __init__(self, per_second: float, *, burst: int = 1) -> None:
+        """Raises ConfigError."""
+        super().__init__()
+        self._per_second = positive("RateLimit(per_second", per_second)
+        self._burst = whole("RateLimit(burst", burst)
+        self._full_at = -math.inf
+
+    async def __call__(self, record: Any, call_next: CallNext) -> Any:
+        now = self._timers.current_time()
+        # Taken before waiting, so that who came first goes first.
+        self._full_at = max(self._full_at, now) + len(records_of(record)) / self._per_second
+        seconds = self._full_at - self._burst / self._per_second - now
+        if seconds > 1e-9:
+            await self._timers.sleep(seconds)
+        return await call_next(record)
+
+    async def start(self, bus: Any) -> None:
+        await super().start(bus)
+        self._full_at = -math.inf  # another bus may have another clock
