@@ -16,6 +16,9 @@ import pytest
 import eventbus
 from tests.cli.conftest import Cli
 
+for library in ("uvicorn", "watchfiles"):
+    pytest.importorskip(library, reason=f"needs {library}, which is no base dependency")
+
 SERVICE = """
 from eventbus import EventBus
 

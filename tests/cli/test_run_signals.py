@@ -75,6 +75,7 @@ def test_a_signal_before_the_bus_has_started_is_a_clean_stop(
 
 def test_work_that_outlasts_the_drain_timeout_has_a_code_of_its_own(tmp_path: Path, spawn: Spawn) -> None:
     """And until all is over, the probes are answered."""
+    pytest.importorskip("uvicorn", reason="needs uvicorn, which is no base dependency")
     (tmp_path / "app.py").write_text(WORKING)
     process = spawn("run", "app:bus", "--drain-timeout", "0.2", "--health-port", "0", "--log-format", "json")
     assert process.stderr is not None

@@ -50,7 +50,7 @@ def note(process: subprocess.Popen[bytes], holds: str) -> str:
 
 
 def test_workers_share_a_directory_and_one_that_dies_is_started_again(tmp_path: Path, spawn: Spawn, cli: Cli) -> None:
-    pytest.importorskip("confluent_kafka")
+    pytest.importorskip("confluent_kafka", reason="needs confluent_kafka, which is no base dependency")
     (tmp_path / "app.py").write_text(SERVICE)
     cli("topics", "create", "orders", "--partitions", "4")
     cli("produce", "orders", stdin=b"".join(b"%d\n" % number for number in range(20)))
@@ -75,7 +75,7 @@ def test_workers_share_a_directory_and_one_that_dies_is_started_again(tmp_path: 
 
 def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path, spawn: Spawn) -> None:
     """Its end of the line closes, whatever has killed it: the pipes below close once nobody is left."""
-    pytest.importorskip("confluent_kafka")
+    pytest.importorskip("confluent_kafka", reason="needs confluent_kafka, which is no base dependency")
     (tmp_path / "app.py").write_text(SERVICE)
     process = spawn("run", "app:bus", "--workers", "2")
     note(process, "running app:bus")
@@ -99,7 +99,7 @@ def test_what_workers_cannot_run_is_told_once(tmp_path: Path, spawn: Spawn, sour
 
 
 def test_new_code_is_run_and_broken_code_is_waited_out(tmp_path: Path, spawn: Spawn) -> None:
-    pytest.importorskip("watchfiles")
+    pytest.importorskip("watchfiles", reason="needs watchfiles, which is no base dependency")
     file = tmp_path / "app.py"
 
     def write(version: int) -> None:

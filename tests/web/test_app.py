@@ -141,7 +141,7 @@ async def test_it_may_be_mounted(path: str, root_path: str) -> None:
 
 
 async def test_fastapi_mounts_it() -> None:
-    fastapi = pytest.importorskip("fastapi")
+    fastapi = pytest.importorskip("fastapi", reason="needs fastapi, which is no base dependency")
     async with EventBus("memory://") as bus:
         app = fastapi.FastAPI()
         app.mount("/bus", health_app(bus))

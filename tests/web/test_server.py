@@ -18,6 +18,8 @@ from eventbus import EventBus
 from eventbus.errors import ConfigError
 from eventbus.web import HealthServer
 
+pytest.importorskip("uvicorn", reason="needs uvicorn, which is no base dependency")
+
 
 def asked(server: HealthServer, path: str, method: str = "GET") -> tuple[int, bytes, dict[str, str]]:
     request = Request(server.url + path, method=method)

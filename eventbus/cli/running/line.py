@@ -34,6 +34,8 @@ NUMBER = "EVENTBUS_WORKER"
 
 _GRACE_SECONDS = 5.0
 """On top of the drain timeout, for a worker without a supervisor to end."""
+_LAST_SECONDS = 1.0
+"""The same where the log has died with the supervisor: what is finished now cannot be committed any more."""
 
 LogKind = Literal["memory", "directory", "shared"]
 """``directory``: one process may have it; ``shared``: any number, as a cluster."""
@@ -177,18 +179,14 @@ class Worker:
 
     def _orphaned(self) -> None:
         """Stop in order, but surely: nobody else would end a process that hangs."""
-        bus = self._bus
-        if bus is not None and self._log_is_the_supervisors:
-            bus.set_drain_timeout(0)  # what is finished now cannot be stored or committed any more
+        bus, seconds = self._bus, _GRACE_SECONDS
+        if bus is not None and isinstance(self._told, Go) and self._told.url:
+            bus.set_drain_timeout(0)
+            seconds = _LAST_SECONDS
         os.kill(os.getpid(), signal.SIGTERM)
         self._is_told.set()
-        seconds = 0.0 if bus is None else bus.drain_timeout_ms / 1000
-        threading.Event().wait(seconds + _GRACE_SECONDS)
+        threading.Event().wait(seconds + (0.0 if bus is None else bus.drain_timeout_ms / 1000))
         os._exit(CUT_OFF)
-
-    @property
-    def _log_is_the_supervisors(self) -> bool:
-        return isinstance(self._told, Go) and self._told.url != ""
 
     def _answer(self, question: Ask, runner: asyncio.Runner) -> None:
         source = self._source
