@@ -1,0 +1,335 @@
+"""Mistakes with a bus: starting it, sending, and what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from eventbus import EventBus, TopicPartition, producer
+from eventbus.errors import ConfigError
+from tests.mistakes.kit import At, Section
+
+
+class Order(msgspec.Struct):
+    id: str
+    cents: int
+
+
+LIFE = Section("Starting, stopping, threads")
+
+
+@LIFE.mistake(
+    "`await bus.send(...)` before `async with bus:`", "inside of it", "send", "not running", "async with bus:"
+)
+async def not_started(at: At) -> None:
+    await at.bus().send("orders", "o-1")
+
+
+@LIFE.mistake(
+    "calling a function that is marked with `@producer`, and on no bus", "`bus.include(place_order)`",
+    "place_order() publishes to 'orders', but belongs to no bus", "bus.include(",
+)  # fmt: skip
+async def producer_of_no_bus(at: At) -> None:
+    @producer("orders")
+    async def place_order() -> str:
+        return "o-1"
+
+    await place_order()
+
+
+@LIFE.mistake(
+    "`async with bus:` in a request, though it runs already", "once, around all", "the bus is running already"
+)
+async def started_twice(at: At) -> None:
+    async with at.bus() as bus:
+        await bus.start()
+
+
+@LIFE.mistake(
+    "`asyncio.run(bus.send(...))` in another thread", "`with bus.blocking() as b: b.send(...)`",
+    "send", "loop", "bus.blocking()",
+)  # fmt: skip
+async def from_another_loop(at: At) -> str:
+    told: list[str] = []
+    async with at.bus() as bus:
+
+        def request() -> None:
+            try:
+                asyncio.run(bus.send("orders", "o-1"))
+            except ConfigError as error:
+                told.append(str(error))
+
+        await anyio.to_thread.run_sync(request)
+    return told[0]
+
+
+@LIFE.mistake(
+    "`bus.send_nowait(...)` in a plain thread",
+    "`with bus.blocking() as b:`",
+    "sending was called in thread",
+    "bus.blocking()",
+)
+async def from_a_thread(at: At) -> str:
+    told: list[str] = []
+    async with at.bus() as bus:
+
+        def work() -> None:
+            try:
+                bus.send_nowait("orders", "o-1")
+            except ConfigError as error:
+                told.append(str(error))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        await anyio.to_thread.run_sync(thread.join)
+    return told[0]
+
+
+@LIFE.mistake(
+    "`bus.blocking().send(...)` in an `async def`",
+    "`await bus.send(...)`",
+    "bus.blocking() was entered",
+    "event loop",
+    "`async with bus:`",
+)
+async def blocking_on_the_loop(at: At) -> None:
+    async with at.bus() as bus:
+        with bus.blocking() as b:
+            b.send("orders", "o-1")
+
+
+@LIFE.mistake(
+    "`await bus.close()` in a handler", "`bus.stop()`",
+    "handler 'last' closes the bus that runs it", "call bus.stop()",
+)  # fmt: skip
+async def closed_by_a_handler(at: At) -> None:
+    bus = at.bus()
+
+    @bus.consumer("orders", group="billing")
+    async def last(order: str) -> None:
+        try:
+            await bus.close()
+        except ConfigError as error:
+            told.append(error)
+
+    told: list[ConfigError] = []
+    async with bus:
+        await bus.send("orders", "o-1")
+        await bus.drain()
+    raise told[0]
+
+
+@LIFE.mistake(
+    "`await bus.close()` in another task than `await bus.start()`", "`async with bus:` in one task",
+    "close", "task", "async with bus:",
+)  # fmt: skip
+async def closed_elsewhere(at: At) -> str:
+    told: list[str] = []
+    async with at.bus() as bus, anyio.create_task_group() as tasks:
+
+        async def close() -> None:
+            try:
+                await bus.close()
+            except ConfigError as error:
+                told.append(str(error))
+
+        tasks.start_soon(close)
+    return told[0]
+
+
+@LIFE.mistake(
+    "a plain `def` as middleware", "`async def middleware(record, call_next)`", "middleware 'timing'", "async def"
+)
+def plain_middleware(at: At) -> None:
+    def timing(record: Any, call_next: Any) -> Any: ...
+
+    at.bus(middleware=[timing])
+
+
+@LIFE.mistake(
+    "`@bus.on_shutdown` above a generator", "`@bus.on_startup`",
+    "@bus.on_shutdown pool yields", "decorate it with @bus.on_startup",
+)  # fmt: skip
+def generator_at_the_end(at: At) -> None:
+    @at.bus().on_shutdown
+    def pool() -> Any:
+        yield
+
+
+SENDING = Section("Sending and receiving")
+
+
+@SENDING.mistake(
+    '`bus.send("order", ...)`, and the topic is `orders`', "its name, or `bus.topic(...)`",
+    "'order'", "did you mean 'orders'", "eventbus topics create order",
+)  # fmt: skip
+async def misspelt_topic(at: At) -> None:
+    async with at.bus() as bus:
+        await bus.send("order", "o-1")
+
+
+@SENDING.mistake(
+    '`@bus.consumer("order")`, and nobody declares it', "its name, or `bus.topic(...)`",
+    "handler handle", "'order'", "did you mean 'orders'",
+)  # fmt: skip
+async def handler_of_no_topic(at: At) -> None:
+    bus = at.bus()
+
+    @bus.consumer("order", group="billing")
+    async def handle(order: str) -> None: ...
+
+    await bus.start()
+
+
+@SENDING.mistake(
+    "`partition=7` of a topic with two", "0 or 1, or a key", "topic 'orders'", "partitions 0 to 1", "no partition 7"
+)
+async def partition_out_of_range(at: At) -> None:
+    async with at.bus() as bus:
+        await bus.send("orders", "o-1", partition=7)
+
+
+@SENDING.mistake(
+    "a value that is no data: `bus.send(topic, socket)`",
+    "a Struct, dict, str, bytes, ...",
+    "object",
+    "orders",
+    "serdes=",
+)
+async def value_without_form(at: At) -> None:
+    async with at.bus() as bus:
+        await bus.send("orders", object())
+
+
+@SENDING.mistake("a video in a record", "a claim check, or `max.message.bytes`", "orders", "max.message.bytes", "1")
+async def record_too_large(at: At) -> None:
+    async with at.bus() as bus:
+        await bus.send("orders", b"frame" * 1_000_000)
+
+
+@SENDING.mistake(
+    "a record of another kind in the topic", "`on_error=`, `retry=`, or a type that fits both",
+    "handler 'handle': orders-", "offset 0", "the value is no Order", "$.cents",
+)  # fmt: skip
+async def payload_that_does_not_fit(at: At) -> None:
+    bus = at.bus()
+
+    @bus.consumer("orders", group="billing")
+    async def handle(order: Order) -> None: ...
+
+    async with bus:
+        await bus.send("orders", {"id": "o-1", "cents": "much"})
+        await bus.drain()
+
+
+@SENDING.mistake(
+    "an exception in a handler", "`retry=Retry(...)`, or mend it", "handler 'handle'", "offset 0", "ZeroDivisionError"
+)
+async def handler_that_raises(at: At) -> None:
+    bus = at.bus()
+
+    @bus.consumer("orders", group="billing")
+    async def handle(order: str) -> None:
+        _ = 1 // 0
+
+    async with bus:
+        await bus.send("orders", "o-1", partition=0)
+        await bus.drain()
+
+
+@SENDING.mistake("`linger=5`", "`linger_ms=5`", "'linger'", "linger_ms")
+def misspelt_setting(at: At) -> None:
+    at.bus(linger=5)
+
+
+@SENDING.mistake('`acks="two"`', "0, 1 or all", "acks", "two", "all")
+def wrong_acks(at: At) -> None:
+    at.bus(acks="two")
+
+
+@SENDING.mistake(
+    '`compression_type="zip"`', "gzip, snappy, lz4, zstd or none", "compression_type='zip'", "none", "gzip", "zstd"
+)
+def wrong_codec(at: At) -> None:
+    at.bus(compression_type="zip")
+
+
+@SENDING.mistake('`batch_size="16 kB"`', "a number of bytes", "batch_size='16 kB'", "expected `int`")
+def number_in_words(at: At) -> None:
+    at.bus(batch_size="16 kB")
+
+
+@SENDING.mistake(
+    "`bus.request(...)` of a handler without `replies=True`", "`replies=True`",
+    "no reply to the request in 'orders'", "replies=True",
+)  # fmt: skip
+async def request_without_reply(at: At) -> None:
+    async with at.bus() as bus:
+        await bus.request("orders", "o-1", timeout=0.05)
+
+
+@SENDING.mistake("`consumer.commit()` of a consumer without a group", '`group="report"`', "commit", "group")
+async def commit_without_group(at: At) -> None:
+    async with at.bus() as bus, bus.new_consumer(partitions=[TopicPartition("orders", 0)]) as consumer:
+        await consumer.commit()
+
+
+@SENDING.mistake('`group_instance_id="a"` on two members at once', "an id for each process", "group_instance_id", "a")
+async def static_member_twice(at: At) -> None:
+    async with at.bus() as bus:
+        options: dict[str, Any] = {"group": "billing", "group_instance_id": "a", "value": str}
+        async with bus.new_consumer("orders", **options) as first:
+            await first.poll(timeout_ms=0)
+            async with bus.new_consumer("orders", **options) as second:
+                with anyio.fail_after(5):
+                    await second.poll(timeout_ms=10)
+                    await first.poll(timeout_ms=10)
+                    await first.commit()
+
+
+LOGS = Section("Where the log is")
+
+
+@LOGS.mistake('`EventBus("flie://./data")`', "`file://`", "unknown scheme 'flie'", "did you mean 'file'", "memory://")
+def unknown_scheme(at: At) -> None:
+    EventBus("flie://./data")
+
+
+@LOGS.mistake('`EventBus("./data")`', "`file://./data`", "'./data' is no URL", "write file://./data")
+def path_for_url(at: At) -> None:
+    EventBus("./data")
+
+
+@LOGS.mistake('`EventBus("file://")`', "a directory", "file:// needs a directory", "file://./data")
+def no_directory(at: At) -> None:
+    EventBus("file://")
+
+
+@LOGS.mistake("a file's name for the directory", "a directory", "shop.db is a file", "name a directory")
+def file_for_directory(at: At) -> None:
+    at.file("shop.db", "")
+    EventBus("file://./shop.db")
+
+
+@LOGS.mistake('`EventBus(url, fsinc="os")`', "`fsync`", "'fsinc'", "did you mean 'fsync'")
+def misspelt_log_setting(at: At) -> None:
+    EventBus("file://./data", fsinc="os")
+
+
+@LOGS.mistake("`file://./data?num_partitions=many`", "a number", "num_partitions='many'", "expected `int`")
+def log_setting_of_wrong_type(at: At) -> None:
+    EventBus("file://./data?num_partitions=many")
+
+
+@LOGS.mistake("two buses on one directory, with other settings", "the same settings", "file:///srv/shop/data", "fsync")
+async def two_buses_that_differ(at: At) -> None:
+    async with EventBus("file://./data", fsync="os"):
+        await EventBus("file://./data", fsync="commit").start()
+
+
+SECTIONS = (LIFE, SENDING, LOGS)
