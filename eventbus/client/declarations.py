@@ -119,7 +119,9 @@ class Declarations(TableDeclarations, ABC):
         )
         known = self._topics.get(name)
         if known is not None and known != spec and known.partitions != -1:
-            raise ConfigError(f"topic {name!r} is declared twice, differently: {known} and {spec}")
+            other = [field for field in spec.__struct_fields__ if getattr(known, field) != getattr(spec, field)]
+            both = (", ".join(f"{field}={getattr(one, field)!r}" for field in other) for one in (known, spec))
+            raise ConfigError(f"topic {name!r} is declared twice, with {' and with '.join(both)}: declare it once")
         self._topics[name] = spec
         if temporary:
             self._temporary.add(name)

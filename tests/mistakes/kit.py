@@ -101,7 +101,7 @@ _ELSEWHERE = (
     (re.compile(r"\bpid \d+"), "pid 4711"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x7f00"),
     (re.compile(r"\ba-[\w-]{22}"), "a-5f0c"),
-    (re.compile(r"\(after \d+ms in state CONNECT\)"), "(after 0ms in state CONNECT)"),
+    (re.compile(r"\(127\.0\.0\.1.* refused .*\): is it"), "(127.0.0.1:9092/bootstrap: Connection refused): is it"),
     (re.compile(r"/srv/\S*/bin/python\S*|/usr/\S*/python\S*"), "/usr/bin/python3"),
     (re.compile(r"process \d+ on [\w.-]+\w"), "process 4711 on shop"),
     (re.compile(r"(\.py:|\.py, line )\d+"), r"\g<1>12"),
