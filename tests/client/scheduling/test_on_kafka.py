@@ -49,7 +49,7 @@ async def test_records_and_functions_over_two_instances_and_a_restart(real: Real
                 await tx.send("timely.in", 10, delay=0)
             await until(11)
         await one.send("timely.in", 11, delay=1)
-    async with service() as again:
+    async with service():
         await until(12)
     assert sorted(got) == [*range(12)]
     assert fired and len(set(fired)) == len(fired), "each time fires once"
