@@ -261,6 +261,22 @@ async def test_a_claim_that_is_gone_or_damaged_is_said(tmp_path: Path) -> None:
             await claims.fetched(record)
 
 
+async def test_dead_letters_hold_the_reference(tmp_path: Path) -> None:
+    bus = TestBus()
+    bus.include(ClaimCheck(Directory(tmp_path), above_bytes=10))
+
+    @bus.consumer("t", group="g", retry=1, dead_letter=True)
+    async def handle(value: bytes) -> None:
+        assert len(value) == 5_000
+        raise ValueError
+
+    async with bus:
+        await bus.send("t", b"x" * 5_000)
+        await bus.log.drain()
+        [dead] = bus.log.records("dlq.g")
+        assert (len(dead.value), dead.header("claim-check")) == (64, b"5000")
+
+
 async def test_a_handler_meets_the_claim_error(tmp_path: Path) -> None:
     got: list[Any] = []
     bus = TestBus()
