@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from eventbus.client.metrics import BusMetrics
     from eventbus.client.producer import Producer
     from eventbus.client.reading import ConsumerRecords
+    from eventbus.client.router import Router
     from eventbus.client.scheduling.agenda import Firing
     from eventbus.client.scheduling.times import Scheduled
-    from eventbus.client.router import Router
     from eventbus.client.tables.contents import TableChange
     from eventbus.client.tables.table import Table
     from eventbus.client.transaction import Transaction

@@ -529,12 +529,14 @@ DEMOS = Section(
             ("16_claim_check.py",)),
         Row(181, "a web crawler in two phases", "answered", "fetching and parsing scale apart", (),
             ("17_crawler_in_two_stages.py",)),
-        Row(182, "file to topic to file", "answered", "two connectors of properties files: `eventbus connect standalone`",
+        Row(182, "file to topic to file", "answered",
+            "two connectors of properties files: `eventbus connect standalone`",
             ("tests/connect/test_files.py::test_file_to_topic_to_file",
              "tests/connect/test_kills.py::test_each_line_and_each_row_is_there_once_after_kills"),
             ("33_file_to_topic_to_file.py",), "connect.md#five-minutes"),
-        Row(183, "an invoices table to a topic", "answered", "what your programs write, through the outbox; tables that "
-            "others write, by a SQL source: incrementing, timestamp, both, bulk",
+        Row(183, "an invoices table to a topic", "answered",
+            "what your programs write, through the outbox; tables that others write, by a SQL source: "
+            "incrementing, timestamp, both, bulk",
             ("tests/connect/test_sql.py::test_each_row_comes_once_and_after_a_restart_too",
              "tests/connect/test_sql.py::test_types_and_times_of_each_database"),
             ("34_invoices_table.py", "25_bank_transfer.py"), "connect.md#tables"),

@@ -302,7 +302,8 @@ CONCEPTS = Section(
             "queues, point to point, JMS",
             "partly",
             "a group is a queue that remembers; `await bus.request(...)` waits for the handler's reply, as over a "
-            "reply queue; `send(..., delay=)` is JMS's delivery delay; share groups (KIP-932) are not told of by the server",
+            "reply queue; `send(..., delay=)` is JMS's delivery delay; share groups (KIP-932) are not told of by the "
+            "server",
             (
                 "tests/clients/test_clients.py::test_a_group_shares_its_partitions",
                 "tests/client/test_requests.py::test_reply_finds_who_asked",

@@ -441,10 +441,6 @@ class BlockingBus(_BlockingScheduling):
         """As `call`, without waiting. Cancelling the future cancels the task."""
         return self._bridge("submit").start(lambda: function(*args, **kwargs), "submit")
 
-    def submit(self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """As `call`, without waiting. Cancelling the future cancels the task."""
-        return self._bridge("submit").start(lambda: function(*args, **kwargs), "submit")
-
     def transaction(self, transactional_id: str, *, timeout_ms: int | None = None) -> BlockingTransaction:
         """Several records, all or nothing: ``with b.transaction("importer-1") as tx:``; see `EventBus.transaction`."""
         bridge = self._bridge("transaction")
