@@ -2,6 +2,9 @@
 
 The table follows the schema: the second release of the shop adds a field, and old rows have none there. A record that
 nobody can read stands in the quarantine. Spark and its Java come with pip install "eventbus-log[spark]" duckdb.
+
+``--url kafka://...`` lands JSON from a cluster, whose registry would be a server of its own. A ``memory://`` is refused:
+Spark's processes see nothing of it.
 """
 
 from __future__ import annotations
@@ -14,10 +17,10 @@ from pathlib import Path
 import duckdb
 import msgspec
 
-from eventbus import EventBus
+from eventbus import EventBus, log_url
 from serdes import Avro
 from serdes.avro.marks import AvroType
-from spark_sinks import land, spark_session, verify
+from spark_sinks import land, verify
 
 ORDERS, COUNTRIES, START = 5_000, ("AT", "DE", "FR"), datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -40,16 +43,18 @@ def order(number: int) -> Order:
 
 
 def main(directory: str) -> None:
-    url, table = f"file://{directory}/log", f"{directory}/warehouse/orders"
-    bus = EventBus(url, serde=Avro("log"))  # the log keeps its schemas, and whoever reads its directory finds them
+    url, table = log_url(f"file://{directory}/log"), f"{directory}/warehouse/orders"
+    is_avro = not url.startswith("kafka://")  # a log keeps its schemas, and whoever reads its directory finds them
+    bus = EventBus(url, serde=Avro("log") if is_avro else None)
     bus.topic("orders", partitions=2)
-    with spark_session("landing", log_level="OFF") as spark:
-        for half in (range(ORDERS // 2), range(ORDERS // 2, ORDERS)):
-            with bus.blocking() as b:  # while it is open, others see of its log what is a second old
-                b.send_many("orders", [order(number) for number in half], key=lambda order: order.country)
-                b.send("orders", b"no Avro", key="AT")
-            for _ in range(2):  # the table knows where it ends: nothing is landed again
-                print(land(url, "orders", table, event_time="placed", spark=spark))
+    schema = None if is_avro else NewOrder
+    for half in (range(ORDERS // 2), range(ORDERS // 2, ORDERS)):
+        with bus.blocking() as b:  # while it is open, others see of its log what is a second old
+            b.send_many("orders", [order(number) for number in half], key=lambda order: order.country)
+            b.send("orders", b"no Avro", key="AT")
+        print(land(url, "orders", table, schema=schema, event_time="placed"))
+    again = land(url, "orders", table, schema=schema, event_time="placed")
+    assert again.rows == again.rejected == 0, "the table knows where it ends: nothing is landed twice"
 
     files = f"read_parquet('{table}/*/*.parquet', union_by_name = true)"  # files of the first days have no coupons
     duckdb.sql(f"SELECT country, coupon, count(*), sum(cents) FROM {files} GROUP BY ALL ORDER BY ALL").show()
@@ -62,8 +67,5 @@ def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(str(Path(sys.argv[1]).absolute()))
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            main(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        main(str(Path(sys.argv[1]).absolute()) if sys.argv[1:] and sys.argv[1] != "--url" else folder)
