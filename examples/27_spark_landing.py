@@ -3,8 +3,8 @@
 The table follows the schema: the second release of the shop adds a field, and old rows have none there. A record that
 nobody can read stands in the quarantine. Spark and its Java come with pip install "eventbus-log[spark]" duckdb.
 
-``--url kafka://...`` lands JSON from a cluster, whose registry would be a server of its own. A ``memory://`` is refused:
-Spark's processes see nothing of it.
+``--url kafka://...`` lands JSON from a cluster, whose registry would be a server of its own. A ``memory://`` is
+refused: Spark's processes see nothing of it.
 """
 
 from __future__ import annotations
