@@ -113,6 +113,7 @@ def test_what_is_imported_is_a_dependency_by_itself() -> None:
     ours = {*dependencies, *PACKAGES, *sys.stdlib_module_names}
     optional = {  # modules that are imported where their extra is installed
         "eventbus/backends/kafka": {"confluent_kafka"},
+        "eventbus/connect/sql_": {"sqlalchemy"},
         "eventbus/records/columnar.py": {"numpy"},
         "eventbus/telemetry": {"opentelemetry", "prometheus_client", "structlog"},
         "eventbus/testing": {"pytest", "_pytest"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from eventbus.backends.masking import shown_url
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError
 from eventbus.cli.shell import connection_settings, open_bus, run_async
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, StoppedBySignal
 
 if TYPE_CHECKING:
     from eventbus import EventBus
@@ -114,26 +115,72 @@ def run_validate(args: argparse.Namespace) -> int:
 
 
 def run_standalone(args: argparse.Namespace) -> int:
+    from eventbus.cli.running.codes import by_signal
+    from eventbus.cli.running.logs import LifeAsNotes
+    from eventbus.cli.running.service import stopped_in_startup
+    from eventbus.cli.running.startup import Startup, StoppedInStartup
+
     out = Output.of(args)
-    connectors, connection = _made(args, out)
-    bus = open_bus(args, create=True, properties=connection)
-    bus.include(connectors)
-    return run_async(lambda: _run(bus, connectors, args.once, out))
-
-
-async def _run(bus: EventBus, connectors: Connectors, once: bool, out: Output) -> int:
-    async with bus, _shown(connectors, out):
-        if once:
-            await bus.drain()
-        else:
+    with LifeAsNotes(out) as notes, Startup() as startup:
+        try:
+            connectors, connection = _made(args, out)
+            bus = open_bus(args, create=True, properties=connection)
+            bus.include(connectors)
             names = ", ".join(run.name for run in connectors.runs)
-            out.note(f"running {names} on {shown_url(bus.url)}; Ctrl-C stops")
-            await bus.run()
+            notes.running = f"running {names} on {shown_url(bus.url)}; Ctrl-C stops"
+            return run_async(lambda: _run(bus, connectors, args.once, startup, out))
+        except StoppedInStartup:
+            return stopped_in_startup(startup)
+        except StoppedBySignal as error:
+            out.note(str(error))
+            return by_signal(error.number)
+
+
+async def _run(bus: EventBus, connectors: Connectors, once: bool, startup: Startup, out: Output) -> int:
+    """The exit code. A signal is a clean end at any time: what is at work is finished, or was not begun."""
+    import anyio
+
+    from eventbus.cli.running.codes import by_signal
+    from eventbus.cli.running.service import stopped_in_startup
+
+    interrupted = False
+    with anyio.CancelScope() as scope:
+        startup.cancels(scope)
+        async with bus, _shown(connectors, out):
+            startup.stops(bus)
+            if once:
+                interrupted = not await _brought(bus)
+            else:
+                await bus.run()
+    if scope.cancelled_caught:
+        return stopped_in_startup(startup)
     out.table(
         ["connector", "kind", "state", "records", "passed over"],
         [(run.name, run.kind, run.state, run.records, run.errors) for run in connectors.runs],
     )
-    return 1 if any(run.error is not None for run in connectors.runs) else 0
+    failed = any(run.error is not None for run in connectors.runs)
+    return 1 if failed else by_signal(signal.SIGINT) if interrupted else 0
+
+
+async def _brought(bus: EventBus) -> bool:
+    """All that is there now; False: a signal came before."""
+    import anyio
+
+    from eventbus.client.single_error import SingleError
+
+    is_all = False
+    async with SingleError(), anyio.create_task_group() as tasks:
+
+        async def drained() -> None:
+            nonlocal is_all
+            await bus.drain()
+            is_all = True
+            bus.stop()
+
+        tasks.start_soon(drained)
+        await bus.run()
+        tasks.cancel_scope.cancel()
+    return is_all
 
 
 @asynccontextmanager

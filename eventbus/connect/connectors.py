@@ -181,11 +181,11 @@ class Connectors:
 
     async def start(self, bus: EventBus) -> None:
         """Begin all. Raises ConfigError for a topic of offsets that forgets them."""
-        self._bus = bus
         timers = bus.backend.timers
         self._clock = cast("Clock", timers) if callable(timers) else system_clock  # a test's clock stands for both
         if any(run.kind == "source" for run in self.runs):
             await self._offsets.create(bus)
+        self._bus = bus  # from here on there is something to stop
         for run in self.runs:
             run.begin(bus)
             bus.start_soon(run.run)

@@ -150,12 +150,12 @@ class Run(ABC):
         self._wake.set()
 
     async def _wait(self, seconds: float) -> None:
-        """Less, when `hurry` is called."""
+        """Less, when `hurry` is called meanwhile."""
         if self._stopping:
             return
+        self._wake = anyio.Event()  # what was asked for before this wait is no reason to cut it short
         with self.bus.backend.timers.move_on_after(seconds):
             await self._wake.wait()
-        self._wake = anyio.Event()
 
     def _notify(self) -> None:
         progress, self._progress = self._progress, anyio.Event()

@@ -66,7 +66,8 @@ class SinkRun(Run):
                 await self._assigned(consumer, partitions)
 
             async def revoked(_: list[TopicPartition]) -> None:
-                await self._flush(consumer)
+                with anyio.CancelScope(shield=True):  # of a poll that is cut short: the sink is one thread's at a time
+                    await self._flush(consumer)
 
             consumer = self.bus.new_consumer(
                 *self._topics, pattern=self._pattern, group=self.group, **overrides,
@@ -198,13 +199,17 @@ class SinkRun(Run):
 
     def hurry(self) -> None:
         super().hurry()
+        self._look_up()
+
+    def _look_up(self) -> None:
+        """From a poll that waits."""
         if self._scope is not None:
             self._scope.cancel()
 
     async def drain(self) -> bool:
         self._asked += 1
         asked = self._asked
-        self.hurry()
+        self._look_up()  # a pause after a failure stays as long as it is
         while self._answered < asked and not self.ended.is_set() and self.state != "waiting":
             await self._progress.wait()
         moved, self._drained = self.records != self._drained, self.records

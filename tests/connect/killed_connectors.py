@@ -20,7 +20,8 @@ from eventbus.connect.file_sink import FileStreamSink
 from tests.connect.conftest import all_values
 from tests.killed import told_by_killed
 
-ROWS = 4_000
+ROWS = 1_200
+"""New lines, and new rows, for each life: there is work to be killed at."""
 BATCH = 20
 LONGEST_S = 0.25
 
@@ -48,28 +49,35 @@ def connectors(folder: Path) -> Connectors:
     )  # fmt: skip
 
 
-async def work(folder: Path, until_killed: bool) -> None:
+async def work(folder: Path, expected_rows: int | None) -> None:
+    """``expected_rows``: bring all of them, and see that each is there; None: until it is killed."""
     bus = EventBus(f"file://{folder / 'log'}", fsync="os")
     bus.include(connectors(folder))
     async with bus:
-        if until_killed:
+        if expected_rows is None:
             await anyio.sleep_forever()
         await bus.drain()
         lines, rows = await all_values(bus, "lines"), await all_values(bus, "rows")
-    expected = [f"line {number}" for number in range(ROWS)]
+    expected = [f"line {number}" for number in range(expected_rows)]
     assert lines == expected, f"lines in the topic: {len(lines)}, of them different {len({*lines})}"
     ids = [int(row.partition('"id":')[2].partition(",")[0]) for row in rows]
-    assert ids == [*range(ROWS)], f"rows in the topic: {len(ids)}, of them different {len({*ids})}"
+    assert ids == [*range(expected_rows)], f"rows in the topic: {len(ids)}, of them different {len({*ids})}"
     written = (folder / "out.txt").read_text().splitlines()
     assert written == expected, f"lines in the file: {len(written)}, of them different {len({*written})}"
 
 
 def prepare(folder: Path) -> None:
     folder.mkdir(parents=True)
-    (folder / "in.txt").write_text("".join(f"line {number}\n" for number in range(ROWS)))
     with sqlite3.connect(folder / "shop.db") as database:
         database.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, changed DATETIME NOT NULL)")
-        times = ((number, f"2023-01-01 00:00:{number // 100:02}") for number in range(ROWS))
+    database.close()
+
+
+def add(folder: Path, numbers: range) -> None:
+    with (folder / "in.txt").open("a") as file:
+        file.writelines(f"line {number}\n" for number in numbers)
+    with sqlite3.connect(folder / "shop.db") as database:
+        times = ((number, f"2023-01-01 00:{number // 6000:02}:{number // 100 % 60:02}") for number in numbers)
         database.executemany("INSERT INTO rows VALUES (?, ?)", times)
     database.close()
 
@@ -79,16 +87,17 @@ def main(folder: Path, trials: int, seed: int) -> None:
     chance = random.Random(seed)
     prepare(folder)
     puts: list[int] = []
-    for _ in range(trials):
+    for trial in range(trials):
+        add(folder, range(trial * ROWS, (trial + 1) * ROWS))
 
         def live(told: int) -> None:
             ToldSink.told = told
-            anyio.run(work, folder, True)
+            anyio.run(work, folder, None)
 
         puts.append(len(told_by_killed(live, chance.uniform(0, LONGEST_S), after_bytes=1)))
     ToldSink.told = os.open(os.devnull, os.O_WRONLY)
-    anyio.run(work, folder, False)
-    print(f"killed {trials} times, after {puts} puts; {ROWS} lines and {ROWS} rows, each once")
+    anyio.run(work, folder, trials * ROWS)
+    print(f"killed {trials} times, after {puts} puts; {trials * ROWS} lines and rows, each once")
 
 
 if __name__ == "__main__":
