@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import anyio
+
 from eventbus.client.handling.middleware import CallNext
 from eventbus.middleware.base import Timed, positive, records_of, whole
 
@@ -14,7 +16,8 @@ class RateLimit(Timed):
 
     One object is one limit, for all handlers that have it, in this process. A batch counts its records. Waiting is a
     part of the call: a ``timeout=`` of the handler goes on meanwhile, its place in the group is kept, and its partition
-    is fetched no further than usual. (A token bucket, kept as the time at which it would be full.)
+    is fetched no further than usual; a call that is given up while it waits has taken nothing. (A token bucket, kept as
+    the time at which it would be full.)
     """
 
     def __init__(self, per_second: float, *, burst: int = 1) -> None:
@@ -22,17 +25,24 @@ class RateLimit(Timed):
         super().__init__()
         self._per_second = positive("RateLimit(per_second", per_second)
         self._burst = whole("RateLimit(burst", burst)
+        self._forget()
+
+    def _forget(self) -> None:
         self._full_at = -math.inf
+        self._turn = anyio.Lock()
+        """Who came first waits first; the others behind it."""
 
     async def __call__(self, record: Any, call_next: CallNext) -> Any:
-        now = self._timers.current_time()
-        # Taken before waiting, so that who came first goes first.
-        self._full_at = max(self._full_at, now) + len(records_of(record)) / self._per_second
-        seconds = self._full_at - self._burst / self._per_second - now
-        if seconds > 1e-9:
-            await self._timers.sleep(seconds)
+        async with self._turn:
+            now = self._timers.current_time()
+            full_at = max(self._full_at, now) + len(records_of(record)) / self._per_second
+            seconds = full_at - self._burst / self._per_second - now
+            if seconds > 1e-9:
+                await self._timers.sleep(seconds)
+            # Taken behind the wait: calls that time out and come again would else owe more and more for nothing.
+            self._full_at = full_at
         return await call_next(record)
 
     async def start(self, bus: Any) -> None:
         await super().start(bus)
-        self._full_at = -math.inf  # another bus may have another clock
+        self._forget()  # another bus may have another clock, or another event loop

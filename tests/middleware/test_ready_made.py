@@ -198,6 +198,22 @@ async def test_a_rate_limit_counts_the_records_of_a_batch() -> None:
     assert seen == [(0, 2), (2, 2)]
 
 
+async def test_calls_that_time_out_while_they_wait_for_the_rate_take_nothing() -> None:
+    seen: list[float] = []
+    bus = TestBus()
+    limit = RateLimit(1)
+
+    @bus.consumer("t", group="g", timeout=0.3, on_error="skip", middleware=[limit])
+    async def handle(value: int) -> None:
+        seen.append(bus.clock.current_time() - began)
+
+    async with bus:
+        began = bus.clock.current_time()
+        await bus.send_many("t", range(20))
+        await bus.clock.advance(seconds=10)
+        assert len(seen) >= 5, "each of those that were given up took a second away from the others"
+
+
 class Video(msgspec.Struct):
     title: str
     frames: str
