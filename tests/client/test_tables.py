@@ -490,3 +490,63 @@ async def test_a_long_start_tells_how_far_it_is(caplog: pytest.LogCaptureFixture
         pass
     assert "table 't': 15 of 20 offsets of topic 't' to go, 1 records/s so far" in caplog.text
     assert "20 records were read in 20.0 s" in caplog.text
+
+
+class Labels(msgspec.Struct, frozen=True):
+    names: list[str] | None = None
+
+
+async def test_a_key_that_is_in_no_dict_spoils_no_other() -> None:
+    bus = TestBus()
+    table = bus.table("t", key=Labels, value=str)
+    async with bus:
+        with anyio.fail_after(30):
+            async with bus.transaction("one") as tx:  # so that one fetch has them all, the good ones on both sides
+                await tx.send("t", "before", key=Labels())
+                await tx.send("t", "bad", key=Labels(["x"]))
+                await tx.send("t", "after", key=Labels())
+            await bus.drain()
+        assert table.snapshot() == {Labels(): "after"}
+        health = await bus.health()
+        assert health.status == "degraded"
+        assert "offset 1: its key cannot be read" in health.reason
+
+
+async def test_a_function_of_on_change_cannot_wait_for_its_own_table() -> None:
+    bus = TestBus()
+    table = bus.table("t", key=str, value=int)
+    problems: list[str] = []
+
+    @table.on_change
+    async def again(change: Any) -> None:
+        if change.key == "a":
+            stored = await table.put("b", 2)
+            try:
+                await table.until(stored)
+            except ConfigError as error:
+                problems.append(str(error))
+
+    async with bus:
+        with anyio.fail_after(30):
+            await table.until(await table.put("a", 1))
+            await bus.drain()
+        assert table.snapshot() == {"a": 1, "b": 2}
+    assert len(problems) == 1
+    assert "waits for that function" in problems[0]
+
+
+async def test_waiting_for_a_record_of_a_topic_that_was_deleted_is_refused() -> None:
+    bus = TestBus()
+    table = bus.table("t", key=str, value=int)
+    async with bus:
+        stored = [await table.put("a", number) for number in range(5)][-1]
+        await table.until(stored)
+        await bus.admin.delete_topics(["t"])
+        with anyio.fail_after(30):
+            while "a" in table:
+                await bus.clock.advance(seconds=1)
+            with pytest.raises(TableError, match="was deleted since"):
+                await table.until(stored)
+            await bus.admin.create_topic("t", 1, configs={"cleanup.policy": "compact"})
+            with pytest.raises(TableError, match="was deleted since"):
+                await table.until(stored)

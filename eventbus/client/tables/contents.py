@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -110,8 +111,8 @@ class Contents(ABC, Generic[K, V]):
         decode = self.format.key
         try:
             decoded: list[Any] = [None if key is None else decode(key) for key in keys]
-            hash(decoded[0])
-        except Exception:  # a serde may raise anything; and of one type all keys can be in a dict, or none
+            deque(map(hash, decoded), 0)
+        except Exception:  # a serde may raise anything; and a frozen Struct is as hashable as what is in it
             return self._keys_one_by_one(chunk, keys)
         return decoded
 

@@ -11,7 +11,7 @@ import anyio.lowlevel
 
 from eventbus.backends.base import LATEST, Backend, BackendConsumer
 from eventbus.errors import ConfigError, EventBusError, TableError
-from eventbus.types import FetchedRecords, TopicPartition
+from eventbus.types import FetchedRecords, IsolationLevel, TopicPartition
 
 logger = logging.getLogger("eventbus.tables")
 
@@ -54,6 +54,8 @@ class Following:
         self._moved = anyio.Event()
         self._scope = anyio.CancelScope()
         self._has_begun = False
+        self._task: int | None = None
+        """That of `run`, in which the functions of on_change are called."""
         self._is_closed = False
         self._over = anyio.Event()
         self.read = 0
@@ -103,11 +105,11 @@ class Following:
         level = logging.INFO if seconds >= _LOOK_SECONDS else logging.DEBUG
         logger.log(level, "table %r: %s records were read in %.1f s", self._name, f"{self.read:,}", seconds)
 
-    async def ends(self) -> dict[TopicPartition, int]:
-        """Where the partitions end for a read-committed reader; nothing of a topic that is not there."""
+    async def ends(self, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> dict[TopicPartition, int]:
+        """Where the partitions end for such a reader; nothing of a topic that is not there."""
         topics = [topic for topic in await self._backend.describe_topics() if topic.name == self._topic]
         partitions = [TopicPartition(self._topic, one.partition) for topic in topics for one in topic.partitions]
-        found = await self._backend.list_offsets(dict.fromkeys(partitions, LATEST)) if partitions else {}
+        found = await self._backend.list_offsets(dict.fromkeys(partitions, LATEST), isolation) if partitions else {}
         return {one: at.offset for one, at in found.items()}
 
     async def _look(self) -> None:
@@ -137,6 +139,7 @@ class Following:
         if self._is_closed:
             return
         self._has_begun = True
+        self._task = anyio.get_current_task().id
         try:
             with self._scope:
                 while True:
@@ -161,7 +164,12 @@ class Following:
 
     async def until(self, wanted: Mapping[TopicPartition, int]) -> None:
         """Return when all before these offsets is applied. Raises TableError when the topic is deleted meanwhile,
-        ConfigError when the bus is closed."""
+        ConfigError when the bus is closed, and for a function of on_change, for which the table waits."""
+        if self._task == anyio.get_current_task().id:
+            raise ConfigError(
+                f"table {self._name!r}: a function of on_change waits for the table, which waits for that function; "
+                "what it writes comes to it as the next change"
+            )
         life = self._lives
         while any(self._positions.get(one, 0) < offset for one, offset in wanted.items()):
             if self._is_closed:
@@ -169,6 +177,12 @@ class Following:
             if life != self._lives:
                 raise TableError(f"table {self._name!r}: topic {self._topic!r} was deleted meanwhile")
             await self._moved.wait()
+
+    async def check_there(self, wanted: Mapping[TopicPartition, int]) -> None:
+        """Raises TableError for what stood in the topic before that was deleted: this one has it in years, or never."""
+        ends = await self.ends(IsolationLevel.READ_UNCOMMITTED) if self._lives else None
+        if ends is not None and any(ends.get(one, -1) < offset for one, offset in wanted.items()):
+            raise TableError(f"table {self._name!r}: topic {self._topic!r} was deleted since that record was sent")
 
     async def aclose(self) -> None:
         self._is_closed = True

@@ -221,8 +221,8 @@ class Table(Mapping[K, V], Generic[K, V]):
         """Return when the table has what was written there: ``await table.until(await table.put(key, value))``.
 
         What a transaction wrote is there when that is committed (or passed over, if it is aborted): do not wait for it
-        inside. Raises ConfigError for a record of another topic, and when the bus closes; TableError when the topic is
-        deleted meanwhile.
+        inside, nor in a function of `on_change`. Raises ConfigError for these, for a record of another topic, and when
+        the bus closes; TableError when the topic is deleted meanwhile, or was since it was sent.
         """
         if metadata.topic != self.spec.topic or metadata.offset < 0:
             raise ConfigError(
@@ -231,7 +231,9 @@ class Table(Mapping[K, V], Generic[K, V]):
             )
         self._held()
         assert self._following is not None, "it holds entries while it follows the topic"
-        await self._following.until({TopicPartition(metadata.topic, metadata.partition): metadata.offset + 1})
+        wanted = {TopicPartition(metadata.topic, metadata.partition): metadata.offset + 1}
+        await self._following.check_there(wanted)
+        await self._following.until(wanted)
 
     def on_change(self, hook: OnChange) -> OnChange:
         """Decorate a function of a `TableChange`: called, async or not, after each write while the bus runs.
