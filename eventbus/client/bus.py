@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -389,11 +389,12 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
                     # Cancelled. A plain function may be at work in its thread: what it returns needs its producer.
                     self._tasks.cancel_scope.cancel()
                     await self._until_all_have_left()
-                try:
-                    await self._close_parts()
-                finally:
-                    if self._producers is not None:
-                        await self._producers.aclose()
+                with nullcontext() if self._producers is None else self._producers.within(self._drain_seconds):
+                    try:
+                        await self._close_parts()
+                    finally:
+                        if self._producers is not None:
+                            await self._producers.aclose()
             if self._tasks is not None:
                 self._tasks.cancel_scope.cancel()
 

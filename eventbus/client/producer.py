@@ -531,12 +531,13 @@ class Producer:
                     await self._look_ups.all_known()
                     await self._backend.aclose()
                 if scope.cancelled_caught:
-                    self._give_up()
+                    self.give_up()
             finally:
                 self._scope.cancel()
                 self._on_close(self)
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """The log has not answered in time: fail what has no outcome, and say so."""
         error = RequestTimedOut("the producer was closed before the log answered: the record may be stored, or not")
         count = self._look_ups.give_up(error) + self._backend.give_up(error)
         transactional_id = self._settings.config.transactional_id

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from eventbus.backends.base import Backend
-from eventbus.backends.clock import Clock
+from eventbus.backends.clock import Clock, RealTimers
 from eventbus.backends.delivery import Delivery
 from eventbus.client.config import producer_settings
 from eventbus.client.handling.handlers import Handler, ProducerFunction
@@ -28,6 +29,8 @@ _MOVER_MAX_BYTES = 100 * 1_048_576
 """What came from a topic goes to another, with headers added; how large it may be is for the topics to say."""
 _MOVER_TIMEOUT_MS = 20_000
 """Its transactions are short; what a killed process left open must not keep the partition's next owner for long."""
+_LEAST_SECONDS = 1.0
+"""For closing, where handlers have no time at all to finish. A log that answers needs a fraction of it."""
 
 
 class Producers:
@@ -157,6 +160,26 @@ class Producers:
         """Return when everything that was sent so far is stored or has failed."""
         for one in list(self._open):
             await one.flush()
+
+    @contextmanager
+    def within(self, seconds: float) -> Generator[None]:
+        """Closing, of producers and of what sends with them: they are given up when it takes longer, in real time.
+
+        A transaction's end shields itself from being cancelled, for minutes where no broker answers.
+        """
+
+        async def give_up() -> None:
+            with in_time:
+                await RealTimers().sleep(max(seconds, _LEAST_SECONDS))
+                for one in list(self._open):
+                    one.give_up()
+
+        in_time = anyio.CancelScope(shield=True)
+        self._spawn(give_up)
+        try:
+            yield
+        finally:
+            in_time.cancel()
 
     async def aclose(self) -> None:
         """Flush and close all of them."""

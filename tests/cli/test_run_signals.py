@@ -102,3 +102,38 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path, spawn: Spawn) -> None:
     _, err = process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGINT
     assert b"SIGINT came twice: the bus was stopped at once" in err
+
+
+IN_A_TRANSACTION = """
+import sys, anyio
+from eventbus import EventBus
+bus = EventBus("kafka://127.0.0.1:{port}", drain_timeout_ms=500)
+bus.topic("t")
+
+@bus.on_startup
+async def begin():
+    async def work():
+        async with bus.transaction("mine") as transaction:
+            await transaction.send("t", b"1")
+            print("in a transaction", file=sys.stderr, flush=True)
+            await anyio.sleep_forever()
+    bus.start_soon(work)
+"""
+
+
+def test_with_its_broker_dead_in_a_transaction_it_ends_though_that_cannot(tmp_path: Path, spawn: Spawn) -> None:
+    """The transaction's end shields itself from being cancelled, and asks for minutes: closing gives it up."""
+    pytest.importorskip("confluent_kafka", reason="needs confluent-kafka, which is no base dependency")
+    broker = spawn("serve", "data", "--port", "0")
+    assert broker.stdout is not None
+    said = broker.stdout.readline().decode()
+    port = said.partition("127.0.0.1:")[2].split()[0]
+    (tmp_path / "app.py").write_text(IN_A_TRANSACTION.replace("{port}", port))
+    process = spawn("run", "app:bus")
+    until(process, b"in a transaction")
+    broker.kill()
+    broker.wait()
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=50)  # max_block_ms, 60 s, several times over, is what it took
+    assert process.returncode == 0
+    assert b"its transaction is not ended" in err

@@ -442,6 +442,8 @@ class KafkaProducer:
             batch.discard(error)
         self._pending.clear()
         self.drop_held()
+        if self.transactions is not None:
+            self.transactions.give_up()
         self._stop()
         return count
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -92,6 +93,8 @@ class KafkaTransactions:
         """Where a call did not come back: it cannot be asked for anything more."""
         self._initialising = anyio.Lock()
         self._ending = anyio.Lock()
+        self._seeing_through: anyio.CancelScope | None = None
+        """Around an end that is under way: only `give_up` cancels it."""
         self._witness: RecordBatch | None = None
         """The first batch of the open transaction: whether readers see it tells what became of the transaction."""
         self._offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
@@ -205,7 +208,7 @@ class KafkaTransactions:
             if self._state is not _State.SPOILED:
                 self._state = _State.COMMITTING
                 self._producer.refuse(self._check_accepts)
-                with anyio.CancelScope(shield=True):  # bounded by max_block_ms
+                with self._seen_through():
                     if await self._commit():
                         return
         error = self._error
@@ -300,8 +303,9 @@ class KafkaTransactions:
             self._error = self._error or TransactionAborted(f"the transaction of {self._id!r} was aborted")
             self._state = _State.ABORTING
             self._producer.refuse(self._check_accepts)
-            with anyio.CancelScope(shield=True):  # bounded by max_block_ms
+            with self._seen_through():
                 await self._abort()
+            self._check_not_lost()
 
     async def _abort(self) -> None:
         client = self._producer.client
@@ -336,6 +340,26 @@ class KafkaTransactions:
             logger.warning("the transaction of %r could not be ended when its producer closed: %s", self._id, error)
         finally:
             self.stop()
+
+    @contextmanager
+    def _seen_through(self) -> Generator[None]:
+        """What is begun inside ends, within a few ``max_block_ms``, whoever is cancelled; unless it is given up."""
+        try:
+            with anyio.CancelScope(shield=True) as self._seeing_through:
+                yield
+        finally:
+            self._seeing_through = None
+
+    def give_up(self) -> None:
+        """The bus closes, and has no more time: whoever waits for an end is told that nothing is known of it."""
+        if self._seeing_through is not None:
+            what = f"the brokers have not answered in time when the producer of {self._id!r} closed"
+            if self._state is _State.COMMITTING:
+                what += ": whether its transaction is committed is not known; read what it wrote before running again"
+                self._lose(TransactionOutcomeUnknown(what))
+            else:
+                self._lose(RequestTimedOut(f"{what}: its transaction is aborted by the next producer of the id"))
+            self._seeing_through.cancel()
 
     def stop(self) -> None:
         """The thread ends after what it does."""
