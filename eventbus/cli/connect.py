@@ -16,6 +16,7 @@ from eventbus.errors import ConfigError, StoppedBySignal
 
 if TYPE_CHECKING:
     from eventbus import EventBus
+    from eventbus.cli.running.startup import Startup
     from eventbus.connect import Connectors
     from eventbus.connect.offsets import OffsetTopic
     from eventbus.connect.settings import Properties

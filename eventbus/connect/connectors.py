@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from eventbus.backends.clock import Clock, system_clock
+from eventbus.client.declarations import Part
 from eventbus.client.metrics import Sample
 from eventbus.connect.connector import Context, SourceConnector
 from eventbus.connect.converters import make_converter
@@ -185,6 +186,8 @@ class Connectors:
         self._clock = cast("Clock", timers) if callable(timers) else system_clock  # a test's clock stands for both
         if any(run.kind == "source" for run in self.runs):
             await self._offsets.create(bus)
+        for part in self._registries():
+            await part.start(bus)
         self._bus = bus  # from here on there is something to stop
         for run in self.runs:
             run.begin(bus)
@@ -206,17 +209,26 @@ class Connectors:
 
     async def aclose(self) -> None:
         """Finish what is at work, within ``task.shutdown.graceful.timeout.ms``."""
-        if self._bus is None:
-            return
+        try:
+            if self._bus is not None:
+                await self._stop(self._bus)
+        finally:
+            self._bus = None
+            for part in self._registries():
+                await part.aclose()
+
+    async def _stop(self, bus: EventBus) -> None:
         for run in self.runs:
             run.stop()
-        with self._bus.backend.timers.move_on_after(self._seconds) as scope:
+        with bus.backend.timers.move_on_after(self._seconds) as scope:
             for run in self.runs:
                 await run.ended.wait()
         if scope.cancelled_caught:
             slow = ", ".join(run.name for run in self.runs if not run.ended.is_set())
             self._say(f"{slow}: not stopped within {self._seconds:g} s, and left behind; nothing of it is stored")
-        self._bus = None
+
+    def _registries(self) -> list[Part]:
+        return [part for run in self.runs for part in run.parts]
 
     def samples(self) -> Iterable[Sample]:
         """For `EventBus.metrics`."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, cast
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, time
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from urllib.parse import quote
 
 import msgspec
 
@@ -12,6 +16,11 @@ from eventbus.connect.values import BYTES, STRING, Field, Schema, plain, schema_
 from eventbus.errors import ConfigError, SerializationError
 from eventbus.suggest import nearest
 
+if TYPE_CHECKING:
+    from serdes import Avro
+
+_INCOMPATIBLE = 409
+"""A registry's status for a schema that the subject's compatibility does not allow."""
 _PRECISION = 38
 """Of decimals in Avro: Connect does not know it of its own, and writes 64 unless it is told."""
 
@@ -28,8 +37,6 @@ class Converter(Protocol):
 
     def from_bytes(self, topic: str, data: bytes | None) -> SchemaAndValue: ...
 
-    def close(self) -> None: ...
-
 
 class StringConverter:
     """Text, in UTF-8; other values as one would print them, and structs as JSON."""
@@ -45,9 +52,6 @@ class StringConverter:
 
     def from_bytes(self, topic: str, data: bytes | None) -> SchemaAndValue:
         return SchemaAndValue(STRING, None if data is None else data.decode("utf-8", "surrogateescape"))
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class ByteArrayConverter:
@@ -68,9 +72,6 @@ class ByteArrayConverter:
 
     def from_bytes(self, topic: str, data: bytes | None) -> SchemaAndValue:
         return SchemaAndValue(BYTES, data)
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class JsonConverter:
@@ -119,58 +120,70 @@ class JsonConverter:
             )
         return SchemaAndValue(None, cast("dict[str, Any]", value)["payload"])
 
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 class AvroConverter:
-    """Avro with a schema registry, in Confluent's wire format."""
+    """Avro with a schema registry, in Confluent's wire format. ``registry``: a URL, or ``log``, the bus's own."""
 
     def __init__(self, registry: str, *, is_key: bool, auto_register: bool, use_latest: bool) -> None:
         from serdes import Avro
+        from serdes.registry import schema_client
 
-        def make(schema: Any) -> Avro:
-            return Avro(registry, schema=schema, is_key=is_key, auto_register=auto_register, use_latest=use_latest)
+        client = self.client = schema_client(registry)
+        """Lives with the bus, where it is a `Part`."""
+
+        def make(schema: Any = None) -> Avro:
+            return Avro(client, schema=schema, is_key=is_key, auto_register=auto_register, use_latest=use_latest)
 
         self._make = make
-        self._reader = Avro(registry, is_key=is_key)
+        self._reader = make()
         self._writers: dict[Schema, Avro] = {}
 
     def to_bytes(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         if value is None:
             return None
         schema = schema or schema_of(value)
-        writer = self._writers.get(schema)
-        if writer is None:
-            if len(self._writers) > 1000:
+        with _schema_errors(f"no Avro can be made of {value!r:.80}"):
+            return self._writer(schema).serialize(topic, in_avro(value, schema))
+
+    def _writer(self, schema: Schema) -> Avro:
+        found = self._writers.get(schema)
+        if found is None:
+            if len(self._writers) > 1000:  # schemas made from values may all differ
                 self._writers.clear()
-            writer = self._writers[schema] = self._make(avro_of(schema, topic))
-        try:
-            return writer.serialize(topic, value)
-        except (TypeError, ValueError) as error:
-            raise SerializationError(f"no Avro can be made of {value!r:.80}: {error}") from None
+            found = self._writers[schema] = self._make(avro_of(schema))
+        return found
 
     def from_bytes(self, topic: str, data: bytes | None) -> SchemaAndValue:
-        try:
+        with _schema_errors("no Avro"):
             return SchemaAndValue(None, self._reader.deserialize(topic, data))
-        except (TypeError, ValueError) as error:
-            raise SerializationError(f"no Avro: {error}") from None
-
-    def close(self) -> None:
-        for one in (self._reader, *self._writers.values()):
-            one.close()
 
 
-def avro_of(schema: Schema, topic: str = "") -> Any:
-    """The same as an Avro schema, as Connect's Avro converter makes it."""
-    found = _avro_of(schema, topic)
+@contextmanager
+def _schema_errors(what: str) -> Generator[None]:
+    """What is the record's fault becomes a SerializationError; trouble of the registry stays what it is, and passes."""
+    from serdes.registry import SchemaRegistryError
+
+    try:
+        yield
+    except SchemaRegistryError as error:
+        if not error.is_final and error.status != _INCOMPATIBLE:
+            raise
+        raise SerializationError(f"{what}: {error.message}") from None
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise SerializationError(f"{what}: {error}") from None
+
+
+def avro_of(schema: Schema, name: str = "ConnectDefault") -> Any:
+    """The same as an Avro schema, as Connect's Avro converter makes it. ``name``: of a struct without one."""
+    found = _avro_of(schema, name)
     return ["null", found] if schema.optional else found
 
 
-def _avro_of(schema: Schema, topic: str) -> Any:
+def _avro_of(schema: Schema, name: str) -> Any:
     match schema.name:
         case "org.apache.kafka.connect.data.Decimal":
-            return {"type": "bytes", "logicalType": "decimal", "precision": _PRECISION, "scale": schema.scale}
+            precision = max(_PRECISION, schema.scale)
+            return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": schema.scale}
         case "org.apache.kafka.connect.data.Date":
             return {"type": "int", "logicalType": "date"}
         case "org.apache.kafka.connect.data.Time":
@@ -181,10 +194,10 @@ def _avro_of(schema: Schema, topic: str) -> Any:
             pass
     match schema.type:
         case "struct":
-            fields = [_avro_field(one) for one in schema.fields]
-            return {"type": "record", "name": _avro_name(schema.name or "ConnectDefault"), "fields": fields}
+            own = _avro_name(schema.name or name)
+            return {"type": "record", "name": own, "fields": [_avro_field(one, own) for one in schema.fields]}
         case "array":
-            return {"type": "array", "items": avro_of(schema.items or STRING)}
+            return {"type": "array", "items": avro_of(schema.items or STRING, name)}
         case "int8" | "int16" | "int32":
             return "int"
         case "int64":
@@ -197,13 +210,37 @@ def _avro_of(schema: Schema, topic: str) -> Any:
             return other
 
 
-def _avro_field(field: Field) -> dict[str, Any]:
-    found = {"name": _avro_name(field.name), "type": avro_of(field.schema)}
+def in_avro(value: Any, schema: Schema) -> Any:
+    """A value as Avro's codec takes it: times are instants, of milliseconds; one without a time zone is in UTC."""
+    match value:
+        case None:
+            return None
+        case datetime():
+            aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+            return aware.replace(microsecond=value.microsecond // 1000 * 1000)
+        case time():
+            return value.replace(microsecond=value.microsecond // 1000 * 1000)
+        case _:
+            pass
+    match schema.type:
+        case "struct":
+            return {one.name: in_avro(value.get(one.name), one.schema) for one in schema.fields}
+        case "array":
+            return [in_avro(one, schema.items or STRING) for one in value]
+        case "string":
+            return str(value)
+        case _:
+            return value
+
+
+def _avro_field(field: Field, record: str) -> dict[str, Any]:
+    name = _avro_name(field.name)
+    found = {"name": name, "type": avro_of(field.schema, f"{record}_{name}")}  # two records of one name are refused
     return {**found, "default": None} if field.schema.optional else found
 
 
 def _avro_name(name: str) -> str:
-    if not name.replace("_", "a").isalnum() or not name.isascii() or name[0].isdigit():
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise SerializationError(f"{name!r} is no name in Avro (letters, digits, underscores): rename it in a query")
     return name
 
@@ -282,19 +319,28 @@ def make_converter(worker: Properties, connector: Properties, which: str, notes:
 
 
 def _avro(found: Mapping[str, Any], place: Properties, which: str) -> AvroConverter:
+    key = f"{which}.schema.registry.url"
     url: str | None = found["schema.registry.url"]
     if not url:
-        raise ConfigError(f"{place.place(which)}: AvroConverter needs {which}.schema.registry.url=http://host:8081")
-    if not url.startswith(("http://", "https://")):
         raise ConfigError(
-            f"{place.place(f'{which}.schema.registry.url')}: {url!r} is no URL of a registry, http://host:8081"
+            f"{place.place(which)}: AvroConverter needs {key}=http://host:8081, or log: the registry in the log itself"
         )
-    if found["basic.auth.user.info"]:
+    login = found["basic.auth.user.info"]
+    if login:
         scheme, _, rest = url.partition("://")
-        url = f"{scheme}://{found['basic.auth.user.info']}@{rest}"
-    return AvroConverter(
-        url,
-        is_key=which.startswith("key"),
-        auto_register=found["auto.register.schemas"],
-        use_latest=found["use.latest.version"],
-    )
+        url = f"{scheme}://{quote(login, safe=':')}@{rest}" if rest else url
+    try:
+        return AvroConverter(
+            url,
+            is_key=which.startswith("key"),
+            auto_register=found["auto.register.schemas"],
+            use_latest=found["use.latest.version"],
+        )
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{place.place(key)}: {error}") from None
+    except ValueError as error:
+        shown = found["schema.registry.url"].rpartition("@")[2]
+        raise ConfigError(
+            f"{place.place(key)}: {shown!r} is no URL of a registry: http://host:8081, or log, the one in the log "
+            f"itself ({type(error).__name__})"
+        ) from None

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import anyio
 import anyio.to_thread
 
+from eventbus.client.declarations import Part
 from eventbus.connect.connector import Connector, Context
-from eventbus.connect.converters import Converter
+from eventbus.connect.converters import AvroConverter, Converter
 from eventbus.errors import (
     ConfigError,
     InvalidPartitions,
@@ -82,6 +83,12 @@ class Run(ABC):
     def bus(self) -> EventBus:
         assert self._bus is not None
         return self._bus
+
+    @property
+    def parts(self) -> list[Part]:
+        """What of its converters lives with the bus: a registry in the log."""
+        converters = (self._key_converter, self._value_converter)
+        return [one.client for one in converters if isinstance(one, AvroConverter) and isinstance(one.client, Part)]
 
     # life ------------------------------------------------------------------------------------------------------------
 

@@ -49,19 +49,25 @@ def connectors(folder: Path) -> Connectors:
     )  # fmt: skip
 
 
-async def work(folder: Path, expected_rows: int | None) -> None:
-    """``expected_rows``: bring all of them, and see that each is there; None: until it is killed."""
+async def live(folder: Path) -> None:
+    """Until it is killed."""
     bus = EventBus(f"file://{folder / 'log'}", fsync="os")
     bus.include(connectors(folder))
     async with bus:
-        if expected_rows is None:
-            await anyio.sleep_forever()
+        await anyio.sleep_forever()
+
+
+async def finish(folder: Path, rows: int) -> None:
+    """Bring the rest, and see that all of it is there."""
+    bus = EventBus(f"file://{folder / 'log'}", fsync="os")
+    bus.include(connectors(folder))
+    async with bus:
         await bus.drain()
-        lines, rows = await all_values(bus, "lines"), await all_values(bus, "rows")
-    expected = [f"line {number}" for number in range(expected_rows)]
+        lines, values = await all_values(bus, "lines"), await all_values(bus, "rows")
+    expected = [f"line {number}" for number in range(rows)]
     assert lines == expected, f"lines in the topic: {len(lines)}, of them different {len({*lines})}"
-    ids = [int(row.partition('"id":')[2].partition(",")[0]) for row in rows]
-    assert ids == [*range(expected_rows)], f"rows in the topic: {len(ids)}, of them different {len({*ids})}"
+    ids = [int(value.partition('"id":')[2].partition(",")[0]) for value in values]
+    assert ids == [*range(rows)], f"rows in the topic: {len(ids)}, of them different {len({*ids})}"
     written = (folder / "out.txt").read_text().splitlines()
     assert written == expected, f"lines in the file: {len(written)}, of them different {len({*written})}"
 
@@ -90,13 +96,13 @@ def main(folder: Path, trials: int, seed: int) -> None:
     for trial in range(trials):
         add(folder, range(trial * ROWS, (trial + 1) * ROWS))
 
-        def live(told: int) -> None:
+        def life(told: int) -> None:
             ToldSink.told = told
-            anyio.run(work, folder, None)
+            anyio.run(live, folder)
 
-        puts.append(len(told_by_killed(live, chance.uniform(0, LONGEST_S), after_bytes=1)))
+        puts.append(len(told_by_killed(life, chance.uniform(0, LONGEST_S), after_bytes=1)))
     ToldSink.told = os.open(os.devnull, os.O_WRONLY)
-    anyio.run(work, folder, trials * ROWS)
+    anyio.run(finish, folder, trials * ROWS)
     print(f"killed {trials} times, after {puts} puts; {trials * ROWS} lines and rows, each once")
 
 
