@@ -66,7 +66,11 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False):
         ticks = _ticks(self.cron, _at(now_ms, self.timezone) + timedelta(seconds=1), reverse=True)
         while (tick := _next(ticks, self.cron)) > now_ms:
             pass
-        return max(tick, due_ms)
+        tick = max(tick, due_ms)
+        # Where clocks are set back, what looks backwards passes over the second of the two hours.
+        while (following := self.after(tick)) <= now_ms:
+            tick = following
+        return tick
 
     def turn(self, due_ms: int, now_ms: int) -> Turn:
         """``due_ms`` has come: what fires, and when it is next."""

@@ -153,3 +153,10 @@ def test_a_timetable_says_what_it_is() -> None:
     assert str(table("0  9 * * *", timezone="Europe/Berlin")) == "0 9 * * * Europe/Berlin"
     assert str(table(timedelta(minutes=1))) == "every 60 s"
     assert datetime.fromtimestamp(table("0 0 * * *").after(0) / 1000, UTC).hour == 0
+
+
+def test_the_last_time_in_the_hour_that_comes_again_is_of_its_second_turn() -> None:
+    times = table("*/5 * * * *", timezone="Europe/Berlin", missed="skip")
+    due, now = ms("2025-10-26T02:10:00+01:00"), ms("2025-10-26T02:42:32+01:00")
+    assert times.latest(due, now) == ms("2025-10-26T02:40:00+01:00")
+    assert times.turn(due, now + 1_000 - 32_000).firings_ms == [ms("2025-10-26T02:40:00+01:00")], "it is late by 1 s"
