@@ -34,7 +34,7 @@ from eventbus.client.scheduling.tenure import Counts, Tenure
 from eventbus.client.scheduling.times import Delay, DeliverAt, Scheduled, due_at
 from eventbus.client.scheduling.timetable import Timetable
 from eventbus.client.sending import SendOptions
-from eventbus.errors import ConfigError, EventBusError, TopicAlreadyExists
+from eventbus.errors import ConfigError, EventBusError, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.types import ConsumerRecord, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eventbus.scheduling")
 
 _AGAIN_SECONDS = 1.0
+_LOOK_SECONDS = 15.0
+"""Between looks whether another process of the client_id has put something by, as long as nothing was here."""
 _POLL_MS = 10_000
 _MOST_POLLED = 5_000
 _MAX_BYTES = 100 * 1_048_576
@@ -98,19 +100,34 @@ class Schedules:
         bus.start_soon(self._look)
 
     async def _look(self) -> None:
+        """Begin with the first function, or when the topic is there: another process may make it at any time, and end."""
         try:
-            while not self._is_closing:
+            while not self._is_closing and not self._partitions:
+                seconds = _LOOK_SECONDS
                 try:
-                    if self.functions or any(one.name == self.topic for one in await self.backend.describe_topics()):
+                    if self.functions or await self.backend.describe_topics([self.topic]):
                         await self.begin()
-                        for name, table in self.functions.items():
-                            await self._declare(name, table)
-                    return
+                except UnknownTopicOrPartition:
+                    self._looked.set()
                 except EventBusError as error:
                     logger.debug("whether there are scheduled records is not known: %s", error)
-                    await self.backend.timers.sleep(_AGAIN_SECONDS)
+                    seconds = _AGAIN_SECONDS
+                if not self._partitions:
+                    await self.backend.timers.sleep(seconds)
+            await self._declare_all()
         finally:
             self._looked.set()
+
+    async def _declare_all(self) -> None:
+        left = dict(self.functions)
+        while left and not self._is_closing:
+            try:
+                for name in list(left):
+                    await self._declare(name, left[name])
+                    del left[name]
+            except EventBusError as error:
+                logger.debug("the next times of functions are not written yet: %s", error)
+                await self.backend.timers.sleep(_AGAIN_SECONDS)
 
     async def _declare(self, name: str, table: Timetable) -> None:
         item = Every(table.after(self.now_ms()), self.firings[name], name, table)

@@ -204,6 +204,21 @@ async def test_two_instances_deliver_once_and_one_takes_over() -> None:
         assert sorted(int(record.value or b"") for record in await stored(keeper)) == [*range(40)]
 
 
+async def test_an_instance_that_began_when_nothing_was_scheduled_takes_over_too() -> None:
+    clock, url = FakeClock(), f"memory://scheduled-{next(LOGS)}"
+    async with EventBus(url, client_id="keeper", clock=clock) as keeper:
+        await keeper.admin.create_topic("t")
+
+        async def count() -> int:
+            return len(await stored(keeper))
+
+        async with life(EventBus(url, client_id="shop", clock=clock)) as one:
+            await clock.advance(seconds=1)
+            async with EventBus(url, client_id="shop", clock=clock) as two:
+                await two.send("t", b"later", delay=5)
+            await both(one, one, clock, count, 1)
+
+
 async def test_another_service_has_a_topic_of_its_own() -> None:
     clock, url = FakeClock(), f"memory://scheduled-{next(LOGS)}"
     async with (
