@@ -15,6 +15,7 @@ from dlq.cli.letter_json import letter_as_json
 from dlq.cli.screen import Screen
 from dlq.cli.words import age, count_of
 from dlq.selection import Selection, looks_dead
+from eventbus.backends.masking import shown_url
 from eventbus.cli.output import Output, one_line
 from eventbus.cli.parser import Subcommands
 
@@ -207,8 +208,8 @@ def _show_topics(topics: Sequence[DeadLetterTopic], selection: Selection, hidden
 
 def no_topics(url: str, out: Output) -> None:
     out.note(
-        f"there are no dead letters in {url}: no topic is named like one of dead letters (dlq.*, *-dlq, *.DLT, "
-        "*_error, ...); name another with --topic"
+        f"there are no dead letters in {shown_url(url)}: no topic is named like one of dead letters (dlq.*, *-dlq, "
+        "*.DLT, *_error, ...); name another with --topic"
     )
 
 

@@ -9,7 +9,8 @@ from eventbus.backends.kafka.names import is_secret
 
 HIDDEN = "***"
 
-_USER = re.compile(r"(://)([^/@?#\s:]*):([^/?#\s]*)@")
+_USER = re.compile(r"(://)([^/@?#\s:]*):([^?\s]*)@")
+"""The password up to the last @: with a / or # in it, which it should not have, it is a password still."""
 _QUERY = re.compile(r"([?&])([^=&#\s]+)=([^&#\s]*)")
 
 

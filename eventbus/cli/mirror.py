@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from eventbus.backends.masking import shown_url
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, bootstrap_url, positive
 from eventbus.cli.properties import read_properties
@@ -123,7 +124,7 @@ def _url(args: argparse.Namespace, text: str) -> str:
 def _source(args: argparse.Namespace) -> str:
     url = _url(args, args.source)
     if not _is_there(url):
-        raise UnknownTopicOrPartition(f"there is no log to mirror at {url} (no such directory)")
+        raise UnknownTopicOrPartition(f"there is no log to mirror at {shown_url(url)} (no such directory)")
     return url
 
 
@@ -134,7 +135,7 @@ def _destination(args: argparse.Namespace) -> str:
         return url
     if args.dry_run:
         return "memory://"
-    raise UnknownTopicOrPartition(f"there is no log to compare at {url} (no such directory)")
+    raise UnknownTopicOrPartition(f"there is no log to compare at {shown_url(url)} (no such directory)")
 
 
 def _is_there(url: str) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from eventbus.backends.masking import shown_url
 from eventbus.cli.parser import UsageError, bootstrap_url
 from eventbus.cli.properties import java_settings, properties_of
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
@@ -71,8 +72,8 @@ def open_log(
         raise UsageError(str(error) if url.startswith("kafka://") else f"--url: {error}") from error
     if scheme == "file" and not create and rest and not Path(unquote(rest)).expanduser().exists():
         raise UnknownTopicOrPartition(
-            f"there is no log at {url} (no such directory): name another with --url, "
-            f"or create a topic there: eventbus topics create NAME --url {url}"
+            f"there is no log at {shown_url(url)} (no such directory): name another with --url, "
+            f"or create a topic there: eventbus topics create NAME --url {shown_url(url)}"
         )
     return bus, backend
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from eventbus.backends.masking import shown_url
 from eventbus.cli.parser import UsageError, natural
 from eventbus.errors import ConfigError
 
@@ -93,8 +94,10 @@ async def _run(args: argparse.Namespace, out: Any) -> int:
 
     stop = hear_stop()
     async with EventBus(args.url, client_id="schema-registry") as bus, serving(args, bus) as server:
-        out.answer({"registry": server.url, "url": args.url}, f"serving the schemas of {args.url} on {server.url}; "
-                   "Ctrl-C stops it")  # fmt: skip
+        log = shown_url(args.url)
+        out.answer(
+            {"registry": server.url, "url": log}, f"serving the schemas of {log} on {server.url}; Ctrl-C stops it"
+        )
         sys.stdout.flush()
         await stop.wait()
     out.note("stopped")

@@ -243,6 +243,10 @@ def test_secrets_are_shown_nowhere(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     assert all(CANARY not in text for text in shown) and CANARY not in caplog.text
     url = f"memory://me:{CANARY}@h?sasl.password={CANARY}&ssl_key_password={CANARY}&x=1"
     assert shown_url(url) == "memory://me:***@h?sasl.password=***&ssl_key_password=***&x=1"
+    for odd in ("/", "#", "@", "/:"):
+        assert CANARY not in shown_url(f"kafka://me:{odd}{CANARY}@h:9092") + shown_url(
+            f"kafka://me:{CANARY}{odd}@h:9092"
+        )
     monkeypatch.setenv("EVENTBUS_SSL_KEY_PASSWORD", "")
     with pytest.raises(ConfigError) as caught:
         EventBus("memory://", sasl_password=CANARY, **{"sasl.password": "x"})
