@@ -24,6 +24,8 @@ _MOST_KEY_CHARS = 200
 _FIELDS = ("handler", "group", "topic", "partition", "offset", "key", "trace_id", "span_id")
 _OWN = frozenset((*logging.LogRecord("", 0, "", 0, "", (), None).__dict__, "message", "asctime", "taskName"))
 """What a log record always has; all else came with ``extra=``."""
+_SPELLED_OUT = {number: repr(chr(number))[1:-1] for number in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
+"""What would make one line of text look like two, or tell a terminal something: a record's key may hold anything."""
 
 
 def bound() -> dict[str, Any]:
@@ -63,7 +65,7 @@ class JsonLogs(logging.Formatter):
     """A line of JSON for each log record: time, level, logger, message, what is `bound`, ``extra=``, the error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line. A value that is no JSON is written as its ``str``."""
+        """The line. A value that is no JSON is written as its ``str``, or as the name of its type if that fails."""
         fields: dict[str, Any] = {
             "time": _time_of(record),
             "level": record.levelname.lower(),
@@ -79,21 +81,42 @@ class JsonLogs(logging.Formatter):
             fields["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             fields["stack"] = self.formatStack(record.stack_info)
-        return json.dumps(fields, ensure_ascii=False, default=str)
+        try:
+            line = json.dumps(fields, ensure_ascii=False, allow_nan=False, default=str)
+        except Exception:  # a service's own value, whatever it does: no line is lost for it
+            line = json.dumps({name: _plain(value) for name, value in fields.items()}, ensure_ascii=False)
+        return _encodable(line)
 
 
 class TextLogs(logging.Formatter):
     """A line of text, and behind it what is `bound`: ``... [handler=bill group=billing topic=orders offset=17]``.
 
-    Line feeds of a message are spelled out; a traceback stands below the line.
+    Line feeds and other control characters are spelled out; a traceback stands below the line.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, and the traceback."""
-        message = record.getMessage().replace("\n", "\\n")
         fields = " ".join(f"{name}={value}" for name, value in (record.__dict__.get("bound") or bound()).items())
-        line = f"{_time_of(record)} {record.levelname} {record.name}: {message}{f' [{fields}]' if fields else ''}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        said = f"{record.getMessage()}{f' [{fields}]' if fields else ''}".translate(_SPELLED_OUT)
+        line = f"{_time_of(record)} {record.levelname} {record.name}: {said}"
+        return _encodable(f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line)
+
+
+def _encodable(line: str) -> str:
+    """Half of a surrogate pair, as of a file name that is no UTF-8, spelled out: streams refuse it."""
+    return line if line.isascii() else line.encode(errors="backslashreplace").decode()
+
+
+def _plain(value: object) -> object:
+    """The value, where it is JSON in itself; else what can be said of it."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except Exception:  # a circle, a key that is no text, NaN, an object
+        try:
+            return str(value)
+        except Exception:
+            return f"<{type(value).__name__}>"
+    return value
 
 
 def _time_of(record: logging.LogRecord) -> str:

@@ -252,3 +252,33 @@ def test_logging_is_configured_as_text_or_as_json(root: logging.Logger) -> None:
 def test_a_level_or_format_that_is_none_is_refused(level: str, format: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         configure_logging(level, format)
+
+
+class Unsayable:
+    def __repr__(self) -> str:
+        raise ValueError("not to be said")
+
+
+ODD: list[object] = [float("nan"), {(1, 2): 3}, Unsayable(), "\udc80", b"\xff", {"a": {Unsayable(): 1}}]
+
+
+@pytest.mark.parametrize("value", ODD, ids=["NaN", "keys", "no repr", "surrogate", "bytes", "inside"])
+@pytest.mark.parametrize("format", ["json", "text"])
+def test_no_line_is_lost_for_an_odd_value(root: logging.Logger, format: str, value: object) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    configure_logging("info", format, stream)
+    logging.getLogger("shop").info("an odd one, \udc80", extra={"value": value})
+    stream.seek(0)
+    [line] = stream.readlines()
+    assert "an odd one, \\udc80" in line
+    if format == "json":
+        found = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+        assert "value" in found
+
+
+def test_a_message_cannot_look_like_another_line() -> None:
+    record = logging.LogRecord("shop", logging.INFO, "", 0, "a\r\nb \x1b[2J \u2028 é", (), None)
+    record.bound = {"key": "k\n2026-01-01 ERROR shop: made up"}
+    line = TextLogs().format(record)
+    assert line.endswith(r"a\r\nb \x1b[2J \u2028 é [key=k\n2026-01-01 ERROR shop: made up]")
+    assert len(line.splitlines()) == 1
