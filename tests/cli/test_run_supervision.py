@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGTERM, Signals
 
 import pytest
 
 from eventbus.cli.running.codes import CUT_OFF, FAILURE, worst
 from eventbus.cli.running.supervision import GRACE_SECONDS, MOST_FAST_FAILURES, Supervision
+from eventbus.cli.running.watching import forget_compiled
 
 
 class Hands:
@@ -210,3 +212,10 @@ def test_ctrl_c_while_a_change_is_taken_in_starts_nothing() -> None:
 )
 def test_one_code_for_several(codes: list[int], expected: int) -> None:
     assert worst(codes) == expected
+
+
+def test_what_was_compiled_and_cannot_be_forgotten_ends_nothing(tmp_path: Path) -> None:
+    """The supervisor ended with an error when ``__pycache__`` was another user's, or a file."""
+    (tmp_path / "__pycache__").write_text("no directory")
+    forget_compiled([str(tmp_path / "shop.py"), str(tmp_path / "gone" / "shop.py")])
+    assert (tmp_path / "__pycache__").read_text() == "no directory"

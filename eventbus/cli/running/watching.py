@@ -6,6 +6,7 @@ import importlib.util
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from eventbus.cli.parser import UsageError
@@ -43,4 +44,5 @@ def watch_files(directories: Sequence[str], on_change: Callable[[list[str]], obj
 def forget_compiled(files: Sequence[str]) -> None:
     """A change within the second in which the file was compiled, to one of the same size, is none to Python."""
     for file in files:
-        Path(importlib.util.cache_from_source(file)).unlink(missing_ok=True)
+        with suppress(OSError):  # of another user, or no directory: what may not be forgotten is compared as ever
+            Path(importlib.util.cache_from_source(file)).unlink()
