@@ -135,6 +135,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         self._bridge: Bridge | None = None
         """What other threads reach this bus by, while it runs."""
         self._progress = anyio.Event()
+        self._draining = anyio.Lock()
         self._stop_asked = anyio.Event()
         self._hears_signals = False
         self._stopped_by: signal.Signals | None = None
@@ -255,6 +256,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
             # Events belong to the event loop that waits for them: each start may have another one.
             self._stop_asked = anyio.Event()
             self._progress = anyio.Event()
+            self._draining = anyio.Lock()
             self.failure, self.cut_off = None, False
             self._hears_signals = False
             self._stopped_by = None
@@ -461,10 +463,13 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
                 f"handler {inside_handler.get()!r} waits for itself: drain() returns when all handlers are idle, "
                 "so call it outside of them"
             )
-        await self._idle()
-        parts = (self._schedules, *self._started)
-        while any([await part.drain() for part in parts if isinstance(part, Drains)]):
+        # One at a time: a part says whether anything came since it was last asked, and two would take that from each
+        # other.
+        async with self._draining:
             await self._idle()
+            parts = (self._schedules, *self._started)
+            while any([await part.drain() for part in parts if isinstance(part, Drains)]):
+                await self._idle()
 
     async def _idle(self) -> None:
         """Return when every handler has finished everything now in its topics."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import random
 from typing import Annotated, Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 
@@ -550,3 +552,36 @@ async def test_waiting_for_a_record_of_a_topic_that_was_deleted_is_refused() -> 
             await bus.admin.create_topic("t", 1, configs={"cleanup.policy": "compact"})
             with pytest.raises(TableError, match="was deleted since"):
                 await table.until(stored)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_of_several_that_drain_each_waits_for_what_on_change_publishes(seed: int) -> None:
+    chosen, bus, got = random.Random(seed), TestBus(), list[str]()
+    table = bus.table("t", key=str, value=int)
+
+    async def pause(most: int) -> None:
+        for _ in range(chosen.randrange(most)):
+            await anyio.lowlevel.checkpoint()
+
+    @table.on_change
+    async def publish(change: Any) -> None:
+        await pause(4)
+        await bus.send("out", change.key)
+
+    @bus.consumer("out", group="g")
+    async def handle(key: str) -> None:
+        await pause(4)
+        got.append(key)
+        if key == "a":
+            await table.put("b", 1)
+
+    async def drain() -> None:
+        await pause(30)
+        await bus.drain()
+        assert got == ["a", "b"]
+
+    async with bus:
+        await table.put("a", 1)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(drain)
