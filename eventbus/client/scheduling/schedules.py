@@ -100,7 +100,7 @@ class Schedules:
         bus.start_soon(self._look)
 
     async def _look(self) -> None:
-        """Begin with the first function, or when the topic is there: another process may make it at any time, and end."""
+        """Begin with the first function, or when the topic is there: another process may make it, and end."""
         try:
             while not self._is_closing and not self._partitions:
                 seconds = _LOOK_SECONDS
