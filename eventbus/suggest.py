@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str:
     """``"; did you mean 'orders'?"``, or nothing when no name comes close."""
-    matches = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.6)
+    from difflib import get_close_matches  # only for who has made a mistake
+
+    matches = get_close_matches(wrong, list(known), n=1, cutoff=0.6)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 

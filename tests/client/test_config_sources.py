@@ -175,6 +175,7 @@ def test_variables_of_others_are_no_mistakes() -> None:
     """Kubernetes says these of a service that is called "eventbus"."""
     environ = dict.fromkeys(
         [
+            "EVENTBUS_WORKER",  # of `eventbus run --workers`
             "EVENTBUS_SERVICE_HOST",
             "EVENTBUS_SERVICE_PORT",
             "EVENTBUS_SERVICE_PORT_HTTP",

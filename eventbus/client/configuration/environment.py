@@ -14,7 +14,7 @@ from eventbus.suggest import nearest
 PREFIX = "EVENTBUS_"
 CONFIG_VARIABLE = "EVENTBUS_CONFIG"
 _OTHERS = re.compile(
-    r"EVENTBUS_(CONFIG|DATABASE|KAFKA_HOME|REGISTRY|REGISTRY_TOKEN|SPARK_JARS|TEST_.*|HOSTILE_.*"
+    r"EVENTBUS_(CONFIG|DATABASE|KAFKA_HOME|REGISTRY|REGISTRY_TOKEN|SPARK_JARS|SUPERVISOR|WORKER|TEST_.*|HOSTILE_.*"
     # What Kubernetes and Docker say of a service or a container that is called "eventbus".
     r"|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?|NAME|ENV_.*)"
 )

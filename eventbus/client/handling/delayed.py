@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import secrets
+import os
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -281,7 +281,7 @@ class Retried(ExactlyOnce):
     async def handle(self, entry: Entry) -> bool:
         """False: it was not finished; the lane says why, if that is an error."""
         self.entry, lane = entry, self._lane
-        self._token = secrets.token_hex(8)
+        self._token = os.urandom(8).hex()
         record = entry.record
         lane.topic_partition = TopicPartition(record.topic, record.partition)
         lane.tried, lane.moves = (-1, 0), {}
