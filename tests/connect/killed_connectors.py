@@ -5,35 +5,30 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
+import signal
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 
 from eventbus import EventBus
-from eventbus.connect import Connectors, SinkRecord
+from eventbus.connect import Connectors
 from eventbus.connect.file_sink import FileStreamSink
+from eventbus.log import storage
 from tests.connect.conftest import all_values
-from tests.killed import told_by_killed
 
-ROWS = 1_200
+ROWS = 600
 """New lines, and new rows, for each life: there is work to be killed at."""
 BATCH = 20
-LONGEST_S = 0.25
-
-
-class ToldSink(FileStreamSink):
-    """Says how far it is: the killer counts from the first word on."""
-
-    told = -1
-
-    def put(self, records: Sequence[SinkRecord]) -> None:
-        super().put(records)
-        os.write(self.told, b".")
+STEPS = 200
+"""Writes of one life, about; fewer than its records need, or it would not die."""
+LONGEST_S = 60
 
 
 def connectors(folder: Path) -> Connectors:
@@ -43,8 +38,8 @@ def connectors(folder: Path) -> Connectors:
         {"name": "rows", "connector.class": "JdbcSource", "connection.url": f"sqlite:///{folder / 'shop.db'}",
          "mode": "timestamp+incrementing", "incrementing.column.name": "id", "timestamp.column.name": "changed",
          "table.whitelist": "rows", "topic.prefix": "", "batch.max.rows": BATCH},
-        {"name": "out", "connector.class": f"{__name__}:ToldSink", "file": folder / "out.txt", "topics": "lines"},
-        worker={"value.converter": "StringConverter", "offset.flush.interval.ms": 20},
+        {"name": "out", "connector.class": "FileStreamSink", "file": folder / "out.txt", "topics": "lines"},
+        worker={"value.converter": "StringConverter", "offset.flush.interval.ms": 1},
         note=lambda _: None,
     )  # fmt: skip
 
@@ -88,22 +83,40 @@ def add(folder: Path, numbers: range) -> None:
     database.close()
 
 
+def die_at(step: int) -> None:
+    """SIGKILL instead of the write with this number: of the log's, the sink's, or of what the sink keeps beside."""
+    left = itertools.count(step, -1)
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not next(left):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return call
+
+    for owner, name in ((storage, "_pwrite"), (FileStreamSink, "put"), (os, "fsync"), (Path, "replace")):
+        setattr(owner, name, counted(getattr(owner, name)))
+
+
 def main(folder: Path, trials: int, seed: int) -> None:
     """Raises AssertionError when a record is lost, doubled, or out of order."""
     chance = random.Random(seed)
     prepare(folder)
-    puts: list[int] = []
-    for trial in range(trials):
+    os.fsync = os.fstat  # what a killed process has written stays written: nobody waits for the disk
+    steps = [chance.randrange(1, STEPS) for _ in range(trials)]
+    for trial, step in enumerate(steps):
         add(folder, range(trial * ROWS, (trial + 1) * ROWS))
 
-        def life(told: int) -> None:
-            ToldSink.told = told
+        child = os.fork()
+        if child == 0:
+            signal.alarm(LONGEST_S)
+            die_at(step)
             anyio.run(live, folder)
-
-        puts.append(len(told_by_killed(life, chance.uniform(0, LONGEST_S), after_bytes=1)))
-    ToldSink.told = os.open(os.devnull, os.O_WRONLY)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"write {step}: status {status}"
     anyio.run(finish, folder, trials * ROWS)
-    print(f"killed {trials} times, after {puts} puts; {trials * ROWS} lines and rows, each once")
+    print(f"killed {trials} times, at writes {steps}; {trials * ROWS} lines and rows, each once")
 
 
 if __name__ == "__main__":

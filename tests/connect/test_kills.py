@@ -10,7 +10,7 @@ from tests.killed import kill
 
 
 @pytest.mark.parametrize(
-    ("trials", "seed"), [(3, 1), *(pytest.param(8, seed, marks=pytest.mark.slow) for seed in range(2, 8))]
+    ("trials", "seed"), [(5, 1), *(pytest.param(20, seed, marks=pytest.mark.slow) for seed in range(2, 8))]
 )
 def test_each_line_and_each_row_is_there_once_after_kills(tmp_path: Path, trials: int, seed: int) -> None:
     assert "each once" in kill("tests.connect.killed_connectors", tmp_path / "killed", trials, seed)
