@@ -46,6 +46,8 @@ class HandlerFacts(msgspec.Struct, frozen=True, kw_only=True):
     transaction_timeout_ms: int = 60_000
     drain_timeout_ms: int = 30_000
     tx: bool = False
+    is_firing: bool = False
+    """Of ``@bus.every``: its topic is written by the bus itself."""
     on_error: str = "stop"
     retry: RetryFacts | None = None
     problem: str = ""

@@ -150,7 +150,7 @@ def failures(facts: Facts) -> Iterator[Finding]:
                 "dead_letter= without retry=: the first failure is the last one, also where a database was away for a "
                 "second; say retry=Retry(), or a number of tries",
             )  # fmt: skip
-        if dead is None and one.on_error == "skip":
+        if dead is None and one.on_error == "skip" and not one.is_firing:
             yield Finding(
                 "warning", "skips", one.name,
                 "on_error='skip' without dead letters: a record that fails is lost but for a line in the log; "
@@ -272,7 +272,7 @@ def ends(facts: Facts) -> Iterator[Finding]:
     produced = {one.topic for one in facts.producers}
     for one in facts.handlers:
         for topic in one.topics:
-            if topic in produced:
+            if topic in produced or one.is_firing:
                 continue
             slip = nearest(topic, produced - set(one.topics))
             if slip and topic not in facts.topics:

@@ -105,6 +105,7 @@ def _handler(bus: EventBus, handler: Handler[Any, Any]) -> HandlerFacts:
         transaction_timeout_ms=spec.transaction_timeout_ms,
         drain_timeout_ms=spec.drain_timeout_ms,
         tx=spec.tx is not None,
+        is_firing=spec.is_firing,
         on_error=spec.on_error,
         retry=retry,
         problem=problem,

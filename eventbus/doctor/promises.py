@@ -80,7 +80,9 @@ def failure(one: HandlerFacts) -> str:
     """Where a record goes whose handler raises."""
     last = {
         "stop": "its partition stops, loudly; the others go on",
-        "skip": "it is logged and skipped: the record is lost",
+        "skip": "it is logged, and called at its next time"
+        if one.is_firing
+        else "it is logged and skipped: the record is lost",
         "crash": "the bus ends with the error",
     }[one.on_error]
     if one.problem:

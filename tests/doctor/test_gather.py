@@ -197,3 +197,15 @@ async def test_another_log_is_asked_over_its_backend() -> None:
         bus.url = "kafka://stands-for-any-cluster"
         log = (await with_log(bus, facts_of(EventBus("memory://")))).log
         assert log is not None and log.topics == {"orders": 6} and log.problem == ""
+
+
+def test_a_function_that_is_called_at_times_is_no_reader_whose_records_are_lost() -> None:
+    bus = EventBus("file://./data")
+
+    @bus.every(seconds=30)
+    async def tick() -> None: ...
+
+    assert [one.name for one in facts_of(bus).handlers if one.is_firing] == ["tick"]
+    report = examine(facts_of(bus))
+    assert report.findings == []
+    assert report.handlers[0].failure == "it is logged, and called at its next time"
