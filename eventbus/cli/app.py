@@ -30,6 +30,7 @@ COMMANDS = {
     "serve": "eventbus.cli.serve",
     "config": "eventbus.cli.config",
     "doctor": "eventbus.cli.doctor",
+    "docs": "eventbus.cli.docs",
     "schedule": "eventbus.cli.schedule",
     "replay": "eventbus.cli.replay",
     "topics": "eventbus.cli.topics",

@@ -1,0 +1,258 @@
+"""The declarations of a bus as an AsyncAPI 3.0.0 document."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from eventbus.asyncapi.payloads import JsonObject, Payload, Payloads
+from eventbus.asyncapi.servers import servers_of
+from eventbus.broker import TopicSpec
+from eventbus.client.bus import EventBus
+from eventbus.client.handling.handlers import Handler, ProducerFunction
+from eventbus.client.handling.published import published_type
+from eventbus.client.requests import CORRELATION_ID, REPLY_TO
+from eventbus.recovery import FailurePolicy, Handling
+from eventbus.types import ConsumerRecord
+from serdes import split_optional
+
+BINDING_VERSION = "0.5.0"
+_INTEGERS = ("retention.ms", "retention.bytes", "delete.retention.ms", "max.message.bytes")
+_CONFIGS = (*_INTEGERS, "cleanup.policy")
+"""The topic settings that Kafka's binding knows; others go under ``x-eventbus``."""
+
+
+def asyncapi_document(
+    bus: EventBus,
+    *,
+    title: str | None = None,
+    version: str = "1.0.0",
+    description: str | None = None,
+    url: str | None = None,
+) -> JsonObject:
+    """What ``bus`` receives and sends, as an AsyncAPI 3.0.0 document: plain data, in the same order each time.
+
+    ``title``: of the document, the bus's ``client_id`` unless it is said; ``version``: of the contract. ``url``: a
+    ``kafka://`` URL to name as its server, in place of the bus's own; other logs are no servers. No password and no
+    user name is part of it. The bus need not run, and nobody is asked.
+
+    Raises ConfigError naming the handler or the function whose type has no schema. See
+    https://www.asyncapi.com/docs/reference/specification/v3.0.0.
+    """
+    writer = _Writer(bus)
+    for name, spec in bus.declared_topics.items():
+        writer.declare(name, spec)
+    for function in bus.producer_functions:
+        writer.sends(function)
+    handlers = bus.handlers_in_force()
+    for handler in handlers:
+        writer.receives(handler)
+    for handler in handlers:
+        if handler.spec.retry is not None:
+            writer.recovers(handler, handler.spec.retry)
+    servers, schemes = servers_of(url or bus.url, bus.configuration.settings.log)
+    components: JsonObject = {"schemas": _sorted(writer.payloads.schemas), "securitySchemes": schemes}
+    info: JsonObject = {"title": title or bus.client_id, "version": version}
+    if description:
+        info["description"] = description
+    document: JsonObject = {
+        "asyncapi": "3.0.0",
+        "info": info,
+        "servers": servers,
+        "channels": _sorted(writer.channels),
+        "operations": _sorted(writer.operations),
+        "components": {name: part for name, part in components.items() if part},
+    }
+    return {name: part for name, part in document.items() if part or name in ("info", "channels", "operations")}
+
+
+class _Writer:
+    def __init__(self, bus: EventBus) -> None:
+        self._bus = bus
+        self.payloads = Payloads()
+        self.channels: dict[str, JsonObject] = {}
+        self.operations: dict[str, JsonObject] = {}
+        self._keys: dict[str, JsonObject] = {}
+        for function in bus.producer_functions:
+            if function.spec.key is not None:
+                self._keys.setdefault(function.spec.topic, self._key(function.spec.key))
+
+    def declare(self, name: str, spec: TopicSpec | None = None) -> JsonObject:
+        """The channel of a topic."""
+        channel = self.channels.setdefault(name, {"address": name, "messages": {}})
+        binding: JsonObject = {"bindingVersion": BINDING_VERSION}
+        if spec is not None:
+            if spec.partitions > 0:
+                binding["partitions"] = spec.partitions
+            if spec.replication_factor > 0:
+                binding["replicas"] = spec.replication_factor
+            configs = {key: _config(key, value) for key, value in sorted(spec.configs.items()) if key in _CONFIGS}
+            if configs:
+                binding["topicConfiguration"] = configs
+            others = {key: value for key, value in sorted(spec.configs.items()) if key not in _CONFIGS}
+            if others:
+                channel["x-eventbus"] = {"configs": others}
+        channel.setdefault("bindings", {"kafka": binding})
+        return channel
+
+    def sends(self, function: ProducerFunction[Any, Any]) -> None:
+        topic, name = function.spec.topic, function.__name__
+        self.declare(topic)
+        payloads: list[Payload] = []
+        if function.published is not None:
+            serdes = {**self._bus.serdes, **function.serdes}
+            payloads = self.payloads.of(function.published, serdes, f"producer function {name!r} to topic {topic!r}")
+        self._operation(f"send.{topic}.{name}", "send", topic, self._messages(topic, payloads), function.function)
+
+    def receives(self, handler: Handler[Any, Any]) -> None:
+        annotation, name = split_optional(handler.signature.payload)[0], handler.__name__
+        reads_records = handler.signature.payload_name is None or annotation is ConsumerRecord
+        for topic in self._topics(handler):
+            where = f"handler {name!r} of topic {topic!r}"
+            payloads = [] if reads_records else self.payloads.of(annotation, dict(self._bus.serdes), where)
+            operation = self._operation(
+                f"receive.{topic}.{name}", "receive", topic, self._messages(topic, payloads), handler.undecorated
+            )
+            group: JsonObject = {"type": "string", "enum": [self._bus.group_of(handler)]}
+            operation["bindings"] = {"kafka": {"groupId": group, "bindingVersion": BINDING_VERSION}}
+            operation["x-eventbus"] = _promises(handler)
+            if handler.spec.replies:
+                operation["reply"] = self._reply(handler)
+
+    def _topics(self, handler: Handler[Any, Any]) -> Sequence[str]:
+        """The topics it reads; of a pattern those that are declared, else a channel without an address."""
+        spec = handler.spec
+        if spec.pattern is None:
+            for topic in spec.topics:
+                self.declare(topic)
+            return spec.topics
+        found = [name for name in self._bus.declared_topics if re.fullmatch(spec.pattern, name)]
+        if found:
+            return found
+        name = f"pattern.{_identifier(handler.__name__)}"
+        self.channels[name] = {"address": None, "messages": {}, "x-eventbus": {"pattern": spec.pattern}}
+        return [name]
+
+    def _operation(self, name: str, action: str, topic: str, messages: list[str], function: Any) -> JsonObject:
+        operation: JsonObject = {"action": action, "channel": {"$ref": f"#/channels/{topic}"}}
+        text = inspect.getdoc(function)
+        if text:
+            operation["summary"] = text.partition("\n")[0].strip()
+            operation["description"] = text
+        if messages:  # else: whatever the channel has
+            operation["messages"] = [{"$ref": f"#/channels/{topic}/messages/{one}"} for one in messages]
+        name, number = _identifier(name), 2
+        while name in self.operations:
+            name, number = f"{name.removesuffix(f'_{number - 1}')}_{number}", number + 1
+        self.operations[name] = operation
+        return operation
+
+    def _messages(self, topic: str, payloads: Sequence[Payload], headers: bool = False) -> list[str]:
+        """The names of these in the channel's messages, where they are from now on."""
+        known: dict[str, JsonObject] = self.channels[topic]["messages"]
+        names: list[str] = []
+        for payload in payloads:
+            message = self._message(topic, payload)
+            if headers:
+                message["correlationId"] = {"location": f"$message.header#/{CORRELATION_ID}"}
+            name, number = payload.name, 2
+            while known.setdefault(name, message) != message:
+                name, number = f"{payload.name}_{number}", number + 1
+            names.append(name)
+        return names
+
+    def _message(self, topic: str, payload: Payload) -> JsonObject:
+        message: JsonObject = {"name": payload.name, "contentType": payload.content_type, "payload": payload.schema}
+        if payload.description:
+            message["description"] = payload.description
+        binding: JsonObject = {"key": self._keys[topic]} if topic in self._keys else {}
+        if payload.avro_id_in:
+            binding["schemaIdLocation"] = payload.avro_id_in
+            binding["schemaIdPayloadEncoding"] = "confluent"
+        if binding:
+            message["bindings"] = {"kafka": {**binding, "bindingVersion": BINDING_VERSION}}
+        return message
+
+    def _reply(self, handler: Handler[Any, Any]) -> JsonObject:
+        """Where the answer goes stands in the request's header."""
+        channel = f"replies.{_identifier(handler.__name__)}"
+        self.channels[channel] = {
+            "address": None,
+            "messages": {},
+            "description": f"The topic that a request names in its header {REPLY_TO!r}.",
+        }
+        returned = published_type(handler.undecorated, None)
+        payloads: list[Payload] = []
+        if returned is not None:
+            payloads = self.payloads.of(returned, dict(self._bus.serdes), f"what handler {handler.__name__!r} replies")
+        names = self._messages(channel, payloads, headers=True)
+        return {
+            "address": {"location": f"$message.header#/{REPLY_TO}"},
+            "channel": {"$ref": f"#/channels/{channel}"},
+            "messages": [{"$ref": f"#/channels/{channel}/messages/{name}"} for name in names],
+        }
+
+    def recovers(self, handler: Handler[Any, Any], policy: FailurePolicy) -> None:
+        """Retry and dead-letter topics: this bus's own, so nobody's operation, with the messages that failed."""
+        spec = handler.spec
+        recovery = policy.open(
+            Handling(
+                handler=handler.__name__,
+                group=self._bus.group_of(handler),
+                topics=spec.topics,
+                pattern=spec.pattern,
+                order=spec.order,
+                delivery=spec.delivery,
+                client_id=self._bus.client_id,
+            )
+        )
+        for role, topic in (("retry", recovery.retry_topic), ("dead letters", recovery.dead_letter_topic)):
+            if topic is None:
+                continue
+            channel = self.declare(topic)
+            channel.setdefault("x-eventbus", {})["role"] = role
+            for source in spec.topics:
+                for name in self.channels[source]["messages"]:
+                    reference = {"$ref": f"#/channels/{source}/messages/{name}"}
+                    if channel["messages"].setdefault(name, reference) != reference:
+                        channel["messages"][f"{source}.{name}"] = reference
+
+    def _key(self, key: Any) -> JsonObject:
+        """The schema of what a key function returns, as far as its annotation tells."""
+        try:
+            annotation = typing.get_type_hints(key).get("return")
+            return {} if annotation is None else self.payloads.json_schema(split_optional(annotation)[0])
+        except (NameError, TypeError):
+            return {}
+
+
+def _promises(handler: Handler[Any, Any]) -> JsonObject:
+    spec = handler.spec
+    said: JsonObject = {
+        "delivery": "once in its database" if spec.tx is not None else spec.delivery,
+        "order": spec.order,
+    }
+    if spec.batch:
+        said["batch"] = True
+    if spec.retry is not None:
+        ladder: Any = getattr(spec.retry, "retry", None)  # a policy of ours holds what the user wrote
+        said["retry"] = type(spec.retry if ladder is None else ladder).__name__
+    return said
+
+
+def _config(key: str, value: str) -> Any:
+    """As the binding has it: integers, and a list of policies."""
+    if key == "cleanup.policy":
+        return [one.strip() for one in value.split(",") if one.strip()]
+    return int(value)
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
+
+
+def _sorted(members: dict[str, JsonObject]) -> dict[str, JsonObject]:
+    return dict(sorted(members.items()))

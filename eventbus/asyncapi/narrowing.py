@@ -1,0 +1,211 @@
+"""How one schema differs from another: each difference *widens* the set of values, or *narrows* it, or does neither.
+
+Whether that breaks anybody is told by who sends and who receives, see `changes`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from eventbus.asyncapi.reading import JsonObject, resolved
+
+ALL_TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+_LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
+_UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+_OTHER = ("format", "pattern", "multipleOf", "uniqueItems", "contentEncoding")
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One, at a place within a value."""
+
+    path: str
+    """"amount", "items[].price"; "" for the value itself."""
+    what: str
+    widens: bool = False
+    """Values are possible that were not."""
+    narrows: bool = False
+    """Values are no longer possible that were."""
+
+
+def json_differences(old_document: JsonObject, old: Any, new_document: JsonObject, new: Any) -> list[Difference]:
+    """Of two JSON Schemas, each within its document."""
+    return list(_Comparison(old_document, new_document).differences(old, new, ""))
+
+
+class _Comparison:
+    def __init__(self, old: JsonObject, new: JsonObject) -> None:
+        self._old, self._new = old, new
+        self._seen: set[tuple[str, str]] = set()
+        """Pairs of references that are compared already: schemas may hold themselves."""
+
+    def differences(self, old: Any, new: Any, path: str) -> Iterator[Difference]:
+        pair = (_reference(old), _reference(new))
+        if all(pair):
+            if pair in self._seen:
+                return
+            self._seen.add(pair)
+        old_arms, new_arms = _arms(self._old, old), _arms(self._new, new)
+        if len(old_arms) == len(new_arms) == 1:
+            yield from self._one(old_arms[0], new_arms[0], path)
+            return
+        left = list(new_arms)
+        for arm in old_arms:
+            partner = next((one for one in left if _identity(one) == _identity(arm)), None)
+            if partner is None:
+                yield Difference(path, f"{_named(arm)} is no longer among its types", narrows=True)
+            else:
+                left.remove(partner)
+                yield from self._one(arm, partner, path)
+        for arm in left:
+            yield Difference(path, f"{_named(arm)} is new among its types", widens=True)
+
+    def _one(self, old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
+        before, after = _types(old), _types(new)
+        if before != after:
+            gained = after - before - ({"integer"} if "number" in before else set())
+            lost = before - after - ({"integer"} if "number" in after else set())
+            what = f"its type was {_listed(before)} and is {_listed(after)}"
+            yield Difference(path, what, widens=bool(gained), narrows=bool(lost))
+            if not before & after:
+                return
+        yield from _values(old, new, path)
+        yield from _bounds(old, new, path)
+        yield from self._fields(old, new, path)
+        yield from self._items(old, new, path)
+
+    def _fields(self, old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
+        before, after = _object(old, "properties"), _object(new, "properties")
+        required_before, required_after = set(old.get("required", ())), set(new.get("required", ()))
+        was_closed, is_closed = old.get("additionalProperties") is False, new.get("additionalProperties") is False
+        for name in [*before, *(name for name in after if name not in before)]:
+            place = f"{path}.{name}" if path else name
+            if name not in after:
+                needed = name in required_before
+                what = f"the {'required' if needed else 'optional'} field is gone"
+                yield Difference(place, what, widens=needed, narrows=is_closed)
+            elif name not in before:
+                needed = name in required_after
+                what = f"a new {'required' if needed else 'optional'} field"
+                yield Difference(place, what, widens=was_closed, narrows=needed)
+            else:
+                if (name in required_before) != (name in required_after):
+                    needed = name in required_after
+                    what = "it was optional and is required" if needed else "it was required and is optional"
+                    yield Difference(place, what, widens=not needed, narrows=needed)
+                yield from self.differences(before[name], after[name], place)
+        if was_closed != is_closed:
+            what = "unknown fields are refused now" if is_closed else "unknown fields are possible now"
+            yield Difference(path, what, widens=was_closed, narrows=is_closed)
+        elif isinstance(old.get("additionalProperties"), dict) and isinstance(new.get("additionalProperties"), dict):
+            yield from self.differences(old["additionalProperties"], new["additionalProperties"], f"{path}{{}}")
+
+    def _items(self, old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
+        before, after = old.get("items"), new.get("items")
+        if isinstance(before, list) and isinstance(after, list):
+            for number, (one, other) in enumerate(
+                zip(cast("list[Any]", before), cast("list[Any]", after), strict=False)
+            ):
+                yield from self.differences(one, other, f"{path}[{number}]")
+        elif isinstance(before, dict) and isinstance(after, dict):
+            yield from self.differences(before, after, f"{path}[]")
+        elif before != after and "items" in old and "items" in new:
+            yield Difference(path, "its items are told in another way", widens=True, narrows=True)
+
+
+def _arms(document: JsonObject, node: Any) -> list[JsonObject]:
+    """The alternatives of a schema, references followed; one that has none is its own."""
+    found = resolved(document, node)
+    if not isinstance(found, dict):
+        return [{}] if found is True or found is None else [{"enum": []}]
+    schema = cast(JsonObject, found)
+    for word in ("anyOf", "oneOf"):
+        if isinstance(schema.get(word), list):
+            return [arm for one in schema[word] for arm in _arms(document, one)]
+    if isinstance(schema.get("allOf"), list) and len(schema["allOf"]) == 1:  # pydantic, beside a description
+        return _arms(document, schema["allOf"][0])
+    return [schema]
+
+
+def _identity(arm: JsonObject) -> str:
+    """What tells one alternative from another: a class by its name, anything else by its type."""
+    return str(arm.get("title") or sorted(_types(arm)))
+
+
+def _named(arm: JsonObject) -> str:
+    return str(arm.get("title") or _listed(_types(arm)))
+
+
+def _types(schema: JsonObject) -> frozenset[str]:
+    """The JSON types that its values may have."""
+    said: Any = schema.get("type")
+    if isinstance(said, str):
+        return frozenset({said})
+    if isinstance(said, list):
+        return frozenset(map(str, cast("list[Any]", said)))
+    values = _enum(schema)
+    return ALL_TYPES if values is None else frozenset(_type_of(value) for value in values)
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    kinds = {type(None): "null", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return kinds[type(value)]
+
+
+def _listed(types: frozenset[str]) -> str:
+    return "anything" if types == ALL_TYPES else " or ".join(sorted(types)) or "nothing"
+
+
+def _enum(schema: JsonObject) -> list[Any] | None:
+    return [schema["const"]] if "const" in schema else schema.get("enum")
+
+
+def _values(old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
+    before, after = _enum(old), _enum(new)
+    if before is None and after is not None:
+        yield Difference(path, f"only these values are left: {_shown(after)}", narrows=True)
+    elif before is not None and after is None:
+        yield Difference(path, "its values were listed, and any is possible now", widens=True)
+    elif before is not None and after is not None:
+        for value in (one for one in before if one not in after):
+            yield Difference(path, f"the value {json.dumps(value)} is gone", narrows=True)
+        for value in (one for one in after if one not in before):
+            yield Difference(path, f"the value {json.dumps(value)} is new", widens=True)
+    if old.get("default") != new.get("default") and "default" in old and "default" in new:
+        yield Difference(path, f"its default was {json.dumps(old['default'])} and is {json.dumps(new['default'])}")
+
+
+def _shown(values: Sequence[Any]) -> str:
+    return ", ".join(json.dumps(value) for value in values)
+
+
+def _bounds(old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
+    for word in (*_LOWER, *_UPPER, *_OTHER):
+        before, after = old.get(word), new.get(word)
+        if before == after:
+            continue
+        what = f"{word} was {before} and is {after}"
+        if before is None:
+            yield Difference(path, f"{word} is {after} now", narrows=True)
+        elif after is None:
+            yield Difference(path, f"{word} was {before} and is no more", widens=True)
+        elif word in _OTHER:
+            yield Difference(path, what, widens=True, narrows=True)
+        else:
+            is_tighter = (after > before) == (word in _LOWER)
+            yield Difference(path, what, widens=not is_tighter, narrows=is_tighter)
+
+
+def _object(schema: JsonObject, name: str) -> JsonObject:
+    found: Any = schema.get(name, {})
+    return cast(JsonObject, found) if isinstance(found, dict) else {}
+
+
+def _reference(node: Any) -> str:
+    found: Any = cast(JsonObject, node).get("$ref") if isinstance(node, dict) else None
+    return found if isinstance(found, str) else ""

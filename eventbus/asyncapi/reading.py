@@ -1,0 +1,63 @@
+"""A document from a file, and what its references point to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from eventbus.errors import ConfigError
+
+JsonObject = dict[str, Any]
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Of a document; larger ones are refused before they are read."""
+
+
+def read_document(path: str) -> JsonObject:
+    """The AsyncAPI 3 document in a JSON file. Raises ConfigError for anything else."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise ConfigError(f"{path} is larger than {MAX_BYTES // 1024 // 1024} MB: that is no AsyncAPI document")
+        found: Any = json.loads(file.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; build one: eventbus docs build app:bus -o {path}") from None
+    except (ValueError, RecursionError) as error:
+        hint = "; convert YAML to JSON first" if file.suffix in (".yaml", ".yml") else ""
+        raise ConfigError(f"{path} is no JSON: {error}{hint}") from None
+    document = cast(JsonObject, found) if isinstance(found, dict) else {}
+    version: Any = document.get("asyncapi")
+    if not isinstance(version, str):
+        raise ConfigError(f"{path} is no AsyncAPI document: it has no member 'asyncapi'; see: eventbus docs build")
+    if not version.startswith("3."):
+        raise ConfigError(f"{path} is AsyncAPI {version}, not 3: convert it first, as with  asyncapi convert {path}")
+    for member in ("channels", "operations"):
+        if not isinstance(document.get(member, {}), dict):
+            raise ConfigError(f"{path}: {member!r} is not an object, so this is no AsyncAPI 3 document")
+    return document
+
+
+def resolved(document: JsonObject, node: Any) -> Any:
+    """What ``node`` is, behind its references within the document.
+
+    Raises ConfigError for one that points nowhere, elsewhere, or in a circle.
+    """
+    for _ in range(100):
+        reference: Any = cast(JsonObject, node).get("$ref") if isinstance(node, dict) else None
+        if not isinstance(reference, str):
+            return cast(Any, node)
+        node = _at(document, reference)
+    raise ConfigError("the document's references go in a circle: no schema stands at their end")
+
+
+def _at(document: JsonObject, reference: str) -> Any:
+    if not reference.startswith("#/"):
+        raise ConfigError(f"the reference {reference!r} leads outside of the document: bundle it first")
+    found: Any = document
+    for part in reference[2:].split("/"):
+        name = part.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, dict) or name not in found:
+            raise ConfigError(f"the reference {reference!r} points to nothing in the document")
+        found = cast(JsonObject, found)[name]
+    return found

@@ -1,0 +1,224 @@
+"""The document of a bus."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from eventbus import ConsumerRecord, EventBus
+from eventbus.asyncapi import asyncapi_document
+from eventbus.errors import ConfigError
+from serdes import Int
+
+Make = Callable[..., EventBus]
+
+
+class Line(BaseModel):
+    sku: str
+    count: int = 1
+
+
+class Basket(BaseModel):
+    """What is about to be bought."""
+
+    lines: list[Line]
+    parent: Basket | None = None
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: int
+    children: list[Point]
+
+
+class Holder(msgspec.Struct):
+    basket: Basket
+
+
+class Odd:
+    """No JSON says what it is."""
+
+
+class OddSerde:
+    def serialize(self, topic: str, value: Any) -> bytes:
+        return b""
+
+    def deserialize(self, topic: str, data: bytes) -> Odd:
+        return Odd()
+
+
+def one_message(document: dict[str, Any], channel: str) -> dict[str, Any]:
+    (message,) = document["channels"][channel]["messages"].values()
+    return message
+
+
+def test_it_is_valid_and_the_same_each_time(make_shop: Make, official: jsonschema.Draft7Validator) -> None:
+    document = asyncapi_document(make_shop(), title="Shop", version="2.1.0", description="What it does.")
+    official.validate(document)
+    assert json.dumps(document) == json.dumps(
+        asyncapi_document(make_shop(), title="Shop", version="2.1.0", description="What it does.")
+    )
+    assert document["info"] == {"title": "Shop", "version": "2.1.0", "description": "What it does."}
+    assert "servers" not in document
+
+
+def test_the_vector_refuses_what_is_wrong(shop: EventBus, official: jsonschema.Draft7Validator) -> None:
+    document = asyncapi_document(shop)
+    document["operations"]["send.orders.place"]["action"] = "publish"
+    assert not official.is_valid(document)
+
+
+def test_channels_have_kafkas_bindings(shop: EventBus) -> None:
+    kafka = asyncapi_document(shop)["channels"]["orders"]["bindings"]["kafka"]
+    assert (kafka["partitions"], kafka["replicas"]) == (3, 2)
+    assert kafka["topicConfiguration"] == {"cleanup.policy": ["compact"], "retention.ms": 1000}
+
+
+def test_operations_name_functions_groups_and_promises(shop: EventBus) -> None:
+    operations = asyncapi_document(shop)["operations"]
+    assert list(operations) == [
+        "receive.flights.fly",
+        "receive.orders.bill",
+        "receive.questions.answer",
+        "send.bills.bill",
+        "send.orders.place",
+    ]
+    bill = operations["receive.orders.bill"]
+    assert bill["bindings"]["kafka"]["groupId"]["enum"] == ["billing"]
+    assert bill["x-eventbus"] == {"delivery": "at-least-once", "order": "key", "retry": "Retry"}
+    assert operations["send.orders.place"]["summary"] == "Take an order."
+
+
+def test_a_union_is_a_message_for_each_arm_with_the_key(shop: EventBus) -> None:
+    document = asyncapi_document(shop)
+    messages = document["channels"]["orders"]["messages"]
+    assert list(messages) == ["Order", "Cancelled"]
+    assert messages["Order"]["bindings"]["kafka"]["key"] == {"type": "string"}
+    assert messages["Order"]["description"] == "Somebody bought something."
+    order = document["components"]["schemas"]["Order"]
+    assert order["properties"]["place"]["anyOf"][0]["items"] == [{"type": "integer"}, {"type": "string"}]
+
+
+def test_retry_and_dead_letter_topics_hold_the_messages_that_failed(shop: EventBus) -> None:
+    document = asyncapi_document(shop)
+    for topic, role in (("retry.billing", "retry"), ("dlq.billing", "dead letters")):
+        channel = document["channels"][topic]
+        assert channel["x-eventbus"] == {"role": role}
+        assert channel["messages"]["Order"] == {"$ref": "#/channels/orders/messages/Order"}
+        assert not any(one["channel"]["$ref"].endswith(topic) for one in document["operations"].values())
+
+
+def test_a_reply_goes_where_the_request_says(shop: EventBus) -> None:
+    document = asyncapi_document(shop)
+    reply = document["operations"]["receive.questions.answer"]["reply"]
+    assert reply["address"] == {"location": "$message.header#/reply_to"}
+    message = one_message(document, "replies.answer")
+    assert message["payload"]["format"] == "int64"
+    assert message["correlationId"] == {"location": "$message.header#/correlation_id"}
+
+
+def test_avro_is_a_schema_of_its_own_format(shop: EventBus) -> None:
+    message = one_message(asyncapi_document(shop), "flights")
+    assert message["payload"]["schemaFormat"] == "application/vnd.apache.avro;version=1.9.0"
+    assert [field["name"] for field in message["payload"]["schema"]["fields"]] == ["number", "carrier"]
+
+
+def test_pydantic_dataclasses_and_plain_types(official: jsonschema.Draft7Validator) -> None:
+    bus = EventBus("memory://", serdes={Odd: OddSerde(), int: Int})
+
+    def reads(topic: str, annotation: Any) -> None:
+        async def handle(value: Any) -> None: ...
+
+        handle.__annotations__["value"] = annotation
+        bus.consumer(topic, name=topic)(handle)
+
+    kinds = (Basket, Holder, Point, Colour, bytes, int, list[Line], dict[str, int], Odd, bool, ConsumerRecord)
+    for number, annotation in enumerate(kinds):
+        reads(f"t{number:02}", annotation)
+    document = asyncapi_document(bus)
+    official.validate(document)
+    assert {"Basket", "Line", "Holder", "Point"} <= {*document["components"]["schemas"]}
+    assert one_message(document, "t00")["payload"] == {"$ref": "#/components/schemas/Basket"}
+    assert one_message(document, "t03")["payload"] == {"$ref": "#/components/schemas/Colour"}
+    assert one_message(document, "t05")["payload"]["format"] == "int32"
+    assert "OddSerde" in one_message(document, "t08")["payload"]["description"]
+    assert document["channels"]["t10"]["messages"] == {}
+
+
+def test_two_classes_of_one_name_are_two_schemas() -> None:
+    bus = EventBus("memory://")
+    bus.consumer("a", name="a")(_reads(msgspec.defstruct("Same", [("x", int)])))
+    bus.consumer("b", name="b")(_reads(msgspec.defstruct("Same", [("y", str)])))
+    document = asyncapi_document(bus)
+    assert list(document["components"]["schemas"]) == ["Same", "Same_2"]
+    assert one_message(document, "b")["payload"] == {"$ref": "#/components/schemas/Same_2"}
+
+
+def _reads(annotation: Any) -> Any:
+    async def handle(value: Any) -> None: ...
+
+    handle.__annotations__["value"] = annotation
+    return handle
+
+
+def test_a_pattern_reads_the_declared_topics_that_it_matches() -> None:
+    bus = EventBus("memory://")
+    bus.topic("orders.eu")
+
+    @bus.consumer(pattern=r"orders\..*")
+    async def one(order: str) -> None: ...
+
+    @bus.consumer(pattern=r"other\..*")
+    async def two(order: str) -> None: ...
+
+    document = asyncapi_document(bus)
+    assert {"receive.orders.eu.one", "receive.pattern.two.two"} == {*document["operations"]}
+    assert document["channels"]["pattern.two"]["address"] is None
+
+
+def test_servers_tell_how_one_logs_in_and_never_with_what(
+    make_shop: Make, official: jsonschema.Draft7Validator
+) -> None:
+    bus = make_shop(
+        "kafka://a:9092,b:9093",
+        security_protocol="SASL_SSL",
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_username="alice",
+        sasl_password="open-sesame",
+    )
+    document = asyncapi_document(bus)
+    official.validate(document)
+    assert [one["host"] for one in document["servers"].values()] == ["a:9092", "b:9093"]
+    assert document["servers"]["kafka"]["protocol"] == "kafka-secure"
+    assert document["components"]["securitySchemes"] == {"login": {"type": "scramSha512"}}
+    assert "alice" not in json.dumps(document) and "sesame" not in json.dumps(document)
+
+
+def test_a_url_may_be_named_for_a_bus_on_another_log(shop: EventBus) -> None:
+    document = asyncapi_document(shop, url="kafka://u:secret@prod:9092?security.protocol=SASL_PLAINTEXT")
+    assert document["servers"]["kafka"]["host"] == "prod:9092"
+    assert document["servers"]["kafka"]["protocol"] == "kafka"
+    assert "secret" not in json.dumps(document)
+
+
+def test_a_type_without_a_schema_names_the_handler_and_the_fix() -> None:
+    class Holds(BaseModel):
+        model_config = {"arbitrary_types_allowed": True}
+        odd: Odd
+
+    bus = EventBus("memory://")
+    bus.consumer("things", name="take")(_reads(Holds))
+    with pytest.raises(ConfigError, match=r"handler 'take' of topic 'things'.*Holds.*msgspec.Struct"):
+        asyncapi_document(bus)
