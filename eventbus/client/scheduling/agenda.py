@@ -99,7 +99,7 @@ class Agenda:
         if key is None or id is None:
             self.foreign += 1
         elif value is None:
-            self._unread.pop(key, None)
+            self._drop_unread(key)
             self._owed.pop(key, None)
             known = self._by_key.get(key)
             if known is not None:
@@ -112,7 +112,23 @@ class Agenda:
                 self.foreign += 1
                 return
             due_ms = item.asked_ms if isinstance(item, Cancel) else item.due_ms
-            self._unread[key] = Pending(key, id, due_ms, offset, len(value), item)
+            self._drop_unread(key)
+            is_dead = isinstance(item, Entry) and bool(item.error)
+            self._unread[key] = Pending(key, id, due_ms, offset, len(value), self._held(item, len(value)), is_dead)
+
+    def _held(self, item: Item, size: int) -> Item | None:
+        """It, or None for a record that is too much to be kept in memory."""
+        if not isinstance(item, Entry):
+            return item
+        if self.held_bytes + size > self._most_held_bytes:
+            return None
+        self.held_bytes += size
+        return item
+
+    def _drop_unread(self, key: bytes) -> None:
+        one = self._unread.pop(key, None)
+        if one is not None:
+            self._release(one)
 
     def settle(self) -> None:
         """Decide about all that was read."""
@@ -132,12 +148,6 @@ class Agenda:
 
     def _enter(self, one: Pending) -> None:
         self._by_key[one.key] = self._by_id[one.id] = one
-        one.is_dead = isinstance(one.item, Entry) and bool(one.item.error)
-        if isinstance(one.item, Entry):
-            if self.held_bytes + one.size > self._most_held_bytes:
-                one.item = None
-            else:
-                self.held_bytes += one.size
         if not one.is_dead:
             self._push(one)
 

@@ -151,6 +151,7 @@ class Tenure:
             while self._read_to < end and not self._stopping:
                 self._wake = anyio.Event()
                 await self._wake.wait()
+                self._read()  # as it comes, so that what is not held is not kept either
             async with self._around.open_reader(self.partition) as reader:
                 await self._deliver(producer, reader)
 
@@ -158,7 +159,8 @@ class Tenure:
         while not self._stopping:
             self._wake = anyio.Event()
             read_to = self._read_to
-            self._settle()
+            self._read()
+            self.agenda.settle()
             now_ms = self._around.now_ms()
             due = self.agenda.take(now_ms, self._most, _MOST_BYTES)
             if due or self.agenda.owes:
@@ -172,11 +174,11 @@ class Tenure:
                 await self._wake.wait()
             self._is_idle = False
 
-    def _settle(self) -> None:
+    def _read(self) -> None:
+        """Never while a transaction is at work: what that writes is read only when it is `stored`."""
         inbox, self._inbox = self._inbox, []
         for record in inbox:
             self.agenda.read(record.key, record.value, record.offset)
-        self.agenda.settle()
 
     async def _step(self, producer: Producer, reader: Consumer, due: Sequence[Pending], now_ms: int) -> None:
         """One transaction. What cannot be delivered is found out alone, and put aside."""

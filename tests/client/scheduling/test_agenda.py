@@ -327,3 +327,18 @@ def json(text: str) -> dict[str, int]:
     import msgspec
 
     return msgspec.json.decode(text, type=dict[str, Any])
+
+
+def test_what_is_read_and_not_settled_yet_is_bounded_too() -> None:
+    agenda = Agenda(lambda: "", held_bytes=1000)
+    keys = [key_of(f"r-{number}", "0") for number in range(100)]
+    value = encode(Entry(5, "t", None, None, b"x" * 100))
+    for _ in range(2):  # also when it is read again
+        for offset, key in enumerate(keys):
+            agenda.read(key, value, offset)
+        assert 1000 - len(value) < agenda.held_bytes <= 1000
+    for offset, key in enumerate(keys[:50]):
+        agenda.read(key, None, 100 + offset)
+    assert agenda.held_bytes == 0, "of what is over nothing is kept"
+    agenda.settle()
+    assert len(agenda) == 50
