@@ -65,9 +65,10 @@ class SinkRun(Run):
             async def assigned(partitions: list[TopicPartition]) -> None:
                 await self._assigned(consumer, partitions)
 
-            async def revoked(_: list[TopicPartition]) -> None:
+            async def revoked(partitions: list[TopicPartition]) -> None:
                 with anyio.CancelScope(shield=True):  # of a poll that is cut short: the sink is one thread's at a time
                     await self._flush(consumer)
+                self._lost(partitions)  # what is committed of them next is their new owner's
 
             consumer = self.bus.new_consumer(
                 *self._topics, pattern=self._pattern, group=self.group, **overrides,

@@ -330,3 +330,33 @@ async def test_headers_keys_partitions_and_times_go_along(notes: Notes) -> None:
     assert (record.key, record.value, record.headers) == (b"k", None, (("a", b"1"),))
     assert (record.partition, record.timestamp_ms) == (1, 5)
     assert isinstance(part.runs[0], SourceRun) and msgspec.json.encode(part.runs[0].transactions) == b"1"
+
+
+async def test_a_partition_that_comes_back_is_not_committed_where_it_was(
+    clock: FakeClock, bus: TestBus, notes: Notes
+) -> None:
+    """Another member has read on meanwhile: a flush of the other partition must not take its offset back."""
+    bus.topic("numbers", partitions=2)
+    bus.include(Connectors(shelf(), note=notes.append))
+    both = [TopicPartition("numbers", number) for number in range(2)]
+    async with bus:
+        for one in both:
+            await bus.send("numbers", b"1", partition=one.partition)
+        await bus.drain()
+        async with bus.new_consumer("numbers", group="connect-shelf", start="earliest") as other:
+            while len(other.assignment()) != 1:
+                await other.poll(0)
+                await clock.advance(ms=500)
+            [moved] = other.assignment()
+            await bus.send("numbers", b"2", partition=moved.partition)
+            while not await other.poll(0):
+                await clock.advance(ms=500)
+            await other.commit()
+        [kept] = {*both} - {moved}
+        for _ in range(20):
+            await clock.advance(ms=500)
+        await bus.send("numbers", b"3", partition=kept.partition)
+        await bus.drain()
+        async with bus.new_consumer(partitions=both, group="connect-shelf") as looker:
+            assert {one: at.offset for one, at in (await looker.committed(*both)).items()} == dict.fromkeys(both, 2)
+    assert Shelf.kept == [1, 1, 3]

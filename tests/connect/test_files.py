@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from eventbus import EventBus
@@ -176,6 +177,25 @@ async def test_file_to_topic_to_file(make_bus: Callable[[], EventBus], tmp_path:
         counts = [one for one in bus.metrics().parts if one.name == "eventbus_connect_records_total"]
         assert {one.labels["connector"]: one.value for one in counts} == {"in": 3, "out": 3}
     assert notes == ["out: topic 'lines' created"] or notes == ["in: topic 'lines' created"]
+
+
+def test_file_to_topic_to_file_under_trio(make_bus: Callable[[], EventBus], tmp_path: Path, notes: Notes) -> None:
+    into, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    into.write_text("".join(f"{number}\n" for number in range(5_000)))
+
+    async def main() -> None:
+        bus = make_bus()
+        bus.include(part := connectors(tmp_path, notes))
+        async with bus:
+            await bus.drain()
+            with into.open("a") as file:
+                file.write("three\n")
+            await bus.drain()
+            assert len(await all_values(bus, "lines")) == 5_001
+        assert [run.state for run in part.runs] == ["stopped", "stopped"]
+
+    anyio.run(main, backend="trio")
+    assert out.read_text() == into.read_text()
 
 
 async def test_what_is_behind_the_last_commit_is_taken_back(tmp_path: Path, notes: Notes) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -308,3 +310,35 @@ async def test_a_database_that_is_away_is_waited_for(notes: Notes) -> None:
         assert part.runs[0].state == "waiting"
     assert notes.has("begins again in 1 s") and notes.has("onnection refused")
     assert not notes.has("secret")
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {"mode": "bulk"},
+        {"mode": "incrementing", "incrementing.column.name": "id"},
+        {"mode": "timestamp", "timestamp.column.name": "changed"},
+    ],
+    ids=lambda mode: mode["mode"],
+)
+def test_a_large_table_is_never_in_memory(tmp_path: Path, opened: Opened, mode: dict[str, str]) -> None:
+    """4 MB of rows, 50 at a time."""
+    with sqlite3.connect(tmp_path / "large.db") as database:
+        database.execute("CREATE TABLE large (id INTEGER PRIMARY KEY, changed DATETIME NOT NULL, text TEXT NOT NULL)")
+        rows = ((number, f"2023-01-01 00:00:{number // 100 % 60:02}", "x" * 2_000) for number in range(2_000))
+        database.executemany("INSERT INTO large VALUES (?, ?, ?)", rows)
+    database.close()
+    url = f"sqlite:///{tmp_path / 'large.db'}"
+    source = opened(SqlSource, {"connection.url": url, "batch.max.rows": 50, **mode})
+    source.poll()  # what is compiled and cached once
+    tracemalloc.start()
+    try:
+        count = 50
+        while records := source.poll():
+            assert len(records) <= 50
+            count += len(records)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert count == 2_000
+    assert peak_bytes < 1_000_000
