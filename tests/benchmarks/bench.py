@@ -40,12 +40,14 @@ from outbox_inbox import INBOX_FIGURES
 from outbox_latency import LATENCY_FIGURES
 from outbox_relay import RELAY_FIGURES
 from outbox_writing import WRITING_FIGURES
+from scheduling import SCHEDULING_FIGURES
 from spark_databases import DATABASE_FIGURES
 from spark_decoding import DECODING_FIGURES
 from spark_kafka import SPARK_KAFKA_FIGURES
 from spark_landing import LANDING_FIGURES
 from telemetry import TELEMETRY_FIGURES
 
+OWN_FIGURES = FIGURES + TELEMETRY_FIGURES + SCHEDULING_FIGURES
 SCHEMA_FIGURES = AVRO_FIGURES + REGISTRY_FIGURES + COMPAT_FIGURES
 LOOP_FIGURES = sorted(FAILURE_FIGURES + RETRY_FIGURES + DEAD_LETTER_FIGURES, key=lambda figure: figure.id)
 OUTBOX_FIGURES = sorted(WRITING_FIGURES + RELAY_FIGURES + LATENCY_FIGURES + INBOX_FIGURES, key=lambda figure: figure.id)
@@ -104,7 +106,7 @@ def main() -> None:
         run_here(chosen.child, chosen.n)
         return
     wanted = {name.strip().lower() for name in chosen.only.split(",") if name.strip()}
-    known = KAFKA_FIGURES if chosen.kafka else WIRE_FIGURES if chosen.wire else FIGURES + TELEMETRY_FIGURES
+    known = KAFKA_FIGURES if chosen.kafka else WIRE_FIGURES if chosen.wire else OWN_FIGURES
     known = SCHEMA_FIGURES if chosen.registry else LOOP_FIGURES if chosen.failures else known
     known = OUTBOX_FIGURES if chosen.outbox else SPARK_FIGURES if chosen.spark else known
     figures = [figure for figure in known if not wanted or figure.id.lower() in wanted]

@@ -13,9 +13,19 @@ import time
 import anyio
 
 from eventbus import EventBus
+from harness import Figure, Numbers, case
 
 _SENDERS = 200
 _PROBES = 2_000
+
+SCHEDULING_FIGURES = [
+    Figure("L1", "scheduled records: put by, memory", "scheduled pending:memory put by", None, None, 5_000),
+    Figure("L2", "scheduled records: put by, file", "scheduled pending:file put by", None, None, 3_000),
+    Figure("L3", "lateness p99, memory", "scheduled pending:memory late", None, None, 50, True, "ms"),
+    Figure("L4", "lateness p99, file", "scheduled pending:file late", None, None, 200, True, "ms"),
+    Figure("L5", "due at once, memory", "scheduled backlog:memory", None, None, 10_000),
+    Figure("L6", "due at once, file", "scheduled backlog:file", None, None, 5_000),
+]
 
 
 async def put_by(bus: EventBus, topic: str, count: int, within_ms: int, after_ms: int) -> float:
@@ -32,7 +42,8 @@ async def put_by(bus: EventBus, topic: str, count: int, within_ms: int, after_ms
     return count / (time.perf_counter() - began)
 
 
-async def lateness(url: str, pending: int) -> None:
+async def lateness(url: str, pending: int) -> tuple[float, float]:
+    """Records put by in a second, and the milliseconds by which one in a hundred came later."""
     late: list[float] = []
     all_came = anyio.Event()
     bus = EventBus(url)
@@ -58,9 +69,11 @@ async def lateness(url: str, pending: int) -> None:
         f"{url.partition(':')[0]:7} {pending:,} pending, put by {rate:,.0f}/s; late: p50 {late[_PROBES // 2]:.1f} ms, "
         f"p99 {late[_PROBES * 99 // 100]:.1f} ms, most {late[-1]:.1f} ms; earliest {late[0]:.1f} ms"
     )
+    return rate, late[_PROBES * 99 // 100]
 
 
-async def backlog(url: str, count: int) -> None:
+async def backlog(url: str, count: int) -> float:
+    """Records a second."""
     bus = EventBus(url)
     bus.topic("t")
     async with bus:
@@ -69,7 +82,24 @@ async def backlog(url: str, count: int) -> None:
         await anyio.sleep(max(0.0, (due_ms - bus.now_ms()) / 1000))
         began = time.perf_counter()
         await bus.drain()
-        print(f"{url.partition(':')[0]:7} {count:,} due at once: {count / (time.perf_counter() - began):,.0f}/s")
+        rate = count / (time.perf_counter() - began)
+    print(f"{url.partition(':')[0]:7} {count:,} due at once: {rate:,.0f}/s")
+    return rate
+
+
+@case("scheduled pending", n=100_000, quick=2_000, rounds=1)
+def scheduled_pending(n: int) -> Numbers:
+    """How fast records are put by, and how late others come meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        memory, file = (anyio.run(lateness, url, n) for url in ("memory://", f"file://{folder}"))
+    return {"memory put by": memory[0], "memory late": memory[1], "file put by": file[0], "file late": file[1]}
+
+
+@case("scheduled backlog", n=20_000, quick=2_000, rounds=1)
+def scheduled_backlog(n: int) -> Numbers:
+    """How fast is delivered what falls due at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {"memory": anyio.run(backlog, "memory://", n), "file": anyio.run(backlog, f"file://{folder}", n)}
 
 
 async def main(pending: int) -> None:
