@@ -109,9 +109,14 @@ class SinkRun(Run):
     async def _is_at_end(self, consumer: Consumer) -> bool:
         mine = consumer.assignment()
         if not mine:
-            return bool(self._pattern)
+            return bool(self._pattern) or await self._others_have_all()
         ends = await consumer.end_offsets(*mine)
         return all([await consumer.position(one) >= ends[one] for one in mine])
+
+    async def _others_have_all(self) -> bool:
+        """The group has more members than partitions, and this one reads none."""
+        group = await self.bus.admin.describe_group(self.group)
+        return group.state == "Stable" and len(group.members) > 1
 
     # records ---------------------------------------------------------------------------------------------------------
 

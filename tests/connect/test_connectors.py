@@ -360,3 +360,29 @@ async def test_a_partition_that_comes_back_is_not_committed_where_it_was(
         async with bus.new_consumer(partitions=both, group="connect-shelf") as looker:
             assert {one: at.offset for one, at in (await looker.committed(*both)).items()} == dict.fromkeys(both, 2)
     assert Shelf.kept == [1, 1, 3]
+
+
+async def test_a_sink_that_is_given_no_partition_is_not_waited_for(
+    clock: FakeClock, bus: TestBus, notes: Notes
+) -> None:
+    """Another worker with the same sink has the only one."""
+    bus.topic("numbers")
+    bus.include(part := Connectors(shelf(), note=notes.append))
+    other = Connectors(shelf(), note=notes.append)
+    bus.include(other)
+    drained = False
+
+    async def drain() -> None:
+        nonlocal drained
+        await bus.drain()
+        drained = True
+
+    async with bus:
+        await bus.send("numbers", b"1")
+        bus.start_soon(drain)
+        for _ in range(40):
+            await clock.advance(ms=500)
+            await bus.log.drain()
+        assert drained
+        assert [part.runs[0].records, other.runs[0].records] in ([1, 0], [0, 1])
+    assert Shelf.kept == [1]
