@@ -97,6 +97,11 @@ def _directed(
         yield Change(severity="compatible", channel=channel, what=what, whom=whom)
         return
     yield from _operations(channel, before, after)
+    renamed = {*before.messages} != {*after.messages} and len(before.messages) == len(after.messages) == 1
+    if renamed:  # a class got another name, which is not on the wire
+        (earlier,), (name,) = before.messages, after.messages
+        yield _judged(Difference("", f"its class was {earlier} before"), channel, name, direction)
+        before = _Use(before.operations, {name: before.messages[earlier]})
     for name in sorted({*before.messages, *after.messages}):
         if name not in after.messages:
             gone = Difference("", "the message is gone", narrows=True)

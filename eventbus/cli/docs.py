@@ -72,7 +72,7 @@ def _build(args: argparse.Namespace) -> int:
     except OSError as error:
         raise ConfigError(f"{args.output} cannot be written: {error.strerror}") from None
     channels, operations = len(document["channels"]), len(document["operations"])
-    out.note(f"wrote {args.output}: {channels} channels, {operations} operations")
+    out.note(f"wrote {args.output} (channels: {channels}, operations: {operations})")
     return 0
 
 

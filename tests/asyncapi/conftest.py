@@ -85,6 +85,7 @@ _SCHEMA = Path(__file__).parents[1] / "vectors" / "asyncapi_3_0_0.json"
 
 
 @pytest.fixture(scope="session")
-def official() -> jsonschema.Draft7Validator:
-    """The official JSON Schema of AsyncAPI 3.0.0."""
-    return jsonschema.Draft7Validator(json.loads(_SCHEMA.read_text()))
+def mistakes() -> Callable[[Any], list[str]]:
+    """What the official JSON Schema of AsyncAPI 3.0.0 finds wrong with a document."""
+    validator: Any = jsonschema.Draft7Validator(json.loads(_SCHEMA.read_text()))
+    return lambda document: [error.message for error in validator.iter_errors(document)]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-import jsonschema
 import msgspec
 import pytest
 from pydantic import BaseModel
@@ -19,6 +18,7 @@ from eventbus.errors import ConfigError
 from serdes import Int
 
 Make = Callable[..., EventBus]
+Mistakes = Callable[[Any], list[str]]
 
 
 class Line(BaseModel):
@@ -64,9 +64,9 @@ def one_message(document: dict[str, Any], channel: str) -> dict[str, Any]:
     return message
 
 
-def test_it_is_valid_and_the_same_each_time(make_shop: Make, official: jsonschema.Draft7Validator) -> None:
+def test_it_is_valid_and_the_same_each_time(make_shop: Make, mistakes: Mistakes) -> None:
     document = asyncapi_document(make_shop(), title="Shop", version="2.1.0", description="What it does.")
-    official.validate(document)
+    assert mistakes(document) == []
     assert json.dumps(document) == json.dumps(
         asyncapi_document(make_shop(), title="Shop", version="2.1.0", description="What it does.")
     )
@@ -74,10 +74,10 @@ def test_it_is_valid_and_the_same_each_time(make_shop: Make, official: jsonschem
     assert "servers" not in document
 
 
-def test_the_vector_refuses_what_is_wrong(shop: EventBus, official: jsonschema.Draft7Validator) -> None:
+def test_the_vector_refuses_what_is_wrong(shop: EventBus, mistakes: Mistakes) -> None:
     document = asyncapi_document(shop)
     document["operations"]["send.orders.place"]["action"] = "publish"
-    assert not official.is_valid(document)
+    assert mistakes(document)
 
 
 def test_channels_have_kafkas_bindings(shop: EventBus) -> None:
@@ -135,7 +135,7 @@ def test_avro_is_a_schema_of_its_own_format(shop: EventBus) -> None:
     assert [field["name"] for field in message["payload"]["schema"]["fields"]] == ["number", "carrier"]
 
 
-def test_pydantic_dataclasses_and_plain_types(official: jsonschema.Draft7Validator) -> None:
+def test_pydantic_dataclasses_and_plain_types(mistakes: Mistakes) -> None:
     bus = EventBus("memory://", serdes={Odd: OddSerde(), int: Int})
 
     def reads(topic: str, annotation: Any) -> None:
@@ -148,7 +148,7 @@ def test_pydantic_dataclasses_and_plain_types(official: jsonschema.Draft7Validat
     for number, annotation in enumerate(kinds):
         reads(f"t{number:02}", annotation)
     document = asyncapi_document(bus)
-    official.validate(document)
+    assert mistakes(document) == []
     assert {"Basket", "Line", "Holder", "Point"} <= {*document["components"]["schemas"]}
     assert one_message(document, "t00")["payload"] == {"$ref": "#/components/schemas/Basket"}
     assert one_message(document, "t03")["payload"] == {"$ref": "#/components/schemas/Colour"}
@@ -188,9 +188,7 @@ def test_a_pattern_reads_the_declared_topics_that_it_matches() -> None:
     assert document["channels"]["pattern.two"]["address"] is None
 
 
-def test_servers_tell_how_one_logs_in_and_never_with_what(
-    make_shop: Make, official: jsonschema.Draft7Validator
-) -> None:
+def test_servers_tell_how_one_logs_in_and_never_with_what(make_shop: Make, mistakes: Mistakes) -> None:
     bus = make_shop(
         "kafka://a:9092,b:9093",
         security_protocol="SASL_SSL",
@@ -199,7 +197,7 @@ def test_servers_tell_how_one_logs_in_and_never_with_what(
         sasl_password="open-sesame",
     )
     document = asyncapi_document(bus)
-    official.validate(document)
+    assert mistakes(document) == []
     assert [one["host"] for one in document["servers"].values()] == ["a:9092", "b:9093"]
     assert document["servers"]["kafka"]["protocol"] == "kafka-secure"
     assert document["components"]["securitySchemes"] == {"login": {"type": "scramSha512"}}
