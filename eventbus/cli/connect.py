@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eventbus.backends.masking import shown_url
@@ -76,6 +78,8 @@ def _made(args: argparse.Namespace, out: Output) -> tuple[Connectors, dict[str, 
     from eventbus.connect import Connectors
     from eventbus.connect.settings import Properties
 
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # connectors of one's own, as `eventbus run` finds services
     try:
         worker = Properties.of(args.worker)
         if worker.get("connector.class") is not None:

@@ -120,3 +120,52 @@ def test_it_runs_until_a_signal(folder: Path, number: int) -> None:
     out, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     assert "stopped" in out
+
+
+OWN = """
+import os, signal
+from eventbus.connect import SourceConnector
+
+class Kills(SourceConnector):
+    def __init__(self, context):
+        super().__init__(context)
+        if context.name == "at-once":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def start(self, offsets):
+        pass
+
+    def poll(self):
+        return ()
+"""
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key != "EVENTBUS_URL"}
+
+
+def test_a_signal_before_there_is_anything_to_stop_is_a_clean_end(folder: Path, environment: dict[str, str]) -> None:
+    (folder / "own.py").write_text(OWN)
+    (folder / "source.properties").write_text("name=at-once\nconnector.class=own:Kills\n")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("eventbus"), "connect", "standalone", *ALL[:2], *URL],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "SIGTERM: stopped before the bus had started\n")
+
+
+def test_without_sqlalchemy_files_go_on_and_tables_say_what_is_missing(folder: Path) -> None:
+    (folder / "table.properties").write_text(
+        "name=rows\nconnector.class=JdbcSource\nmode=bulk\nconnection.url=sqlite:///shop.db\n"
+    )
+    program = (
+        "import sys; sys.modules['sqlalchemy'] = None\n"
+        "from eventbus.connect import Connectors\n"
+        "Connectors('source.properties')\n"
+        "Connectors('table.properties')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert 'a SQL source needs SQLAlchemy: pip install "eventbus-log[sql]"' in done.stderr, done.stderr
