@@ -169,3 +169,29 @@ def test_without_sqlalchemy_files_go_on_and_tables_say_what_is_missing(folder: P
         [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
     assert 'a SQL source needs SQLAlchemy: pip install "eventbus-log[sql]"' in done.stderr, done.stderr
+
+
+ENDLESS = """
+from eventbus.connect import SourceConnector, SourceRecord
+
+class Endless(SourceConnector):
+    def start(self, offsets):
+        print("begun", flush=True)
+
+    def poll(self):
+        return [SourceRecord(topic="lines", value="again")]
+"""
+
+
+def test_a_signal_cuts_once_short_and_the_exit_code_says_so(folder: Path, environment: dict[str, str]) -> None:
+    (folder / "own.py").write_text(ENDLESS)
+    (folder / "source.properties").write_text("name=endless\nconnector.class=own:Endless\n")
+    command = [sys.executable, "-m", "eventbus", "connect", "standalone", *ALL[:2], "--once", *URL]
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "stopped" in out
