@@ -14,6 +14,7 @@ import msgspec
 from eventbus.asyncapi.avro_narrowing import avro_differences
 from eventbus.asyncapi.narrowing import Difference, json_differences
 from eventbus.asyncapi.reading import JsonObject, resolved
+from eventbus.errors import ConfigError
 
 Severity = Literal["breaking", "compatible", "info"]
 Direction = Literal["send", "receive"]
@@ -50,8 +51,19 @@ class _Use(msgspec.Struct):
 def changes_between(old: JsonObject, new: JsonObject) -> list[Change]:
     """Every change, the breaking ones first. Both are AsyncAPI 3, see `read_document`.
 
-    Raises ConfigError for a document whose references point to nothing.
+    Raises ConfigError for a document whose references point to nothing, or that breaks AsyncAPI's rules.
     """
+    try:
+        return _changes(old, new)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        # Somebody's file: a number where an object belongs, a schema that is nothing but itself.
+        raise ConfigError(
+            f"a document breaks AsyncAPI's rules ({type(error).__name__}: {error}); "
+            "what is wrong where tells  asyncapi validate FILE"
+        ) from error
+
+
+def _changes(old: JsonObject, new: JsonObject) -> list[Change]:
     found = [*_channels(old, new)]
     before, after = _uses(old), _uses(new)
     for channel, direction in sorted({*before, *after}):

@@ -43,11 +43,14 @@ def asyncapi_document(
     https://www.asyncapi.com/docs/reference/specification/v3.0.0.
     """
     writer = _Writer(bus)
+    handlers = bus.handlers_in_force()
+    timetables = {topic for handler in handlers if handler.spec.is_firing for topic in handler.spec.topics}
+    handlers = [handler for handler in handlers if not handler.spec.is_firing]  # the bus's own business
     for name, spec in bus.declared_topics.items():
-        writer.declare(name, spec)
+        if name not in timetables:
+            writer.declare(name, spec)
     for function in bus.producer_functions:
         writer.sends(function)
-    handlers = bus.handlers_in_force()
     for handler in handlers:
         writer.receives(handler)
     for handler in handlers:

@@ -254,3 +254,22 @@ def test_a_class_with_another_name_is_the_same_message() -> None:
     messages = renamed["channels"]["orders"]["messages"]
     messages["Purchase"] = messages.pop("Order")
     assert found(document("send", ORDER), renamed) == [("info", "orders Purchase", "its class was Order before (sent)")]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"type": "object", "required": 5},
+        {"enum": 3},
+        {"minimum": "a"},
+        {"anyOf": [{"$ref": "#/channels/orders/messages/Order/payload"}]},
+        {"schemaFormat": "application/vnd.apache.avro", "schema": {"name": "no type"}},
+    ],
+)
+def test_documents_that_break_the_rules_are_refused(payload: Json) -> None:
+    bad = document("send", payload)
+    with pytest.raises(ConfigError, match="breaks AsyncAPI's rules"):
+        changes_between(bad, document("send", {**payload, "minimum": 1, "properties": {"a": {}}}))
+    bad["operations"]["one"] = 5
+    with pytest.raises(ConfigError, match="asyncapi validate"):
+        changes_between(document("send", ORDER), bad)

@@ -220,3 +220,12 @@ def test_a_type_without_a_schema_names_the_handler_and_the_fix() -> None:
     bus.consumer("things", name="take")(_reads(Holds))
     with pytest.raises(ConfigError, match=r"handler 'take' of topic 'things'.*Holds.*msgspec.Struct"):
         asyncapi_document(bus)
+
+
+def test_functions_with_a_timetable_are_no_contract() -> None:
+    bus = EventBus("memory://")
+
+    @bus.every("*/5 * * * *")
+    async def tick() -> None: ...
+
+    assert asyncapi_document(bus)["operations"] == {} == asyncapi_document(bus)["channels"]
