@@ -15,6 +15,7 @@ from eventbus.client.bus import EventBus
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.published import published_type
 from eventbus.client.requests import CORRELATION_ID, REPLY_TO
+from eventbus.errors import ConfigError
 from eventbus.recovery import FailurePolicy, Handling
 from eventbus.types import ConsumerRecord
 from serdes import split_optional
@@ -92,7 +93,7 @@ class _Writer:
                 binding["partitions"] = spec.partitions
             if spec.replication_factor > 0:
                 binding["replicas"] = spec.replication_factor
-            configs = {key: _config(key, value) for key, value in sorted(spec.configs.items()) if key in _CONFIGS}
+            configs = {key: _config(name, key, value) for key, value in sorted(spec.configs.items()) if key in _CONFIGS}
             if configs:
                 binding["topicConfiguration"] = configs
             others = {key: value for key, value in sorted(spec.configs.items()) if key not in _CONFIGS}
@@ -246,11 +247,14 @@ def _promises(handler: Handler[Any, Any]) -> JsonObject:
     return said
 
 
-def _config(key: str, value: str) -> Any:
+def _config(topic: str, key: str, value: str) -> Any:
     """As the binding has it: integers, and a list of policies."""
     if key == "cleanup.policy":
         return [one.strip() for one in value.split(",") if one.strip()]
-    return int(value)
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"topic {topic!r}: {key}={value!r} is not an integer") from None
 
 
 def _identifier(name: str) -> str:

@@ -229,3 +229,10 @@ def test_functions_with_a_timetable_are_no_contract() -> None:
     async def tick() -> None: ...
 
     assert asyncapi_document(bus)["operations"] == {} == asyncapi_document(bus)["channels"]
+
+
+def test_a_topic_setting_that_is_no_number_is_told() -> None:
+    bus = EventBus("memory://")
+    bus.topic("orders", configs={"retention.ms": "a day"})
+    with pytest.raises(ConfigError, match=r"topic 'orders': retention\.ms='a day' is not an integer"):
+        asyncapi_document(bus)
