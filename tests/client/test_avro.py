@@ -601,7 +601,7 @@ async def test_parts_live_as_long_as_the_bus_runs() -> None:
 
     async with bus:
         await bus.drain()
-        with pytest.raises(ConfigError, match="include parts before the bus starts"):
+        with pytest.raises(ConfigError, match="include: declare handlers, and include parts, before the bus starts"):
             bus.include(Recorder(said, "late"))
     assert said == ["first starts", "registry starts", "hello", "hello", "registry ends", "first ends"]
 

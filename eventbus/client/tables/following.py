@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 
 from eventbus.backends.base import LATEST, Backend, BackendConsumer
-from eventbus.errors import ConfigError, EventBusError, TableError
+from eventbus.errors import ConfigError, EventBusError, TableError, UnknownTopicOrPartition
 from eventbus.types import FetchedRecords, IsolationLevel, TopicPartition
 
 logger = logging.getLogger("eventbus.tables")
@@ -107,8 +107,11 @@ class Following:
 
     async def ends(self, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> dict[TopicPartition, int]:
         """Where the partitions end for such a reader; nothing of a topic that is not there."""
-        topics = [topic for topic in await self._backend.describe_topics() if topic.name == self._topic]
-        partitions = [TopicPartition(self._topic, one.partition) for topic in topics for one in topic.partitions]
+        try:
+            [topic] = await self._backend.describe_topics([self._topic])
+        except UnknownTopicOrPartition:
+            return {}
+        partitions = [TopicPartition(self._topic, one.partition) for one in topic.partitions]
         found = await self._backend.list_offsets(dict.fromkeys(partitions, LATEST), isolation) if partitions else {}
         return {one: at.offset for one, at in found.items()}
 

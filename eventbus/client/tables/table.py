@@ -321,14 +321,15 @@ class Table(Mapping[K, V], Generic[K, V]):
     # the topic -------------------------------------------------------------------------------------------------------
 
     async def _check_topic(self, bus: EventBus) -> None:
-        found = [topic for topic in await bus.backend.describe_topics() if topic.name == self.spec.topic]
-        if not found:
-            raise UnknownTopicOrPartition(f"table {self.spec.name!r}: there is no topic {self.spec.topic!r}")
-        policy = found[0].configs["cleanup.policy"].value or "delete"
+        try:
+            [found] = await bus.backend.describe_topics([self.spec.topic])
+        except UnknownTopicOrPartition as error:
+            raise UnknownTopicOrPartition(f"table {self.spec.name!r}: {error}") from None
+        policy = found.configs["cleanup.policy"].value or "delete"
         if self.spec.fold is None:
             self._check_compacted(policy)
         else:
-            await self._check_whole(bus, found[0], policy)
+            await self._check_whole(bus, found, policy)
 
     def _check_compacted(self, policy: str) -> None:
         topic = self.spec.topic
