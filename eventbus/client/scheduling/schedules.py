@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import anyio
 
-from eventbus.backends.base import LATEST, Backend
+from eventbus.backends.base import Backend
 from eventbus.client.consumer import Consumer
 from eventbus.client.health import PartHealth
 from eventbus.client.metrics import Sample
@@ -105,9 +105,8 @@ class Schedules:
             while not self._is_closing and not self._partitions:
                 seconds = _LOOK_SECONDS
                 try:
-                    if not self.functions:  # asked for one partition, a large cluster is not asked for all topics
-                        await self.backend.list_offsets({TopicPartition(self.topic, 0): LATEST})
-                    await self.begin()
+                    if self.functions or await self.backend.describe_topics([self.topic]):
+                        await self.begin()
                 except UnknownTopicOrPartition:
                     self._looked.set()
                 except EventBusError as error:
