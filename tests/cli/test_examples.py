@@ -16,6 +16,8 @@ STORIES = {"25_bank_transfer": 200, "26_saga": 180, "28_spark_pipeline": 160}
 """Services of several databases and jobs of several steps, with what checks them: as many lines at most, not 80."""
 WITH_SPARK = [path for path in ALONE if "from spark_sinks import" in path.read_text("utf-8")]
 QUICK = [path for path in ALONE if path not in WITH_SPARK]
+BY_THEMSELVES = [path for path in QUICK if path.name.startswith("01") or "log_url(" not in path.read_text("utf-8")]
+"""In the quick tier; tests/three_urls runs the others, on memory too."""
 
 
 def test_there_are_examples() -> None:
@@ -30,7 +32,11 @@ def test_an_example_is_short_and_checks_itself(path: Path) -> None:
     assert re.search(r"^ *assert ", text, re.M), "an example asserts its own outcome"
 
 
-@pytest.mark.parametrize("path", QUICK, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=() if path in BY_THEMSELVES else pytest.mark.slow) for path in QUICK],
+    ids=lambda path: path.stem,
+)
 def test_an_example_runs(path: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     if pytestconfig.getoption("--base-dependencies"):
         for library in ("sqlalchemy", "fastapi"):

@@ -28,6 +28,7 @@ async def is_in_sync(bus: EventBus, topic: str) -> bool:
     return all(len(one.isr) == 3 for one in found.partitions)
 
 
+@pytest.mark.slow  # 40 s; the next one cuts a leader off too, and keeps its clients
 async def test_a_broker_that_is_cut_off_from_everybody(parted: Cluster) -> None:
     """The leader of a partition, and whatever else it was: coordinator, controller."""
     async with load(parted.url, "cut-off") as work:

@@ -222,8 +222,10 @@ def an_exactly_once_chain() -> EventBus:
 
 
 AT_LEAST_ONCE = [
-    plain_async, plain_function, of_several_outputs, a_generator_in_its_thread, awaited_sends, in_batches,
-    with_middleware, in_order_of_keys, acknowledged_last, a_chain, filtered,
+    plain_async, plain_function, awaited_sends, in_batches, in_order_of_keys,
+    *(pytest.param(form, marks=pytest.mark.slow) for form in (
+        of_several_outputs, a_generator_in_its_thread, with_middleware, acknowledged_last, a_chain, filtered,
+    )),
 ]  # fmt: skip
 EXACTLY_ONCE = [exactly_once, exactly_once_of_two_topics, exactly_once_in_batches, an_exactly_once_chain]
 
@@ -247,7 +249,7 @@ def test_exactly_once_outputs_are_there_once(make: Callable[[], EventBus]) -> No
     assert report.repeated
 
 
-@pytest.mark.parametrize("make", [plain_async, plain_function, in_order_of_keys, an_exactly_once_chain])
+@pytest.mark.parametrize("make", [plain_async, in_order_of_keys])
 def test_on_trio(make: Callable[[], EventBus]) -> None:
     report = play(make, "trio")
     report.assert_no_loss()

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.seeds
 
 @pytest.mark.parametrize("database", THREE, indirect=True)
 @pytest.mark.timeout(240)
-def test_40_kills(database: Database, tmp_path: Path) -> None:
+def test_20_kills(database: Database, tmp_path: Path) -> None:
     where = f"{database.kind}|{database.plain_url}|{tmp_path / 'log'}"
-    assert "40 kills" in kill(PROGRAM, where, 40, seed=1)
+    assert "20 kills" in kill(PROGRAM, where, 20, seed=1)
 
 
 @pytest.mark.slow

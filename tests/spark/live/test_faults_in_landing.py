@@ -60,6 +60,7 @@ def test_a_task_that_fails_is_done_again(
     assert audit(table, shop.expected()) == []
 
 
+@pytest.mark.slow  # the commit's own full disk is in the quick tier
 @pytest.mark.parametrize("table", ["parquet"], indirect=True)  # staging is the same for all
 def test_tasks_on_a_full_disk(
     shop: Shop, table: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
@@ -77,7 +78,7 @@ def test_tasks_on_a_full_disk(
 
 
 @pytest.mark.parametrize(
-    "table", ["parquet", "sqlite", pytest.param("delta", marks=pytest.mark.slow)], indirect=True
+    "table", ["parquet", *(pytest.param(one, marks=pytest.mark.slow) for one in ("sqlite", "delta"))], indirect=True
 )  # Iceberg's paths are absolute
 def test_nothing_but_the_table_is_needed_to_go_on(shop: Shop, table: str, tmp_path: Path, spark: SparkSession) -> None:
     """No checkpoint, no consumer group: log and table are landed on, wherever they were moved."""
@@ -93,6 +94,7 @@ def test_nothing_but_the_table_is_needed_to_go_on(shop: Shop, table: str, tmp_pa
     assert audit(moved, of_there.expected()) == []
 
 
+@pytest.mark.slow  # that it holds nothing is what the next one shows
 def test_scratch_paper_that_vanishes_is_no_loss(
     shop: Shop, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
