@@ -123,7 +123,7 @@ class TopicAdmin:
                 described[name] = self._result(found[name], f"topic {name!r}")
             except UnknownTopicOrPartition:
                 if names is not None:
-                        # An internal topic is looked for by programs, now and then: no reason to list a large cluster.
+                    # An internal topic is looked for by programs, now and then: no reason to list a large cluster.
                     known = () if name.startswith("_") else self.counts()
                     hint = nearest(name, known) or f"; create it: `eventbus topics create {name}`"
                     raise UnknownTopicOrPartition(f"there is no topic {name!r}{hint}") from None
