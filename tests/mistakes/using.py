@@ -84,7 +84,7 @@ async def from_a_thread(at: At) -> str:
             except ConfigError as error:
                 told.append(str(error))
 
-        thread = threading.Thread(target=work)
+        thread = threading.Thread(target=work, name="worker")
         thread.start()
         await anyio.to_thread.run_sync(thread.join)
     return told[0]
