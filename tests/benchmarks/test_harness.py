@@ -104,6 +104,7 @@ def test_a_page_keeps_what_was_written_by_hand(bench: ModuleType, tmp_path: Path
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text and "today" in text
 
 
+@pytest.mark.slow  # it measures for 18 s; the other figures are tried in the quick tier
 def test_the_failure_loop_is_measured() -> None:
     command = [sys.executable, str(HERE / "bench.py"), "--failures", "--quick", "--only", "F2b,F3a,F5d"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

@@ -177,7 +177,7 @@ def run_seeds(seeds: range) -> None:
             raise
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in (1, 2, 3))])
 def test_power_cuts(block: int) -> None:
     run_seeds(range(block * 200, (block + 1) * 200))
 
