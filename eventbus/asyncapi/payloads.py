@@ -101,7 +101,7 @@ class Payloads:
     def _hook(self, kind: type) -> JsonObject:
         if hasattr(kind, "model_json_schema"):
             return self._pydantic(kind)
-        raise NotImplementedError
+        raise NotImplementedError  # by which msgspec knows that there is no schema, and names the type
 
     def _pydantic(self, model: Any) -> JsonObject:
         schema: JsonObject = model.model_json_schema(ref_template=_REFERENCE + "{model}")

@@ -114,7 +114,7 @@ def _plain(value: object) -> object:
     except Exception:  # a circle, a key that is no text, NaN, an object
         try:
             return str(value)
-        except Exception:
+        except Exception:  # its __str__ raises too
             return f"<{type(value).__name__}>"
     return value
 

@@ -18,7 +18,7 @@ import sys, threading
 print("importing", file=sys.stderr, flush=True)
 try:
     threading.Event().wait()
-except Exception:
+except Exception:  # a module that swallows what it can: a signal must get through all the same
     pass
 """
 STARTING = """

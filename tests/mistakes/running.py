@@ -234,7 +234,7 @@ async def begin(bus: EventBus) -> None:
 @bus.consumer("orders", group="billing")
 def handle(order: str) -> None:
     print("at work", flush=True)
-    time.sleep(600)
+    time.sleep(600)  # the mistake itself; it is killed long before
 """
 
 
