@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -81,7 +82,7 @@ def test_every_module_that_needs_no_extra_imports_with_the_base_dependencies_alo
                 if name.partition(".")[0] in hidden:
                     raise ModuleNotFoundError(f"{{name}} is hidden by the test", name=name)
 
-        hidden = {[name for name in HEAVY if name not in ("rich", "cramjam")]!r}
+        hidden = {[name for name in HEAVY if name != "cramjam"]!r}
         sys.meta_path.insert(0, Hidden())
         import {", ".join(PACKAGES)}
         print("imported")
@@ -147,7 +148,27 @@ def test_extras_are_the_promised_ones_and_all_holds_those_for_users() -> None:
 
 def test_base_dependencies_stay_few() -> None:
     names = {requirement.split(">")[0] for requirement in PYPROJECT["project"]["dependencies"]}
-    assert names == {"anyio", "msgspec", "crc32c", "cramjam", "cronsim", "mmh3", "rich"}
+    assert names == {"anyio", "msgspec", "crc32c", "cramjam", "cronsim", "mmh3"}
+
+
+def test_a_plain_installation_takes_at_most_15_mb() -> None:
+    """What the wheels unpack to; Python may double its own share with what it compiles."""
+    taken = {path for package in PACKAGES for path in (ROOT / package).rglob("*.py*") if path.suffix != ".pyc"}
+    names, seen = [re.split(r"[\s>=<\[;]", each)[0] for each in PYPROJECT["project"]["dependencies"]], set[str]()
+    while names:
+        name = names.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # one for another Python or another system
+        names += [re.split(r"[\s>=<!~\[;(]", each)[0] for each in distribution.requires or () if "extra ==" not in each]
+        files = [Path(str(file.locate())) for file in distribution.files or ()]
+        taken |= {path for path in files if path.suffix != ".pyc" and path.is_file()}
+    assert {"idna", "typing_extensions"} <= seen, "what they need is counted"
+    assert sum(path.stat().st_size for path in taken) <= 15_000_000
 
 
 def test_tests_are_no_package() -> None:

@@ -165,14 +165,11 @@ def _progress(out: Output) -> Generator[Callable[[Redriven], None]]:
     if not out.rich or not out.stderr.isatty():
         yield _Lines(out)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from eventbus.cli.bars import Bars
 
-    rate = TextColumn("{task.fields[rate]:,.0f}/s")
-    columns = (TextColumn("redriving"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
-    with Progress(*columns, console=Console(file=out.stderr), transient=True) as bars:
-        task = bars.add_task("redriving", total=None, rate=0.0)
-        yield lambda done: bars.update(task, completed=done.seen, total=done.total, rate=done.per_second)
+    with Bars(out.stderr) as bars:
+        bar = bars.add("redriving")
+        yield lambda done: bar.update(done.seen, done.total)
 
 
 class _Lines:

@@ -1,4 +1,4 @@
-"""Dead letters on a terminal or in a pipe: tables whose last column has room, fields with their names, texts set in.
+"""Dead letters on a terminal or in a pipe: tables, fields with their names, texts set in.
 
 Everything in a letter is somebody else's: all of it is made printable, and no text of several lines begins at the edge,
 where it would pass for one of ours.
@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from eventbus.cli.output import Output, one_line
-
-if TYPE_CHECKING:
-    from rich.text import Text
+from eventbus.cli.output import Output, numeric_columns, one_line
+from eventbus.cli.terminal import Terminal
 
 _LABEL = 10
 _INDENT = "  "
@@ -31,7 +29,7 @@ class Screen:
 
     def heading(self, text: str) -> None:
         if self._out.rich:
-            self._print([(one_line(text), "bold")])
+            print(self._terminal.bold(one_line(text)), file=self._out.stdout)
         else:
             self._out.line(one_line(text))
 
@@ -44,7 +42,7 @@ class Screen:
             return
         label = _INDENT + name.ljust(_LABEL)
         if self._out.rich:
-            self._print([(label, "dim"), (one_line(value), "")])
+            print(f"{self._terminal.dim(label)}{one_line(value)}", file=self._out.stdout)
         else:
             self._out.line(f"{label}{one_line(value)}")
 
@@ -53,35 +51,22 @@ class Screen:
         self._out.line(textwrap.indent(text.replace("\r\n", "\n"), _INDENT, lambda _: True))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "") -> None:
-        """Into a pipe all in columns. On a terminal the last column is wrapped where it does not fit."""
+        """Into a pipe all in columns. On a terminal what does not fit goes on in the next line."""
         if not self._out.rich:
             self._out.table(columns, rows, title=title or None)
             return
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
+        from eventbus.cli.tables import table_lines
 
-        numeric = [all(isinstance(row[index], int) for row in rows) for index in range(len(columns))]
-        table = Table(
-            box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0), collapse_padding=True
-        )
-        for index, column in enumerate(columns):
-            is_last = index == len(columns) - 1
-            table.add_column(column, justify="right" if numeric[index] else "left", no_wrap=not is_last)
-        for row in rows:
-            table.add_row(*(_cell(value) for value in row))
+        texts = [[_cell(value) for value in row] for row in rows]
         if title:
             self.heading(title)
-        Console(file=self._out.stdout, highlight=False).print(table)
+        for line in table_lines(self._terminal, columns, texts, numeric_columns(columns, rows)):
+            print(line, file=self._out.stdout)
 
-    def _print(self, parts: Sequence[tuple[str, str]]) -> None:
-        from rich.console import Console
-        from rich.text import Text
-
-        Console(file=self._out.stdout, highlight=False, soft_wrap=True).print(Text.assemble(*parts), soft_wrap=True)
+    @property
+    def _terminal(self) -> Terminal:
+        return Terminal.of(self._out.stdout)
 
 
-def _cell(value: Any) -> Text:
-    from rich.text import Text
-
-    return Text("-" if value is None else f"{value:,}" if isinstance(value, int) else one_line(str(value)))
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else one_line(str(value))

@@ -206,19 +206,13 @@ async def _lines(progress: Progress, out: Output, follow: bool) -> None:
 
 async def _bar(progress: Progress, out: Output, follow: bool) -> None:
     import anyio
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
 
-    rate = TextColumn("{task.fields[rate]:,.0f} records/s")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
-    with Bars(*columns, console=Console(file=out.stderr), transient=True) as bars:
-        task = bars.add_task("following" if follow else "copying", total=None, rate=0.0)
-        began, at_first = anyio.current_time(), progress.copied
+    from eventbus.cli.bars import Bars
+
+    with Bars(out.stderr) as bars:
+        bar = bars.add("following" if follow else "copying", completed=progress.copied)
         while True:
-            seconds = max(anyio.current_time() - began, 1e-6)
-            done = progress.copied
-            bars.update(task, completed=done, total=done + progress.lag, rate=(done - at_first) / seconds)
+            bar.update(progress.copied, progress.copied + progress.lag)
             await anyio.sleep(_LOOK_SECONDS)
 
 

@@ -79,19 +79,32 @@ class Output:
             keys = [column.lower().replace("-", "_").replace(" ", "_") for column in columns]
             self.data([dict(zip(keys, row, strict=True)) for row in listed])
         elif self.rich:
-            _rich_table(self.stdout, columns, listed, title, dense)
+            self._drawn_table(columns, listed, title, dense)
         else:
             if title:
                 self.line(f"{title}:")
             for text in plain_columns(columns, listed):
                 self.line(text)
 
+    def _drawn_table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None, dense: bool
+    ) -> None:
+        from eventbus.cli.tables import table_lines
+        from eventbus.cli.terminal import Terminal
+
+        terminal = Terminal.of(self.stdout)
+        texts = [[f"{cell:,}" if type(cell) is int and not dense else _text(cell) for cell in row] for row in rows]
+        lines = table_lines(terminal, columns, texts, numeric_columns(columns, rows), dense=dense)
+        around = [] if dense else [""]
+        named = [terminal.bold(one_line(title))] if title else []
+        print(*around, *named, *lines, *around, sep="\n", file=self.stdout)
+
 
 def plain_columns(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     """Aligned text columns, two blanks apart."""
     texts = [[column.upper() for column in columns], *([_text(cell) for cell in row] for row in rows)]
     widths = [max(len(row[index]) for row in texts) for index in range(len(columns))]
-    right = _numeric(columns, rows)
+    right = numeric_columns(columns, rows)
     lines: list[str] = []
     for row in texts:
         cells: list[str] = []
@@ -102,7 +115,8 @@ def plain_columns(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list
     return lines
 
 
-def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bool]:
+def numeric_columns(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bool]:
+    """Which of them hold numbers alone, or nothing."""
     return [
         bool(rows) and all(isinstance(row[index], int | float) or row[index] is None for row in rows)
         for index in range(len(columns))
@@ -113,24 +127,6 @@ def _text(cell: Any) -> str:
     if cell is None:
         return "-"
     return f"{cell:.1f}" if isinstance(cell, float) else one_line(str(cell))
-
-
-def _rich_table(
-    stream: TextIO, columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None, dense: bool
-) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=None if dense else box.SIMPLE_HEAD, header_style="bold")
-    if dense:
-        table.padding = (0, 1, 0, 0)
-    for column, is_number in zip(columns, _numeric(columns, rows), strict=True):
-        table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(escape(f"{cell:,}" if type(cell) is int and not dense else _text(cell)) for cell in row))
-    Console(file=stream).print(table)
 
 
 def text_or_base64(name: str, value: bytes | None) -> dict[str, Any]:

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventbus.backends.masking import shown_url
-from eventbus.cli.output import Output, printable
+from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands, UsageError, positive
 from eventbus.cli.shell import open_bus
 from eventbus.errors import StoppedBySignal
 from outbox.cli.database import Opened, add_database, with_outbox
 
 if TYPE_CHECKING:
+    from eventbus.cli.bars import Bars
     from outbox.relay.relay import Relay
     from outbox.status import Backlog
 
@@ -163,7 +164,7 @@ class Reporter:
                     self._say(pace.at(now, self._relay.metrics().published, backlog), now, bar)
                 await self._wait(pace, bar)
 
-    async def _wait(self, pace: Pace, bar: Bar | None) -> None:
+    async def _wait(self, pace: Pace, bar: Backlogged | None) -> None:
         from anyio import sleep
 
         if bar is None:
@@ -175,7 +176,7 @@ class Reporter:
             bar.move(published, pace.waiting(published))
             await sleep(min(_BAR_SECONDS, self._every))
 
-    def _say(self, going: Going, now: float, bar: Bar | None) -> None:
+    def _say(self, going: Going, now: float, bar: Backlogged | None) -> None:
         health = self._relay.health()
         said = (going.published, going.waiting, health.status)
         if said == self._said and now - self._said_at < _QUIET_SECONDS:
@@ -205,43 +206,38 @@ def line_of(going: Going) -> str:
     return ", ".join((*parts, f"{going.published:,} published"))
 
 
-class Bar:
-    """On stderr, while a large backlog is worked off; lines go above it."""
+class Backlogged:
+    """A bar on stderr, while a large backlog is worked off; lines go above it."""
 
-    def __init__(self, out: Output) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TimeRemainingColumn
-
-        columns = (BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        console = Console(file=out.stderr, highlight=False, markup=False, soft_wrap=True)
+    def __init__(self, out: Output, bars: Bars) -> None:
         self._out = out
+        self._bars = bars
         self._began = 0
-        self.progress = Progress(*columns, console=console, transient=True)
-        self.task = self.progress.add_task("published", visible=False, total=None)
+        self.bar = bars.add("published", is_shown=False)
 
     def move(self, published: int, waiting: int) -> None:
         """To so much published, and so much that waits."""
-        shown = self.progress.tasks[0].visible
+        shown = self.bar.is_shown
         if not shown and waiting >= _LARGE:
             self._began = published
-            self.progress.reset(self.task)
         done = published - self._began
-        is_shown = waiting > 0 and (shown or waiting >= _LARGE)
-        self.progress.update(self.task, completed=done, total=done + waiting, visible=is_shown)
+        self.bar.update(done, done + waiting)
+        self.bar.show(waiting > 0 and (shown or waiting >= _LARGE))
 
     def line(self, text: str) -> None:
         if self._out.stdout.isatty():  # the same terminal: what is printed beside the bar would end up within it
-            self.progress.console.print(printable(text))
+            self._bars.say(text)
         else:
             self._out.line(text)
 
 
 @contextmanager
-def bar_on(out: Output) -> Generator[Bar | None]:
+def bar_on(out: Output) -> Generator[Backlogged | None]:
     """None where there is no terminal."""
     if out.json or not out.stderr.isatty():
         yield None
         return
-    bar = Bar(out)
-    with bar.progress:
-        yield bar
+    from eventbus.cli.bars import Bars
+
+    with Bars(out.stderr) as bars:
+        yield Backlogged(out, bars)

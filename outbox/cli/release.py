@@ -120,9 +120,7 @@ def _progress(total: int, out: Output) -> Generator[Callable[[int], object]]:
     if not out.stderr.isatty() or total < 1_000:
         yield lambda _: None
         return
-    from rich.console import Console
-    from rich.progress import Progress
+    from eventbus.cli.bars import Bars
 
-    with Progress(console=Console(file=out.stderr), transient=True) as bar:
-        task = bar.add_task("events", total=total)
-        yield lambda done: bar.update(task, completed=done)
+    with Bars(out.stderr) as bars:
+        yield bars.add("events", total).update

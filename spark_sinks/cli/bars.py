@@ -20,28 +20,19 @@ def bars(out: Output, first: str = "") -> Generator[Move]:
     if out.json or not out.stderr.isatty():
         yield _Lines(out)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+    from eventbus.cli.bars import Bar, Bars
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[remark]}", markup=False),
-    )
-    console = Console(file=out.stderr, highlight=False, markup=False)
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=console, transient=True) as progress:
+    known: dict[str, Bar] = {}
+    with Bars(out.stderr) as block:
         if first:
-            tasks[first] = progress.add_task(first, total=None, remark="")
+            known[first] = block.add(first)
 
         def move(what: str, done: int, total: int, remark: str) -> None:
-            if first in tasks and what != first:
-                progress.remove_task(tasks.pop(first))
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total, remark=remark)
-            progress.update(tasks[what], completed=done, total=max(total, done), remark=remark)
+            if first in known and what != first:
+                known.pop(first).remove()
+            if what not in known:
+                known[what] = block.add(what, total)
+            known[what].update(done, max(total, done), remark)
 
         yield move
 

@@ -105,16 +105,12 @@ class ConsoleTarget:
             self._say("\n".join(lines))
 
     def _table(self, title: str, names: list[str], rows: list[list[str]]) -> None:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+        from eventbus.cli.tables import table_lines
+        from eventbus.cli.terminal import Terminal
 
-        table = Table(title=title, title_justify="left")
-        for name in names:
-            table.add_column(Text(name), overflow="ellipsis")
-        for row in rows:
-            table.add_row(*map(Text, row))
-        Console(file=self._file).print(table)
+        terminal = Terminal.of(self._file)
+        lines = table_lines(terminal, names, rows, [False] * len(names))
+        self._say("\n".join((terminal.bold(title), *lines, "")))
 
     def _say(self, text: str) -> None:
         print(text, file=self._file, flush=True)

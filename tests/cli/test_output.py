@@ -108,5 +108,5 @@ def test_the_demo_on_a_terminal_draws_bars(cli: Cli, spawn: Spawn) -> None:
     assert code == 0
     for step in ("publish flights", "flights -> delays", "delays -> table per carrier"):
         assert step in screen
-    assert "20000/20000" in screen
+    assert "20,000/20,000" in screen
     assert "Endeavor Air Inc." in screen

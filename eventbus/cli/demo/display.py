@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from eventbus.cli.output import Output
+
+if TYPE_CHECKING:
+    from eventbus.cli.bars import Bars
 
 
 class Bar(Protocol):
@@ -49,23 +52,15 @@ class _Line:
         self._last = completed
 
 
-class _Rich:
-    def __init__(self, progress: Any) -> None:
-        self._progress = progress
+class _Bars:
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
 
     def bar(self, name: str, total: int, completed: int = 0) -> Bar:
-        return _RichBar(self._progress, self._progress.add_task(name, total=total, completed=completed))
+        return self._bars.add(f"  {name:<28}", total, completed)
 
     def say(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False)
-
-
-class _RichBar:
-    def __init__(self, progress: Any, task: Any) -> None:
-        self._progress, self._task = progress, task
-
-    def update(self, completed: int) -> None:
-        self._progress.update(self._task, completed=completed)
+        self._bars.say(text)
 
 
 @contextmanager
@@ -74,9 +69,7 @@ def open_display(out: Output) -> Generator[Display]:
     if not out.rich or not out.stderr.isatty():
         yield _Lines(out)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from eventbus.cli.bars import Bars
 
-    columns = (TextColumn("  {task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(file=out.stderr)) as progress:
-        yield _Rich(progress)
+    with Bars(out.stderr, keep=True) as bars:
+        yield _Bars(bars)

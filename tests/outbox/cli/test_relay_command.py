@@ -101,18 +101,18 @@ def test_a_bar_while_a_large_backlog_is_worked_off(monkeypatch: pytest.MonkeyPat
     terminal = Terminal()
     with bar_on(Output(stdout=terminal, stderr=terminal)) as bar:
         assert bar is not None
-        task = bar.progress.tasks[0]
+        task = bar.bar
         bar.move(100, 9_000)
-        assert not task.visible, "it is worked off at once"
+        assert not task.is_shown, "it is worked off at once"
         bar.move(100, 20_000)
-        assert (task.visible, task.completed, task.total) == (True, 0, 20_000)
+        assert (task.is_shown, task.completed, task.total) == (True, 0, 20_000)
         bar.move(10_100, 11_000)
         assert (task.completed, task.total) == (10_000, 21_000), "some came meanwhile"
         bar.line("12/s [x] \x1b[31m")
         bar.move(21_100, 0)
-        assert not task.visible
+        assert not task.is_shown
         bar.move(21_200, 50_000)
-        assert (task.visible, task.completed, task.total) == (True, 0, 50_000)
+        assert (task.is_shown, task.completed, task.total) == (True, 0, 50_000)
     assert "12/s [x] \\x1b[31m\n" in terminal.getvalue()
 
 
