@@ -3,53 +3,43 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
-from functools import partial
+from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import anyio
-import anyio.abc
-import anyio.lowlevel
 import msgspec
 
 from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.backends.clock import Clock
 from eventbus.backends.masking import shown_url
 from eventbus.backends.urls import open_backend, system_clock
-from eventbus.broker import TopicSpec
 from eventbus.client.admin import Admin
-from eventbus.client.blocked_loop import watch_loop
 from eventbus.client.config import consumer_settings
 from eventbus.client.configuration.choose import Configuration, configure
 from eventbus.client.configuration.handlers import tuned_handlers
 from eventbus.client.consumer import Consumer
-from eventbus.client.declarations import Declarations, Drains, Part
+from eventbus.client.declarations import Declarations, Part
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.runner import Runner, inside_handler
 from eventbus.client.health import BusHealth, BusPhase
-from eventbus.client.health_watch import HealthWatch
 from eventbus.client.interceptors import ConsumerInterceptor, ProducerInterceptor
+from eventbus.client.life import Life, Outcome, Plan, not_running
 from eventbus.client.metrics import BusMetrics, bus_metrics
 from eventbus.client.producer import Producer
-from eventbus.client.producers import Producers
 from eventbus.client.rebalance import Listener, RebalanceListener
-from eventbus.client.requests import Asking, replying
+from eventbus.client.requests import Asking
 from eventbus.client.scheduling.schedules import Schedules
 from eventbus.client.scheduling.scheduling import Scheduling
-from eventbus.client.schema_uses import SchemaUse, prepare, uses_of, uses_of_types
+from eventbus.client.schema_uses import Members, prepare, uses_of_types
 from eventbus.client.sending import Sending
-from eventbus.client.signals import hear_signals
-from eventbus.client.single_error import SingleError, passing_on
-from eventbus.client.start_checks import check_groups, prepare_topics
+from eventbus.client.start_checks import check_groups
 from eventbus.client.threads import Bridge
-from eventbus.client.transaction import Transaction, Transactions
-from eventbus.errors import ConfigError, HandlerError, StoppedBySignal
+from eventbus.client.transaction import Transaction
+from eventbus.errors import ConfigError, HandlerError
 from eventbus.types import TopicPartition
-from serdes import Others, SchemaSerde, Serde
+from serdes import Others, Serde
 
 if TYPE_CHECKING:
     from eventbus.client.blocking import BlockingBus
@@ -115,34 +105,14 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         """Those of the keywords that are the log's, and what a Kafka's clients are told."""
         self._backend = open_backend(url, settings.log, clock) if backend is None else backend
         self._middleware: tuple[Middleware, ...] = check_middleware(middleware, "EventBus")
-        self._around: tuple[Middleware, ...] = ()
-        """While it runs: all that goes around every handler."""
         self.set_drain_timeout(chosen.drain_timeout_ms)
         self.wedged_after_ms = chosen.wedged_after_ms
         self._slow_loop_ms = chosen.slow_loop_ms
-        self._health: HealthWatch | None = None
         self._interceptors = tuple(interceptors)
         self._schedules = Schedules(self)
-        self._producers: Producers | None = None
-        """While it runs."""
-        self._transactions = Transactions(self.new_producer, self._backend.timers)
-        self._runners: list[Runner] = []
-        self._started: list[Part] = []
-        """Parts that are to be closed."""
-        self._tasks: anyio.abc.TaskGroup | None = None
-        self._is_starting = False
-        self._stack: AsyncExitStack | None = None
-        self._bridge: Bridge | None = None
-        """What other threads reach this bus by, while it runs."""
-        self._progress = anyio.Event()
-        self._draining = anyio.Lock()
-        self._stop_asked = anyio.Event()
-        self._hears_signals = False
-        self._stopped_by: signal.Signals | None = None
-        self.failure: HandlerError | None = None
-        """The first handler error that stopped a partition since the last start; None while all is well."""
-        self.cut_off = False
-        """Whether closing has cancelled records at work because their time was over (``drain_timeout_ms``)."""
+        self._life: Life | None = None
+        """What it has while it runs."""
+        self._outcome = Outcome()
         self.admin: Admin = Admin(self._backend, self._check_home)
         """Topics, offsets and groups."""
 
@@ -150,31 +120,30 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         """The handlers with what the configuration file says of each. Raises ConfigError for what it says wrong."""
         return tuned_handlers(self._handlers, self.configuration.outside.handlers)
 
-    @property
-    def producer_functions(self) -> tuple[ProducerFunction[Any, Any], ...]:
-        """What is declared to publish, in its order."""
-        return tuple(self._functions)
-
-    @property
-    def declared_topics(self) -> Mapping[str, TopicSpec]:
-        """What the bus creates at start where it is missing, by name."""
-        return dict(self._topics)
-
     def __repr__(self) -> str:
-        state = "running" if self._tasks is not None else "stopped"
+        state = "running" if self.is_running else "stopped"
         return f"<EventBus {shown_url(self.url)} {state}, {len(self._handlers)} handler(s)>"
 
     @property
     def is_running(self) -> bool:
         """Between `start` and the end of `close`."""
-        return self._tasks is not None
+        return self._life is not None
 
     @property
     def phase(self) -> BusPhase:
         """Where in its life it is; may be read in any thread."""
-        if self._is_starting:
-            return "starting"
-        return "stopped" if self._tasks is None else "closing" if self._stack is None else "running"
+        life = self._life
+        return "stopped" if life is None else life.phase
+
+    @property
+    def failure(self) -> HandlerError | None:
+        """The first handler error that stopped a partition since the last start; None while all is well."""
+        return self._outcome.failure
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether closing has cancelled records at work because their time was over (``drain_timeout_ms``)."""
+        return self._outcome.cut_off
 
     def set_drain_timeout(self, drain_timeout_ms: int) -> None:
         """As the argument of that name: for whoever runs the bus, before it starts."""
@@ -193,7 +162,8 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     @property
     def runners(self) -> tuple[Runner, ...]:
         """What runs the handlers, one for each, in the order of their declaration; empty while the bus is stopped."""
-        return tuple(self._runners)
+        life = self._life
+        return () if life is None else tuple(life.runners)
 
     @contextmanager
     def on_backend(self, backend: Backend, clock: Clock, middleware: Sequence[Middleware] = ()) -> Generator[None]:
@@ -207,18 +177,16 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         before = self._backend, self._clock, self.admin, self._middleware
         self._backend, self._clock, self.admin = backend, clock, Admin(backend, self._check_home)
         self._middleware = (*check_middleware(middleware, "on_backend"), *self._middleware)
-        self._transactions = Transactions(self.new_producer, backend.timers)
         try:
             yield
         finally:
             self._backend, self._clock, self.admin, self._middleware = before
-            self._transactions = Transactions(self.new_producer, self._backend.timers)
 
     def blocking(self) -> BlockingBus:
         """This bus for plain threads and plain programs, see `BlockingBus`."""
         from eventbus.client.blocking import BlockingBus  # most services never need it
 
-        return BlockingBus(self, lambda: self._bridge)
+        return BlockingBus(self, self._bridge)
 
     # life ------------------------------------------------------------------------------------------------------------
 
@@ -237,90 +205,30 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         Raises ConfigError for handlers that would share records by accident, for ``order="global"`` over partitions,
         and for a bus that runs; UnknownTopicOrPartition for a handler's topic that is not there; StorageError.
         """
-        if self._tasks is not None or self._is_starting:
+        if self._life is not None:
             raise ConfigError("the bus is running already")
         for handler in self._handlers:
             handler.override(self.dependency_overrides)
         members = [(handler, self.group_of(handler)) for handler in self.handlers_in_force()]
         check_groups(members, self._topics)
-        self._is_starting = True
+        self._life = life = Life(self, self._plan(members))
+        self._outcome = life.outcome
         try:
-            await self._open(members)
-        finally:
-            self._is_starting = False
+            await life.open()
+        except BaseException:
+            self._life = None
+            raise
 
-    async def _open(self, members: Sequence[tuple[Handler[Any, Any], str]]) -> None:
-        async with AsyncExitStack() as stack:
-            await self._backend.start()
-            stack.push_async_callback(self._backend.aclose)
-            # Events belong to the event loop that waits for them: each start may have another one.
-            self._stop_asked = anyio.Event()
-            self._progress = anyio.Event()
-            self._draining = anyio.Lock()
-            self.failure, self.cut_off = None, False
-            self._hears_signals = False
-            self._stopped_by = None
-            stack.callback(self._forget_run)
-            stack.push_async_callback(self.admin.delete_temporary)
-            topics = self._with_tables(self._topics)
-            await self.admin.create_temporary([topics[name] for name in sorted(self._temporary)])
-            await prepare_topics(self._backend, topics, members)
-            middleware, interceptors = self._surroundings()
-            self._around = (*middleware, *self._middleware)
-            watch = watch_loop(self._handlers, self._around, self._slow_loop_ms, self._backend.timers)
-            if watch is not None:
-                stack.callback(watch.stop)
-            stack.push_async_exit(SingleError())
-            self._tasks = await anyio.create_task_group().__aenter__()
-            stack.push_async_exit(passing_on(self._tasks.__aexit__))
-            self._bridge = Bridge(self._tasks)
-            self._producers = producers = Producers(
-                self._backend, self._clock, self._serdes, self._producer_config,
-                (*interceptors, *self._interceptors), self._tasks.start_soon, self._drain_seconds,
-            )  # fmt: skip
-            producers.schedules = self._schedules
-            stack.push_async_exit(passing_on(self._drain_tasks))
-            self._tasks.start_soon(self._backend.run)
-            await self._start_parts(members)
-            for handler, group in members:
-                await self._start_handler(handler, group, producers)
-            self._health = HealthWatch(
-                self._runners,
-                self._started,
-                self._backend,
-                self.wedged_after_ms,
-                None if watch is None else watch.lately,
-            )
-            if members:
-                self._tasks.start_soon(self._health.run)
-            self._stack = stack.pop_all()
-
-    async def _start_parts(self, members: Sequence[tuple[Handler[Any, Any], str]]) -> None:
-        """What lives with the bus, then the schemas of all that is declared."""
-        uses = uses_of(members, self._functions, self._serdes)
-        uses += [use for table in self._tables.values() for use in table.uses(self._serdes)]
-        serdes = [*self._serdes.values(), *(use.serde for use in uses)]
-        sources = (serde.source for serde in serdes if isinstance(serde, SchemaSerde))
-        around = (*self._around, *(one for handler, _ in members for one in handler.spec.middleware))
-        for part in (*self._parts, *around, *sources):
-            if isinstance(part, Part) and all(one is not part for one in self._started):
-                self._started.append(part)
-                await part.start(self)
-        await prepare(uses)
-        for table in self._tables.values():
-            self._started.append(table)
-            await table.start(self)
-        await self._schedules.start(self)
-        if self._hooks:
-            self._started.append(self._hooks)
-            await self._hooks.start(self)
-
-    async def _close_parts(self) -> None:
-        """The last one first; what one raises is raised when all are closed."""
-        async with AsyncExitStack() as stack:
-            for part in self._started:
-                stack.push_async_callback(part.aclose)
-            self._started.clear()
+    def _plan(self, members: Members) -> Plan:
+        middleware, interceptors = self._surroundings()
+        return Plan(
+            backend=self._backend, clock=self._clock, serdes=self._serdes, members=members, functions=self._functions,
+            topics=self._with_tables(self._topics), temporary=self._temporary, tables=tuple(self._tables.values()),
+            parts=tuple(self._parts), hooks=self._hooks, schedules=self._schedules,
+            middleware=(*middleware, *self._middleware), interceptors=(*interceptors, *self._interceptors),
+            producer_config=self._producer_config, consumer_config=self._consumer_config,
+            slow_loop_ms=self._slow_loop_ms,
+        )  # fmt: skip
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
@@ -348,75 +256,16 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     async def _close(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        if self._stack is None or self._bridge is None:
+        life = self._life
+        if life is None or life.phase == "closing":
             return None
-        self._bridge.home.check_task("close")  # else it would cancel what is not the bus's
-        stack, self._stack = self._stack, None
-        swallowed = await stack.__aexit__(kind, error, traceback)
-        if self._stopped_by is not None and error is None:
-            raise StoppedBySignal(
-                f"{self._stopped_by.name} came twice: the bus was stopped at once; what was unfinished is not "
-                "committed, and handled again after the next start",
-                self._stopped_by,
-            )
-        return swallowed
-
-    def _forget_run(self) -> None:
-        self._tasks = None
-        if self._bridge is not None:
-            self._bridge.close()
-            self._bridge = None
-        self.cut_off = any(runner.cut_off for runner in self._runners)
-        self._runners = []
-        self._producers = None
-        self._health = None
-        self._requests = None
-        self._transactions = Transactions(self.new_producer, self._backend.timers)
-        self._notify()  # who waits in `drain` waits for nothing now
-
-    async def _drain_tasks(self, *_: Any) -> None:
-        """Stop intake, let the lanes finish, then end the background tasks."""
-        is_cancelled = True
+        life.home.check_task("close")  # else it would cancel what is not the bus's
+        if life.phase == "starting":
+            raise ConfigError("close: the bus is starting: raise an error to end that, or call bus.stop()")
         try:
-            for runner in self._runners:
-                runner.stop(self._drain_seconds)
-            await anyio.lowlevel.checkpoint()
-            await self._until_all_have_left()
-            is_cancelled = self._tasks is None or self._tasks.cancel_scope.cancel_called
+            return await life.close(kind, error, traceback)
         finally:
-            with anyio.CancelScope(shield=True):
-                if is_cancelled and self._producers is not None:
-                    self._producers.last_words.end(self._drain_seconds)
-                if self._tasks is not None and any(not runner.has_left for runner in self._runners):
-                    # Cancelled. A plain function may be at work in its thread: what it returns needs its producer.
-                    self._tasks.cancel_scope.cancel()
-                    await self._until_all_have_left()
-                with nullcontext() if self._producers is None else self._producers.within(self._drain_seconds):
-                    try:
-                        await self._close_parts()
-                    finally:
-                        if self._producers is not None:
-                            await self._producers.aclose()
-            if self._tasks is not None:
-                self._tasks.cancel_scope.cancel()
-
-    async def _until_all_have_left(self) -> None:
-        while any(not runner.has_left for runner in self._runners):
-            await self._progress.wait()
-
-    async def _start_handler(self, handler: Handler[Any, Any], group: str, producers: Producers) -> None:
-        config = consumer_settings({**self._consumer_config, "group": group, **handler.spec.consumer_options()})
-        publish = None if handler.producer is None else partial(producers.enqueue, handler.producer)
-        open_producer = partial(producers.transactional, handler)
-        around = (*self._around, replying(self.send)) if handler.spec.replies else self._around
-        runner = Runner(
-            handler, group, self._backend, config, publish, self.flush, open_producer, self._serdes, self._notify,
-            around, producers.mover, self._clock,
-        )  # fmt: skip
-        await runner.start(self._runners)
-        self._runners.append(runner)
-        assert self._tasks is not None
-        self._tasks.start_soon(runner.run)
+            self._life = None
 
     async def run(self) -> None:
         """Run until SIGINT, SIGTERM or `stop`. Starts the bus if it is not running.
@@ -425,32 +274,18 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         also while the bus closes, cancels them: they are not committed, and handled again after the next start. Then
         closing raises `StoppedBySignal`. Outside of the main thread signals are somebody else's, and `stop` works.
         """
-        if self._tasks is None:
-            async with self:
-                await self.run()
+        life = self._life
+        if life is not None and life.is_open:
+            await life.run()
             return
-        if not self._hears_signals:
-            self._hears_signals = True
-            await self._tasks.start(hear_signals, self._drain_seconds, self.stop, self._stop_at_once)
-        stop_asked = self._stop_asked
-        await stop_asked.wait()
-        if self._stop_asked is stop_asked:
-            self._stop_asked = anyio.Event()
-
-    def _stop_at_once(self, number: signal.Signals) -> None:
-        self._stopped_by = number
-        for runner in self._runners:
-            runner.cancel()
-        if self._producers is not None:
-            self._producers.last_words.end()
-        self.stop()
+        async with self:
+            await self.run()
 
     def stop(self) -> None:
         """Make `run` return. From any thread, and from a signal handler."""
-        if self._bridge is None:
-            self._stop_asked.set()
-        else:
-            self._bridge.home.call(self._stop_asked.set)
+        life = self._life
+        if life is not None:
+            life.stop()
 
     async def drain(self) -> None:
         """Return when every handler has finished everything now in its topics, outputs and their handlers included.
@@ -463,65 +298,28 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
                 f"handler {inside_handler.get()!r} waits for itself: drain() returns when all handlers are idle, "
                 "so call it outside of them"
             )
-        # One at a time: a part says whether anything came since it was last asked, and two would take that from each
-        # other.
-        async with self._draining:
-            await self._idle()
-            parts = (self._schedules, *self._started)
-            while any([await part.drain() for part in parts if isinstance(part, Drains)]):
-                await self._idle()
-
-    async def _idle(self) -> None:
-        """Return when every handler has finished everything now in its topics."""
-        while True:
-            self._running("drain")
-            progress = self._progress
-            await self.flush()
-            for runner in self._runners:
-                if runner.error is not None:
-                    raise runner.error
-            # Nothing may have happened meanwhile: a runner asked before may have got work from one asked after it.
-            if all([await runner.is_idle() for runner in self._runners]) and progress is self._progress:
-                return
-            await progress.wait()
+        await self._running("drain").drain()
 
     async def health(self) -> BusHealth:
         """Whether records go through the handlers, and what stands in their way; `BusHealth.is_healthy` for a probe.
 
         The bus looks by itself every few seconds too, and logs a warning when a handler is wedged, and when it goes on.
         """
-        if self._health is None or self._stack is None:
-            if self.phase == "starting":
-                return BusHealth(status="starting", reason="the bus is starting")
-            state = "closing" if self.phase == "closing" else "not running"
-            return BusHealth(status="failed", reason=f"the bus is {state}")
-        self._running("health")
-        return await self._health.look()
+        life = self._life
+        return BusHealth(status="failed", reason="the bus is not running") if life is None else await life.health()
 
     def metrics(self) -> BusMetrics:
         """What the bus counts, as of now and without asking anybody: records handled, lags, a Kafka's round trips."""
-        if self._health is None:
+        life = self._life
+        if life is None or not life.is_open:
             return BusMetrics()
-        self._running("metrics")
-        return bus_metrics(self._health.metrics(), self._backend.statistics(), self._started)
-
-    def _notify(self) -> None:
-        for runner in self._runners:
-            if runner.error is not None and self.failure is None:
-                self.failure = runner.error
-        progress, self._progress = self._progress, anyio.Event()
-        progress.set()
+        life.home.check("metrics")
+        return bus_metrics(life.watch.metrics(), self._backend.statistics(), life.parts)
 
     # sending ---------------------------------------------------------------------------------------------------------
 
     def _sending_producer(self) -> Producer:
-        return self._open_producers("send").main
-
-    def _open_producers(self, what: str) -> Producers:
-        producers = self._producers
-        if producers is None:
-            raise _not_running(what)
-        return producers
+        return self._alive("send").producers.main
 
     def transaction(self, transactional_id: str, *, timeout_ms: int | None = None) -> Transaction:
         """Several records, of several topics, all or nothing: ``async with bus.transaction("importer-1") as tx:``.
@@ -530,8 +328,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         a dead one left open is aborted. Transactions of one id take turns. ``timeout_ms``: one that is open for longer
         is aborted by the log (``transaction_timeout_ms``, 60,000). See `Transaction` for the errors.
         """
-        self._running("transaction")
-        return self._transactions.transaction(transactional_id, timeout_ms)
+        return self._running("transaction").transactions.transaction(transactional_id, timeout_ms)
 
     def main_producer(self) -> Producer:
         """What `send` sends with: for a `Part`."""
@@ -548,14 +345,15 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     async def flush(self) -> None:
         """Return when every record sent by this bus so far is stored or has failed."""
-        self._check_home("flush")
-        if self._producers is not None:
-            await self._producers.flush()
+        life = self._life
+        if life is not None:
+            life.home.check("flush")
+            await life.producers.flush()
 
     async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None:
         if value is not None:
             spec = function.spec
-            one = self._open_producers(function.__name__).of(function)
+            one = self._alive(function.__name__).producers.of(function)
             await one.send(spec.topic, value, key=spec.key(value) if spec.key else None)
 
     async def prepare(self, topic: str, *types: Any, key: Any = None) -> None:
@@ -566,10 +364,6 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         self._running("prepare")
         await prepare(uses_of_types(topic, types, key, self._serdes))
 
-    def schema_uses(self) -> list[SchemaUse]:
-        """The types that are declared to be read and written, with their serdes; asks nobody."""
-        return uses_of([(one, self.group_of(one)) for one in self._handlers], self._functions, self._serdes)
-
     # clients ---------------------------------------------------------------------------------------------------------
 
     def new_producer(self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Any) -> Producer:
@@ -578,8 +372,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         ``interceptors`` see its records after the bus's own. It sends from now on; leave it with `Producer.aclose`, or
         the bus closes it when it closes.
         """
-        self._running("new_producer")
-        return self._open_producers("new_producer").open(config, interceptors)
+        return self._running("new_producer").producers.open(config, interceptors)
 
     def new_consumer(
         self,
@@ -605,27 +398,16 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         ``start``, ``isolation``, ``fetch_min_bytes``, ``group_instance_id``, ``session_timeout_ms``,
         ``partition_assignment_strategy``, ...; see `ConsumerConfig`.
         """
-        tasks = self._running("new_consumer")
+        life = self._running("new_consumer")
         settings = consumer_settings({**self._consumer_config, "group": group, **config})
-
-        def open_consumer() -> BackendConsumer:
-            return self._backend.consumer(settings)
 
         wanted = (*names, *((topics,) if isinstance(topics, str) else topics))
         return Consumer(
-            self._backend,
-            open_consumer,
-            settings,
-            wanted,
-            spawn=tasks.start_soon,
+            self._backend, lambda: self._backend.consumer(settings), settings, wanted, spawn=life.tasks.start_soon,
             listener=RebalanceListener(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost),
-            pattern=pattern,
-            partitions=tuple(partitions),
-            key=key,
-            value=value,
-            serdes=self._serdes,
+            pattern=pattern, partitions=tuple(partitions), key=key, value=value, serdes=self._serdes,
             interceptors=tuple(interceptors),
-        )
+        )  # fmt: skip
 
     def reader(self, **config: Any) -> BackendConsumer:
         """A consumer without a group that gives records in columns: for a `Part`, which closes it."""
@@ -634,22 +416,33 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     def has_begun(self, part: Part) -> None:
         """A part that begins when it is first needed; it is closed behind those that may need it."""
-        self._started.insert(0, part)
+        self._alive("has_begun").parts.insert(0, part)
 
     def start_soon(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Run a task of a `Part`, until the bus closes. What it raises ends the bus."""
-        self._running("start_soon").start_soon(function)
+        self._running("start_soon").tasks.start_soon(function)
 
-    def _running(self, what: str) -> anyio.abc.TaskGroup:
-        if self._tasks is None:
-            raise _not_running(what)
-        self._check_home(what)
-        return self._tasks
+    # its life --------------------------------------------------------------------------------------------------------
+
+    def _alive(self, what: str) -> Life:
+        """Its tasks run; in which thread this is, whoever uses it looks. Raises ConfigError."""
+        life = self._life
+        if life is None or not life.is_open:
+            raise not_running(what)
+        return life
+
+    def _running(self, what: str) -> Life:
+        """The same, and this is a task of its loop."""
+        life = self._alive(what)
+        life.home.check(what)
+        return life
 
     def _check_home(self, what: str) -> None:
-        if self._bridge is not None:
-            self._bridge.home.check(what)
+        life = self._life
+        if life is not None:
+            life.home.check(what)
 
-
-def _not_running(what: str) -> ConfigError:
-    return ConfigError(f"{what}: the bus is not running; use it inside `async with bus:`")
+    def _bridge(self) -> Bridge | None:
+        """Asked in any thread."""
+        life = self._life
+        return life.bridge if life is not None and life.is_open else None

@@ -19,6 +19,7 @@ from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.lifespan import Hook, Hooks, When
 from eventbus.client.partitioner import PartitionFunction
 from eventbus.client.router import Placement, Router
+from eventbus.client.schema_uses import SchemaUse, uses_of
 from eventbus.client.tables.declaring import TableDeclarations
 from eventbus.errors import ConfigError
 from serdes import Serde
@@ -252,6 +253,20 @@ class Declarations(TableDeclarations, ABC):
     def handlers(self) -> tuple[Handler[Any, Any], ...]:
         """What is declared, in its order."""
         return tuple(self._handlers)
+
+    @property
+    def producer_functions(self) -> tuple[ProducerFunction[Any, Any], ...]:
+        """What is declared to publish, in its order."""
+        return tuple(self._functions)
+
+    @property
+    def declared_topics(self) -> Mapping[str, TopicSpec]:
+        """What the bus creates at start where it is missing, by name."""
+        return dict(self._topics)
+
+    def schema_uses(self) -> list[SchemaUse]:
+        """The types that are declared to be read and written, with their serdes; asks nobody."""
+        return uses_of([(one, self.group_of(one)) for one in self._handlers], self._functions, self.serdes)
 
     def group_of(self, handler: Handler[Any, Any]) -> str:
         """The group that a handler's bus runs it as: its own, or one named after the bus and the function."""

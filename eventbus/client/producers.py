@@ -45,8 +45,10 @@ class Producers:
         interceptors: Sequence[ProducerInterceptor],
         spawn: Callable[..., object],
         drain_seconds: float,
+        schedules: Schedules,
     ) -> None:
-        """``config`` and ``interceptors``: what each producer has unless it says otherwise. ``spawn`` starts a task."""
+        """``config`` and ``interceptors``: what each producer has unless it says otherwise. ``spawn`` starts a task.
+        ``schedules``: of the bus, where records for later are put by."""
         self._backend = backend
         self._clock = clock
         self._serdes = serdes
@@ -60,8 +62,7 @@ class Producers:
         self._of_functions: dict[ProducerFunction[Any, Any], Producer] = {}
         """Of those with settings, or serdes, of their own."""
         self._open: list[Producer] = []
-        self.schedules: Schedules | None = None
-        """Of the bus: where records for later are put by."""
+        self._schedules = schedules
 
     def open(
         self,
@@ -84,7 +85,7 @@ class Producers:
             self.last_words,
             (*self._interceptors, *interceptors),
         )
-        one.schedules = self.schedules
+        one.schedules = self._schedules
         self._open.append(one)
         self._spawn(one.run)
         return one

@@ -10,17 +10,15 @@ import contextlib
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 from uuid import uuid4
 
 import anyio
 import anyio.abc
 
-from eventbus.backends.base import Backend
 from eventbus.backends.clock import Timers
-from eventbus.client.admin import Admin
 from eventbus.client.consumer import Consumer
 from eventbus.client.handling.middleware import CallNext, Middleware
 from eventbus.client.packing import pack_headers
@@ -34,6 +32,10 @@ from eventbus.errors import (
 )
 from eventbus.types import ConsumerRecord, RecordMetadata, TopicPartition
 from serdes import Serde, bind_decoder, serde_for, split_optional
+
+if TYPE_CHECKING:
+    from eventbus.client.bus import EventBus
+    from eventbus.client.life import Life
 
 logger = logging.getLogger("eventbus.requests")
 
@@ -100,7 +102,7 @@ class Requests:
         self,
         topic: str,
         read: Callable[[], Awaitable[Consumer]],
-        spawn: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
+        spawn: Callable[[Callable[[], Coroutine[Any, Any, None]]], object],
         serdes: Mapping[type, Serde],
         timers: Timers,
     ) -> None:
@@ -197,21 +199,20 @@ class Requests:
             waiting.end(error=error)
 
 
+def requests_of(bus: EventBus, tasks: anyio.abc.TaskGroup) -> Requests:
+    """Those of a bus, as long as its tasks run."""
+    topic = replies_topic(bus.client_id)
+
+    async def read() -> Consumer:
+        with contextlib.suppress(TopicAlreadyExists):
+            await bus.admin.create_topic(topic, 1, configs=REPLIES_CONFIG)
+        return bus.new_consumer(partitions=[TopicPartition(topic, 0)], start="latest")
+
+    return Requests(topic, read, tasks.start_soon, bus.serdes, bus.backend.timers)
+
+
 class Asking(ABC):
     """`request`, for whoever can send, and read, as long as it runs."""
-
-    admin: Admin
-    client_id: str
-    _requests: Requests | None = None
-    """Since the first request of this run."""
-
-    @property
-    @abstractmethod
-    def backend(self) -> Backend: ...
-
-    @property
-    @abstractmethod
-    def serdes(self) -> Mapping[type, Serde]: ...
 
     @abstractmethod
     async def send(
@@ -219,10 +220,7 @@ class Asking(ABC):
     ) -> RecordMetadata: ...
 
     @abstractmethod
-    def new_consumer(self, *names: str, partitions: Iterable[TopicPartition] = (), **config: Any) -> Consumer: ...
-
-    @abstractmethod
-    def _running(self, what: str) -> anyio.abc.TaskGroup: ...
+    def _running(self, what: str) -> Life: ...
 
     async def request(
         self,
@@ -240,19 +238,4 @@ class Asking(ABC):
         reads it. Raises RequestTimedOut when there is none in time (the handler may still come to its end),
         SerializationError for a reply that is none of ``returns``, and what `send` raises.
         """
-        tasks = self._running("request")
-        if self._requests is None:
-
-            def spawn(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-                tasks.start_soon(run)
-
-            self._requests = Requests(
-                replies_topic(self.client_id), self._replies, spawn, self.serdes, self.backend.timers
-            )
-        return await self._requests.ask(self.send, topic, value, returns, timeout, options)
-
-    async def _replies(self) -> Consumer:
-        topic = replies_topic(self.client_id)
-        with contextlib.suppress(TopicAlreadyExists):
-            await self.admin.create_topic(topic, 1, configs=REPLIES_CONFIG)
-        return self.new_consumer(partitions=[TopicPartition(topic, 0)], start="latest")
+        return await self._running("request").requests.ask(self.send, topic, value, returns, timeout, options)

@@ -97,7 +97,7 @@ class Bridge:
     """What other threads ask of a running bus. Nobody who waits is forgotten: `close` tells whoever is left."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
-        """``tasks``: what the calls run in; when it is cancelled, so are they."""
+        """``tasks``: what the calls run in, and `serve`; when it is cancelled, so are they."""
         self.home = Home()
         self._tasks = tasks
         self._lock = threading.Lock()
@@ -106,7 +106,6 @@ class Bridge:
         self._open: set[Future[Any]] = set()
         self._closed = False
         self._wake = anyio.Event()
-        tasks.start_soon(self._serve)
 
     @property
     def is_closed(self) -> bool:
@@ -174,7 +173,7 @@ class Bridge:
         with self._lock:
             self._open.discard(future)
 
-    async def _serve(self) -> None:
+    async def serve(self) -> None:
         """Everything that is asked for, in a task: a bare callback knows of no event loop. One wake serves a burst."""
         try:
             while True:

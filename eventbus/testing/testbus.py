@@ -60,7 +60,7 @@ class TestBus(EventBus):
         if not needs_own_task():
             await super().__aenter__()
             return self
-        own_task = in_own_task(self._life())
+        own_task = in_own_task(self._between())
         await own_task.__aenter__()
         self._own_task = own_task
         return self
@@ -75,7 +75,7 @@ class TestBus(EventBus):
         return await super().__aexit__(kind, error, traceback)
 
     @asynccontextmanager
-    async def _life(self) -> AsyncGenerator[None]:
+    async def _between(self) -> AsyncGenerator[None]:
         await self.start()
         try:
             yield

@@ -410,6 +410,7 @@ def bridge_in_a_thread() -> Iterator[tuple[Bridge, Callable[[], None]]]:
     async def run() -> None:
         async with anyio.create_task_group() as tasks:
             bridge = Bridge(tasks)
+            tasks.start_soon(bridge.serve)
             event = anyio.Event()
             stop.set_result(event)
             made.set_result(bridge)
@@ -448,6 +449,7 @@ def test_a_call_to_a_bus_that_was_cancelled_is_answered(backend: str) -> None:
     async def main() -> None:
         async with anyio.create_task_group() as tasks:
             bridge = Bridge(tasks)
+            tasks.start_soon(bridge.serve)
             tasks.cancel_scope.cancel()
             with anyio.CancelScope(shield=True), anyio.fail_after(20), pytest.raises(ConfigError, match="has closed"):
                 await anyio.to_thread.run_sync(bridge.call, anyio.lowlevel.checkpoint, "send", abandon_on_cancel=True)

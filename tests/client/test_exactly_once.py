@@ -342,7 +342,7 @@ async def test_power_cuts_at_any_call(seed: int, caplog: pytest.LogCaptureFixtur
             async with bank(bus_on(storage), lambda transfer: None) as bus:
                 while not storage.stopped and calls:
                     await anyio.lowlevel.checkpoint()
-                    if all([await runner.is_idle() for runner in bus._runners]):
+                    if all([await runner.is_idle() for runner in bus.runners]):
                         break
                 if not calls:
                     await bus.drain()

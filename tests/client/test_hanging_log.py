@@ -72,17 +72,16 @@ async def test_a_second_signal_ends_it_at_once(way: dict[str, Any], late: bool) 
         bus.send_nowait("t", b"1")
         await others_run()
         began = bus.clock.current_time()
-        stop: Any = bus._stop_at_once  # pyright: ignore[reportPrivateUsage]
+        life: Any = bus._life  # pyright: ignore[reportPrivateUsage]
         if not late:
-            stop(signal.SIGTERM)
+            life.stop_at_once(signal.SIGTERM)
 
         async def second() -> None:
             await others_run()
-            stop(signal.SIGTERM)
+            life.stop_at_once(signal.SIGTERM)
 
         if late:
-            tasks: Any = bus._tasks  # pyright: ignore[reportPrivateUsage]
-            tasks.start_soon(second)
+            life.tasks.start_soon(second)
         with pytest.raises(StoppedBySignal):
             await EventBus.close(bus)  # no time passes by itself
         assert bus.clock.current_time() == began

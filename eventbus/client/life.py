@@ -1,0 +1,352 @@
+"""One run of a bus: from the opening of its log until that is closed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, nullcontext
+from functools import cached_property, partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+import anyio.lowlevel
+
+from eventbus.backends.base import Backend
+from eventbus.backends.clock import Clock
+from eventbus.broker import TopicSpec
+from eventbus.client.blocked_loop import BlockedLoopWatch, watch_loop
+from eventbus.client.config import consumer_settings
+from eventbus.client.declarations import Drains, Part, Surrounds
+from eventbus.client.handling.handlers import Handler, ProducerFunction
+from eventbus.client.handling.middleware import Middleware
+from eventbus.client.handling.runner import Runner
+from eventbus.client.health import BusHealth, BusPhase
+from eventbus.client.health_watch import HealthWatch
+from eventbus.client.interceptors import ProducerInterceptor
+from eventbus.client.lifespan import Hooks
+from eventbus.client.producer import Producer
+from eventbus.client.producers import Producers
+from eventbus.client.requests import Requests, replying, requests_of
+from eventbus.client.scheduling.schedules import Schedules
+from eventbus.client.schema_uses import Members, prepare, uses_of
+from eventbus.client.signals import hear_signals
+from eventbus.client.single_error import SingleError, passing_on
+from eventbus.client.start_checks import prepare_topics
+from eventbus.client.tables.table import Table
+from eventbus.client.threads import Bridge
+from eventbus.client.transaction import Transactions
+from eventbus.errors import ConfigError, HandlerError, StoppedBySignal
+from serdes import SchemaSerde, Serde
+
+if TYPE_CHECKING:
+    from eventbus.client.bus import EventBus
+
+
+class Plan(NamedTuple):
+    """What a run goes by: what its bus had declared, and been told, when it started."""
+
+    backend: Backend
+    clock: Clock
+    members: Members
+    functions: Sequence[ProducerFunction[Any, Any]]
+    topics: Mapping[str, TopicSpec]
+    temporary: Collection[str]
+    """Which of them are this run's alone."""
+    tables: Sequence[Table[Any, Any]]
+    parts: Sequence[Part | Surrounds]
+    hooks: Hooks
+    schedules: Schedules
+    serdes: dict[type, Serde]
+    middleware: Sequence[Middleware]
+    """Around every handler."""
+    interceptors: Sequence[ProducerInterceptor]
+    """Of every producer."""
+    producer_config: Mapping[str, Any]
+    consumer_config: Mapping[str, Any]
+    slow_loop_ms: int | None
+
+
+class Outcome:
+    """How a run went, so far: what its bus knows when it is over, too."""
+
+    def __init__(self) -> None:
+        self.failure: HandlerError | None = None
+        self.cut_off = False
+
+
+class Life:
+    """What a bus has while it runs: tasks, producers, runners, parts. Made by its start; all of one task."""
+
+    def __init__(self, bus: EventBus, plan: Plan) -> None:
+        self._bus = bus
+        self._plan = plan
+        self.outcome = Outcome()
+        self.phase: BusPhase = "starting"
+        self.is_open = False
+        """Its tasks run: the bus sends and reads. That begins within `open`, and ends nearly at the end of `close`."""
+        self.tasks = anyio.create_task_group()
+        self.bridge = Bridge(self.tasks)
+        """What other threads reach the bus by."""
+        self.home = self.bridge.home
+        self.producers = Producers(
+            plan.backend, plan.clock, plan.serdes, plan.producer_config, plan.interceptors, self.tasks.start_soon,
+            self._drain_seconds, plan.schedules,
+        )  # fmt: skip
+        self.runners: list[Runner] = []
+        self.parts: list[Part] = []
+        """Those that are to be closed."""
+        self._loop_watch: BlockedLoopWatch | None = None
+        """Where code of the handlers runs on the loop."""
+        self.watch = HealthWatch(self.runners, self.parts, plan.backend, bus.wedged_after_ms, self._blocked_lately)
+        self._stack = AsyncExitStack()
+        """What closing does."""
+        self._progress = anyio.Event()
+        self._draining = anyio.Lock()
+        self._waits: set[anyio.CancelScope] = set()
+        """Of those who are in `drain`."""
+        self._stop_asked = anyio.Event()
+        self._hears_signals = False
+        self._stopped_by: signal.Signals | None = None
+
+    @property
+    def _drain_seconds(self) -> float:
+        return self._bus.drain_timeout_ms / 1000
+
+    def check(self, what: str) -> None:
+        """Raises ConfigError when its tasks do not run, and in another thread or event loop."""
+        if not self.is_open:
+            raise not_running(what)
+        self.home.check(what)
+
+    # opening ---------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the log, create what is missing, start parts and handlers. Whatever goes wrong, all of it is closed."""
+        plan, admin = self._plan, self._bus.admin
+        async with AsyncExitStack() as stack:
+            await plan.backend.start()
+            stack.push_async_callback(plan.backend.aclose)
+            stack.callback(self._end)
+            stack.push_async_callback(admin.delete_temporary)
+            await admin.create_temporary([plan.topics[name] for name in sorted(plan.temporary)])
+            await prepare_topics(plan.backend, plan.topics, plan.members)
+            handlers = [handler for handler, _ in plan.members]
+            self._loop_watch = watch_loop(handlers, plan.middleware, plan.slow_loop_ms, plan.backend.timers)
+            if self._loop_watch is not None:
+                stack.callback(self._loop_watch.stop)
+            stack.push_async_exit(SingleError())
+            await self.tasks.__aenter__()
+            stack.push_async_exit(passing_on(self.tasks.__aexit__))
+            self.is_open = True
+            stack.push_async_exit(passing_on(self._finish))
+            self.tasks.start_soon(self.bridge.serve)
+            self.tasks.start_soon(plan.backend.run)
+            await self._start_parts()
+            for handler, group in plan.members:
+                await self._start_handler(handler, group)
+            if self.runners:
+                self.tasks.start_soon(self.watch.run)
+            self._stack = stack.pop_all()
+            self.phase = "running"
+
+    async def _start_parts(self) -> None:
+        """What lives with the bus, then the schemas of all that is declared."""
+        bus, plan = self._bus, self._plan
+        uses = uses_of(plan.members, plan.functions, plan.serdes)
+        uses += [use for table in plan.tables for use in table.uses(plan.serdes)]
+        serdes = [*plan.serdes.values(), *(use.serde for use in uses)]
+        sources = (serde.source for serde in serdes if isinstance(serde, SchemaSerde))
+        around = (*plan.middleware, *(one for handler, _ in plan.members for one in handler.spec.middleware))
+        for part in (*plan.parts, *around, *sources):
+            if isinstance(part, Part) and all(one is not part for one in self.parts):
+                self.parts.append(part)
+                await part.start(bus)
+        await prepare(uses)
+        for table in plan.tables:
+            self.parts.append(table)
+            await table.start(bus)
+        await plan.schedules.start(bus)
+        if plan.hooks:
+            self.parts.append(plan.hooks)
+            await plan.hooks.start(bus)
+
+    async def _start_handler(self, handler: Handler[Any, Any], group: str) -> None:
+        plan, producers = self._plan, self.producers
+        config = consumer_settings({**plan.consumer_config, "group": group, **handler.spec.consumer_options()})
+        publish = None if handler.producer is None else partial(producers.enqueue, handler.producer)
+        open_producer = partial(producers.transactional, handler)
+        around = (*plan.middleware, replying(self._bus.send)) if handler.spec.replies else plan.middleware
+        runner = Runner(
+            handler, group, plan.backend, config, publish, producers.flush, open_producer, plan.serdes, self._notify,
+            around, producers.mover, plan.clock,
+        )  # fmt: skip
+        await runner.start(self.runners)
+        self.runners.append(runner)
+        self.tasks.start_soon(runner.run)
+
+    # running ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def transactions(self) -> Transactions:
+        """Since the first one."""
+
+        def open_producer(**config: Any) -> Producer:
+            self.check("transaction")
+            return self.producers.open(config)
+
+        return Transactions(open_producer, self._plan.backend.timers)
+
+    @cached_property
+    def requests(self) -> Requests:
+        """Since the first one."""
+        return requests_of(self._bus, self.tasks)
+
+    async def run(self) -> None:
+        """Return after a signal, or `stop`, or when the bus is closed."""
+        if not self._hears_signals:
+            self._hears_signals = True
+            await self.tasks.start(hear_signals, self._drain_seconds, self.stop, self.stop_at_once)
+        stop_asked = self._stop_asked
+        await stop_asked.wait()
+        if self._stop_asked is stop_asked:
+            self._stop_asked = anyio.Event()
+
+    def stop(self) -> None:
+        """Make `run` return; from any thread."""
+        self.home.call(self._stop_asked.set)
+
+    def stop_at_once(self, number: signal.Signals) -> None:
+        """After a second signal: nothing is finished any more."""
+        self._stopped_by = number
+        for runner in self.runners:
+            runner.cancel()
+        self.producers.last_words.end()
+        self.stop()
+
+    async def drain(self) -> None:
+        """Return when every handler has finished everything now in its topics, and parts hold nothing."""
+        with self._while_open("drain"):
+            # One at a time: a part says whether anything came since it was last asked, and two would take that from
+            # each other.
+            async with self._draining:
+                await self._idle()
+                parts = (self._plan.schedules, *self.parts)
+                while any([await part.drain() for part in parts if isinstance(part, Drains)]):
+                    await self._idle()
+
+    @contextmanager
+    def _while_open(self, what: str) -> Generator[None]:
+        """Whoever waits in here is told when the bus is closed: what is waited for may never come then."""
+        with anyio.CancelScope() as scope:
+            self._waits.add(scope)
+            try:
+                yield
+            finally:
+                self._waits.discard(scope)
+        if scope.cancelled_caught:
+            raise not_running(what)
+
+    async def _idle(self) -> None:
+        """Return when every handler has finished everything now in its topics."""
+        while True:
+            self.check("drain")
+            if self.phase == "closing" and self.runners:
+                raise ConfigError("drain: the bus is closing, and its handlers take nothing more: drain before")
+            progress = self._progress
+            await self.producers.flush()
+            for runner in self.runners:
+                if runner.error is not None:
+                    raise runner.error
+            # Nothing may have happened meanwhile: a runner asked before may have got work from one asked after it.
+            if all([await runner.is_idle() for runner in self.runners]) and progress is self._progress:
+                return
+            await progress.wait()
+
+    def _notify(self) -> None:
+        for runner in self.runners:
+            if runner.error is not None and self.outcome.failure is None:
+                self.outcome.failure = runner.error
+        progress, self._progress = self._progress, anyio.Event()
+        progress.set()
+
+    async def health(self) -> BusHealth:
+        """See `EventBus.health`."""
+        if self.phase == "starting":
+            return BusHealth(status="starting", reason="the bus is starting")
+        if self.phase == "closing":
+            return BusHealth(status="failed", reason="the bus is closing")
+        self.check("health")
+        return await self.watch.look()
+
+    def _blocked_lately(self, within_seconds: float) -> str:
+        return "" if self._loop_watch is None else self._loop_watch.lately(within_seconds)
+
+    # closing ---------------------------------------------------------------------------------------------------------
+
+    async def close(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        """Undo what `open` did, the last first. Raises StoppedBySignal after a second signal."""
+        self.phase = "closing"
+        swallowed = await self._stack.__aexit__(kind, error, traceback)
+        if self._stopped_by is not None and error is None:
+            raise StoppedBySignal(
+                f"{self._stopped_by.name} came twice: the bus was stopped at once; what was unfinished is not "
+                "committed, and handled again after the next start",
+                self._stopped_by,
+            )
+        return swallowed
+
+    async def _finish(self, *_: Any) -> None:
+        """Stop intake, let the lanes finish, close what publishes, then end the background tasks."""
+        is_cancelled = True
+        try:
+            for runner in self.runners:
+                runner.stop(self._drain_seconds)
+            self._notify()  # who waits in `drain` waits for what these would have taken
+            await anyio.lowlevel.checkpoint()
+            await self._until_all_have_left()
+            is_cancelled = self.tasks.cancel_scope.cancel_called
+        finally:
+            with anyio.CancelScope(shield=True):
+                if is_cancelled:
+                    self.producers.last_words.end(self._drain_seconds)
+                if any(not runner.has_left for runner in self.runners):
+                    # Cancelled. A plain function may be at work in its thread: what it returns needs its producer.
+                    self.tasks.cancel_scope.cancel()
+                    await self._until_all_have_left()
+                publishes = self.parts or len(self.producers)
+                with self.producers.within(self._drain_seconds) if publishes else nullcontext():
+                    try:
+                        await self._close_parts()
+                    finally:
+                        await self.producers.aclose()
+            self.tasks.cancel_scope.cancel()
+
+    async def _until_all_have_left(self) -> None:
+        while any(not runner.has_left for runner in self.runners):
+            await self._progress.wait()
+
+    async def _close_parts(self) -> None:
+        """The last one first, and those that begin meanwhile; what one raises is raised when all are closed."""
+        if self.parts:
+            try:
+                await self.parts.pop().aclose()
+            finally:
+                await self._close_parts()
+
+    def _end(self) -> None:
+        """No task runs any more; whoever waits for one is told."""
+        self.is_open = False
+        self.bridge.close()
+        self.outcome.cut_off = any(runner.cut_off for runner in self.runners)
+        for scope in self._waits:
+            scope.cancel()
+        self._notify()
+        self._stop_asked.set()
+
+
+def not_running(what: str) -> ConfigError:
+    """What a caller is told who needs a bus that runs."""
+    return ConfigError(f"{what}: the bus is not running; use it inside `async with bus:`")
