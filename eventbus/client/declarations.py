@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
 from eventbus.broker import TopicSpec
-from eventbus.client.admin import as_text
-from eventbus.client.handling.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, marking
+from eventbus.client.declares import Declares
+from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.published import serdes_meant
 from eventbus.client.interceptors import ProducerInterceptor
-from eventbus.client.lifespan import Hook, Hooks, When
-from eventbus.client.partitioner import PartitionFunction
+from eventbus.client.lifespan import Hooks, When
 from eventbus.client.router import Placement, Router
 from eventbus.client.schema_uses import SchemaUse, uses_of
 from eventbus.client.tables.declaring import TableDeclarations
@@ -26,9 +25,6 @@ from serdes import Serde
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @runtime_checkable
@@ -71,7 +67,7 @@ class Surrounds(Protocol):
         ...
 
 
-class Declarations(TableDeclarations, ABC):
+class Declarations(Declares, TableDeclarations):
     """The decorators of a bus, and what they have gathered."""
 
     def __init__(self, client_id: str) -> None:
@@ -100,84 +96,20 @@ class Declarations(TableDeclarations, ABC):
     async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None:
         """Publish what a producer function returned and wait for the ack; nothing for None."""
 
-    def topic(
-        self,
-        name: str,
-        *,
-        partitions: int | None = None,
-        replication_factor: int = -1,
-        configs: Mapping[str, Any] | None = None,
-        temporary: bool = False,
-    ) -> None:
-        """Declare a topic: created at start if it is missing, left as it is if it exists.
-
-        ``temporary``: a topic of this run alone, deleted as the bus closes. Then one that exists is somebody else's:
-        the start raises TopicAlreadyExists, and nothing is touched.
-        """
-        count = -1 if partitions is None else partitions
-        spec = TopicSpec(
-            name, count, replication_factor, {key: as_text(value) for key, value in (configs or {}).items()}
-        )
-        known = self._topics.get(name)
+    def _declare_topic(self, spec: TopicSpec, is_temporary: bool) -> None:
+        name, known = spec.name, self._topics.get(spec.name)
         if known is not None and known != spec and known.partitions != -1:
             other = [field for field in spec.__struct_fields__ if getattr(known, field) != getattr(spec, field)]
             both = (", ".join(f"{field}={getattr(one, field)!r}" for field in other) for one in (known, spec))
             raise ConfigError(f"topic {name!r} is declared twice, with {' and with '.join(both)}: declare it once")
         self._topics[name] = spec
-        if temporary:
+        if is_temporary:
             self._temporary.add(name)
 
-    def consumer(self, topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
-        """Decorate a handler of ``topics``; see `eventbus.consumer` for the options."""
-        spec = consumer_spec(topics, options)
-        frame = calling_frame()
-
-        def register(function: Callable[P, R]) -> Handler[P, R]:
-            handler = Handler(function, spec, frame)
-            self._add_handler(handler)
-            return handler
-
-        return register
-
-    def producer(
-        self,
-        topic: str,
-        *,
-        key: Callable[[Any], Any] | None = None,
-        partitioner: str | PartitionFunction | None = None,
-        **config: Any,
-    ) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
-        """Decorate a function whose result is published to ``topic``; see `eventbus.producer`."""
-        mark = marking(topic, key, partitioner, config, calling_frame())
-
-        def register(function: Callable[P, R]) -> ProducerFunction[P, R]:
-            marked = mark(function)
-            self._add_function(marked)
-            return marked
-
-        return register
-
-    def on_startup(self, hook: Hook) -> Hook:
-        """Decorate a function to run as the bus starts: the bus sends and reads by now, no handler runs yet.
-
-        Async or not, without parameters or with the bus; in the order of their declaration. What one raises ends the
-        start. Behind the ``yield`` of a generator (async or not) stands what is to run at the end.
-        """
-        return self._declare_hook("on_startup", hook)
-
-    def on_shutdown(self, hook: Hook) -> Hook:
-        """Decorate a function to run as the bus ends: handlers are through by now, the bus still sends and reads.
-
-        Async or not, without parameters or with the bus; in the order of their declaration, within
-        ``drain_timeout_ms``. Only where the start went well.
-        """
-        return self._declare_hook("on_shutdown", hook)
-
-    def _declare_hook(self, when: When, hook: Hook) -> Hook:
+    def _declare_hook(self, when: When, hook: Callable[..., Any]) -> None:
         if self.is_running:
             raise ConfigError(f"@bus.{when}: declare it before the bus starts")
         self._hooks.add(when, hook)
-        return hook
 
     def include(self, *items: Any, prefix: str = "", group_prefix: str | None = None) -> None:
         """Add functions marked with the free ``@consumer`` / ``@producer``, a `Router`, or all of these that a module
@@ -191,18 +123,12 @@ class Declarations(TableDeclarations, ABC):
         including = Router(prefix=prefix, group_prefix=group_prefix)
         including.include(*items)
         placed = including.placed(Placement(), self.client_id)
-        for name, (spec, is_temporary) in placed.topics.items():
-            self.topic(
-                name,
-                partitions=None if spec.partitions == -1 else spec.partitions,
-                replication_factor=spec.replication_factor,
-                configs=spec.configs,
-                temporary=is_temporary,
-            )
+        for spec, is_temporary in placed.topics.values():
+            self._declare_topic(spec, is_temporary)
         for function in placed.functions:
-            self._add_function(function)
+            self._declare_function(function)
         for handler in placed.handlers:
-            self._add_handler(handler)
+            self._declare_handler(handler)
         for when, hook in placed.hooks:
             self._declare_hook(when, hook)
         for item in placed.others:
@@ -216,7 +142,7 @@ class Declarations(TableDeclarations, ABC):
         if all(one is not part for one in self._parts):
             self._parts.append(part)
 
-    def _add_handler(self, handler: Handler[Any, Any]) -> None:
+    def _declare_handler(self, handler: Handler[Any, Any]) -> None:
         if self.is_running:
             raise ConfigError(f"{handler!r}: declare handlers before the bus starts")
         if handler in self._handlers:
@@ -224,9 +150,9 @@ class Declarations(TableDeclarations, ABC):
         handler.payload_serde(self.serdes)  # a type that nothing reads is said where it is written
         self._handlers.append(handler)
         if handler.producer is not None and handler.producer not in self._functions:
-            self._add_function(handler.producer)
+            self._declare_function(handler.producer)
 
-    def _add_function(self, function: ProducerFunction[Any, Any]) -> None:
+    def _declare_function(self, function: ProducerFunction[Any, Any]) -> None:
         if function in self._functions:
             return
         if function.bus is not None and function.bus is not self:

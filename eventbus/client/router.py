@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from eventbus.broker import TopicSpec
-from eventbus.client.admin import as_text
-from eventbus.client.handling.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, marking
+from eventbus.client.declares import AnyFunction, AnyHandler, Declares
+from eventbus.client.handling.handlers import Handler, ProducerFunction, consumer_spec
 from eventbus.client.handling.middleware import Middleware, check_middleware
 from eventbus.client.handling.options import ConsumerSpec
-from eventbus.client.lifespan import Hook, When, check_hook
-from eventbus.client.partitioner import PartitionFunction
+from eventbus.client.lifespan import When, check_hook
 from eventbus.errors import ConfigError
 from eventbus.recovery import NamesTopics
-
-P = ParamSpec("P")
-R = TypeVar("R")
-AnyHandler = Handler[Any, Any]
-AnyFunction = ProducerFunction[Any, Any]
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]*")
 _OF_THE_ROUTER = ("topics", "pattern", "name", "middleware")
@@ -54,7 +48,7 @@ class Placed(NamedTuple):
     """What it includes and does not change: parts."""
 
 
-class Router:
+class Router(Declares):
     """Handlers and producer functions, declared as on a bus, that a bus includes: ``bus.include(router)``.
 
     ``prefix`` stands before the names of their topics: of those read (also by pattern) and published to, of those
@@ -97,61 +91,6 @@ class Router:
 
     # declaring -------------------------------------------------------------------------------------------------------
 
-    def consumer(self, topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
-        """Decorate a handler, with the options of `eventbus.consumer`; the topics get the prefix."""
-        spec = consumer_spec(topics, {**self._defaults, **options})
-        frame = calling_frame()
-
-        def register(function: Callable[P, R]) -> Handler[P, R]:
-            handler = Handler(function, spec, frame)
-            self._own(handler)
-            return handler
-
-        return register
-
-    def producer(
-        self,
-        topic: str,
-        *,
-        key: Callable[[Any], Any] | None = None,
-        partitioner: str | PartitionFunction | None = None,
-        **config: Any,
-    ) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
-        """Decorate a function whose result is published, as `eventbus.producer`; the topic gets the prefix."""
-        mark = marking(topic, key, partitioner, config, calling_frame())
-
-        def register(function: Callable[P, R]) -> ProducerFunction[P, R]:
-            marked = mark(function)
-            self._own(marked)
-            return marked
-
-        return register
-
-    def topic(
-        self,
-        name: str,
-        *,
-        partitions: int | None = None,
-        replication_factor: int = -1,
-        configs: Mapping[str, Any] | None = None,
-        temporary: bool = False,
-    ) -> None:
-        """Declare a topic, as `EventBus.topic`; it gets the prefix."""
-        self._check_open(f"topic {name!r}")
-        texts = {key: as_text(value) for key, value in (configs or {}).items()}
-        self._topics[name] = (
-            TopicSpec(name, -1 if partitions is None else partitions, replication_factor, texts),
-            temporary,
-        )
-
-    def on_startup(self, hook: Hook) -> Hook:
-        """Decorate a function to run as the bus starts, see `EventBus.on_startup`."""
-        return self._hook("on_startup", hook)
-
-    def on_shutdown(self, hook: Hook) -> Hook:
-        """Decorate a function to run as the bus ends, see `EventBus.on_shutdown`."""
-        return self._hook("on_shutdown", hook)
-
     def include(self, *items: Any, prefix: str = "", group_prefix: str | None = None) -> None:
         """Add what a bus includes: routers, marked functions, modules, parts. ``prefix`` as of a router."""
         self._check_open("include")
@@ -163,21 +102,26 @@ class Router:
                 check_owner(one)
                 self._included.append((one, where))
 
-    def _own(self, declared: AnyHandler | AnyFunction) -> None:
-        self._check_open(repr(declared))
-        declared.router = self
-        if isinstance(declared, ProducerFunction):
-            self._functions.append(declared)
-            return
-        self._handlers.append(declared)
-        if declared.producer is not None and declared.producer.router is None:
-            declared.producer.router = self
+    def _declare_handler(self, handler: AnyHandler) -> None:
+        self._check_open(repr(handler))
+        handler.router = self
+        self._handlers.append(handler)
+        if handler.producer is not None and handler.producer.router is None:
+            handler.producer.router = self
 
-    def _hook(self, when: When, hook: Hook) -> Hook:
+    def _declare_function(self, function: AnyFunction) -> None:
+        self._check_open(repr(function))
+        function.router = self
+        self._functions.append(function)
+
+    def _declare_topic(self, spec: TopicSpec, is_temporary: bool) -> None:
+        self._check_open(f"topic {spec.name!r}")
+        self._topics[spec.name] = spec, is_temporary
+
+    def _declare_hook(self, when: When, hook: Callable[..., Any]) -> None:
         self._check_open(f"@router.{when}")
         check_hook(when, hook)
         self._hooks.append((when, hook))
-        return hook
 
     def _check_open(self, what: str) -> None:
         if self._is_placed:

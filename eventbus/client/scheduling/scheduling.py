@@ -43,7 +43,7 @@ class Scheduling(ABC):
     def topic(self, name: str, *, partitions: int | None = None, configs: Mapping[str, Any] | None = None) -> None: ...
 
     @abstractmethod
-    def _add_handler(self, handler: Handler[Any, Any]) -> None: ...
+    def _declare_handler(self, handler: Handler[Any, Any]) -> None: ...
 
     @abstractmethod
     def _running(self, what: str) -> Any: ...
@@ -99,7 +99,7 @@ class Scheduling(ABC):
                     f"{handler.signature.payload!r}: async def {chosen}(firing: Firing) -> None"
                 )
             self._serdes.setdefault(Firing, Json(Firing))
-            self._add_handler(handler)
+            self._declare_handler(handler)
             if topic not in self._topics:
                 self.topic(topic, partitions=1, configs=_FIRINGS_CONFIG)
             known[chosen] = table

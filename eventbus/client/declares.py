@@ -1,0 +1,104 @@
+"""The decorators: what a bus and a router have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar
+
+from eventbus.broker import TopicSpec
+from eventbus.client.admin import as_text
+from eventbus.client.handling.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, marking
+from eventbus.client.lifespan import Hook, When
+from eventbus.client.partitioner import PartitionFunction
+
+P = ParamSpec("P")
+R = TypeVar("R")
+AnyHandler = Handler[Any, Any]
+AnyFunction = ProducerFunction[Any, Any]
+
+
+class Declares(ABC):
+    """Marks handlers, producer functions, topics and hooks, and hands them to whom they are declared on."""
+
+    _defaults: Mapping[str, Any] = MappingProxyType({})
+    """Options of every ``consumer`` that says nothing else."""
+
+    @abstractmethod
+    def _declare_handler(self, handler: AnyHandler) -> None: ...
+
+    @abstractmethod
+    def _declare_function(self, function: AnyFunction) -> None: ...
+
+    @abstractmethod
+    def _declare_topic(self, spec: TopicSpec, is_temporary: bool) -> None: ...
+
+    @abstractmethod
+    def _declare_hook(self, when: When, hook: Callable[..., Any]) -> None: ...
+
+    def consumer(self, topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        """Decorate a handler of ``topics``; see `eventbus.consumer` for the options."""
+        spec = consumer_spec(topics, {**self._defaults, **options})
+        frame = calling_frame()
+
+        def register(function: Callable[P, R]) -> Handler[P, R]:
+            handler = Handler(function, spec, frame)
+            self._declare_handler(handler)
+            return handler
+
+        return register
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        key: Callable[[Any], Any] | None = None,
+        partitioner: str | PartitionFunction | None = None,
+        **config: Any,
+    ) -> Callable[[Callable[P, R]], ProducerFunction[P, R]]:
+        """Decorate a function whose result is published to ``topic``; see `eventbus.producer`."""
+        mark = marking(topic, key, partitioner, config, calling_frame())
+
+        def register(function: Callable[P, R]) -> ProducerFunction[P, R]:
+            marked = mark(function)
+            self._declare_function(marked)
+            return marked
+
+        return register
+
+    def topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        replication_factor: int = -1,
+        configs: Mapping[str, Any] | None = None,
+        temporary: bool = False,
+    ) -> None:
+        """Declare a topic: created at start if it is missing, left as it is if it exists.
+
+        ``temporary``: a topic of this run alone, deleted as the bus closes. Then one that exists is somebody else's:
+        the start raises TopicAlreadyExists, and nothing is touched.
+        """
+        texts = {key: as_text(value) for key, value in (configs or {}).items()}
+        spec = TopicSpec(name, -1 if partitions is None else partitions, replication_factor, texts)
+        self._declare_topic(spec, temporary)
+
+    def on_startup(self, hook: Hook) -> Hook:
+        """Decorate a function to run as the bus starts: the bus sends and reads by now, no handler runs yet.
+
+        Async or not, without parameters or with the bus; in the order of their declaration. What one raises ends the
+        start. Behind the ``yield`` of a generator (async or not) stands what is to run at the end.
+        """
+        self._declare_hook("on_startup", hook)
+        return hook
+
+    def on_shutdown(self, hook: Hook) -> Hook:
+        """Decorate a function to run as the bus ends: handlers are through by now, the bus still sends and reads.
+
+        Async or not, without parameters or with the bus; in the order of their declaration, within
+        ``drain_timeout_ms``. Only where the start went well.
+        """
+        self._declare_hook("on_shutdown", hook)
+        return hook
