@@ -12,11 +12,22 @@ from eventbus.client.admin import as_text
 from eventbus.client.handling.handlers import Handler, ProducerFunction, calling_frame, consumer_spec, marking
 from eventbus.client.lifespan import Hook, When
 from eventbus.client.partitioner import PartitionFunction
+from eventbus.errors import ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 AnyHandler = Handler[Any, Any]
 AnyFunction = ProducerFunction[Any, Any]
+
+
+def check_topic(name: Any, partitions: Any, configs: Any) -> None:
+    """Raises ConfigError for arguments that are swapped, or of another type."""
+    if not isinstance(name, str):
+        raise ConfigError(f"bus.topic({name!r}): the name of one topic: bus.topic('orders', partitions=3)")
+    if partitions is not None and type(partitions) is not int:
+        raise ConfigError(f"bus.topic({name!r}): partitions={partitions!r}: a whole number")
+    if configs is not None and not isinstance(configs, Mapping):
+        raise ConfigError(f"bus.topic({name!r}): configs={configs!r}: a dict: configs={{'retention.ms': 3_600_000}}")
 
 
 class Declares(ABC):
@@ -79,8 +90,10 @@ class Declares(ABC):
         """Declare a topic: created at start if it is missing, left as it is if it exists.
 
         ``temporary``: a topic of this run alone, deleted as the bus closes. Then one that exists is somebody else's:
-        the start raises TopicAlreadyExists, and nothing is touched.
+        the start raises TopicAlreadyExists, and nothing is touched. Raises ConfigError for what is no name, number or
+        mapping; a config's own value is checked at start.
         """
+        check_topic(name, partitions, configs)
         texts = {key: as_text(value) for key, value in (configs or {}).items()}
         spec = TopicSpec(name, -1 if partitions is None else partitions, replication_factor, texts)
         self._declare_topic(spec, temporary)

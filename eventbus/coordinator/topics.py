@@ -118,6 +118,7 @@ class TopicsShard:
     def add_partitions(self, name: str, total_count: int) -> Decision[TopicState]:
         """Raises InvalidPartitions unless there are more than before."""
         topic = self.topic(name)
+        _check_whole(name, total_count)
         if total_count <= topic.partitions:
             raise InvalidPartitions(
                 f"topic {name!r} has {topic.partitions} partition(s), asked for {total_count}: a topic only grows; "
@@ -181,7 +182,16 @@ class TopicsShard:
         )
 
 
+def _check_whole(name: str, partitions: int) -> None:
+    """Of that very type: 3.0 and True would be written as such, and the log could not be opened again."""
+    if type(partitions) is not int:
+        raise InvalidPartitions(
+            f"topic {name!r} with partitions={partitions!r}: a whole number, 1 to {MAX_PARTITIONS:,}"
+        )
+
+
 def _check_partitions(name: str, partitions: int) -> None:
+    _check_whole(name, partitions)
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise InvalidPartitions(f"topic {name!r} with {partitions} partitions: choose 1 to {MAX_PARTITIONS:,}")
 
