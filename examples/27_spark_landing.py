@@ -3,8 +3,8 @@
 The table follows the schema: the second release of the shop adds a field, and old rows have none there. A record that
 nobody can read stands in the quarantine. Spark and its Java come with pip install "eventbus-log[spark]" duckdb.
 
-``--url kafka://...`` lands JSON from a cluster, whose registry would be a server of its own. A ``memory://`` is
-refused: Spark's processes see nothing of it.
+``--url memory://`` lands a log that only this process has. ``--url kafka://...`` lands JSON from a cluster, whose
+registry would be a server of its own.
 """
 
 from __future__ import annotations
@@ -48,19 +48,20 @@ def main(directory: str) -> None:
     bus = EventBus(url, serde=Avro("log") if is_avro else None)
     bus.topic("orders", partitions=2)
     schema = None if is_avro else NewOrder
-    for half in (range(ORDERS // 2), range(ORDERS // 2, ORDERS)):
-        with bus.blocking() as b:  # while it is open, others see of its log what is a second old
+    with bus.blocking() as b:  # a service in this process, which goes on
+        for half in (range(ORDERS // 2), range(ORDERS // 2, ORDERS)):
             b.send_many("orders", [order(number) for number in half], key=lambda order: order.country)
             b.send("orders", b"no Avro", key="AT")
-        print(land(url, "orders", table, schema=schema, event_time="placed"))
-    again = land(url, "orders", table, schema=schema, event_time="placed")
+            landed = land(url, "orders", table, schema=schema, event_time="placed")
+            print(f"{landed.rows} rows landed, {landed.rejected} refused, {landed.lag} to come")
+        again = land(url, "orders", table, schema=schema, event_time="placed")
+        proof = verify(url, "orders", table, values=True)
     assert again.rows == again.rejected == 0, "the table knows where it ends: nothing is landed twice"
 
     files = f"read_parquet('{table}/*/*.parquet', union_by_name = true)"  # files of the first days have no coupons
     duckdb.sql(f"SELECT country, coupon, count(*), sum(cents) FROM {files} GROUP BY ALL ORDER BY ALL").show()
     counts = "count(DISTINCT number), count(coupon), sum(cents), count(DISTINCT dt)"
     [found] = duckdb.sql(f"SELECT {counts} FROM {files}").fetchall()
-    proof = verify(url, "orders", table, values=True)
     print(*proof.checked, *proof.problems, sep="\n")
     assert found == (ORDERS, ORDERS // 4, sum(number % 100 for number in range(ORDERS)), 4)
     assert proof.ok and (proof.records, proof.rows, proof.rejected) == (ORDERS + 2, ORDERS, 2)

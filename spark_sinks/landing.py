@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from eventbus.backends.outside import readable_outside
 from eventbus.errors import ConfigError
 from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.values import SPARK_LACKS, Change, KeyKind, Lack, ValueKind, ValueSettings
@@ -94,7 +95,8 @@ def land(
 
     Each record is there once, however often this is called and wherever a call before it was killed.
 
-    - ``url``: a log's directory or ``file://`` URL, or ``kafka://host:port`` (a cluster, ``eventbus serve``).
+    - ``url``: a log's directory or ``file://`` URL, ``kafka://host:port`` (a cluster, ``eventbus serve``), or a
+      ``memory://`` whose bus is open in this process: Spark reads a copy, which goes with the log while this runs.
     - ``topics``: one, several (a sequence, or separated by commas) or ``/a regular expression/``. Each has a table of
       its own: ``{topic}`` in ``to`` is replaced, or the topic is appended.
     - ``to``: a directory (Parquet), ``delta:DIRECTORY``, ``iceberg:...``, a SQLAlchemy URL, or ``console:``.
@@ -136,6 +138,7 @@ def land(
     with contextlib.ExitStack() as stack:
         runs: dict[str, Running] = {}
         origins: list[Origin] = []
+        url = stack.enter_context(readable_outside(url))
         for topic in topics_of(url, topics):
             origin = open_origin(url, topic, fail_on_data_loss=fail_on_data_loss)
             lacks = _LACKS.get(to.partition(":")[0], frozenset()) if frames.are_direct else SPARK_LACKS

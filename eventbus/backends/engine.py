@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
 import anyio
@@ -28,6 +28,7 @@ from eventbus.broker import Broker, BrokerConfig
 from eventbus.broker.groups import Groups
 from eventbus.errors import ConfigError, EventBusError, KafkaError, StorageError, UnknownTopicOrPartition
 from eventbus.log.commit import Flush
+from eventbus.log.memory import Copy, MemoryStorage
 from eventbus.log.storage import Storage, storage_error
 from eventbus.types import TopicPartition
 
@@ -38,6 +39,8 @@ _SELDOM_MS = 60_000
 _TOO_LATE = 3
 """A flush that covers a record makes it durable; so many without that are a bug, not a reason to go on."""
 
+
+_Result = TypeVar("_Result")
 
 Then = Callable[[KafkaError | None], object]
 """What is to be done when the disk has answered: with None when all is well."""
@@ -98,7 +101,7 @@ class _Waiter:
 class Engine:
     """One opened log. Buses of one process that name the same log share one engine."""
 
-    _shared: ClassVar[dict[str, Engine]] = {}
+    _all_open: ClassVar[list[Engine]] = []
 
     def __init__(
         self, name: str, storage: Storage, config: BrokerConfig, clock: Clock, new_id: Callable[[], bytes]
@@ -145,7 +148,7 @@ class Engine:
 
         Raises ConfigError when it is open with other settings: one of the two would not get what it asked for.
         """
-        engine = cls._shared.get(name)
+        engine = next(iter(cls.opened(name)), None)
         if engine is None:
             return make()
         for key in BrokerConfig.__struct_fields__:
@@ -156,6 +159,11 @@ class Engine:
                     "beside it: give all buses of a log the same settings"
                 )
         return engine
+
+    @classmethod
+    def opened(cls, name: str | None = None) -> list[Engine]:
+        """Those called ``name`` (or all) that are open in this process: several where each bus has one of its own."""
+        return [engine for engine in cls._all_open if name in (engine.name, None)]
 
     @property
     def is_open(self) -> bool:
@@ -198,7 +206,7 @@ class Engine:
             self._thread = threading.get_ident()
             with contextlib.suppress(anyio.NoEventLoopError):  # opened before the loop runs: see `flush_soon`
                 self._loop = anyio.lowlevel.current_token()
-            Engine._shared.setdefault(self.name, self)
+            Engine._all_open.append(self)
         self._users += 1
 
     def _open(self, now_ms: int) -> Broker:
@@ -238,9 +246,32 @@ class Engine:
             if self._flusher is not None:
                 self._flusher.shutdown(wait=False)
                 self._flusher = None
-            if Engine._shared.get(self.name) is self:
-                del Engine._shared[self.name]
+            Engine._all_open.remove(self)
             self._tell_all(StorageError(f"{self.name} was closed before the disk had answered"))
+
+    # readers in other processes --------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Let readers in other processes go as far as the log goes now, instead of within a second."""
+        self.broker.publish_checkpoints(self.now_ms())
+
+    def copy_to(self, to: Storage) -> Copy:
+        """Keep a copy of a log in memory in the directory ``to``, for such readers. Raises OSError, and ConfigError for
+        a log that is elsewhere.
+        """
+        if not isinstance(self._storage, MemoryStorage):
+            raise ConfigError(f"{self.name} is kept by {type(self._storage).__name__}, and only memory is copied")
+        self.publish()
+        return self._storage.copy_to(to)
+
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """Call ``function`` where the log lives, from any thread. Raises ConfigError when its event loop is gone."""
+        if self._thread == threading.get_ident():
+            return function()
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # as anyio says it
+                return anyio.from_thread.run_sync(function, token=self._loop)
+        raise ConfigError(f"{self.name} belongs to an event loop that is not there any more: open it anew")
 
     # flushes ---------------------------------------------------------------------------------------------------------
 

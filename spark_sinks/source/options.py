@@ -129,6 +129,12 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
     )
 
 
+_INSTEAD = {
+    "kafka": "for a Kafka cluster there is Spark's format('kafka')",
+    "memory": "this one is in its own process alone, where `land` makes a copy of it; use file:// for jobs of your own",
+}
+
+
 def unknown_topic(topic: str, there: Sequence[str], where: str) -> UnknownTopicOrPartition:
     """The error for a topic that is not there, with the nearest name."""
     there = [name for name in there if not name.startswith("__")]
@@ -142,9 +148,7 @@ def log_directory(path: str) -> str:
     if "://" in path:
         parts = urlsplit(path)
         if parts.scheme != "file":
-            advice = (
-                "for a Kafka cluster there is Spark's format('kafka')" if parts.scheme == "kafka" else "use file://"
-            )
+            advice = _INSTEAD.get(parts.scheme, "use file://")
             raise ConfigError(f"path={path!r}: Spark reads the log from a directory; {advice}")
         path = unquote(parts.netloc + parts.path)
     directory = Path(path).expanduser().absolute()

@@ -75,10 +75,11 @@ def replay_quarantine(
     """
     started = time.monotonic()
     arguments = ValueArguments(value, schema, registry, key, on_incompatible)
-    with opened(url, topic, to) as (origin, target, state, session):
-        rows = RowMaker(url, state, arguments, session)
+    with opened(url, topic, to) as there:
+        target, state = there.target, there.state
+        rows = RowMaker(there.url, state, arguments, there.session)
         layout = Layout(state.partition_by if target.is_partitioned else (), event_time or "_timestamp", compression)
-        deleted = Deletions(lambda: truth_of(origin, session)) if state.upsert else None
+        deleted = Deletions(lambda: truth_of(there.origin, there.session)) if state.upsert else None
         replay = _Replay(target, state, rows, layout, deleted, progress or (lambda _: None))
         try:
             committed = replay.dry() if dry_run else replay.run()

@@ -65,7 +65,8 @@ def status(url: str, topic: str | None, to: str, *, spark: SparkSession | None =
 
     Raises `ConfigError` when there is no such table or it is of another topic.
     """
-    with opened(url, topic, to, spark=spark) as (origin, target, state, _):
+    with opened(url, topic, to, spark=spark) as there:
+        origin, target, state = there.origin, there.target, there.state
         bounds = origin.bounds()
         reader = LogReader(origin.directory) if origin.directory is not None else None
         partitions: list[PartitionStatus] = []
@@ -83,7 +84,7 @@ def status(url: str, topic: str | None, to: str, *, spark: SparkSession | None =
         return TableStatus(
             topic=state.topic,
             table=target.name,
-            log=origin.directory or url,
+            log=there.log,
             now_ms=now_ms,
             partitions=partitions,
             lag=sum(each.lag for each in partitions),

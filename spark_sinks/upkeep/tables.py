@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventbus.backends.outside import readable_outside
 from eventbus.errors import ConfigError
 from spark_sinks.landing import table_of
 from spark_sinks.source.origin import Origin
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
 
 
 class Opened(NamedTuple):
-    """``session`` starts Spark when it is called, unless there is a session already."""
+    """``url``: of the log, as tasks read it; ``log``: for people. ``session`` starts Spark when it is called, unless
+    there is a session already."""
 
+    url: str
+    log: str
     origin: Origin
     target: Target
     state: SinkState
@@ -36,7 +40,9 @@ def opened(url: str, topic: str | None, to: str, *, spark: SparkSession | None =
         target = open_target(to if topic is None else table_of(to, topic, several=False))
         stack.callback(target.close)
         state = state_of(target, topic)
-        origin = open_origin(url, state.topic)
+        readable = stack.enter_context(readable_outside(url))
+        origin = open_origin(readable, state.topic)
+        log = url if url.startswith("memory://") else origin.directory or url
 
         def session() -> SparkSession:
             from spark_sinks.session.spark import spark_session
@@ -48,7 +54,7 @@ def opened(url: str, topic: str | None, to: str, *, spark: SparkSession | None =
             origin.check_session(found)
             return found
 
-        yield Opened(origin, target, state, session)
+        yield Opened(readable, log, origin, target, state, session)
 
 
 def state_of(target: Target, topic: str | None) -> SinkState:

@@ -20,14 +20,13 @@ import numpy as np
 from eventbus.errors import ConfigError
 from spark_sinks.decoding.values import Change, KeyKind, ValueKind
 from spark_sinks.shape import COORDINATES, KEY
-from spark_sinks.source.origin import Origin
-from spark_sinks.targets.target import SinkState, Target
+from spark_sinks.targets.target import SinkState
 from spark_sinks.upkeep.newest import Newest, Shown
 from spark_sinks.upkeep.offsets import WINDOW, Ranges, RangesBuilder
 from spark_sinks.upkeep.report import Kind, PartitionReport, VerifyProgress, VerifyReport, problems_of
 from spark_sinks.upkeep.rows import RowMaker, ValueArguments
 from spark_sinks.upkeep.seen import Held, Seen
-from spark_sinks.upkeep.tables import opened
+from spark_sinks.upkeep.tables import Opened, opened
 from spark_sinks.upkeep.truth import ABORTED, GONE, MARKER, NOTHING, RECORD, Truth, truth_of
 
 if TYPE_CHECKING:
@@ -76,12 +75,12 @@ def verify(
     """
     started = time.monotonic()
     arguments = ValueArguments(value, schema, registry, key, on_incompatible)
-    with opened(url, topic, to, spark=spark) as (origin, target, state, session):
-        truth = truth_of(origin, session)
+    with opened(url, topic, to, spark=spark) as there:
+        truth, state = truth_of(there.origin, there.session), there.state
         for attempt in range(_ATTEMPTS):
-            check = _Check(url, origin, truth, target, state, arguments, session, progress or (lambda _: None))
+            check = _Check(there, truth, state, arguments, progress or (lambda _: None))
             report = check.run(values=values, started=started)
-            now = target.state()
+            now = there.target.state()
             if report.ok or now is None or now.sequence == state.sequence or attempt == _ATTEMPTS - 1:
                 return report
             state = now
@@ -92,23 +91,13 @@ class _Check:
     """One comparison, with the account as it was at its beginning."""
 
     def __init__(
-        self,
-        url: str,
-        origin: Origin,
-        truth: Truth,
-        target: Target,
-        state: SinkState,
-        arguments: ValueArguments,
-        session: Callable[[], SparkSession],
-        progress: OnProgress,
+        self, there: Opened, truth: Truth, state: SinkState, arguments: ValueArguments, progress: OnProgress
     ) -> None:
-        self._url = url
-        self._origin = origin
+        self._there = there
         self._truth = truth
-        self._target = target
+        self._target = there.target
         self._state = state
         self._arguments = arguments
-        self._session = session
         self._progress = progress
         columns = state.columns()
         self._columns: set[str] = set() if columns is None else set(columns.names)
@@ -142,7 +131,7 @@ class _Check:
         return VerifyReport(
             topic=state.topic,
             table=self._target.name,
-            log=self._origin.directory or self._url,
+            log=self._there.log,
             kind=self._kind,
             sequence=state.sequence,
             records=sum(each.records for each in partitions),
@@ -230,7 +219,7 @@ class _Check:
             for batch in self._records(bounds):
                 newest.add_records(batch)
             return newest.shown()
-        rows = RowMaker(self._url, state, self._arguments, self._session)
+        rows = RowMaker(self._there.url, state, self._arguments, self._there.session)
         try:
             for batch in self._records(bounds):
                 newest.add_rows(rows(batch).rows, state.upsert)
@@ -258,7 +247,7 @@ class _Check:
         if self._kind == "transformed":
             raise ConfigError("values of a table that was transformed cannot be compared: leave values out")
         bounds = {each.partition: (each.log_start, each.log_end) for each in partitions}
-        rows = RowMaker(self._url, self._state, self._arguments, self._session)
+        rows = RowMaker(self._there.url, self._state, self._arguments, self._there.session)
         try:
             found = compare_values(self._target, self._state, rows, self._records(bounds))
         finally:

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples"
 
 
 def follows_url(path: Path) -> bool:
-    """Spark's example goes there too, but not to memory, and is tried with Spark's tests."""
+    """Spark's example goes there too, and is tried in the session of Spark's tests."""
     text = path.read_text("utf-8")
     return "log_url(" in text and "from spark_sinks import" not in text
 

@@ -81,7 +81,7 @@ TO = (*LAND, "./w")
         (("land", "./note.txt", "orders", "./w"), "LOG './note.txt': there is no directory"),
         (("land", "./data", "/x.*/", "./w"), "TOPIC /x.*/ matches no topic of ./data; there are orders"),
         (("land", "./data", "/(x/", "./w"), "TOPIC /(x/ is not a regular expression: missing )"),
-        (("land", "memory://", "orders", "./w"), "Spark reads the log from a directory; use file://"),
+        (("land", "memory://", "orders", "./w"), "memory:// is not open in this process"),
         (("land", "http://h:9", "orders", "./w"), "Spark reads the log from a directory; use file://"),
         (("land", "kafka://", "orders", "./w"), "kafka:// needs a broker: kafka://host:9092"),
         # the table

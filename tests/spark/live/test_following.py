@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from eventbus import EventBus
 from eventbus.errors import SerializationError
 from eventbus.types import Record
-from spark_sinks import LandProgress, land
+from spark_sinks import LandProgress, land, status, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,6 +54,29 @@ def test_what_comes_while_it_runs_is_landed_in_partitions_new_and_old(
     assert (report.rows, report.offsets, report.lag) == (22, {0: 15, 2: 7}, 0)
     assert places(tmp_path / "t") == [(0, n) for n in range(15)] + [(2, n) for n in range(7)]
     assert not spark.streams.active
+
+
+def test_a_log_in_memory_is_followed_while_its_bus_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    bus = EventBus("memory://shop")
+    bus.topic("orders", partitions=1)
+    stop = threading.Event()
+
+    def progress(landed: LandProgress) -> None:
+        """In another thread than the bus's, which hears of more while the landing runs."""
+        if landed.rows < 15:
+            b.send_many("orders", [b"more"] * 5)
+        else:
+            stop.set()
+
+    with bus.blocking() as b:
+        b.send_many("orders", [b"x"] * 5)
+        how: dict[str, Any] = {"every": 0, "stop": stop, "progress": progress, "spark": spark}
+        report = land("memory://shop", "orders", str(tmp_path / "t"), **how)
+        told, proof = (look("memory://shop", "orders", str(tmp_path / "t")) for look in (status, verify))
+    assert isinstance(report, tuple)
+    assert (report.rows, report.offsets, report.lag) == (15, {0: 15}, 0)
+    assert places(tmp_path / "t") == [(0, n) for n in range(15)]
+    assert (told.log, told.lag, proof.log, proof.ok) == ("memory://shop", 0, "memory://shop", True)
 
 
 def test_several_topics_have_a_table_each(spark: SparkSession, log: TestLog, tmp_path: Path) -> None:
