@@ -22,10 +22,10 @@ from eventbus.records.batch import (
 )
 from eventbus.records.compression import compress
 from eventbus.records.crc import crc32c
-from eventbus.records.varint import NULL_LENGTH, SIZED_VARINTS, VARINTS, encode_varint
+from eventbus.records.varint import NULL_LENGTH, SIZED_VARINTS, SIZES, VARINTS, encode_varint
 from eventbus.types import Compression, Headers
 
-_LEADS = [(size, b"\0" + varint + b"\0") for size, varint in SIZED_VARINTS]
+_LEADS = [*zip(SIZES, map(b"\0%b\0".__mod__, VARINTS), strict=False)]  # the table of varints is twice as long
 """For a record of n bytes after its length: what it adds to the batch, and its lead without headers before it."""
 
 _ONE_BYTE_DELTAS, _TWO_BYTE_DELTAS = VARINTS[:64], VARINTS[:8192]

@@ -32,8 +32,8 @@ class BatchSpan(msgspec.Struct, frozen=True, gc=False):
 
 
 _FRONT = bytes(HEADER_BYTES)
-_LEADS = [_FRONT + varint + b"\0\0\0" for varint in VARINTS[:8192]]
-"""For a record of n bytes after its length: room for the header, the length, no attributes, no deltas."""
+_PLAIN = b"\0\0\0"
+"""No attributes, no deltas."""
 _FIXED_BYTES = 4  # attributes, timestamp delta, offset delta, header count
 
 _pack_header = BATCH_HEADER.pack_into
@@ -64,8 +64,10 @@ def build_single(
             else:
                 value_size, value_length = SIZED_VARINTS[len(value)]
                 value_bytes = value
-            lead = _LEADS[key_size + value_size + _FIXED_BYTES]
-            batch = bytearray().join((lead, key_length, key_bytes, value_length, value_bytes, b"\0"))
+            length = VARINTS[key_size + value_size + _FIXED_BYTES]
+            batch = bytearray().join(
+                (_FRONT, length, _PLAIN, key_length, key_bytes, value_length, value_bytes, b"\0")
+            )
         except (IndexError, TypeError):  # beyond a table, or not bytes at all
             pass
         else:
