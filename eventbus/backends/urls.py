@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -40,9 +40,13 @@ def new_id() -> bytes:
 
 def split_url(url: str) -> tuple[str, str, dict[str, str]]:
     """``(scheme, rest, query)``. Raises ConfigError for anything that is no URL of a known scheme."""
+    if not isinstance(cast(Any, url), str):
+        raise ConfigError(_no_text(url))
     scheme, separator, rest = url.partition("://")
     if not separator:
-        raise ConfigError(f"{url!r} is no URL: write file://{url} for a directory, or memory:// or kafka://host:9092")
+        raise ConfigError(f"{url!r} is no URL: {_meant(url)}")
+    if url != url.strip():
+        raise ConfigError(f"{url!r} is a URL with white space around it: leave that out, it would be part of the name")
     if scheme not in SCHEMES and scheme not in (plugins := _entry_points()):
         known = {*SCHEMES, *plugins}
         raise ConfigError(
@@ -51,6 +55,24 @@ def split_url(url: str) -> tuple[str, str, dict[str, str]]:
         )
     rest, _, query = rest.partition("?")
     return scheme, rest, dict(parse_qsl(query, keep_blank_values=True))
+
+
+def _no_text(given: object) -> str:
+    if isinstance(given, os.PathLike):
+        return f"{given!r} is a path; a log's URL is a text: f'file://{{path}}'"
+    unset = "; an environment variable that is not set gives None, log_url() has a default" if given is None else ""
+    return f"{given!r} is no URL: a text such as file://./data, memory:// or kafka://host:9092{unset}"
+
+
+def _meant(text: str) -> str:
+    """What to write in place of what has no ``://``."""
+    scheme, colon, rest = text.partition(":")
+    if scheme in SCHEMES:
+        return f"write {scheme}://{rest.lstrip('/') if scheme == 'memory' else rest}"
+    if colon and rest.isdecimal():
+        return f"write kafka://{text} for a broker"
+    directory = f"file://{text}" if text.strip() else "file://./data"
+    return f"write {directory} for a directory, or memory:// or kafka://host:9092"
 
 
 def open_backend(url: str, config: Mapping[str, Any], clock: Clock = system_clock) -> Backend:
@@ -100,7 +122,7 @@ def broker_config(config: Mapping[str, Any]) -> BrokerConfig:
     try:
         return msgspec.convert(values, BrokerConfig, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"setting of the log {wrong_value(error, values)}") from None
+        raise ConfigError(f"setting of the log {wrong_value(error, values, BrokerConfig)}") from None
 
 
 def _memory(url: str, name: str, config: Mapping[str, Any], clock: Clock) -> Backend:
@@ -116,6 +138,10 @@ def _memory(url: str, name: str, config: Mapping[str, Any], clock: Clock) -> Bac
 def _file(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> Backend:
     if not rest:
         raise ConfigError("file:// needs a directory: file://./data or file:///var/lib/bus")
+    if rest.startswith("$"):
+        raise ConfigError(
+            f"{url}: nobody puts in what {rest.split('/')[0]} stands for: write the path, or file://~/data"
+        )
     directory = Path(unquote(rest)).expanduser()
     if directory.is_file():
         raise ConfigError(f"{url}: {directory} is a file; name a directory, it is created if missing")

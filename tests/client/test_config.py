@@ -24,12 +24,23 @@ from eventbus.types import Compression, IsolationLevel
     [
         ("fiel://./data", r"unknown scheme 'fiel'.*did you mean 'file'.*file://, kafka://, memory://"),
         ("./data", r"is no URL: write file://\./data"),
+        ("file:./data", r"write file://\./data$"),
+        ("file:/srv/data", r"write file:///srv/data$"),
+        ("memory:", r"write memory://$"),
+        ("localhost:9092", r"write kafka://localhost:9092 for a broker"),
+        ("", r"write file://\./data for a directory"),
+        (None, r"None is no URL.*environment variable.*log_url\(\)"),
+        (Path("data"), r"is a path.*f'file://\{path\}'"),
+        (b"memory://", "is no URL: a text"),
+        (" memory://", "white space around it"),
+        ("file://./data\n", r"'file://\./data\\n' is a URL with white space around it"),
+        ("file://$HOME/data", r"nobody puts in what \$HOME stands for.*file://~/data"),
         ("file://", "needs a directory"),
         ("file://./x?fsyncs=os", r"unknown setting 'fsyncs'.*did you mean 'fsync'"),
-        ("file://./x?fsync=never", "fsync"),
+        ("file://./x?fsync=never", r"fsync='never': commit, interval or os$"),
     ],
 )
-def test_wrong_urls(url: str, message: str) -> None:
+def test_wrong_urls(url: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EventBus(url)
 

@@ -35,6 +35,9 @@ def test_brokers(rest: str, bootstrap: str) -> None:
     ("url", "message"),
     [
         ("kafka://", "needs a broker"),
+        ("kafka://h:port", "'h:port' is no broker: kafka://host:9092"),
+        ("kafka://one:9092;two:9092", "is no broker: kafka://host:9092, kafka://one:9092,two:9092"),
+        ("kafka://h:9092/orders", "'h:9092/orders' is no broker"),
         ("kafka://h?securty.protocol=SSL", "did you mean 'security.protocol'"),
         ("kafka://h?securty_protocol=SSL", "did you mean 'security_protocol'"),
         ("kafka://h?lingerms=5", "did you mean 'linger_ms'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 from uuid import uuid4
@@ -36,6 +37,7 @@ logger = logging.getLogger("eventbus.kafka")
 C = TypeVar("C", ConsumerConfig, ProducerConfig)
 
 _PORT = 9092
+_BROKER = re.compile(r"([A-Za-z_]+://)?(\[[\w:.%]+\]|[^\s:/;\[\]]+)(:\d{1,5})?")
 _STATISTICS_MS = "10000"
 _AUTO_CREATE = "auto.create.topics"
 _NAMES = FOR_ALL | FOR_CONSUMERS | FOR_PRODUCERS
@@ -225,6 +227,9 @@ def read_settings(rest: str, config: Mapping[str, Any]) -> ClientSettings:
             "kafka://: no user and password before the host; they are settings: sasl.username, and sasl.password or "
             "EVENTBUS_SASL_PASSWORD_FILE"
         )
+    for broker in brokers:
+        if not _BROKER.fullmatch(broker):
+            raise ConfigError(f"kafka://{rest}: {broker!r} is no broker: kafka://host:9092, kafka://one:9092,two:9092")
     given: dict[str, str] = {}
     producers: dict[str, Any] = {}
     consumers: dict[str, Any] = {}
