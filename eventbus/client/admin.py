@@ -71,7 +71,10 @@ class Admin:
     async def create_temporary(self, specs: Sequence[TopicSpec]) -> list[TopicDescription]:
         """Create topics that `delete_temporary` deletes. Raises what `create_topic` raises; TopicAlreadyExists says how
         to be rid of what a killed run has left."""
-        results = await self._backend.create_topics(specs) if specs else {}
+        results: Mapping[str, TopicDescription | KafkaError] = {}
+        if specs:
+            with anyio.CancelScope(shield=True):  # cancelled, nobody would know which of them are there now
+                results = await self._backend.create_topics(specs)
         created = [result for result in results.values() if not isinstance(result, KafkaError)]
         self._temporary += [topic.name for topic in created]
         for name, result in results.items():

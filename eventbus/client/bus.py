@@ -147,12 +147,12 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     def set_drain_timeout(self, drain_timeout_ms: int) -> None:
         """As the argument of that name: for whoever runs the bus, before it starts."""
-        self._drain_seconds = self._hooks.timeout_seconds = drain_timeout_ms / 1000
+        self._drain_timeout_ms = drain_timeout_ms
 
     @property
     def drain_timeout_ms(self) -> int:
         """How long records at work may take to finish when it closes."""
-        return round(self._drain_seconds * 1000)
+        return self._drain_timeout_ms
 
     @property
     def serdes(self) -> Mapping[type, Serde]:

@@ -24,7 +24,7 @@ from eventbus.client.handling.runner import Runner
 from eventbus.client.health import BusHealth, BusPhase
 from eventbus.client.health_watch import HealthWatch
 from eventbus.client.interceptors import ProducerInterceptor
-from eventbus.client.lifespan import Hooks
+from eventbus.client.lifespan import Hooks, HooksAtWork
 from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
 from eventbus.client.requests import Requests, replying, requests_of
@@ -96,6 +96,7 @@ class Life:
         self.runners: list[Runner] = []
         self.parts: list[Part] = []
         """Those that are to be closed."""
+        self._hooks = HooksAtWork(plan.hooks, bus)
         self._loop_watch: BlockedLoopWatch | None = None
         """Where code of the handlers runs on the loop."""
         self.watch = HealthWatch(self.runners, self.parts, plan.backend, bus.wedged_after_ms, self._blocked_lately)
@@ -168,8 +169,8 @@ class Life:
             await table.start(bus)
         await plan.schedules.start(bus)
         if plan.hooks:
-            self.parts.append(plan.hooks)
-            await plan.hooks.start(bus)
+            self.parts.append(self._hooks)
+            await self._hooks.start(bus)
 
     async def _start_handler(self, handler: Handler[Any, Any], group: str) -> None:
         plan, producers = self._plan, self.producers
@@ -222,6 +223,7 @@ class Life:
         for runner in self.runners:
             runner.cancel()
         self.producers.last_words.end()
+        self._hooks.end()
         self.stop()
 
     async def drain(self) -> None:
@@ -252,7 +254,7 @@ class Life:
         while True:
             self.check("drain")
             if self.phase == "closing" and self.runners:
-                raise ConfigError("drain: the bus is closing, and its handlers take nothing more: drain before")
+                raise ConfigError("drain: the bus is not running any more: its handlers take nothing more")
             progress = self._progress
             await self.producers.flush()
             for runner in self.runners:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from eventbus.backends.clock import Timers
+import anyio
+
+from eventbus.backends.clock import RealTimers
 from eventbus.client.handling.functions import name_of, own_function, takes
 from eventbus.errors import ConfigError
 
@@ -18,22 +19,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("eventbus.life")
 
+_AT_ONCE_SECONDS = 1.0
+"""After a second signal."""
+
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 When = Literal["on_startup", "on_shutdown"]
 
 
 class Hooks:
-    """A part of the bus: those of ``on_startup`` in their order, later those of ``on_shutdown`` in theirs.
-
-    What a generator among the first has behind its ``yield`` comes last, the last one first.
-    """
+    """What is declared."""
 
     def __init__(self) -> None:
-        self.timeout_seconds = math.inf
-        """What those of the end may take."""
         self._hooks: dict[When, list[Callable[..., Any]]] = {"on_startup": [], "on_shutdown": []}
-        self._stack: AsyncExitStack | None = None
-        self._timers: Timers | None = None
 
     def add(self, when: When, hook: Callable[..., Any]) -> None:
         """Raises ConfigError for what cannot be called without arguments, or with the bus."""
@@ -43,30 +40,57 @@ class Hooks:
     def __bool__(self) -> bool:
         return any(self._hooks.values())
 
+    def of(self, when: When) -> list[Callable[..., Any]]:
+        """In their order."""
+        return self._hooks[when]
+
+
+class HooksAtWork:
+    """A part of a bus that runs: those of ``on_startup`` in their order, later those of ``on_shutdown`` in theirs.
+
+    What a generator among the first has behind its ``yield`` comes last, the last one first.
+    """
+
+    def __init__(self, hooks: Hooks, bus: EventBus) -> None:
+        self._hooks = hooks
+        self._bus = bus
+        self._stack = AsyncExitStack()
+        """What is to run at the end."""
+        self._scope = anyio.CancelScope()
+        """Around that."""
+
     async def start(self, bus: EventBus) -> None:
-        """What one raises ends the start; what those before it opened is closed."""
-        self._timers = bus.backend.timers
-        async with AsyncExitStack() as stack:
-            for hook in self._hooks["on_startup"]:
-                if inspect.isasyncgenfunction(own_function(hook)):
-                    await stack.enter_async_context(asynccontextmanager(_bound(hook, bus))())
-                elif inspect.isgeneratorfunction(own_function(hook)):
-                    stack.enter_context(contextmanager(_bound(hook, bus))())
-                else:
-                    await _called(hook, bus)
-            for hook in reversed(self._hooks["on_shutdown"]):
-                stack.push_async_callback(_called, hook, bus)
-            self._stack = stack.pop_all()
+        """What one raises ends the start; `aclose` then closes what those before it opened."""
+        for hook in self._hooks.of("on_startup"):
+            await self._begin(hook)
+        for hook in reversed(self._hooks.of("on_shutdown")):
+            self._stack.push_async_callback(_called, hook, bus)
+
+    async def _begin(self, hook: Callable[..., Any]) -> None:
+        # A generator goes on behind its ``yield`` as if all were well, whatever another hook raises: it closes what it
+        # has opened, and the error is not its own to swallow.
+        if inspect.isasyncgenfunction(own_function(hook)):
+            opened = asynccontextmanager(_bound(hook, self._bus))()
+            await opened.__aenter__()
+            self._stack.push_async_callback(opened.__aexit__, None, None, None)
+        elif inspect.isgeneratorfunction(own_function(hook)):
+            entered = contextmanager(_bound(hook, self._bus))()
+            entered.__enter__()
+            self._stack.callback(entered.__exit__, None, None, None)
+        else:
+            await _called(hook, self._bus)
 
     async def aclose(self) -> None:
         """All of them, whatever one raises, within the bus's ``drain_timeout_ms``; then that is raised."""
-        stack, self._stack = self._stack, None
-        if stack is None or self._timers is None:
-            return
-        with self._timers.move_on_after(self.timeout_seconds) as scope:
-            await stack.aclose()
-        if scope.cancelled_caught:
-            logger.warning("on_shutdown: not through after %g s (drain_timeout_ms); given up", self.timeout_seconds)
+        seconds = self._bus.drain_timeout_ms / 1000
+        with self._scope, self._bus.backend.timers.move_on_after(seconds) as in_time:
+            await self._stack.aclose()
+        if in_time.cancelled_caught:
+            logger.warning("on_shutdown: not through after %g s (drain_timeout_ms); given up", seconds)
+
+    def end(self) -> None:
+        """After a second signal: a moment more, in real time."""
+        self._scope.deadline = min(self._scope.deadline, RealTimers().current_time() + _AT_ONCE_SECONDS)
 
 
 def check_hook(when: When, hook: Callable[..., Any]) -> None:
