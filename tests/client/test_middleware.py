@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -197,6 +198,42 @@ async def test_one_that_forgets_to_await_loses_nothing(kind: str) -> None:
         handler_of(kind, seen, middleware=[forgetful, passing, forgetful]), *VALUES, outputs=outputs
     )
     assert (seen, lane.reached) == ([0, 1, 2], 3)
+
+
+@pytest.mark.parametrize("kind", ["async", "sync", "batch"])
+async def test_a_result_that_it_drops_is_told_of_once(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """``await call_next(record)`` without ``return``: the handler ran, and what it returned was published nowhere."""
+
+    async def forgetful(record: Any, call_next: CallNext) -> Any:
+        await call_next(record)
+
+    async def later(payload: str) -> str | None:
+        return payload or None
+
+    def at_once(payload: str) -> str | None:
+        return payload or None
+
+    async def of_many(payload: list[str]) -> str | None:
+        return payload[0] or None
+
+    function: Any = {"async": later, "sync": at_once, "batch": of_many}[kind]
+    options: dict[str, Any] = {"middleware": [forgetful], "batch": 1 if kind == "batch" else False}
+    outputs = Outputs()
+    await dispatched(consumer("t", **options)(producer("out")(function)), b"", outputs=outputs)
+    assert caplog.messages == [], "the handler itself returned nothing"
+    await dispatched(consumer("t", **options)(producer("out")(function)), b"a", b"b", outputs=outputs)
+    [told] = caplog.messages
+    assert "middleware (forgetful) returns None" in told and "return await call_next(record)" in told
+    assert set(outputs.values) == {None}
+
+
+async def test_python_says_what_was_not_awaited() -> None:
+    async def forgetful(record: Any, call_next: CallNext) -> Any:
+        call_next(record)  # pyright: ignore[reportUnusedCoroutine] - that is the slip
+
+    with pytest.warns(RuntimeWarning, match="coroutine 'call_next' was never awaited"):
+        await dispatched(handler_of("async", [], middleware=[forgetful]), *VALUES)
+        gc.collect()
 
 
 # payloads that cannot be read -----------------------------------------------------------------------------------------

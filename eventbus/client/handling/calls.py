@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import threading
 import time
@@ -16,9 +17,10 @@ import anyio.to_thread
 import msgspec
 
 from eventbus.client.handling.failures import CallTimedOut
+from eventbus.client.handling.functions import name_of
 from eventbus.client.handling.handlers import Handler, each, no_producer
 from eventbus.client.handling.lane import Taken
-from eventbus.client.handling.middleware import CallNext, Middleware, composed
+from eventbus.client.handling.middleware import EXAMPLE, CallNext, Middleware, composed, watched
 from eventbus.client.transaction import Transaction
 from eventbus.errors import SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords
@@ -27,6 +29,8 @@ from serdes import Decode, SchemaSerde, Serde, bind_decoder, split_optional
 from serdes.framing import with_prefix
 
 T = TypeVar("T")
+
+logger = logging.getLogger("eventbus.runner")
 
 GENERATORS = (AsyncGeneratorType, GeneratorType)
 UNFINISHED = (Awaitable, *GENERATORS)
@@ -126,6 +130,7 @@ class Calls:
         self._function = handler.function
         self._signature = signature = handler.signature
         self._middleware = (*middleware, *handler.spec.middleware)
+        self._is_dropping_told = False
         self._keep = handler.spec.filter
         self._counts = counts
         self.threads = Threads(handler.spec.concurrency or 1)
@@ -241,8 +246,27 @@ class Calls:
                 signature.takes_payload_alone and signature.is_direct and self._keep is None and not self._header
             )
             innermost = self._payload_to_handler(topic) if is_simple else self._record_to_handler(topic)
-            chain = self._chains[topic] = composed(self._middleware, innermost)
+            chain = self._chains[topic] = self._around(innermost)
         return chain
+
+    def _around(self, innermost: CallNext) -> CallNext:
+        innermost.__qualname__ = "call_next"  # "coroutine 'call_next' was never awaited", says Python of a slip there
+        publishes = self._handler.producer is not None or self._handler.spec.replies
+        if publishes and self._middleware:
+            return watched(self._middleware, innermost, self._result_dropped)
+        return composed(self._middleware, innermost)
+
+    def _result_dropped(self) -> None:
+        if not self._is_dropping_told:
+            self._is_dropping_told = True
+            names = ", ".join(map(name_of, self._middleware))
+            logger.warning(
+                "handler %r: its middleware (%s) returns None in place of what the handler returned, which is not "
+                "published: %s",
+                self._handler.__name__,
+                names,
+                EXAMPLE,
+            )
 
     def _payload_to_handler(self, topic: str) -> CallNext:
         """The innermost of most chains, and the cheapest: an ``async def`` of the payload alone."""
@@ -316,7 +340,7 @@ class Calls:
             payloads = await read(records)
             return await self._ended(await self.call_batch(payloads, was_read)) if payloads else None
 
-        return composed(self._middleware, innermost)
+        return self._around(innermost)
 
     async def call_batch(self, payloads: list[Any], records: Sequence[ConsumerRecord] = ()) -> Any:
         """Begin the handler's call with a batch; a plain function's is over on return.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import ContextVar
 from typing import Any, cast
 
 from eventbus.client.handling.functions import is_async, name_of, takes
@@ -20,7 +21,7 @@ It gets the `ConsumerRecord` as it was read (a batch handler's gets the list); t
 ``call_next`` the record counts as handled.
 """
 
-_EXAMPLE = "async def middleware(record, call_next): return await call_next(record)"
+EXAMPLE = "async def middleware(record, call_next): return await call_next(record)"
 
 
 def composed(middleware: Iterable[Middleware], innermost: CallNext) -> CallNext:
@@ -38,6 +39,30 @@ def _around(one: Middleware, call_next: CallNext) -> CallNext:
     return call
 
 
+def watched(middleware: Iterable[Middleware], innermost: CallNext, on_dropped: Callable[[], None]) -> CallNext:
+    """The same around a handler whose result is published: ``on_dropped`` hears when None comes out in its place.
+
+    The handler has run, so nobody would see that its outputs are missing.
+    """
+    has_result: ContextVar[bool] = ContextVar("has_result", default=False)
+
+    async def noted(record: Any) -> Any:
+        result = await innermost(record)
+        has_result.set(result is not None)
+        return result
+
+    chain = composed(middleware, noted)
+
+    async def outermost(record: Any) -> Any:
+        has_result.set(False)
+        result = await chain(record)
+        if result is None and has_result.get():
+            on_dropped()
+        return result
+
+    return outermost
+
+
 def check_middleware(given: Any, where: str) -> tuple[Middleware, ...]:
     """Raises ConfigError for what is no sequence of async callables; ``where`` begins its text."""
     if isinstance(given, str) or not isinstance(given, Sequence):
@@ -45,15 +70,15 @@ def check_middleware(given: Any, where: str) -> tuple[Middleware, ...]:
     checked = tuple(cast("Sequence[Any]", given))
     for one in checked:
         if not callable(one):
-            raise ConfigError(f"{where}: middleware {one!r} is not a function: {_EXAMPLE}")
+            raise ConfigError(f"{where}: middleware {one!r} is not a function: {EXAMPLE}")
         if inspect.isclass(one):
             raise ConfigError(
                 f"{where}: middleware {one.__name__} is a class: pass an object of it, middleware=[{one.__name__}()]"
             )
         if not is_async(one):
-            raise ConfigError(f"{where}: middleware {name_of(one)!r} is a plain function: {_EXAMPLE}")
+            raise ConfigError(f"{where}: middleware {name_of(one)!r} is a plain function: {EXAMPLE}")
         if not takes(one, 2):
-            raise ConfigError(f"{where}: middleware {name_of(one)!r} takes other arguments: {_EXAMPLE}")
+            raise ConfigError(f"{where}: middleware {name_of(one)!r} takes other arguments: {EXAMPLE}")
     return checked
 
 
