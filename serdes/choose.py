@@ -67,6 +67,14 @@ def serde_for(annotation: Any, custom: Mapping[type, Serde] | None = None) -> Se
     return into(partial(msgspec.convert, type=annotation), BY_TYPE[base])
 
 
+def format_of(annotation: Any, custom: Mapping[type, Serde] | None = None) -> type | None:
+    """The type of `BY_TYPE` in whose byte format an annotation's values are; None: they are JSON, or a serde's own."""
+    if serde_named(annotation) is not None or (custom and _of_users(annotation, custom) is not None):
+        return None
+    kind = _values_of(annotation)
+    return None if kind is None else _base(kind)
+
+
 def serde_named(annotation: Any) -> Serde | None:
     """The serde in ``Annotated[X, serde]``."""
     if typing.get_origin(annotation) is not typing.Annotated:

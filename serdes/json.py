@@ -44,7 +44,7 @@ class Json:
 
 def _foreign(value: Any) -> Any:
     if hasattr(value, "model_dump"):  # pydantic
-        return value.model_dump(mode="json")
+        return value.model_dump(mode="json", by_alias=True)  # by what it is read by
     name = type(value).__name__
     raise TypeError(
         f"{name} has no JSON form; give the bus a serde for it: EventBus(url, serdes={{{name}: MySerde()}})"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
-import typing
 from collections.abc import Sequence
 from typing import Any
 
-from eventbus.asyncapi.payloads import JsonObject, Payload, Payloads
+import msgspec
+
+from eventbus.asyncapi.keys import type_of_key
+from eventbus.asyncapi.payloads import JsonObject, Payload, Payloads, any_of, arms
 from eventbus.asyncapi.servers import servers_of
 from eventbus.broker import TopicSpec
 from eventbus.client.bus import EventBus
 from eventbus.client.handling.handlers import Handler, ProducerFunction
 from eventbus.client.handling.published import published_type
 from eventbus.client.requests import CORRELATION_ID, REPLY_TO
+from eventbus.client.tables.table import Table
 from eventbus.errors import ConfigError
 from eventbus.recovery import FailurePolicy, Handling
 from eventbus.types import ConsumerRecord
@@ -47,13 +50,15 @@ def asyncapi_document(
     handlers = bus.handlers_in_force()
     timetables = {topic for handler in handlers if handler.spec.is_firing for topic in handler.spec.topics}
     handlers = [handler for handler in handlers if not handler.spec.is_firing]  # the bus's own business
-    for name, spec in bus.declared_topics.items():
+    for name, spec in _topics(bus).items():
         if name not in timetables:
             writer.declare(name, spec)
     for function in bus.producer_functions:
         writer.sends(function)
     for handler in handlers:
         writer.receives(handler)
+    for table in bus.tables.values():
+        writer.keeps(table)
     for handler in handlers:
         if handler.spec.retry is not None:
             writer.recovers(handler, handler.spec.retry)
@@ -79,10 +84,27 @@ class _Writer:
         self.payloads = Payloads()
         self.channels: dict[str, JsonObject] = {}
         self.operations: dict[str, JsonObject] = {}
-        self._keys: dict[str, JsonObject] = {}
-        for function in bus.producer_functions:
-            if function.spec.key is not None:
-                self._keys.setdefault(function.spec.topic, self._key(function.spec.key))
+        self._serdes = dict(bus.serdes)
+        self._keys = self._all_keys()
+        """By topic; messages are written with them."""
+
+    def _all_keys(self) -> dict[str, JsonObject]:
+        found: dict[str, list[JsonObject]] = {}
+        for function in self._bus.producer_functions:
+            key = function.spec.key
+            if key is not None:
+                kinds = [type_of_key(key, arm) for arm in arms(function.published)]
+                found.setdefault(function.spec.topic, []).extend(
+                    {} if kind is None else self._key(kind, f"the key of producer function {function.__name__!r}")
+                    for kind in kinds
+                )
+        for table in self._bus.tables.values():
+            key = self._key(table.spec.key, f"the key of table {table.name!r}")
+            found.setdefault(table.topic, []).append(key)
+        return {topic: any_of(schemas) for topic, schemas in found.items()}
+
+    def _key(self, kind: Any, where: str) -> JsonObject:
+        return self.payloads.key(kind, self._serdes, where)
 
     def declare(self, name: str, spec: TopicSpec | None = None) -> JsonObject:
         """The channel of a topic."""
@@ -107,7 +129,7 @@ class _Writer:
         self.declare(topic)
         payloads: list[Payload] = []
         if function.published is not None:
-            serdes = {**self._bus.serdes, **function.serdes}
+            serdes = {**self._serdes, **function.serdes}
             payloads = self.payloads.of(function.published, serdes, f"producer function {name!r} to topic {topic!r}")
         self._operation(f"send.{topic}.{name}", "send", topic, self._messages(topic, payloads), function.function)
 
@@ -116,7 +138,7 @@ class _Writer:
         reads_records = handler.signature.payload_name is None or annotation is ConsumerRecord
         for topic in self._topics(handler):
             where = f"handler {name!r} of topic {topic!r}"
-            payloads = [] if reads_records else self.payloads.of(annotation, dict(self._bus.serdes), where)
+            payloads = [] if reads_records else self.payloads.of(annotation, self._serdes, where)
             operation = self._operation(
                 f"receive.{topic}.{name}", "receive", topic, self._messages(topic, payloads), handler.undecorated
             )
@@ -125,6 +147,15 @@ class _Writer:
             operation["x-eventbus"] = _promises(handler)
             if handler.spec.replies:
                 operation["reply"] = self._reply(handler)
+
+    def keeps(self, table: Table[Any, Any]) -> None:
+        """A table reads its topic, with no group."""
+        payloads = self.payloads.of(table.spec.value, self._serdes, f"table {table.name!r}")
+        operation = self._operation(
+            f"receive.{table.topic}.{table.name}", "receive", table.topic, self._messages(table.topic, payloads)
+        )
+        keeps = "the last value of each key" if table.spec.fold is None else "a state of each key, folded from all"
+        operation["x-eventbus"] = {"table": table.name, "keeps": keeps}
 
     def _topics(self, handler: Handler[Any, Any]) -> Sequence[str]:
         """The topics it reads; of a pattern those that are declared, else a channel without an address."""
@@ -137,12 +168,12 @@ class _Writer:
         if found:
             return found
         name = f"pattern.{_identifier(handler.__name__)}"
-        self.channels[name] = {"address": None, "messages": {}, "x-eventbus": {"pattern": spec.pattern}}
+        self.channels.setdefault(name, {"address": None, "messages": {}, "x-eventbus": {"pattern": spec.pattern}})
         return [name]
 
-    def _operation(self, name: str, action: str, topic: str, messages: list[str], function: Any) -> JsonObject:
+    def _operation(self, name: str, action: str, topic: str, messages: list[str], function: Any = None) -> JsonObject:
         operation: JsonObject = {"action": action, "channel": {"$ref": f"#/channels/{topic}"}}
-        text = inspect.getdoc(function)
+        text = None if function is None else inspect.getdoc(function)
         if text:
             operation["summary"] = text.partition("\n")[0].strip()
             operation["description"] = text
@@ -191,7 +222,7 @@ class _Writer:
         returned = published_type(handler.undecorated, None)
         payloads: list[Payload] = []
         if returned is not None:
-            payloads = self.payloads.of(returned, dict(self._bus.serdes), f"what handler {handler.__name__!r} replies")
+            payloads = self.payloads.of(returned, self._serdes, f"what handler {handler.__name__!r} replies")
         names = self._messages(channel, payloads, headers=True)
         return {
             "address": {"location": f"$message.header#/{REPLY_TO}"},
@@ -218,19 +249,20 @@ class _Writer:
                 continue
             channel = self.declare(topic)
             channel.setdefault("x-eventbus", {})["role"] = role
-            for source in spec.topics:
+            for source in self._topics(handler):
                 for name in self.channels[source]["messages"]:
                     reference = {"$ref": f"#/channels/{source}/messages/{name}"}
                     if channel["messages"].setdefault(name, reference) != reference:
                         channel["messages"][f"{source}.{name}"] = reference
 
-    def _key(self, key: Any) -> JsonObject:
-        """The schema of what a key function returns, as far as its annotation tells."""
-        try:
-            annotation = typing.get_type_hints(key).get("return")
-            return {} if annotation is None else self.payloads.json_schema(split_optional(annotation)[0])
-        except (NameError, TypeError):
-            return {}
+
+def _topics(bus: EventBus) -> dict[str, TopicSpec]:
+    """What the bus declares, with the settings that tables need."""
+    topics = dict(bus.declared_topics)
+    for table in bus.tables.values():
+        spec = topics.get(table.topic, TopicSpec(table.topic))
+        topics[table.topic] = msgspec.structs.replace(spec, configs={**table.topic_configs, **spec.configs})
+    return topics
 
 
 def _promises(handler: Handler[Any, Any]) -> JsonObject:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
+import sys
 import types
 import typing
 from typing import Any, cast
@@ -11,13 +13,15 @@ from typing import Any, cast
 import msgspec
 
 from eventbus.errors import ConfigError
-from serdes import Int, Json, SchemaSerde, Serde, serde_for, split_optional
-from serdes.choose import typed
+from serdes import Int, Json, SchemaSerde, Serde, for_keys, serde_for, split_optional
+from serdes.choose import format_of, typed
 
 JsonObject = dict[str, Any]
 
 AVRO_FORMAT = "application/vnd.apache.avro;version=1.9.0"
 _REFERENCE = "#/components/schemas/"
+_RAW = "#/$defs/"
+"""How schemas refer to each other before they have their names in the document."""
 _PRIMITIVES: dict[type, tuple[str, JsonObject]] = {
     bytes: ("application/octet-stream", {"type": "string", "format": "binary"}),
     bytearray: ("application/octet-stream", {"type": "string", "format": "binary"}),
@@ -28,6 +32,10 @@ _PRIMITIVES: dict[type, tuple[str, JsonObject]] = {
         {"type": "integer", "format": "int64", "description": "Eight bytes, as Kafka's LongSerializer writes them."},
     ),
 }
+
+
+AVRO_KEY = "x-avro"
+"""Where the schema of an Avro key stands: the binding has no place for it."""
 
 
 class Payload(msgspec.Struct, frozen=True):
@@ -47,12 +55,23 @@ class Payloads:
     def __init__(self) -> None:
         self.schemas: dict[str, JsonObject] = {}
         """For ``components.schemas``."""
+        self._names: dict[str, str] = {}
+        """The name in `schemas` of each, by what it and all that it refers to say."""
 
-    def of(self, annotation: Any, serdes: dict[type, Serde], where: str) -> list[Payload]:
+    def key(self, annotation: Any, serdes: dict[type, Serde], where: str) -> JsonObject:
+        """The schema of keys of a type, which for Kafka's binding is JSON Schema. Raises ConfigError as `of` does."""
+        found = [one.schema for one in self.of(annotation, serdes, where, is_key=True)]
+        schemas = [
+            {"description": "Avro, in Confluent's format.", AVRO_KEY: one["schema"]} if "schemaFormat" in one else one
+            for one in found
+        ]
+        return any_of(schemas)
+
+    def of(self, annotation: Any, serdes: dict[type, Serde], where: str, *, is_key: bool = False) -> list[Payload]:
         """One for each arm of a union. Raises ConfigError naming ``where`` for a type that has no schema."""
         annotation = split_optional(annotation)[0]
         try:
-            whole = serde_for(annotation, serdes)
+            whole = for_keys(serde_for(annotation, serdes)) if is_key else serde_for(annotation, serdes)
             return [self._payload(arm, _of_arm(whole, arm), serdes) for arm in arms(annotation)]
         except (TypeError, ValueError, RuntimeError) as error:  # pydantic's errors are Runtime- or ValueErrors
             named = getattr(annotation, "__qualname__", annotation)
@@ -78,14 +97,22 @@ class Payloads:
             return Payload(name, "application/json", self.json_schema(arm), description)
         if serde is Int:
             return Payload(name, "application/octet-stream", {"type": "integer", "format": "int32"}, description)
-        base = next((kind for kind in getattr(arm, "__mro__", ()) if kind in _PRIMITIVES), None)
-        if base is not None and type(serde) is type(serde_for(base)):
+        base = format_of(arm, serdes)
+        if base is not None:
             content_type, schema = _PRIMITIVES[base]
-            if arm is not base and base is str:
-                schema = self.json_schema(arm)  # a StrEnum: its values
-            return Payload(name, content_type, schema, description)
+            return Payload(name, content_type, self._primitive(arm, base, schema), description)
         said = f"Bytes of {type(serde).__name__}, which tells no schema of them."
         return Payload(name, "application/octet-stream", {"description": said}, description)
+
+    def _primitive(self, arm: Any, base: type, schema: JsonObject) -> JsonObject:
+        """Of text or numbers that are an enumeration, or have bounds, the schema says so."""
+        if arm is base or base not in (str, int):
+            return schema
+        try:
+            own = self.json_schema(arm)
+        except TypeError:  # a class of one's own that derives from str: any text, as far as one can tell
+            return schema
+        return own if base is str else {"allOf": [own], **schema}
 
     def json_schema(self, annotation: Any) -> JsonObject:
         """Of a type; classes become references to `schemas`. Raises TypeError, and what pydantic raises."""
@@ -94,7 +121,7 @@ class Payloads:
         if hasattr(annotation, "model_json_schema"):
             return self._pydantic(annotation)
         (schema,), components = msgspec.json.schema_components(
-            [annotation], schema_hook=self._hook, ref_template=_REFERENCE + "{name}"
+            [annotation], schema_hook=self._hook, ref_template=_RAW + "{name}"
         )
         return self._keep(schema, components)
 
@@ -104,24 +131,65 @@ class Payloads:
         raise NotImplementedError  # by which msgspec knows that there is no schema, and names the type
 
     def _pydantic(self, model: Any) -> JsonObject:
-        schema: JsonObject = model.model_json_schema(ref_template=_REFERENCE + "{model}")
+        schema: JsonObject = model.model_json_schema(ref_template=_RAW + "{model}")
         components = cast("dict[str, JsonObject]", schema.pop("$defs", {}))
         if "$ref" in schema:
             return self._keep(schema, components)
         name = model.__name__
-        return self._keep({"$ref": _REFERENCE + name}, {**components, name: schema})
+        return self._keep({"$ref": _RAW + name}, {**components, name: schema})
 
     def _keep(self, schema: JsonObject, components: dict[str, JsonObject]) -> JsonObject:
-        """Add ``components``; one whose name another has already gets a number."""
+        """Add ``components``; one whose name another has already gets a number.
+
+        Two are the same if they and all that they refer to are: of two classes called Order, each may hold a Line of
+        its own.
+        """
         names: dict[str, str] = {}
-        for name, component in components.items():
-            names[name], number = name, 2
-            while self.schemas.get(names[name], said := _as_draft_07(component, names)) != said:
-                names[name] = f"{name}_{number}"
-                number += 1
+        for name in components:
+            meaning = json.dumps([name, _reachable(name, components)], sort_keys=True, default=str)
+            if meaning not in self._names:
+                free = first = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
+                taken, number = {*self._names.values()}, 2
+                while free in taken:
+                    free, number = f"{first}_{number}", number + 1
+                self._names[meaning] = free
+            names[name] = self._names[meaning]
         for name, component in components.items():
             self.schemas[names[name]] = _as_draft_07(component, names)
         return _as_draft_07(schema, names)
+
+
+def _reachable(name: str, components: dict[str, JsonObject]) -> dict[str, JsonObject]:
+    """A component, and those that it refers to."""
+    found: dict[str, JsonObject] = {}
+    waiting = [name]
+    while waiting:
+        one = waiting.pop()
+        if one in components and one not in found:
+            found[one] = components[one]
+            waiting.extend(_references(components[one]))
+    return found
+
+
+def _references(node: Any) -> list[str]:
+    if isinstance(node, list):
+        return [name for one in cast("list[Any]", node) for name in _references(one)]
+    if not isinstance(node, dict):
+        return []
+    found = [name for one in cast(JsonObject, node).values() for name in _references(one)]
+    reference: Any = cast(JsonObject, node).get("$ref")
+    return [*found, reference.removeprefix(_RAW)] if isinstance(reference, str) else found
+
+
+def any_of(schemas: list[JsonObject]) -> JsonObject:
+    """One for the values of all of them. One that tells nothing is left out where others do."""
+    told: list[JsonObject] = []
+    for one in schemas:
+        if one and one not in told:
+            told.append(one)
+    if len(told) > 1:
+        return {"anyOf": told}
+    return {"allOf": told} if told and "$ref" in told[0] else told[0] if told else {}
 
 
 def arms(annotation: Any) -> list[Any]:
@@ -173,10 +241,10 @@ def _name_of(annotation: Any) -> str:
 
 
 def _doc_of(annotation: Any) -> str:
-    """The docstring that somebody wrote; not the one that `dataclass` makes."""
+    """The docstring that somebody wrote; not the one that `dataclass` makes, nor one of Python's own."""
     text = (vars(annotation).get("__doc__") or "") if inspect.isclass(annotation) else ""
     generated = text.startswith(f"{getattr(annotation, '__name__', '')}(")
-    is_own = getattr(annotation, "__module__", "builtins") != "builtins"
+    is_own = str(getattr(annotation, "__module__", "builtins")).partition(".")[0] not in sys.stdlib_module_names
     return inspect.cleandoc(text) if is_own and not generated else ""
 
 
@@ -189,8 +257,7 @@ def _as_draft_07(node: Any, names: dict[str, str]) -> Any:
     out: JsonObject = {}
     for key, value in cast(JsonObject, node).items():
         if key == "$ref" and isinstance(value, str):
-            name = value.removeprefix(_REFERENCE)
-            out[key] = _REFERENCE + names.get(name, name)
+            out[key] = _REFERENCE + names[value.removeprefix(_RAW)] if value.startswith(_RAW) else value
         elif key == "properties":  # names of fields, which may be anything
             out[key] = {name: _as_draft_07(one, names) for name, one in value.items()}
         elif key in ("enum", "const", "default", "examples"):

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from decimal import Decimal
+from enum import IntEnum, StrEnum
+from operator import attrgetter
+from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar
+from uuid import UUID, uuid4
 
 import msgspec
 import pytest
 from pydantic import BaseModel
 
+from dlq import Retry
 from eventbus import ConsumerRecord, EventBus
 from eventbus.asyncapi import asyncapi_document
+from eventbus.asyncapi.keys import type_of_key
 from eventbus.errors import ConfigError
 from serdes import Int
+from serdes.avro import Avro
 
+T = TypeVar("T")
 Make = Callable[..., EventBus]
 Mistakes = Callable[[Any], list[str]]
 
@@ -236,3 +244,157 @@ def test_a_topic_setting_that_is_no_number_is_told() -> None:
     bus.topic("orders", configs={"retention.ms": "a day"})
     with pytest.raises(ConfigError, match=r"topic 'orders': retention\.ms='a day' is not an integer"):
         asyncapi_document(bus)
+
+
+def test_two_classes_of_one_name_that_differ_in_what_they_hold_are_two_schemas(mistakes: Mistakes) -> None:
+    bus = EventBus("memory://")
+    lines = [msgspec.defstruct("Line", [("x", kind)]) for kind in (int, str)]
+    for topic, line in zip("abc", (*lines, lines[0]), strict=True):
+        bus.consumer(topic, name=topic)(_reads(msgspec.defstruct("Order", [("line", line)])))
+    document = asyncapi_document(bus)
+    schemas = document["components"]["schemas"]
+    assert [one_message(document, topic)["payload"]["$ref"].rpartition("/")[2] for topic in "abc"] == [
+        "Order", "Order_2", "Order",
+    ]  # fmt: skip
+    assert schemas["Order"]["properties"]["line"] == {"$ref": "#/components/schemas/Line"}
+    assert schemas["Order_2"]["properties"]["line"] == {"$ref": "#/components/schemas/Line_2"}
+    assert schemas["Line"]["properties"]["x"] == {"type": "integer"}
+
+
+class Answer(BaseModel, Generic[T]):
+    data: T
+
+
+class Größe(msgspec.Struct):
+    x: int
+
+
+def test_names_of_schemas_are_those_that_the_specification_allows() -> None:
+    bus = EventBus("memory://")
+    bus.consumer("a", name="a")(_reads(Answer[int]))
+    bus.consumer("b", name="b")(_reads(Größe))
+    document = asyncapi_document(bus)
+    assert list(document["components"]["schemas"]) == ["Answer_int_", "Gr__e"]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in document["channels"]["b"]["messages"])
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+def test_text_and_numbers_that_are_an_enumeration_say_which(mistakes: Mistakes) -> None:
+    bus = EventBus("memory://")
+    for topic, kind in (("a", Literal["x", "y"]), ("b", Level), ("c", Decimal)):
+        bus.consumer(topic, name=topic)(_reads(kind))
+    document = asyncapi_document(bus)
+    assert mistakes(document) == []
+    assert (one_message(document, "a")["contentType"], one_message(document, "a")["payload"]["enum"]) == (
+        "text/plain",
+        ["x", "y"],
+    )
+    assert one_message(document, "b")["payload"]["format"] == "int64"
+    assert one_message(document, "b")["payload"]["allOf"] == [{"$ref": "#/components/schemas/Level"}]
+    assert "description" not in one_message(document, "c"), "Python's own text about Decimal is nobody's contract"
+
+
+class Account(msgspec.Struct):
+    owner: str
+
+
+class AccountKey(msgspec.Struct, frozen=True):
+    number: int
+
+
+def test_tables_receive_what_their_topics_hold(mistakes: Mistakes) -> None:
+    bus = EventBus("memory://")
+    bus.topic("payments", partitions=3)
+    bus.table("accounts", key=Annotated[AccountKey, Avro("log")], value=Annotated[Account, Avro("log")])
+    bus.table("balances", of="payments", key=UUID, value=Account, fold=lambda state, event: state, initial=int)
+    document = asyncapi_document(bus)
+    assert mistakes(document) == []
+    assert list(document["operations"]) == ["receive.accounts.accounts", "receive.payments.balances"]
+    operation = document["operations"]["receive.payments.balances"]
+    assert operation["x-eventbus"]["table"] == "balances" and "bindings" not in operation
+    kafka = document["channels"]["accounts"]["bindings"]["kafka"]
+    assert kafka["topicConfiguration"] == {"cleanup.policy": ["compact"]}
+    assert document["channels"]["payments"]["bindings"]["kafka"]["partitions"] == 3
+    assert one_message(document, "payments")["bindings"]["kafka"]["key"] == {"type": "string", "format": "uuid"}
+    key = one_message(document, "accounts")["bindings"]["kafka"]["key"]
+    assert [field["name"] for field in key["x-avro"]["fields"]] == ["number"]
+
+
+class Owner(msgspec.Struct):
+    name: str | None
+    number: int
+    id: UUID
+
+    @property
+    def label(self) -> str:
+        return ""
+
+
+class Sale(msgspec.Struct, Generic[T]):
+    owner: Owner
+    what: T
+
+
+class Paid(TypedDict):
+    id: str
+
+
+def annotated(sale: Any) -> bytes:
+    raise AssertionError("is not called")
+
+
+KEYS: list[tuple[Callable[[Any], Any], Any, Any]] = [
+    (annotated, Sale, bytes),
+    (lambda sale: sale.owner.number, Sale, int),
+    (lambda sale: sale.owner.name, Sale[int], str),
+    (attrgetter("owner.label"), Sale, str),
+    (lambda sale: f"{sale.owner.number}-{sale.owner.id:>40}", Sale, str),
+    (lambda sale: str(uuid4()), Sale, str),
+    (lambda paid: paid["id"], Paid, str),
+    (lambda sale: sale.what, Sale[int], None),
+    (lambda sale: sale.nothing, Sale, None),
+    (lambda sale: sale.owner.name or 1, Sale, None),
+    (lambda sale: 1 if sale.owner.name == "x" else "y", Sale, None),
+    (lambda sale: sale.owner.name.upper(), Sale, None),
+    (lambda sale: next(iter(sale.owner.name)), Sale, None),
+    (lambda paid: paid[0], Paid, None),
+    (lambda owner: owner.id, Owner | Paid, None),
+    (lambda sale: 1 / 0, Sale, None),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "found"), KEYS)
+def test_the_type_of_a_key_is_told_where_it_can_be(key: Any, value: Any, found: Any) -> None:
+    assert type_of_key(key, value) is found
+
+
+def test_keys_of_several_functions_are_any_of_them(mistakes: Mistakes) -> None:
+    bus = EventBus("memory://")
+
+    @bus.producer("owners", key=lambda one: one.number)
+    async def first() -> Owner: ...
+
+    @bus.producer("owners", key=lambda one: one.id)
+    async def second() -> Owner: ...
+
+    @bus.producer("owners", key=lambda one: one.nothing)
+    async def third() -> Owner: ...
+
+    document = asyncapi_document(bus)
+    assert mistakes(document) == []
+    key = one_message(document, "owners")["bindings"]["kafka"]["key"]
+    assert [one["format"] for one in key["anyOf"]] == ["int64", "uuid"]
+
+
+def test_retry_topics_of_a_pattern_hold_what_it_reads() -> None:
+    bus = EventBus("memory://")
+    bus.topic("orders.eu")
+
+    @bus.consumer(pattern=r"orders\..*", group="g", retry=Retry(delays=["5s"]))
+    async def one(owner: Owner) -> None: ...
+
+    document = asyncapi_document(bus)
+    assert document["channels"]["retry.g"]["messages"] == {"Owner": {"$ref": "#/channels/orders.eu/messages/Owner"}}

@@ -77,3 +77,13 @@ def test_what_has_no_json_form() -> None:
         Json().deserialize("t", b"no json")
     with pytest.raises(TypeError):
         Json(lambda: None)
+
+
+class Aliased(pydantic.BaseModel):
+    order_id: str = pydantic.Field(alias="order-id")
+
+
+def test_a_pydantic_model_is_written_by_the_names_that_it_is_read_by() -> None:
+    data = Json(Aliased).serialize("orders", Aliased.model_validate({"order-id": "a"}))
+    assert data == b'{"order-id":"a"}'
+    assert Json(Aliased).deserialize("orders", data) == Aliased.model_validate({"order-id": "a"})
