@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from datetime import timedelta
 from functools import partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
@@ -411,7 +412,7 @@ class BlockingBus(_BlockingScheduling):
         value: Any,
         *,
         returns: Any = ConsumerRecord,
-        timeout: float = 30.0,
+        timeout: float | timedelta = 30.0,
         **options: Unpack[SendOptions],
     ) -> Any:
         """Send a record, and wait for what its handler returns; see `EventBus.request`."""

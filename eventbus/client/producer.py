@@ -21,7 +21,7 @@ from eventbus.client.look_ups import LookUps, Unplaced
 from eventbus.client.packing import pack_headers, packer_of, unnamed
 from eventbus.client.partitioner import Partitioner, make_partitioner
 from eventbus.client.schemas import fetched
-from eventbus.client.sending import HeadersLike, SendOptions
+from eventbus.client.sending import HeadersLike, SendOptions, check_values
 from eventbus.client.threads import Home
 from eventbus.client.transaction import OwnProducer, Transaction
 from eventbus.errors import (
@@ -240,8 +240,10 @@ class Producer:
 
         ``key`` computes each record's key from its value; ``headers`` and ``timestamp_ms`` hold for all. Raises the
         first error; a batch fails or is stored as a whole, so records in other batches may be stored then. Waits for
-        room in the buffer as it goes: ``values`` may be as long as you like, a generator too.
+        room in the buffer as it goes: ``values`` may be as long as you like, a generator too. What ``key`` or a serde
+        raises has a note of how many values before it are sent.
         """
+        check_values(topic, values, key)
         self._home.check("send_many")
         entry = self._topics.get(topic) or self._topic(topic) or await self._topic_when_known(topic)
         given = packed = pack_headers(headers) if headers else ()
@@ -260,6 +262,10 @@ class Producer:
                         key_bytes = self._bytes_of(entry, key_bytes, "key")
             except SchemaNotReady as error:
                 data, key_bytes = await self._bytes_when_ready(error, entry, value, key)
+            except Exception as error:
+                if number > 1:
+                    error.add_note(f"send_many({topic!r}, ...): the {number - 1:,} value(s) before this one are sent")
+                raise
             if entry.has_named:
                 key_bytes, data, packed = unnamed(key_bytes, data, given)
             partition = entry.partitions.get(key_bytes)

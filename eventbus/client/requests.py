@@ -11,6 +11,7 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 from uuid import uuid4
@@ -21,6 +22,7 @@ import anyio.abc
 from eventbus.backends.clock import Timers
 from eventbus.client.consumer import Consumer
 from eventbus.client.handling.middleware import CallNext, Middleware
+from eventbus.client.handling.options import seconds_of
 from eventbus.client.packing import pack_headers
 from eventbus.client.sending import HeadersLike, SendOptions
 from eventbus.errors import (
@@ -228,14 +230,16 @@ class Asking(ABC):
         value: Any,
         *,
         returns: Any = ConsumerRecord,
-        timeout: float = 30.0,
+        timeout: float | timedelta = 30.0,
         **options: Unpack[SendOptions],
     ) -> Any:
         """Send a record to a handler with ``replies=True``, and wait for what it returns.
 
-        ``returns``: the type to read the reply as; without it the reply is the `ConsumerRecord`. ``timeout``: seconds.
+        ``returns``: the type to read the reply as; without it the reply is the `ConsumerRecord`. ``timeout``: seconds,
+        or a timedelta.
         Replies go to the topic ``<client_id>.replies``, made at the first request, and every process of this client_id
         reads it. Raises RequestTimedOut when there is none in time (the handler may still come to its end),
         SerializationError for a reply that is none of ``returns``, and what `send` raises.
         """
-        return await self._running("request").requests.ask(self.send, topic, value, returns, timeout, options)
+        seconds = seconds_of(timeout, f"request({topic!r}, ...)", "")
+        return await self._running("request").requests.ask(self.send, topic, value, returns, seconds, options)

@@ -6,7 +6,7 @@ Here the options are written out and passed by name: handing them on as a dict c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from eventbus.backends.delivery import Delivery, OnDelivery
@@ -35,6 +35,30 @@ class SendNowaitOptions(SendOptions, total=False):
     """The same, and whom to tell."""
 
     on_delivery: OnDelivery | None
+
+
+def explained(error: TypeError, topic: Any, partition: Any) -> Exception:
+    """Of what was given, if that is why: looking before would cost every `send`."""
+    if not isinstance(topic, str):
+        return ConfigError(f"send({topic!r:.60}, ...): the topic is a text and comes first: send('orders', value)")
+    if partition is not None and not isinstance(partition, int):
+        return ConfigError(f"send({topic!r}, ..., partition={partition!r}): a whole number; a key is key=")
+    return error
+
+
+def check_values(topic: Any, values: Any, key: Any) -> None:
+    """Of ``send_many``. A text and a mapping have items as well, and those are rarely meant. Raises ConfigError."""
+    what = f"send_many({topic!r:.60}, {values!r:.60})"
+    if not isinstance(topic, str):
+        raise ConfigError(f"{what}: the topic is a text and comes first: send_many('orders', values)")
+    if isinstance(values, AsyncIterable):
+        raise ConfigError(
+            f"{what}: asynchronous; gather them first, [value async for value in ...], or send_nowait each"
+        )
+    if isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
+        raise ConfigError(f"{what}: a list of values, or another iterable; one value is send()")
+    if key is not None and not callable(key):
+        raise ConfigError(f"{what}: key={key!r}: a function of the value: key=lambda value: value.id")
 
 
 class Sending(ABC):
@@ -127,15 +151,18 @@ class Sending(ABC):
                     "timestamp_ms": timestamp_ms,
                 },
             )
-        return await producer.send(
-            topic,
-            value,
-            key=key,
-            headers=headers,
-            partition=partition,
-            partition_key=partition_key,
-            timestamp_ms=timestamp_ms,
-        )
+        try:
+            return await producer.send(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                partition_key=partition_key,
+                timestamp_ms=timestamp_ms,
+            )
+        except TypeError as error:
+            raise explained(error, topic, partition) from None
 
     def send_nowait(
         self,
@@ -150,16 +177,19 @@ class Sending(ABC):
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
         """Publish one record without waiting; see `Producer.send_nowait`."""
-        return self._sending_producer().send_nowait(
-            topic,
-            value,
-            key=key,
-            headers=headers,
-            partition=partition,
-            partition_key=partition_key,
-            timestamp_ms=timestamp_ms,
-            on_delivery=on_delivery,
-        )
+        try:
+            return self._sending_producer().send_nowait(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                partition_key=partition_key,
+                timestamp_ms=timestamp_ms,
+                on_delivery=on_delivery,
+            )
+        except TypeError as error:
+            raise explained(error, topic, partition) from None
 
     async def send_many(
         self,

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from eventbus import EventBus
 from eventbus.errors import ConfigError, InvalidPartitions
+
+
+class Order(msgspec.Struct):
+    id: str
+
+
+async def two() -> AsyncIterator[int]:
+    yield 1
+    yield 2
 
 
 @pytest.mark.parametrize("partitions", [3.0, True, "3"])
@@ -35,3 +47,73 @@ async def test_a_number_of_partitions_that_is_none_does_not_spoil_the_log(file_u
 def test_a_topic_is_checked_where_it_is_declared(name: Any, options: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         EventBus("memory://").topic(name, **options)
+
+
+@pytest.mark.parametrize("how", ["send", "send_nowait"])
+@pytest.mark.parametrize(
+    ("topic", "options", "told"),
+    [
+        (Order("o-1"), {}, "the topic is a text and comes first"),
+        ({"id": 1}, {}, "the topic is a text and comes first"),
+        ("orders", {"partition": "1"}, "partition='1'.*a whole number; a key is key="),
+        ("orders", {"partition": 1.0}, "a whole number"),
+    ],
+)
+async def test_what_send_is_given(make_bus: Any, how: str, topic: Any, options: dict[str, Any], told: str) -> None:
+    async with make_bus() as bus:
+        await bus.admin.create_topic("orders", partitions=2)
+        with pytest.raises(ConfigError, match=told):
+            delivery = getattr(bus, how)(topic, "orders", **options)
+            if how == "send":
+                await delivery
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "told"),
+    [
+        ("one text", None, "a list of values.*one value is send"),
+        (b"bytes", None, "a list of values"),
+        ({"id": 1}, None, "a list of values"),
+        (Order("o-1"), None, "a list of values"),
+        (two(), None, "asynchronous; gather them first"),
+        (["a"], "id", "key='id': a function of the value"),
+    ],
+)
+async def test_send_many_is_given_a_list(make_bus: Any, values: Any, key: Any, told: str) -> None:
+    """A text was sent letter by letter, and a dict's keys one by one."""
+    async with make_bus() as bus:
+        await bus.admin.create_topic("orders")
+        with pytest.raises(ConfigError, match=told):
+            await bus.send_many("orders", values, key=key)
+        async with bus.new_consumer("orders") as consumer:
+            assert [one async for one in consumer.until_end()] == []
+
+
+async def test_what_was_sent_before_a_key_failed_is_told(make_bus: Any) -> None:
+    async with make_bus() as bus:
+        await bus.admin.create_topic("orders")
+        with pytest.raises(KeyError) as caught:
+            await bus.send_many("orders", [{"id": "1"}, {"id": "2"}, {"name": "x"}], key=lambda order: order["id"])
+        assert caught.value.__notes__ == ["send_many('orders', ...): the 2 value(s) before this one are sent"]
+        await bus.flush()
+        async with bus.new_consumer("orders") as consumer:
+            assert len([one async for one in consumer.until_end()]) == 2
+
+
+@pytest.mark.parametrize("key", ["id", 3, lambda: "id"])
+def test_a_producers_key_is_a_function(key: Any) -> None:
+    with pytest.raises(ConfigError, match=r"@producer\('orders'\): key=.*a function of the value"):
+        EventBus("memory://").producer("orders", key=key)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "told"),
+    [("5", "seconds, or a timedelta$"), (-1, "more than 0 seconds$"), (timedelta(0), "more than 0")],
+)
+async def test_a_request_that_cannot_wait_is_not_sent(make_bus: Any, timeout: Any, told: str) -> None:
+    async with make_bus() as bus:
+        await bus.admin.create_topic("orders")
+        with pytest.raises(ConfigError, match=rf"request\('orders', ...\): timeout=.*{told}"):
+            await bus.request("orders", "x", timeout=timeout)
+        async with bus.new_consumer("orders") as consumer:
+            assert [one async for one in consumer.until_end()] == []

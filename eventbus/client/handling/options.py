@@ -166,6 +166,8 @@ def producer_spec(
             f"@producer({topic!r}): a transactional_id is for whoever begins and commits: `async with "
             "bus.transaction(id)`; with @consumer(exactly_once=True) above it, outputs are in a transaction anyway"
         )
+    if key is not None and not (callable(key) and takes(key, 1)):
+        raise ConfigError(f"@producer({topic!r}): key={key!r}: a function of the value: key=lambda order: order.id")
     producer_settings(config)
     return ProducerSpec(topic=topic, key=key, partitioner=partitioner, config=dict(config))
 
@@ -238,7 +240,7 @@ def tuned(spec: ConsumerSpec, options: Mapping[str, Any], where: str) -> Consume
             raise ConfigError(f"{where}: {name}={value}: at least {_LEAST[name]}")
     changed = {name: getattr(values, name) for name in own}
     if changed.get("timeout") is not None:
-        changed["timeout"] = _seconds(changed["timeout"], where)
+        changed["timeout"] = seconds_of(changed["timeout"], where)
     new = msgspec.structs.replace(spec, client={**spec.client, **client}, **changed)
     _check_delivery(new, dict(own), where)
     _check_order(new, where)
@@ -301,7 +303,7 @@ def _translated(options: dict[str, Any], where: str) -> dict[str, Any]:
     if options.get("tx") is not None:
         options["tx"] = units_of(options["tx"], where)
     if options.get("timeout") is not None:
-        options["timeout"] = _seconds(options["timeout"], where)
+        options["timeout"] = seconds_of(options["timeout"], where)
     if "middleware" in options:
         options["middleware"] = check_middleware(options["middleware"], where)
     chosen = options.get("filter")
@@ -328,13 +330,14 @@ def _translate_exactly_once(options: dict[str, Any], where: str) -> None:
         )
 
 
-def _seconds(timeout: Any, where: str) -> float:
+def seconds_of(timeout: Any, where: str, or_none: str = "; None for no limit") -> float:
+    """A time limit, checked. Raises ConfigError."""
     if isinstance(timeout, timedelta):
         timeout = timeout.total_seconds()
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise ConfigError(f"{where}: timeout={timeout!r}: seconds, or a timedelta; None for no limit")
+        raise ConfigError(f"{where}: timeout={timeout!r}: seconds, or a timedelta{or_none}")
     if not 0 < timeout < math.inf:
-        raise ConfigError(f"{where}: timeout={timeout!r}: more than 0 seconds; None for no limit")
+        raise ConfigError(f"{where}: timeout={timeout!r}: more than 0 seconds{or_none}")
     return float(timeout)
 
 
