@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
-from eventbus.cli.parser import Subcommands
+from eventbus.cli.parser import Subcommands, add_actions
 
 COMMANDS = ("list_letters", "show", "stats", "redrive", "edit", "mark", "export")
 """Modules of this package; what is heavy they import when they run."""
@@ -20,9 +18,6 @@ A letter's name is where it stands: topic/partition/offset. It stays there; what
 
 
 def register(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser(
-        "dlq", help="dead letters: list, show, redrive, edit, park, resolve, ...", epilog=EPILOG
-    )
-    actions = parser.add_subparsers(metavar="ACTION", title="actions")
-    for name in COMMANDS:
-        import_module(f"dlq.cli.{name}").add(actions)
+    modules = [f"dlq.cli.{name}" for name in COMMANDS]
+    about = "dead letters: list, show, redrive, edit, park, resolve, ..."
+    add_actions(subcommands, "dlq", modules, help=about, epilog=EPILOG)

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventbus.cli.group_events import events_of, show_events
 from eventbus.cli.group_reset import add_group, add_reset, add_topics, groups_of, partitions_of, refuse_members
 from eventbus.cli.offsets import LATEST
 from eventbus.cli.output import Output
@@ -277,6 +276,8 @@ def _as_json(group: GroupDescription, positions: Sequence[_Position], parts: Seq
 
 
 def show_group_events(args: argparse.Namespace) -> int:
+    from eventbus.cli.group_events import events_of, show_events
+
     [group], out = groups_of(args, several=False), Output.of(args)
 
     async def main() -> None:

@@ -20,7 +20,6 @@ from eventbus.backends.masking import shown_url
 from eventbus.cli.output import Output
 from eventbus.cli.parser import Subcommands
 from eventbus.cli.run import import_named, load_bus, module_and_name
-from eventbus.cli.running.service import spell_out_what_stdout_lacks
 from eventbus.version import __version__
 
 if TYPE_CHECKING:
@@ -66,6 +65,8 @@ def open_shell(args: argparse.Namespace) -> int:
 
     bus = load_bus(args.target)
     out = Output.of(args)
+    from eventbus.cli.running.service import spell_out_what_stdout_lacks
+
     spell_out_what_stdout_lacks(out)
     names = _names(args.target, bus)
     is_terminal = args.code is None and sys.stdin.isatty()

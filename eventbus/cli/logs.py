@@ -11,8 +11,6 @@ from urllib.parse import unquote
 from eventbus.cli.formatters import deserializer
 from eventbus.cli.output import Output, text_or_base64
 from eventbus.cli.parser import Subcommands, UsageError, positive
-from eventbus.protocol import MalformedMessage
-from eventbus.records import BatchHeader
 from eventbus.types import ConsumerRecord, TimestampType
 
 if TYPE_CHECKING:
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
         TimeIndexLine,
         TransactionIndexLine,
     )
+    from eventbus.records.batch import BatchHeader
 
 
 def register(subcommands: Subcommands) -> None:
@@ -221,6 +220,8 @@ def _kafka_record(header: BatchHeader, record: ConsumerRecord, shown: _Shown) ->
     if shown.without_metadata:
         fields = {}
     if shown.decoder is not None:
+        from eventbus.protocol.source import MalformedMessage
+
         try:
             key, payload = shown.decoder(record)
         except MalformedMessage as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -48,8 +50,21 @@ class Parser(argparse.ArgumentParser):
         self.set_defaults(program=self.prog)  # for errors that only show once all is parsed
         add_global_options(self)
 
+    fill: Callable[[], object] | None = None
+    """Adds what this parser is about, once it is asked: the list of all commands needs their names alone."""
+
+    def _filled(self) -> None:
+        if self.fill is not None:
+            fill, self.fill = self.fill, None
+            fill()
+
+    def format_help(self) -> str:
+        self._filled()
+        return super().format_help()
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride] - argparse has overloads
         """What is left over is an error of the (sub)command that it was given to, with the nearest of its flags."""
+        self._filled()
         found, rest = super().parse_known_args(args, namespace)
         if rest:
             from eventbus.suggest import nearest
@@ -61,6 +76,21 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}\n  see: {self.prog} --help")
+
+
+def add_actions(subcommands: Subcommands, name: str, modules: Iterable[str], **options: Any) -> None:
+    """A command of several: ``add(actions)`` of each of the modules, which are imported when the command is used."""
+    parser = subcommands.add_parser(name, **options)
+
+    def fill() -> None:
+        actions = parser.add_subparsers(metavar="ACTION", title="actions")
+        for module in modules:
+            import_module(module).add(actions)
+
+    if isinstance(parser, Parser):
+        parser.fill = fill
+    else:
+        fill()
 
 
 class _Renamed(argparse.Action):

@@ -6,14 +6,12 @@ import argparse
 import copy
 import logging
 import re
-import secrets
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from eventbus.backends.clock import system_clock
 from eventbus.cli.app import EXIT_INTERRUPTED
 from eventbus.cli.offsets import EARLIEST, LATEST
 from eventbus.cli.output import Output
@@ -72,6 +70,10 @@ def register(subcommands: Subcommands) -> None:
 
 
 def replay(args: argparse.Namespace) -> int:
+    import secrets
+
+    from eventbus.backends.clock import system_clock
+
     _check_window(args)
     bus, handler = _of_topic(args) if args.function is not None else _of_service(args)
     out = Output.of(args)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from eventbus.cli.parser import UsageError
-from eventbus.client.declarations import Part
 from eventbus.errors import EventBusError, SerializationError
 from serdes import SchemaRegistryError
 
@@ -39,6 +38,8 @@ def avro_of(registry: str | None, option: str, **options: Any) -> Avro | None:
 
 def parts_of(*serdes: Avro | None) -> list[Any]:
     """What of them lives with the bus: the registry in its log."""
+    from eventbus.client.declarations import Part
+
     return [one.source for one in serdes if one is not None and isinstance(one.source, Part)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import signal
 import sys
 from collections.abc import Generator, Mapping
@@ -16,6 +15,8 @@ from eventbus.cli.parser import Subcommands, UsageError, key_values, natural, po
 from eventbus.cli.properties import read_properties
 
 if TYPE_CHECKING:
+    import asyncio
+
     from eventbus.server import Listener, ServerConfig
     from eventbus.server.config import Tls
     from eventbus.server.server import Server
@@ -102,6 +103,8 @@ def _besides() -> list[Beside]:
 
 
 def serve(args: argparse.Namespace) -> int:
+    import asyncio
+
     from eventbus.server.server import Server
 
     out = Output.of(args)
@@ -115,6 +118,8 @@ def serve(args: argparse.Namespace) -> int:
 
 def hear_stop() -> asyncio.Event:
     """Set by Ctrl-C or SIGTERM; a second one does not wait for anybody."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     heard: list[int] = []
@@ -134,6 +139,8 @@ def hear_stop() -> asyncio.Event:
 
 
 async def _run(server: Server, wanted: list[AbstractAsyncContextManager[dict[str, str]]], out: Output) -> int:
+    import asyncio
+
     stop = hear_stop()
     async with server, AsyncExitStack() as stack:
         beside: dict[str, str] = {}

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from eventbus.records.batch import (
-    HEADER_BYTES,
-    BatchHeader,
-    Buffer,
-    RecordBatch,
-    check_crc,
-    iter_batches,
-    patch_offsets,
-    read_header,
-    stamp_log_append_time,
-)
-from eventbus.records.builder import BatchBuilder
-from eventbus.records.compression import compress, decompress
-from eventbus.records.control import (
-    ControlType,
-    EndTransactionMarker,
-    build_marker,
-    marker_of,
-    read_control_type,
-    read_marker,
-)
-from eventbus.records.decode import fetched_records
-from eventbus.records.murmur2 import murmur2, to_positive
-from eventbus.records.sequence import MAX_SEQUENCE, decrement_sequence, increment_sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from eventbus.records.murmur2 import murmur2, to_positive  # at once: a function called as its module
+
+if TYPE_CHECKING:
+    from eventbus.records.batch import (
+        HEADER_BYTES,
+        BatchHeader,
+        Buffer,
+        RecordBatch,
+        check_crc,
+        iter_batches,
+        patch_offsets,
+        read_header,
+        stamp_log_append_time,
+    )
+    from eventbus.records.builder import BatchBuilder
+    from eventbus.records.compression import compress, decompress
+    from eventbus.records.control import (
+        ControlType,
+        EndTransactionMarker,
+        build_marker,
+        marker_of,
+        read_control_type,
+        read_marker,
+    )
+    from eventbus.records.decode import fetched_records
+    from eventbus.records.sequence import MAX_SEQUENCE, decrement_sequence, increment_sequence
 
 __all__ = [
     "HEADER_BYTES",
@@ -53,3 +58,41 @@ __all__ = [
     "stamp_log_append_time",
     "to_positive",
 ]
+
+# Each is imported when it is asked for: a reader of batches builds none.
+_HOMES = {
+    "BatchBuilder": "builder",
+    "BatchHeader": "batch",
+    "Buffer": "batch",
+    "ControlType": "control",
+    "EndTransactionMarker": "control",
+    "HEADER_BYTES": "batch",
+    "MAX_SEQUENCE": "sequence",
+    "RecordBatch": "batch",
+    "build_marker": "control",
+    "check_crc": "batch",
+    "compress": "compression",
+    "decompress": "compression",
+    "decrement_sequence": "sequence",
+    "fetched_records": "decode",
+    "increment_sequence": "sequence",
+    "iter_batches": "batch",
+    "marker_of": "control",
+    "patch_offsets": "batch",
+    "read_control_type": "control",
+    "read_header": "batch",
+    "read_marker": "control",
+    "stamp_log_append_time": "batch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'eventbus.records' has no attribute {name!r}")
+    value = getattr(import_module(f"eventbus.records.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
-from eventbus.cli.parser import Subcommands
+from eventbus.cli.parser import Subcommands, add_actions
 
 COMMANDS = ("status", "list_refused", "release", "relay", "check", "ddl")
 """Modules of this package; what is heavy they import when they run."""
@@ -19,9 +17,6 @@ The database is given once for all of them: export EVENTBUS_DATABASE=postgresql:
 
 
 def register(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser(
-        "outbox", help="events that wait in a database: status, list, retry, drop, relay, ...", epilog=EPILOG
-    )
-    actions = parser.add_subparsers(metavar="ACTION", title="actions")
-    for name in COMMANDS:
-        import_module(f"outbox.cli.{name}").add(actions)
+    modules = [f"outbox.cli.{name}" for name in COMMANDS]
+    about = "events that wait in a database: status, list, retry, drop, relay, ..."
+    add_actions(subcommands, "outbox", modules, help=about, epilog=EPILOG)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
-from eventbus.cli.parser import Subcommands
+from eventbus.cli.parser import Subcommands, add_actions
 
 COMMANDS = ("list_subjects", "show", "register_schema", "check", "diff", "delete", "backup", "codegen", "serve")
 """Modules of this package; what is heavy they import when they run."""
@@ -22,9 +20,6 @@ as in:
 
 
 def register(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser(
-        "schema", help="the schema registry: list, register, check, diff, codegen, serve, ...", epilog=EPILOG
-    )
-    actions = parser.add_subparsers(metavar="ACTION", title="actions")
-    for name in COMMANDS:
-        import_module(f"schema_registry.cli.{name}").add(actions)
+    modules = [f"schema_registry.cli.{name}" for name in COMMANDS]
+    about = "the schema registry: list, register, check, diff, codegen, serve, ..."
+    add_actions(subcommands, "schema", modules, help=about, epilog=EPILOG)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,6 +12,8 @@ from eventbus.cli.parser import UsageError, natural
 from eventbus.errors import ConfigError
 
 if TYPE_CHECKING:
+    import ssl
+
     from eventbus import EventBus
     from schema_registry.http.server import HttpServer
 
@@ -78,6 +78,8 @@ async def serving(args: argparse.Namespace, bus: EventBus) -> AsyncGenerator[Htt
 
 def run(args: argparse.Namespace) -> int:
     """``eventbus schema serve``: until Ctrl-C or SIGTERM."""
+    import asyncio
+
     from eventbus.cli.output import Output
     from eventbus.cli.serve import loop_factory
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
-from eventbus.cli.parser import Subcommands
+from eventbus.cli.parser import Subcommands, add_actions
 
 COMMANDS = ("land", "status", "verify", "replay_quarantine", "compact", "doctor", "warmup")
 """Modules of this package; what is heavy they import when they run."""
@@ -19,9 +17,6 @@ The log goes first, where it is not ./data (or --url): eventbus spark land kafka
 
 
 def register(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser(
-        "spark", help="topics into tables: land, status, verify, replay-quarantine, compact, ...", epilog=EPILOG
-    )
-    actions = parser.add_subparsers(metavar="ACTION", title="actions")
-    for name in COMMANDS:
-        import_module(f"spark_sinks.cli.{name}").add(actions)
+    modules = [f"spark_sinks.cli.{name}" for name in COMMANDS]
+    about = "topics into tables: land, status, verify, replay-quarantine, compact, ..."
+    add_actions(subcommands, "spark", modules, help=about, epilog=EPILOG)

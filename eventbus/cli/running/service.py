@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import anyio
-
 from eventbus.cli.output import Output
 from eventbus.cli.running.codes import CUT_OFF, STOPPED, by_signal
 from eventbus.cli.running.startup import Startup
@@ -26,6 +24,8 @@ def run_bus(bus: EventBus, startup: Startup, on_running: Callable[[], object] = 
 
     ``on_running``: called once the bus has started.
     """
+
+    import anyio
 
     has_started = False
 
