@@ -20,7 +20,7 @@ from eventbus.server.security.config import SecurityConfig
 from eventbus.testing import KafkaServer, RealKafka
 from tests.clients.conftest import or_skip
 from tests.clients.sockets import PATIENCE_SECONDS, Socket
-from tests.kafka_fixtures import SHORT_LIVED
+from tests.kafka_fixtures import java_options
 
 ANYTHING: dict[str, Any] = {
     "resource_type_filter": 1,
@@ -44,7 +44,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Socket, 
     config = ServerConfig(listeners=(Listener(port=0),), security=security)
     folder = tmp_path_factory.mktemp("kafka")
     with (
-        or_skip(lambda: RealKafka(folder, properties=properties, java_options=SHORT_LIVED)) as kafka,
+        or_skip(lambda: RealKafka(folder, properties=properties, java_options=java_options())) as kafka,
         KafkaServer(config=config) as server,
         Socket(kafka.bootstrap) as theirs,
         Socket(server.bootstrap) as ours,

@@ -21,9 +21,9 @@ UNAVAILABLE_S = 15
 pytestmark = pytest.mark.timeout(900)  # brokers start and die in seconds, unless the machine has other work
 
 
-async def kill_and_check(cluster: RealKafka, kills: int, *, every_s: float = 0) -> list[float]:
+async def kill_and_check(cluster: RealKafka, kills: int, *, every_s: float = 0, rest_s: float = 0.02) -> list[float]:
     """How long each partition that a killed broker led took nothing, shortest first."""
-    exercise = Exercise(cluster)
+    exercise = Exercise(cluster, rest_s=rest_s)
     await exercise.run(kills, every_s=every_s)
     await exercise.check()
     return sorted(one for kill in exercise.kills for one in kill.unavailable_s)
@@ -31,7 +31,7 @@ async def kill_and_check(cluster: RealKafka, kills: int, *, every_s: float = 0) 
 
 async def test_a_leader_is_killed_and_nothing_is_lost_or_done_twice(cluster: RealKafka) -> None:
     """How long it takes says more of the machine's other work than of the brokers: sixty kills are measured."""
-    assert len(await kill_and_check(cluster, 1)) >= 1
+    assert len(await kill_and_check(cluster, 1, rest_s=0.2)) >= 1
 
 
 @pytest.mark.slow
