@@ -21,18 +21,24 @@ if TYPE_CHECKING:
     from eventbus.backends.engine import Engine
 
 
-async def clean_logs(engine: Engine) -> None:
-    """Compact what is due, as long as the engine runs. What is due goes by the log's clock, which may be a test's."""
+def look_seconds(engine: Engine) -> float:
+    """Between looks at what is due."""
     backoff_ms = engine.config.log_cleaner_backoff_ms
     # A clock that cannot be waited by, say a number of a test's, may have gone far within a second.
-    wait_ms = backoff_ms if engine.timers is engine.clock else min(backoff_ms, 1_000)
-    next_ms = engine.now_ms() + backoff_ms
+    return (backoff_ms if engine.timers is engine.clock else min(backoff_ms, 1_000)) / 1_000
+
+
+async def clean_logs(engine: Engine, next_ms: int) -> None:
+    """Compact what is due, as long as the engine runs. What is due goes by the log's clock, which may be a test's.
+
+    ``next_ms``: not before.
+    """
     while True:
-        await engine.timers.sleep(wait_ms / 1_000)
         if engine.now_ms() >= next_ms:
             while await clean_next(engine):
                 pass
-            next_ms = engine.now_ms() + backoff_ms
+            next_ms = engine.now_ms() + engine.config.log_cleaner_backoff_ms
+        await engine.timers.sleep(look_seconds(engine))
 
 
 async def clean_next(engine: Engine) -> bool:

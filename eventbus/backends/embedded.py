@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import anyio
 
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
-from eventbus.backends.cleaning import clean_logs
+from eventbus.backends.cleaning import clean_logs, look_seconds
 from eventbus.backends.clock import RealTimers, Timers
 from eventbus.backends.embedded_consumer import EmbeddedConsumer
 from eventbus.backends.embedded_producer import EmbeddedProducer
@@ -74,9 +74,13 @@ class EmbeddedBackend:
             self._engine = engine
 
     async def run(self) -> None:
+        engine = self.engine
+        clean_from_ms = engine.now_ms() + engine.config.log_cleaner_backoff_ms
+        with engine.timers.move_on_after(look_seconds(engine)):
+            await engine.run()  # alone: a log that is open for a moment only has nothing cleaned, and no task for it
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(clean_logs, self.engine)
-            await self.engine.run()
+            tasks.start_soon(clean_logs, engine, clean_from_ms)
+            await engine.run()
 
     async def aclose(self) -> None:
         engine, self._engine = self._engine, None
