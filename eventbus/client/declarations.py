@@ -134,6 +134,11 @@ class Declarations(Declares, TableDeclarations):
         for item in placed.others:
             if not isinstance(item, (Part, Surrounds)):
                 raise ConfigError(f"{item!r} is not marked: decorate it with @consumer or @producer from eventbus")
+            if callable(item) and not isinstance(item, Surrounds):
+                raise ConfigError(
+                    f"include({item!r}): a middleware goes around handlers where it is said to: "
+                    "EventBus(middleware=[...]), Router(middleware=[...]) or @bus.consumer(..., middleware=[...])"
+                )
             self._add_part(item)
 
     def _add_part(self, part: Part | Surrounds) -> None:

@@ -37,14 +37,14 @@ def place_of(records: list[ConsumerRecord]) -> str:
 
 
 def positive(where: str, value: Any) -> float:
-    """Raises ConfigError for what is no number above 0."""
+    """Raises ConfigError for what is no number above 0. ``where``: the argument, as in "Timing(slow_ms"."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ConfigError(f"{where}={value!r}: a number above 0")
+        raise ConfigError(f"{where}={value!r}): a number above 0")
     return float(value)
 
 
 def whole(where: str, value: Any) -> int:
     """Raises ConfigError for what is no whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{where}={value!r}: a whole number of at least 1")
+        raise ConfigError(f"{where}={value!r}): a whole number of at least 1")
     return value

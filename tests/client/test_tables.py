@@ -297,11 +297,14 @@ async def test_put_refuses_what_the_table_could_not_read() -> None:
     accounts = bus.table("accounts", key=str, value=Account)
     wrong: Any = {"owner": 3}
     nothing: Any = None
+    number: Any = 3
     async with bus:
         with pytest.raises(SerializationError, match="is not one that is read as Account"):
             await accounts.put("ada", wrong)
         with pytest.raises(SerializationError, match="the key None"):
             await accounts.put(nothing, Account("Ada"))
+        with pytest.raises(SerializationError, match=r"the key 3 is not one that is read as str: .* read as '\\x00"):
+            await accounts.put(number, Account("Ada"))
         with pytest.raises(ConfigError, match=r"delete\(key\)"):
             await accounts.put("ada", nothing)
         with pytest.raises(ConfigError, match="a record of its topic"):

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventbus import EventBus
+from eventbus import ConsumerRecord, Depends, EventBus
 from eventbus.errors import ConfigError, InvalidPartitions
 
 
@@ -117,3 +117,19 @@ async def test_a_request_that_cannot_wait_is_not_sent(make_bus: Any, timeout: An
             await bus.request("orders", "x", timeout=timeout)
         async with bus.new_consumer("orders") as consumer:
             assert [one async for one in consumer.until_end()] == []
+
+
+def test_depends_that_is_not_called() -> None:
+    bus = EventBus("memory://")
+    with pytest.raises(ConfigError, match=r"'name' would be Depends itself.*name = Depends\(get_it\)"):
+
+        @bus.consumer("orders")
+        async def handle(order: Order, name: Any = Depends) -> None: ...
+
+
+def test_a_list_of_records_is_a_batch() -> None:
+    bus = EventBus("memory://")
+    with pytest.raises(ConfigError, match=r"takes a list of records, and gets one.*batch=True"):
+
+        @bus.consumer("orders")
+        async def handle(records: list[ConsumerRecord]) -> None: ...

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from eventbus import EventBus
 from eventbus.errors import ConfigError, HandlerError
 from eventbus.middleware import ClaimCheck, ClaimError, Deduplication, Directory, Logging, RateLimit, Timing
 from eventbus.testing import TestBus
@@ -315,9 +316,9 @@ wrong: Any = "claims"
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Logging(every=0), "every=0: a whole number"),
+        (lambda: Logging(every=0), r"Logging\(every=0\): a whole number"),
         (lambda: Logging(level=7), "level=7"),
-        (lambda: Timing(slow_ms=0), "slow_ms=0: a number above 0"),
+        (lambda: Timing(slow_ms=0), r"Timing\(slow_ms=0\): a number above 0"),
         (lambda: Timing(buckets=(1, 0.5)), "ascending"),
         (lambda: Deduplication(""), "name of a header"),
         (lambda: Deduplication("id", count=0), "count=0"),
@@ -330,3 +331,12 @@ wrong: Any = "claims"
 def test_wrong_parameters_are_refused_at_once(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_in_the_wrong_place(tmp_path: Path) -> None:
+    """Included, a rate limit was around nothing, and nobody said so."""
+    with pytest.raises(ConfigError, match=r"include\(.*RateLimit.*goes around handlers where it is said to"):
+        EventBus("memory://").include(RateLimit(5))
+    claims: Any = ClaimCheck(Directory(tmp_path))
+    with pytest.raises(ConfigError, match=r"goes around more than handlers: bus\.include"):
+        EventBus("memory://", middleware=[claims])

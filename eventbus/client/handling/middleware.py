@@ -69,6 +69,10 @@ def check_middleware(given: Any, where: str) -> tuple[Middleware, ...]:
         raise ConfigError(f"{where}: middleware={_named(given)}: a list, outermost first: middleware=[timing]")
     checked = tuple(cast("Sequence[Any]", given))
     for one in checked:
+        if hasattr(one, "middleware"):
+            raise ConfigError(
+                f"{where}: middleware {one!r} goes around more than handlers: bus.include(...) it instead"
+            )
         if not callable(one):
             raise ConfigError(f"{where}: middleware {one!r} is not a function: {EXAMPLE}")
         if inspect.isclass(one):

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from eventbus.client.handling.functions import hints_of, is_async, name_of, own_function
-from eventbus.client.handling.injection import Injection, Overrides, Role, marked
+from eventbus.client.handling.injection import Depends, Injection, Overrides, Role, marked
 from eventbus.client.handling.options import ConsumerSpec
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError
@@ -86,6 +86,8 @@ def read_signature(function: Callable[..., Any], spec: ConsumerSpec, frame: Fram
     payload_name, record_name, transaction_name = (named.get(role) for role in _BY_POSITION)
     if payload_name is None and record_name is None and not spec.is_firing:
         raise ConfigError(f"{where} takes no parameter for the record; write e.g. {_EXAMPLE}")
+    if payload == list[ConsumerRecord] and not spec.batch:
+        raise ConfigError(f"{where} takes a list of records, and gets one: @bus.consumer(..., batch=True)")
     if spec.batch:
         payload = _batch_item(payload, record_name, where)
     if spec.ack == "manual":
@@ -130,6 +132,11 @@ def _roles(
             raise ConfigError(f"{where}: parameters are passed by name; leave out the '/' after {parameter.name!r}")
         if parameter.name in dependent:
             continue
+        if parameter.default is Depends:
+            raise ConfigError(
+                f"{where}: {parameter.name!r} would be Depends itself: call it with the function that gives the value, "
+                f"{parameter.name} = Depends(get_it)"
+            )
         annotation = hints.get(parameter.name)
         if annotation is None:
             if parameter.default is not parameter.empty:

@@ -208,7 +208,9 @@ class Table(Mapping[K, V], Generic[K, V]):
         else:
             try:
                 data = bind_encoder(writes, self.spec.topic)(given)
-                (format.key if what == "key" else format.value)(cast(bytes, data))
+                read = (format.key if what == "key" else format.value)(cast(bytes, data))
+                if what == "key" and read != given:  # an int is eight bytes, which are a text too: of another key
+                    problem = f"it would be read as {read!r}"
             except Exception as error:  # a serde may raise anything
                 problem = str(error)
         if problem:
