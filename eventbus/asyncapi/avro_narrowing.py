@@ -47,6 +47,8 @@ class _Comparison:
         if before.get("logicalType") != after.get("logicalType"):
             what = f"its logical type was {before.get('logicalType')} and is {after.get('logicalType')}"
             yield Difference(path, what, widens=True, narrows=True)
+        elif before.get("logicalType") == "decimal":
+            yield from _decimals(before, after, path)
         match kind_before:
             case "record" | "error":
                 yield from self._records(before, after, path)
@@ -56,9 +58,11 @@ class _Comparison:
                 yield from self.differences(before["items"], after["items"], f"{path}[]")
             case "map":
                 yield from self.differences(before["values"], after["values"], f"{path}{{}}")
-            case "fixed" if before.get("size") != after.get("size"):
-                what = f"its size was {before.get('size')} bytes and is {after.get('size')}"
-                yield Difference(path, what, widens=True, narrows=True)
+            case "fixed":
+                yield from _names(before, after, path)
+                if before.get("size") != after.get("size"):
+                    what = f"its size was {before.get('size')} bytes and is {after.get('size')}"
+                    yield Difference(path, what, widens=True, narrows=True)
             case _:
                 pass
 
@@ -99,14 +103,28 @@ class _Comparison:
 
     def _unions(self, old: list[Any], new: list[Any], path: str) -> Iterator[Difference]:
         left = {_identity(one, self._new): one for one in new}
+        gone: dict[str, Any] = {}
         for one in old:
             name = _identity(one, self._old)
             if name in left:
                 yield from self.differences(one, left.pop(name), path)
             else:
-                yield Difference(path, f"{name} is no longer among its types", narrows=True)
+                gone[name] = one
+        for name in gone:  # a reader takes the first of its branches that a value may be read as
+            is_read = any(_identity(one, self._new) in _READ_AS.get(name, ()) for one in new)
+            yield Difference(path, f"{name} is no longer among its types", narrows=not is_read)
         for name in left:
-            yield Difference(path, f"{name} is new among its types", widens=True)
+            is_read = any(_identity(one, self._old) in _READ_AS.get(name, ()) for one in old)
+            yield Difference(path, f"{name} is new among its types", widens=not is_read)
+
+
+def _decimals(old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
+    scales, digits = ([one.get(word, 0) for one in (old, new)] for word in ("scale", "precision"))
+    if scales[0] != scales[1]:
+        yield Difference(path, f"its scale was {scales[0]} and is {scales[1]}", widens=True, narrows=True)
+    if digits[0] != digits[1]:
+        what = f"its precision was {digits[0]} and is {digits[1]}"
+        yield Difference(path, what, widens=digits[1] > digits[0], narrows=digits[1] < digits[0])
 
 
 def _names(old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:

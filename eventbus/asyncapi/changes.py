@@ -13,6 +13,7 @@ import msgspec
 
 from eventbus.asyncapi.avro_narrowing import avro_differences
 from eventbus.asyncapi.narrowing import Difference, json_differences
+from eventbus.asyncapi.payloads import AVRO_KEY
 from eventbus.asyncapi.reading import JsonObject, resolved
 from eventbus.errors import ConfigError
 
@@ -20,6 +21,7 @@ Severity = Literal["breaking", "compatible", "info"]
 Direction = Literal["send", "receive"]
 
 _RANK: dict[Severity, int] = {"breaking": 0, "compatible": 1, "info": 2}
+_ASKING = "requesters"
 _AFFECTED: dict[Direction, str] = {"send": "consumers", "receive": "producers"}
 
 
@@ -44,7 +46,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class _Use(msgspec.Struct):
     """What a document does with a channel in one direction."""
 
-    operations: set[str]
+    operations: dict[str, JsonObject]
     messages: dict[str, Any]
 
 
@@ -64,12 +66,13 @@ def changes_between(old: JsonObject, new: JsonObject) -> list[Change]:
 
 
 def _changes(old: JsonObject, new: JsonObject) -> list[Change]:
-    found = [*_channels(old, new)]
+    channels = _by_address(old), _by_address(new)
     before, after = _uses(old), _uses(new)
+    found = [*_channels(*channels, {channel for channel, _ in before})]
     for channel, direction in sorted({*before, *after}):
         # a channel that came or went is told of once, by `_channels`
-        if (channel in _by_address(old)) and (channel in _by_address(new)):
-            nothing = _Use(set(), {})
+        if channel in channels[0] and channel in channels[1]:
+            nothing = _Use({}, {})
             use = before.get((channel, direction), nothing), after.get((channel, direction), nothing)
             found += _directed(old, new, channel, direction, *use)
     found += _replies(old, new)
@@ -77,9 +80,7 @@ def _changes(old: JsonObject, new: JsonObject) -> list[Change]:
     return sorted(unique.values(), key=lambda one: (_RANK[one.severity], one.where, one.what))
 
 
-def _channels(old: JsonObject, new: JsonObject) -> Iterator[Change]:
-    before, after = _by_address(old), _by_address(new)
-    used = {channel for channel, _ in _uses(old)}
+def _channels(before: dict[str, JsonObject], after: dict[str, JsonObject], used: set[str]) -> Iterator[Change]:
     for name in sorted({*before, *after}):
         if name not in after:
             severity: Severity = "breaking" if name in used else "info"
@@ -87,12 +88,24 @@ def _channels(old: JsonObject, new: JsonObject) -> Iterator[Change]:
         elif name not in before:
             yield Change(severity="compatible", channel=name, what="a new channel")
         else:
-            one, other = _binding(before[name]), _binding(after[name])
-            if one.get("partitions") != other.get("partitions"):
-                what = f"partitions: {one.get('partitions')} before, {other.get('partitions')} now; keys may move"
+            one, other = _settings(before[name]), _settings(after[name])
+            for key in sorted(key for key in {*one, *other} if one.get(key) != other.get(key)):
+                moves = "; keys may move" if key == "partitions" else ""
+                what = f"{key}: {_said(one.get(key))} before, {_said(other.get(key))} now{moves}"
                 yield Change(severity="info", channel=name, what=what)
-            if one.get("topicConfiguration") != other.get("topicConfiguration"):
-                yield Change(severity="info", channel=name, what="the topic's settings are others")
+
+
+def _settings(channel: JsonObject) -> JsonObject:
+    """Of a topic."""
+    binding = _binding(channel)
+    counts = {key: binding[key] for key in ("partitions", "replicas") if key in binding}
+    return counts | _object(binding, "topicConfiguration") | _object(_object(channel, "x-eventbus"), "configs")
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "not said"
+    return ",".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else str(value)
 
 
 def _directed(
@@ -108,28 +121,66 @@ def _directed(
         what = "it is sent to, which is new" if direction == "send" else "it is received from, which is new"
         yield Change(severity="compatible", channel=channel, what=what, whom=whom)
         return
-    yield from _operations(channel, before, after)
-    renamed = {*before.messages} != {*after.messages} and len(before.messages) == len(after.messages) == 1
-    if renamed:  # a class got another name, which is not on the wire
-        (earlier,), (name,) = before.messages, after.messages
-        yield _judged(Difference("", f"its class was {earlier} before"), channel, name, direction)
-        before = _Use(before.operations, {name: before.messages[earlier]})
-    for name in sorted({*before.messages, *after.messages}):
-        if name not in after.messages:
-            gone = Difference("", "the message is gone", narrows=True)
-            yield _judged(gone, channel, name, direction)
-        elif name not in before.messages:
-            yield _judged(Difference("", "a new message", widens=True), channel, name, direction)
+    yield from _operations(channel, before, after, direction)
+    pairs, gone, left = _paired(old, before.messages, new, after.messages)
+    for earlier, name, differences in pairs:
+        if earlier != name:  # a class got another name, which is not on the wire
+            yield _judged(Difference("", f"its class was {earlier} before"), channel, name, direction)
+        for one in differences:
+            yield _judged(one, channel, name, direction)
+    for name in gone:
+        yield _judged(Difference("", "the message is gone", narrows=True), channel, name, direction)
+    for name in left:
+        yield _judged(Difference("", "a new message", widens=True), channel, name, direction)
+
+
+def _paired(
+    old: JsonObject, before: dict[str, Any], new: JsonObject, after: dict[str, Any]
+) -> tuple[list[tuple[str, str, list[Difference]]], list[str], list[str]]:
+    """Which message became which, and how they differ; what is gone, and what is new.
+
+    By their names; but of two classes called Order the second one is Order_2, so one that is in the other document as
+    it was is that one, however it is called.
+    """
+
+    def between(name: str, other: str) -> list[Difference]:
+        return list(_of_messages(old, before[name], new, after[other]))
+
+    same = {name: between(name, name) for name in before if name in after}
+    pairs = [(name, name, found) for name, found in same.items() if not found]
+    gone, left = ([name for name in names if same.get(name, True)] for names in (before, after))
+    for name in list(gone):
+        other = next((one for one in left if not between(name, one)), None)
+        if other is not None:
+            pairs.append((name, other, []))
+            gone.remove(name)
+            left.remove(other)
+    for name in [one for one in gone if one in left]:
+        pairs.append((name, name, same[name]))
+        gone.remove(name)
+        left.remove(name)
+    if len(gone) == len(left) == len(before) == len(after) == 1:
+        return [(gone[0], left[0], between(gone[0], left[0]))], [], []
+    return pairs, gone, left
+
+
+def _operations(channel: str, before: _Use, after: _Use, direction: Direction) -> Iterator[Change]:
+    for name in sorted({*before.operations, *after.operations}):
+        if name not in after.operations:
+            yield Change(severity="info", channel=channel, what=f"operation {name} is gone; others are left")
+        elif name not in before.operations:
+            yield Change(severity="info", channel=channel, what=f"operation {name} is new")
         else:
-            for one in _of_messages(old, before.messages[name], new, after.messages[name]):
-                yield _judged(one, channel, name, direction)
-
-
-def _operations(channel: str, before: _Use, after: _Use) -> Iterator[Change]:
-    for name in sorted(before.operations - after.operations):
-        yield Change(severity="info", channel=channel, what=f"operation {name} is gone; others are left")
-    for name in sorted(after.operations - before.operations):
-        yield Change(severity="info", channel=channel, what=f"operation {name} is new")
+            one, other = before.operations[name], after.operations[name]
+            groups = [_binding(operation).get("groupId", {}).get("enum") for operation in (one, other)]
+            if groups[0] != groups[1]:
+                what = f"operation {name}: its group was {_said(groups[0])} and is {_said(groups[1])}: it begins anew"
+                yield Change(severity="info", channel=channel, what=what)
+            nulls = [_object(operation, "x-eventbus").get("nulls", False) for operation in (one, other)]
+            if nulls[0] != nulls[1]:
+                what = f"operation {name}: it takes {'nulls' if nulls[1] else 'no nulls any more'}"
+                found = Difference("", what, widens=nulls[1], narrows=nulls[0])
+                yield _judged(found, channel, "", direction)
 
 
 def _judged(one: Difference, channel: str, message: str, direction: Direction) -> Change:
@@ -168,28 +219,47 @@ def _keys(old: JsonObject, before: JsonObject, new: JsonObject, after: JsonObjec
     if (one is None) != (other is None):
         what = "records have a key now" if one is None else "records have no key any more: no order of a key's records"
         yield Difference("(key)", what, widens=other is None)
-    elif one is not None:
-        for found in json_differences(old, one, new, other):
+    elif one and other:  # else one of the two is not known
+        avro = [cast(JsonObject, key).get(AVRO_KEY) for key in (one, other)]
+        if None not in avro:
+            differences = avro_differences(*avro)
+        elif avro != [None, None]:
+            differences = [Difference("", "it was Avro, or is now", widens=True, narrows=True)]
+        else:
+            differences = json_differences(old, one, new, other)
+        for found in differences:
             yield msgspec.structs.replace(found, path=f"(key) {found.path}".rstrip())
 
 
 def _replies(old: JsonObject, new: JsonObject) -> Iterator[Change]:
     """What who asks gets: it is sent to them, so that wider breaks."""
-    for name, operation in sorted(_object(new, "operations").items()):
-        if name not in _object(old, "operations"):
-            continue
-        one: Any = resolved(old, _object(old, "operations")[name]).get("reply")
-        other: Any = resolved(new, operation).get("reply")
-        where = _address(new, resolved(new, operation))
-        if one and not other:
-            yield Change(severity="breaking", channel=where, what=f"{name} does not reply any more", whom="requesters")
-        elif other and not one:
-            yield Change(severity="compatible", channel=where, what=f"{name} replies now", whom="requesters")
-        elif one and other:
-            before, after = _messages(old, resolved(old, one)), _messages(new, resolved(new, other))
-            for change in _directed(old, new, where, "send", _Use({name}, before), _Use({name}, after)):
+    before, after = _answers(old), _answers(new)
+    received = {channel for channel, direction in _uses(new) if direction == "receive"}
+    for where in sorted({*before, *after}):
+        name = ", ".join((before.get(where) or after[where]).operations)
+        if where not in after:
+            if where in received:  # else it is told that nobody receives the question
+                yield Change(severity="breaking", channel=where, what=f"{name} does not reply any more", whom=_ASKING)
+        elif where not in before:
+            yield Change(severity="compatible", channel=where, what=f"{name} replies now", whom=_ASKING)
+        else:
+            names: dict[str, JsonObject] = {name: {}}
+            use = _Use(names, before[where].messages), _Use(names, after[where].messages)
+            for change in _directed(old, new, where, "send", *use):
                 told = change.what.removesuffix(" (sent)") + " (replied)"
-                yield msgspec.structs.replace(change, what=told, whom="requesters")
+                yield msgspec.structs.replace(change, what=told, whom=_ASKING)
+
+
+def _answers(document: JsonObject) -> dict[str, _Use]:
+    """By the channel of the question."""
+    found: dict[str, _Use] = {}
+    for name, node in _object(document, "operations").items():
+        operation = cast(JsonObject, resolved(document, node))
+        if operation.get("reply"):
+            use = found.setdefault(_address(document, operation), _Use({}, {}))
+            use.operations[name] = operation
+            use.messages |= _messages(document, resolved(document, operation["reply"]))
+    return found
 
 
 def _uses(document: JsonObject) -> dict[tuple[str, Direction], _Use]:
@@ -198,8 +268,8 @@ def _uses(document: JsonObject) -> dict[tuple[str, Direction], _Use]:
     for name, node in _object(document, "operations").items():
         operation = cast(JsonObject, resolved(document, node))
         direction: Direction = "send" if operation.get("action") == "send" else "receive"
-        use = found.setdefault((_address(document, operation), direction), _Use(set(), {}))
-        use.operations.add(name)
+        use = found.setdefault((_address(document, operation), direction), _Use({}, {}))
+        use.operations[name] = operation
         use.messages |= _messages(document, operation)
     return found
 
@@ -218,14 +288,28 @@ def _last(reference: Any) -> str:
 
 
 def _by_address(document: JsonObject) -> dict[str, JsonObject]:
+    """All but those that only a reply goes to: where they are says the request."""
+    used = {
+        _last(cast(JsonObject, resolved(document, one)).get("channel", {}))
+        for one in _object(document, "operations").values()
+    }
     channels = {name: resolved(document, one) for name, one in _object(document, "channels").items()}
-    return {one.get("address") or name: one for name, one in channels.items()}
+    return {
+        _called(name, one): one
+        for name, one in channels.items()
+        if name in used or one.get("address", name) is not None
+    }
 
 
 def _address(document: JsonObject, operation: JsonObject) -> str:
     reference: Any = operation.get("channel", {})
-    channel: Any = resolved(document, reference)
-    return channel.get("address") or _last(reference)
+    return _called(_last(reference), resolved(document, reference))
+
+
+def _called(name: str, channel: JsonObject) -> str:
+    """A topic; of those that a pattern matches the pattern, which is the same when the handler has another name."""
+    pattern = _object(channel, "x-eventbus").get("pattern")
+    return channel.get("address") or (f"/{pattern}/" if pattern else name)
 
 
 def _format(document: JsonObject, message: JsonObject) -> str:

@@ -134,7 +134,7 @@ class _Writer:
         self._operation(f"send.{topic}.{name}", "send", topic, self._messages(topic, payloads), function.function)
 
     def receives(self, handler: Handler[Any, Any]) -> None:
-        annotation, name = split_optional(handler.signature.payload)[0], handler.__name__
+        (annotation, takes_nulls), name = split_optional(handler.signature.payload), handler.__name__
         reads_records = handler.signature.payload_name is None or annotation is ConsumerRecord
         for topic in self._topics(handler):
             where = f"handler {name!r} of topic {topic!r}"
@@ -144,7 +144,7 @@ class _Writer:
             )
             group: JsonObject = {"type": "string", "enum": [self._bus.group_of(handler)]}
             operation["bindings"] = {"kafka": {"groupId": group, "bindingVersion": BINDING_VERSION}}
-            operation["x-eventbus"] = _promises(handler)
+            operation["x-eventbus"] = {**_promises(handler), **({"nulls": True} if takes_nulls else {})}
             if handler.spec.replies:
                 operation["reply"] = self._reply(handler)
 

@@ -17,6 +17,13 @@ ALL_TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array"
 _LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _OTHER = ("format", "pattern", "multipleOf", "uniqueItems", "contentEncoding")
+_UNJUDGED = (
+    "additionalItems", "contains", "contentMediaType", "dependencies", "dependentRequired", "dependentSchemas", "else",
+    "if", "not", "patternProperties", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
+)  # fmt: skip
+"""Words that say which values there are, in ways that are not taken apart here: one that changes may do both."""
+_WORDS = (*_LOWER, *_UPPER, *_OTHER, *_UNJUDGED, "type", "enum", "const", "properties", "required",
+          "additionalProperties", "items", "allOf")  # fmt: skip
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -49,19 +56,20 @@ class _Comparison:
                 return
             self._seen.add(pair)
         old_arms, new_arms = _arms(self._old, old), _arms(self._new, new)
+        if all(map(_takes_all, (*old_arms, *new_arms))):
+            return
         if len(old_arms) == len(new_arms) == 1:
             yield from self._one(old_arms[0], new_arms[0], path)
             return
-        left = list(new_arms)
-        for arm in old_arms:
-            partner = next((one for one in left if _identity(one) == _identity(arm)), None)
-            if partner is None:
-                yield Difference(path, f"{_named(arm)} is no longer among its types", narrows=True)
-            else:
-                left.remove(partner)
-                yield from self._one(arm, partner, path)
+        pairs, gone, left = _paired(old_arms, new_arms)
+        for arm, partner in pairs:
+            yield from self._one(arm, partner, path)
+        for arm in gone:
+            took_all = any(_takes_all(one) for one in new_arms)
+            yield Difference(path, f"{_named(arm)} is no longer among its types", narrows=not took_all)
         for arm in left:
-            yield Difference(path, f"{_named(arm)} is new among its types", widens=True)
+            took_all = any(_takes_all(one) for one in old_arms)
+            yield Difference(path, f"{_named(arm)} is new among its types", widens=not took_all)
 
     def _one(self, old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
         before, after = _types(old), _types(new)
@@ -74,8 +82,11 @@ class _Comparison:
                 return
         yield from _values(old, new, path)
         yield from _bounds(old, new, path)
-        yield from self._fields(old, new, path)
-        yield from self._items(old, new, path)
+        if "object" in before & after:
+            yield from self._fields(old, new, path)
+        if "array" in before & after:
+            yield from self._items(old, new, path)
+        yield from self._parts(old, new, path)
 
     def _fields(self, old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
         before, after = _object(old, "properties"), _object(new, "properties")
@@ -100,33 +111,89 @@ class _Comparison:
         if was_closed != is_closed:
             what = "unknown fields are refused now" if is_closed else "unknown fields are possible now"
             yield Difference(path, what, widens=was_closed, narrows=is_closed)
-        elif isinstance(old.get("additionalProperties"), dict) and isinstance(new.get("additionalProperties"), dict):
-            yield from self.differences(old["additionalProperties"], new["additionalProperties"], f"{path}{{}}")
+        elif not is_closed:
+            others = old.get("additionalProperties", True), new.get("additionalProperties", True)
+            yield from self.differences(*others, f"{path}{{}}")
 
     def _items(self, old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
-        before, after = old.get("items"), new.get("items")
+        before, after = old.get("items", True), new.get("items", True)
         if isinstance(before, list) and isinstance(after, list):
-            for number, (one, other) in enumerate(
-                zip(cast("list[Any]", before), cast("list[Any]", after), strict=False)
-            ):
-                yield from self.differences(one, other, f"{path}[{number}]")
-        elif isinstance(before, dict) and isinstance(after, dict):
-            yield from self.differences(before, after, f"{path}[]")
-        elif before != after and "items" in old and "items" in new:
+            one, other = cast("list[Any]", before), cast("list[Any]", after)
+            for number in range(max(len(one), len(other))):
+                place = f"{path}[{number}]"
+                if number < min(len(one), len(other)):
+                    yield from self.differences(one[number], other[number], place)
+                else:  # whether it must be there is told by minItems, whether more may be by maxItems
+                    yield Difference(place, "the item is gone" if number < len(one) else "a new item")
+        elif isinstance(before, list) or isinstance(after, list):
             yield Difference(path, "its items are told in another way", widens=True, narrows=True)
+        else:
+            yield from self.differences(before, after, f"{path}[]")
+
+    def _parts(self, old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
+        """What else has to hold of a value."""
+        before, after = old.get("allOf", []), new.get("allOf", [])
+        for one, other in zip(before, after, strict=False):
+            yield from self.differences(one, other, path)
+        if len(before) != len(after):
+            is_more = len(after) > len(before)
+            yield Difference(path, f"{'more' if is_more else 'less'} has to hold of it (allOf)", not is_more, is_more)
+        for word in _UNJUDGED:
+            if old.get(word) != new.get(word):
+                yield Difference(path, f"{word} is another", widens=True, narrows=True)
+
+
+def _paired(
+    old: Sequence[JsonObject], new: Sequence[JsonObject]
+) -> tuple[list[tuple[JsonObject, JsonObject]], list[JsonObject], list[JsonObject]]:
+    """Which alternative became which, which are gone, and which are new."""
+    pairs: list[tuple[JsonObject, JsonObject]] = []
+    gone, left = list(old), list(new)
+    for is_same in (_is_equal, _is_alike, _promotes):
+        for arm in list(gone):
+            partner = next((one for one in left if is_same(arm, one)), None)
+            if partner is not None:
+                pairs.append((arm, partner))
+                gone.remove(arm)
+                left.remove(partner)
+    if len(gone) == len(left) == 1 and _types(gone[0]) & _types(left[0]):
+        return [*pairs, (gone[0], left[0])], [], []  # a class that is called otherwise, say
+    return pairs, gone, left
+
+
+def _is_equal(one: JsonObject, other: JsonObject) -> bool:
+    return one == other
+
+
+def _is_alike(one: JsonObject, other: JsonObject) -> bool:
+    return _identity(one) == _identity(other)
+
+
+def _promotes(one: JsonObject, other: JsonObject) -> bool:
+    """Whole numbers became numbers, or the other way round."""
+    return {*_types(one), *_types(other)} == {"integer", "number"}
+
+
+def _takes_all(arm: JsonObject) -> bool:
+    return not any(word in arm for word in _WORDS)
 
 
 def _arms(document: JsonObject, node: Any) -> list[JsonObject]:
     """The alternatives of a schema, references followed; one that has none is its own."""
     found = resolved(document, node)
     if not isinstance(found, dict):
-        return [{}] if found is True or found is None else [{"enum": []}]
+        return [{"enum": []}] if found is False else [{}]
     schema = cast(JsonObject, found)
     for word in ("anyOf", "oneOf"):
         if isinstance(schema.get(word), list):
             return [arm for one in schema[word] for arm in _arms(document, one)]
     if isinstance(schema.get("allOf"), list) and len(schema["allOf"]) == 1:  # pydantic, beside a description
-        return _arms(document, schema["allOf"][0])
+        beside = {word: value for word, value in schema.items() if word in _WORDS and word != "allOf"}
+        arms = _arms(document, schema["allOf"][0])
+        if all(arm.get(word, value) == value for arm in arms for word, value in beside.items()):
+            return [{**arm, **beside} for arm in arms]
+    if isinstance(schema.get("type"), list):
+        return [{**schema, "type": one} for one in schema["type"]]
     return [schema]
 
 
@@ -172,10 +239,12 @@ def _values(old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]
     elif before is not None and after is None:
         yield Difference(path, "its values were listed, and any is possible now", widens=True)
     elif before is not None and after is not None:
-        for value in (one for one in before if one not in after):
-            yield Difference(path, f"the value {json.dumps(value)} is gone", narrows=True)
-        for value in (one for one in after if one not in before):
-            yield Difference(path, f"the value {json.dumps(value)} is new", widens=True)
+        # as texts, since True == 1
+        texts, other = ([json.dumps(one, sort_keys=True) for one in values] for values in (before, after))
+        for text in (one for one in texts if one not in other):
+            yield Difference(path, f"the value {text} is gone", narrows=True)
+        for text in (one for one in other if one not in texts):
+            yield Difference(path, f"the value {text} is new", widens=True)
     if old.get("default") != new.get("default") and "default" in old and "default" in new:
         yield Difference(path, f"its default was {json.dumps(old['default'])} and is {json.dumps(new['default'])}")
 

@@ -273,3 +273,118 @@ def test_documents_that_break_the_rules_are_refused(payload: Json) -> None:
     bad["operations"]["one"] = 5
     with pytest.raises(ConfigError, match="asyncapi validate"):
         changes_between(document("send", ORDER), bad)
+
+
+OPTIONAL: Json = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+LIST: Json = {"type": "array", "items": [{"type": "integer"}], "minItems": 1}
+STRINGS: Json = {"type": "object", "additionalProperties": {"type": "string"}}
+CARD, CASH = ({"title": name, "type": "object", "properties": {name: {"type": "string"}}} for name in ("Card", "Cash"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        (OPTIONAL, {"anyOf": [{"type": "number"}, {"type": "null"}]}, WIDER),
+        (OPTIONAL, {"type": ["integer", "null"]}, ("none", "none")),
+        ({}, OPTIONAL, NARROWER),
+        ({}, {"anyOf": [CARD, CASH]}, NARROWER),
+        ({}, {"type": "string"}, NARROWER),
+        ({"type": "object"}, STRINGS, NARROWER),
+        ({"type": "object", "additionalProperties": True}, {"type": "object"}, ("none", "none")),
+        ({"type": "array"}, {"type": "array", "items": {"type": "integer"}}, NARROWER),
+        (LIST, {**LIST, "items": [{"type": "integer"}, {"type": "string"}]}, NEITHER),
+        (LIST, {**LIST, "items": [{"type": "integer"}, {"type": "string"}], "minItems": 2}, NARROWER),
+        (LIST, {**LIST, "items": {"type": "integer"}}, BOTH),
+        (STRINGS, {**STRINGS, "propertyNames": {"pattern": "^a"}}, BOTH),
+        (ORDER, {**ORDER, "allOf": [{"required": ["amount"]}]}, NARROWER),
+        ({"allOf": [{"type": "string"}], "maxLength": 3}, {"allOf": [{"type": "string"}], "maxLength": 4}, WIDER),
+        ({"enum": [1]}, {"enum": [True]}, BOTH),
+        ({"anyOf": [CARD, CASH]}, {"anyOf": [{**CARD, "title": "Plastic"}, CASH]}, ("none", "none")),
+        ({"anyOf": [CARD, CASH]}, {"anyOf": [CARD]}, NARROWER),
+    ],
+)
+def test_what_values_there_are_is_told_by_all_words_of_a_schema(old: Json, new: Json, verdict: tuple[str, str]) -> None:
+    assert severities(old, new) == verdict
+    if verdict in (WIDER, NARROWER):
+        assert severities(new, old) == (NARROWER if verdict == WIDER else WIDER)
+
+
+def avro(schema: Any) -> Json:
+    return {"schemaFormat": "application/vnd.apache.avro;version=1.9.0", "schema": schema}
+
+
+def decimal(precision: int, scale: int) -> Json:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        (decimal(4, 2), decimal(4, 1), BOTH),
+        (decimal(4, 2), decimal(6, 2), WIDER),
+        ("int", ["null", "long"], WIDER),
+        (["null", "int"], ["null", "long"], WIDER),
+        (["null", "long"], ["null", "int"], NARROWER),
+        (["null", "int"], ["null", "string"], BOTH),
+        ({"type": "fixed", "name": "A", "size": 4}, {"type": "fixed", "name": "B", "size": 4}, BOTH),
+    ],
+)
+def test_avro_promotes_within_unions_and_decimals_have_digits(old: Any, new: Any, verdict: tuple[str, str]) -> None:
+    assert severities(avro(old), avro(new)) == verdict
+
+
+def test_a_key_that_is_not_known_changes_nothing_and_avro_keys_go_by_avro() -> None:
+    def keyed(key: Json) -> Json:
+        return document("send", ORDER, bindings={"kafka": {"key": key}})
+
+    assert changes_between(keyed({}), keyed({"type": "string"})) == []
+    schemas = [{"x-avro": record(field)} for field in (ID, {**ID, "type": "bytes"}, {**ID, "type": "int"})]
+    assert changes_between(keyed(schemas[0]), keyed(schemas[1])) != []
+    assert [one.severity for one in changes_between(keyed(schemas[0]), keyed(schemas[2]))] == ["breaking"]
+    (change,) = changes_between(keyed(schemas[0]), keyed({"type": "string"}))
+    assert change.severity == "breaking" and "Avro" in change.what
+
+
+def test_two_classes_of_one_name_may_change_places() -> None:
+    one, two = document("send", ORDER), document("send", ORDER)
+    other = {"payload": {"type": "object", "properties": {"ref": {"type": "integer"}}, "required": ["ref"]}}
+    first = one["channels"]["orders"]["messages"]["Order"]
+    one["channels"]["orders"]["messages"] = {"Order": first, "Order_2": other}
+    two["channels"]["orders"]["messages"] = {"Order": other, "Order_2": first}
+    assert {change.severity for change in changes_between(one, two)} == {"info"}
+
+
+def test_what_is_renamed_in_the_program_alone_breaks_nobody() -> None:
+    def asked_by(name: str) -> Json:
+        made = document("receive", ORDER)
+        made["channels"][f"replies.{name}"] = {"address": None, "messages": {"R": {"payload": {"type": "integer"}}}}
+        made["channels"][f"pattern.{name}"] = {"address": None, "messages": {}, "x-eventbus": {"pattern": "a.*"}}
+        reply = {"channel": {"$ref": f"#/channels/replies.{name}"}}
+        one = {**made["operations"].pop("one"), "reply": reply}
+        reads = {"action": "receive", "channel": {"$ref": f"#/channels/pattern.{name}"}}
+        return {**made, "operations": {f"receive.orders.{name}": one, f"receive.pattern.{name}.{name}": reads}}
+
+    changes = changes_between(asked_by("old"), asked_by("new"))
+    assert {change.severity for change in changes} == {"info"} and {one.channel for one in changes} == {
+        "orders",
+        "/a.*/",
+    }
+    wider = asked_by("new")
+    wider["channels"]["replies.new"]["messages"]["R"]["payload"] = {"type": "number"}
+    assert [one.whom for one in changes_between(asked_by("old"), wider) if one.severity == "breaking"] == ["requesters"]
+
+
+def test_settings_groups_and_nulls_are_told() -> None:
+    def made(retention_ms: int, group: str, **more: Any) -> Json:
+        found = document("receive", ORDER)
+        found["channels"]["orders"]["bindings"] = {"kafka": {"topicConfiguration": {"retention.ms": retention_ms}}}
+        found["operations"]["one"]["bindings"] = {"kafka": {"groupId": {"type": "string", "enum": [group]}}}
+        found["operations"]["one"]["x-eventbus"] = more
+        return found
+
+    assert found(made(1000, "a", nulls=True), made(2000, "b")) == [
+        ("breaking", "orders", "operation one: it takes no nulls any more (received)"),
+        ("info", "orders", "operation one: its group was a and is b: it begins anew"),
+        ("info", "orders", "retention.ms: 1000 before, 2000 now"),
+    ]
+    assert [one for one, _, _ in found(made(1, "a"), made(1, "a", nulls=True))] == ["compatible"]
