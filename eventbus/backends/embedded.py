@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import anyio
 
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
-from eventbus.backends.cleaning import clean_logs, look_seconds
 from eventbus.backends.clock import RealTimers, Timers
-from eventbus.backends.embedded_consumer import EmbeddedConsumer
-from eventbus.backends.embedded_producer import EmbeddedProducer
-from eventbus.backends.engine import Engine
 from eventbus.backends.masking import shown_url
 from eventbus.backends.statistics import Statistics, TopicStatistics
 from eventbus.broker import TopicDescription, TopicSpec
@@ -32,14 +29,23 @@ from eventbus.types import (
     TopicPartition,
 )
 
+if TYPE_CHECKING:  # the log itself, 60 ms, is imported when it is opened: a bus may be declared to be looked at
+    from eventbus.backends.embedded_consumer import EmbeddedConsumer
+    from eventbus.backends.embedded_producer import EmbeddedProducer
+    from eventbus.backends.engine import Engine
+
 _FENCING_ATTEMPTS = 10
 
 
 class EmbeddedBackend:
     """See `Backend`. ``make_engine`` is called at start: engines of one log are shared by the buses of a process."""
 
-    def __init__(self, url: str, engine_of: Callable[[], Engine], timers: Timers | None = None) -> None:
+    def __init__(
+        self, url: str, engine_of: Callable[[], Engine], timers: Timers | None = None, *, is_private: bool = False
+    ) -> None:
         self.url = url
+        self.is_private = is_private
+        """A log of one bus alone, which is empty whenever that starts."""
         self.timers: Timers = timers or RealTimers()
         self._engine_of = engine_of
         self._engine: Engine | None = None
@@ -74,6 +80,8 @@ class EmbeddedBackend:
             self._engine = engine
 
     async def run(self) -> None:
+        from eventbus.backends.cleaning import clean_logs, look_seconds
+
         engine = self.engine
         clean_from_ms = engine.now_ms() + engine.config.log_cleaner_backoff_ms
         with engine.timers.move_on_after(look_seconds(engine)):
@@ -230,9 +238,13 @@ class EmbeddedBackend:
     # clients ---------------------------------------------------------------------------------------------------------
 
     def producer(self, config: ProducerConfig) -> EmbeddedProducer:
+        from eventbus.backends.embedded_producer import EmbeddedProducer
+
         return EmbeddedProducer(self.engine, config)
 
     def consumer(self, config: ConsumerConfig) -> EmbeddedConsumer:
+        from eventbus.backends.embedded_consumer import EmbeddedConsumer
+
         return EmbeddedConsumer(self.engine, config)
 
 

@@ -132,7 +132,8 @@ def _memory(url: str, name: str, config: Mapping[str, Any], clock: Clock) -> Bac
         return Engine(url, MemoryStorage(), settings, clock, new_id)
 
     # Without a name a log is private to its bus; with one, buses of the process meet in it.
-    return EmbeddedBackend(url, (lambda: Engine.shared(url, settings, make)) if name else make, timers_of(clock))
+    engine_of = (lambda: Engine.shared(url, settings, make)) if name else make
+    return EmbeddedBackend(url, engine_of, timers_of(clock), is_private=not name)
 
 
 def _file(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> Backend:
