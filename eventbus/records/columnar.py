@@ -1,8 +1,8 @@
 """Whole batches as numpy arrays: where every key and value lies, without touching records one by one.
 
-A short loop follows the record lengths to find where records start; numpy then reads each other field of *all* records
-at once. The result is what Arrow wants, positions over one contiguous buffer. Keys and values become Arrow arrays with
-one ``take`` each, which copies in C++::
+Where records start is told by their lengths, one after the other (`starts`); numpy then reads each other field of *all*
+records at once. The result is what Arrow wants, positions over one contiguous buffer. Keys and values become Arrow
+arrays with one ``take`` each, which copies in C++::
 
     arrays = record_arrays(buffer)
     bounds = arrays.bounds()                             # key start, key end, value start, value end, next key start...
@@ -47,7 +47,7 @@ from eventbus.records.record import (
     read_headers,
     read_span,
 )
-from eventbus.records.varint import read_varint
+from eventbus.records.starts import Unusual, byte_pairs, read_varints, record_starts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
     Int64s = NDArray[np.int64]
 
-_MAX_LONG_BYTES = 8
-"""Longer varints (timestamp deltas beyond 10^16 ms) are left to the careful reader."""
 _PLAUSIBLE_MS = 1 << 62
 
 
@@ -162,10 +160,6 @@ class _Section(NamedTuple):
     header: BatchHeader
 
 
-class _Unusual(Exception):
-    """Something only the careful reader can judge."""
-
-
 def record_arrays(
     buffer: Buffer,
     fetch_offset: int = 0,
@@ -186,7 +180,7 @@ def record_arrays(
     data, sections, next_offset = _sections(data, fetch_offset, end_offset, verify, max_grown_bytes, aborted)
     try:
         arrays = _read_all(data, sections)
-    except (_Unusual, IndexError):
+    except (Unusual, IndexError):
         arrays = _read_each(data, sections)
     arrays.next_offset = next_offset if end_offset is None else min(next_offset, end_offset)
     first, last = 0, len(arrays)
@@ -263,86 +257,24 @@ def _decompressed(
 # -- all records at once -----------------------------------------------------------------------------------------------
 
 
-def _two_byte_tables() -> tuple[Int64s, NDArray[np.uint8]]:
-    """For any two bytes, read as one little-endian number: the varint they begin with, and its size, 0 if longer."""
-    pair = np.arange(1 << 16, dtype=np.int64)
-    first, second = pair & 0xFF, pair >> 8
-    raw = np.where(first < 0x80, first, first & 0x7F | second << 7)
-    size = np.where(first < 0x80, 1, np.where(second < 0x80, 2, 0)).astype(np.uint8)
-    return (raw >> 1) ^ -(raw & 1), size
-
-
-_VALUES, _SIZES = _two_byte_tables()
-
-
-def _starts(data: bytes, section: _Section, starts: list[int]) -> None:
-    """Append the position of each record of the batch to ``starts``."""
-    append = starts.append
-    position, end, header = section
-    for _ in range(header.records_count):
-        append(position)
-        first = data[position]
-        if first < 128:
-            position += (first >> 1) + 1
-        else:
-            second = data[position + 1]
-            if second < 128:
-                position += (first >> 1) + (second << 6) - 62
-            else:
-                length, position = read_varint(data, position, end)
-                position += length
-    if position != end:
-        raise _Unusual
-
-
-def _read_varints(pairs: NDArray[np.uint16], data: NDArray[np.uint8], positions: Int64s) -> tuple[Int64s, Int64s]:
-    """The varints at ``positions`` and the positions after them."""
-    pair = pairs[positions]
-    values, sizes = _VALUES.take(pair), _SIZES.take(pair)
-    if not sizes.all():
-        (longer,) = np.nonzero(sizes == 0)
-        values[longer], sizes[longer] = _read_long_varints(data, positions[longer])
-    return values, positions + sizes
-
-
-def _read_long_varints(data: NDArray[np.uint8], positions: Int64s) -> tuple[Int64s, NDArray[np.uint8]]:
-    raw = np.zeros(len(positions), np.int64)
-    sizes = np.zeros(len(positions), np.uint8)
-    more = np.ones(len(positions), np.int64)
-    for index in range(_MAX_LONG_BYTES):
-        byte = data[positions + sizes].astype(np.int64)
-        raw |= (byte & 0x7F) * more << 7 * index
-        sizes += more.astype(np.uint8)
-        more &= byte >> 7
-        if not more.any():
-            return (raw >> 1) ^ -(raw & 1), sizes
-    raise _Unusual
-
-
 def _read_all(data: bytes, sections: Sequence[_Section]) -> RecordArrays:
-    starts: list[int] = []
-    last_indexes: list[int] = []
-    for section in sections:
-        try:
-            _starts(data, section, starts)
-        except CorruptRecord:
-            raise _Unusual from None
-        last_indexes.append(len(starts) - 1)
-    if not starts:
+    if not sections:
         return _read_each(data, sections)
+    counts = [section.header.records_count for section in sections]
+    ends = [section.end for section in sections]
+    bytes_, pairs = np.frombuffer(data, np.uint8), byte_pairs(data)
+    positions = record_starts(data, pairs, [section.start for section in sections], ends, counts)
+    last_indexes = np.cumsum(counts) - 1
     arrays = RecordArrays()
     arrays.data = data
-    positions = np.array(starts, np.int64)
     arrays.record_end = np.append(positions[1:], 0)
-    arrays.record_end[last_indexes] = [section.end for section in sections]
-    bytes_ = np.frombuffer(data, np.uint8)
-    pairs = np.ndarray((len(data) - 1,), "<u2", data, strides=(1,))
-    lengths, positions = _read_varints(pairs, bytes_, positions)
-    timestamp_deltas, positions = _read_varints(pairs, bytes_, positions + 1)
-    offset_deltas, positions = _read_varints(pairs, bytes_, positions)
-    arrays.key_length, arrays.key_start = _read_varints(pairs, bytes_, positions)
+    arrays.record_end[last_indexes] = ends
+    lengths, positions = read_varints(pairs, bytes_, positions)
+    timestamp_deltas, positions = read_varints(pairs, bytes_, positions + 1)
+    offset_deltas, positions = read_varints(pairs, bytes_, positions)
+    arrays.key_length, arrays.key_start = read_varints(pairs, bytes_, positions)
     key_end = _field_end(arrays.key_start, arrays.key_length)
-    arrays.value_length, arrays.value_start = _read_varints(pairs, bytes_, key_end)
+    arrays.value_length, arrays.value_start = read_varints(pairs, bytes_, key_end)
     value_end = _field_end(arrays.value_start, arrays.value_length)
     header_counts = bytes_[value_end]
     if header_counts.any():
@@ -350,19 +282,19 @@ def _read_all(data: bytes, sections: Sequence[_Section]) -> RecordArrays:
         arrays.headers_start = np.where(has_headers, value_end, -1)
         fits = np.where(has_headers, value_end + 1 < arrays.record_end, value_end + 1 == arrays.record_end)
     else:
-        arrays.headers_start = np.full(len(starts), -1)
+        arrays.headers_start = np.full(len(lengths), -1)
         fits = value_end + 1 == arrays.record_end
     if not fits.all() or lengths.min() < 0:
-        raise _Unusual
+        raise Unusual
     headers = [section.header for section in sections]
-    _place(arrays, headers, offset_deltas, timestamp_deltas, np.array(last_indexes))
+    _place(arrays, headers, offset_deltas, timestamp_deltas, last_indexes)
     return arrays
 
 
 def _field_end(start: Int64s, length: Int64s) -> Int64s:
     shortest = length.min()
     if shortest < -1:
-        raise _Unusual
+        raise Unusual
     return start + (length if shortest >= 0 else np.maximum(length, 0))
 
 
@@ -377,14 +309,14 @@ def _place(
     counts = [header.records_count for header in headers]
     arrays.offsets = offset_deltas + _repeated((header.base_offset for header in headers), counts)
     if offset_deltas.min() < 0 or not (arrays.offsets[1:] > arrays.offsets[:-1]).all():
-        raise _Unusual
+        raise Unusual
     if (offset_deltas[last_indexes] > [header.last_offset_delta for header in headers]).any():
-        raise _Unusual
+        raise Unusual
     appended = [bool(header.attributes & TIMESTAMP_TYPE_BIT) for header in headers]
     bases = [header.max_timestamp_ms if is_appended else header.base_timestamp_ms
              for header, is_appended in zip(headers, appended, strict=True)]  # fmt: skip
     if max(bases) > _PLAUSIBLE_MS or min(bases) < -_PLAUSIBLE_MS:
-        raise _Unusual
+        raise Unusual
     if any(appended):
         timestamp_deltas = timestamp_deltas * _repeated((not is_appended for is_appended in appended), counts)
     arrays.timestamps_ms = timestamp_deltas + _repeated(bases, counts)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from random import Random
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from eventbus.errors import CorruptRecord
-from eventbus.records import columnar, fetched_records, patch_offsets, stamp_log_append_time
+from eventbus.records import RecordBatch, columnar, fetched_records, patch_offsets, stamp_log_append_time
 from eventbus.records.columnar import RecordArrays, record_arrays
 from eventbus.types import Compression, Record
 
@@ -102,6 +104,40 @@ def test_ordinary_logs_are_read_all_at_once(build: Build, monkeypatch: pytest.Mo
         assert arrays.values() == [record.value for record in records]
     gap = bytes(build(spread[:5], 10)) + bytes(build(spread[:5], 100))
     assert record_arrays(gap).offsets.tolist() == [10, 11, 12, 13, 14, 100, 101, 102, 103, 104]
+
+
+def many(build: Build, seed: int, batches: int = 100) -> tuple[list[bytes], list[Record]]:
+    """Batches of 1 to 40 records, and one that is much longer; lengths of records take one to four bytes."""
+    random = Random(seed)
+    counts = [random.randrange(1, 40) for _ in range(batches - 1)] + [600]
+    random.shuffle(counts)
+    sizes = (0, 20, 100, 9_000)
+    every = [
+        Record(b"k", bytes(random.choice(sizes) + random.randrange(60)), (), number) for number in range(sum(counts))
+    ]
+    ends = list(itertools.accumulate(counts))
+    parts = [bytes(build(every[end - count : end], end - count)) for end, count in zip(ends, counts, strict=True)]
+    return parts, every
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_batches_are_read_side_by_side(build: Build, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, every = many(build, seed)
+    monkeypatch.delattr(columnar, "_read_each")
+    arrays = record_arrays(b"".join(parts))
+    assert arrays.offsets.tolist() == list(range(len(every)))
+    assert arrays.values() == [record.value for record in every]
+    assert (np.diff(arrays.record_end) > 0).all()
+
+
+@pytest.mark.parametrize("length", [b"\x00", b"\x01", b"\x7f", b"\xff\xff\xff\xff\x0f", b"\xff" * 9, b"\xfe\xff\x7f"])
+@pytest.mark.parametrize("at", [0, 50, 99])
+def test_a_length_that_lies_among_many_batches_is_told_with_its_batch(build: Build, length: bytes, at: int) -> None:
+    parts, _ = many(build, 0)
+    base = RecordBatch(parts[at]).header.base_offset
+    parts[at] = parts[at][:61] + length + parts[at][61 + len(length) :]
+    with pytest.raises(CorruptRecord, match=f"batch at offset {base}: "):
+        record_arrays(b"".join(parts), verify=False)
 
 
 def test_nothing() -> None:
