@@ -29,7 +29,9 @@ class SingleError:
             for other in handlers[1:]:
                 logger.error("%s", other)
             raise handlers[0]
-        if len(nested) == 1:
+        if error is not None and len(nested) == 1:
+            if error.__context__ is None:  # raising makes the group its context, in place of what went wrong before it
+                error.__context__ = nested[0].__context__
             raise nested[0]
 
 

@@ -317,6 +317,37 @@ async def test_a_second_signal_waits_for_no_hook_that_hangs(late: bool, monkeypa
                 life.stop_at_once(signal.SIGTERM)
 
 
+class ClosesBadly:
+    """A part that raises as it is closed."""
+
+    async def start(self, bus: EventBus) -> None: ...
+
+    async def aclose(self) -> None:
+        raise OSError("of closing")
+
+
+@pytest.mark.parametrize("when", ["start", "body"])
+@on_both
+async def test_what_went_wrong_first_is_told_with_what_closing_raises(when: str) -> None:
+    """On trio it was nowhere to be seen."""
+    bus = with_handler()
+    bus.include(ClosesBadly())
+
+    @bus.on_startup
+    def broken() -> None:
+        if when == "start":
+            raise KeyError("first")
+
+    with pytest.raises(OSError, match="of closing") as caught:
+        async with bus:
+            raise KeyError("first")
+    chain: list[BaseException] = [caught.value]
+    while (before := chain[-1].__context__) is not None:
+        assert all(before is not one for one in chain), "it leads to itself"
+        chain.append(before)
+    assert [str(one) for one in chain if isinstance(one, KeyError)] == ["'first'"]
+
+
 # draining ------------------------------------------------------------------------------------------------------------
 
 
