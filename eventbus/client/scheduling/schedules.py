@@ -14,6 +14,7 @@ from uuid import uuid4
 import anyio
 
 from eventbus.backends.base import Backend
+from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.client.consumer import Consumer
 from eventbus.client.health import PartHealth
 from eventbus.client.metrics import Sample
@@ -71,7 +72,6 @@ class Schedules:
         self._partitions = 0
         self._is_closing = False
         self._looked = anyio.Event()
-        self._ready = anyio.Event()
         self._polled = anyio.Event()
         self._ended = anyio.Event()
         self._beginning = anyio.Lock()
@@ -97,7 +97,10 @@ class Schedules:
     async def start(self, bus: EventBus) -> None:
         """Deliver from now on, if there is anything. The log need not answer yet."""
         self._forget()
-        bus.start_soon(self._look)
+        if self.functions or not (isinstance(self.backend, EmbeddedBackend) and self.backend.is_private):
+            bus.start_soon(self._look)
+        else:
+            self._looked.set()  # there is nothing, and nobody else puts anything by
 
     async def _look(self) -> None:
         """Begin with the first function, or when the topic is there: another process may make it, and end."""
