@@ -61,6 +61,7 @@ class Outcome(NamedTuple):
 def run(folder: Path, report: Path, *which: str) -> Outcome:
     """The suite, or those of its tests that ``which`` names."""
     command = [sys.executable, "-m", "pytest", "-p", "tests.clients.kafka_python_broker", "-p", "no:cacheprovider"]
+    command += ["-p", "no:schemathesis", "-p", "no:hypothesispytest", "-p", "no:faker"]  # seconds of imports
     command += ["-q", "--override-ini=addopts=", "-W", "ignore", "--timeout=60", "--show-capture=no"]
     command += [f"--junitxml={report}", *(which or ["test/integration"])]
     settings = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}

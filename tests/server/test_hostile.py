@@ -29,7 +29,7 @@ from tests.protocol.instances import instance
 from tests.server.batches import batch, make, produce, produce_request
 from tests.server.wire import PATIENCE_SECONDS, WireClient
 
-FRAMES = int(os.environ.get("EVENTBUS_HOSTILE_FRAMES", "20000"))
+FRAMES = int(os.environ.get("EVENTBUS_HOSTILE_FRAMES", "8000"))
 SEED = int(os.environ.get("EVENTBUS_HOSTILE_SEED", "0"))
 VERSIONS = m.ApiVersionsRequest(client_software_name="wire", client_software_version="1")
 TOPICS, GROUPS = ("t", "u", "__consumer_offsets"), ("g", "h")
@@ -183,7 +183,7 @@ async def test_mutated_requests(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 async def test_many_more_mutated_requests(caplog: pytest.LogCaptureFixture) -> None:
-    await storm(caplog, 10 * FRAMES, SEED + 1_000_000)
+    await storm(caplog, 25 * FRAMES, SEED + 1_000_000)
 
 
 async def test_mutated_requests_before_authentication(caplog: pytest.LogCaptureFixture) -> None:
