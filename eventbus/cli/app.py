@@ -212,9 +212,18 @@ def _report(error: BaseException) -> int:
         _complain(f"error: output is in {leaf.encoding}, which lacks {lacks!a}: set PYTHONUTF8=1, or LANG=C.UTF-8")
     elif isinstance(leaf, OSError) and leaf.strerror:
         _complain(f"error: {leaf.strerror}{f': {leaf.filename}' if leaf.filename else ''}")
+    elif notes := getattr(leaf, "__notes__", ()):  # a function of the service's own
+        _complain("\n  ".join((f"error: {type(leaf).__name__}: {leaf}{_place_in_program(leaf)}", *notes)))
     else:
         _complain(f"error: {type(leaf).__name__}: {leaf}\n  this should not happen: --debug shows where")
     return EXIT_FAILURE
+
+
+def _place_in_program(error: BaseException) -> str:
+    from eventbus.cli.run import place_of
+
+    place = place_of(error)
+    return f" ({place})" if place else ""
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -258,7 +258,13 @@ def produce(args: argparse.Namespace) -> int:
                 if sys.stdin.isatty():
                     await _interactive(producer, topic, args.partition, parser, tally, out)
                 else:
-                    await _piped(producer, topic, args.partition, parser, tally, each=args.sync)
+                    try:
+                        await _piped(producer, topic, args.partition, parser, tally, each=args.sync)
+                    except EventBusError as error:
+                        await producer.flush()
+                        if stored := tally.stored:
+                            error.add_note(f"{stored:,} record(s) before that are stored: do not give them again")
+                        raise
         stored = tally.stored
         summary = f"{stored:,} record{'' if stored == 1 else 's'} to {topic}"
         if tally.first_error is not None:

@@ -182,6 +182,9 @@ def module_and_name(target: str) -> tuple[str, str]:
     module_name, colon, expression = target.partition(":")
     if not module_name or not colon or not expression:
         raise UsageError(f"{target!r} is not of the form module:bus, as in app:bus")
+    if "/" in module_name or module_name.startswith("."):
+        meant = module_name.strip("./").removesuffix(".py").replace("/", ".")
+        raise UsageError(f"{target!r} names a file: a module's name is meant, with dots: {meant}:{expression}")
     return module_name, expression
 
 
@@ -200,7 +203,7 @@ def load_bus(target: str) -> EventBus:
         raise ConfigError(f"module {module_name!r} has no {name!r}; {_buses_in(module, module_name)}")
     found: Any = getattr(module, name)
     if expression.endswith("()"):
-        found = found()
+        found = _made(found, target)
     elif callable(found) and not isinstance(found, EventBus):
         raise ConfigError(
             f"{target} is a {type(found).__name__}, not an EventBus; "
@@ -211,6 +214,21 @@ def load_bus(target: str) -> EventBus:
             f"{target} is of type {type(found).__name__}, not an EventBus; {_buses_in(module, module_name)}"
         )
     return found
+
+
+def _made(factory: Any, target: str) -> Any:
+    from eventbus.client.handling.functions import is_async, takes
+
+    if not callable(factory):
+        raise ConfigError(f"{target} calls a {type(factory).__name__}: leave out the parentheses")
+    if is_async(factory) or not takes(factory, 0):
+        raise ConfigError(f"{target}: a plain function without arguments makes the bus: def make_bus() -> EventBus")
+    try:
+        return factory()
+    except EventBusError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{target} failed, {_place(error)}: {type(error).__name__}: {error}") from error
 
 
 def import_named(name: str) -> ModuleType:
@@ -246,7 +264,12 @@ def import_named(name: str) -> ModuleType:
 
 def _place(error: BaseException) -> str:
     """File and line of the innermost frame outside the import machinery and this package: what is to be changed."""
-    place, frame = "at an unknown place", error.__traceback__
+    return place_of(error) or "at an unknown place"
+
+
+def place_of(error: BaseException) -> str:
+    """The same; empty where there is none."""
+    place, frame = "", error.__traceback__
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     while frame is not None:

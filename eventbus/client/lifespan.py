@@ -62,7 +62,11 @@ class HooksAtWork:
     async def start(self, bus: EventBus) -> None:
         """What one raises ends the start; `aclose` then closes what those before it opened."""
         for hook in self._hooks.of("on_startup"):
-            await self._begin(hook)
+            try:
+                await self._begin(hook)
+            except Exception as error:
+                error.add_note(f"@bus.on_startup {name_of(hook)} raised it, which ends the start")
+                raise
         for hook in reversed(self._hooks.of("on_shutdown")):
             self._stack.push_async_callback(_called, hook, bus)
 

@@ -174,6 +174,7 @@ def test_a_line_without_key_separator_names_the_line(orders: Cli) -> None:
     result = orders("produce", "orders", *properties, stdin=b"k:v\nno key here\n")
     assert result.code == 1
     assert "line 2 has no key.separator ':': 'no key here'" in result.err
+    assert "1 record(s) before that are stored: do not give them again" in result.err
     assert orders("produce", "orders", *properties, "--property", "ignore.error=true", stdin=b"no key here\n").code == 0
 
 

@@ -30,6 +30,15 @@ def make_bus() -> EventBus:
 
 def wrong() -> int:
     return 7
+
+def for_a(customer: str) -> EventBus:
+    return bus
+
+async def later() -> EventBus:
+    return bus
+
+def failing() -> EventBus:
+    raise ValueError("no database")
 """
 
 
@@ -59,6 +68,10 @@ def service(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         ("service_app:number", "is of type int, not an EventBus; it holds service_app:bus"),
         ("service_app:make_bus", "call it: eventbus run 'service_app:make_bus()'"),
         ("service_app:wrong()", "is of type int, not an EventBus"),
+        ("service_app:bus()", "calls a EventBus: leave out the parentheses"),
+        ("service_app:for_a()", "a plain function without arguments makes the bus"),
+        ("service_app:later()", "a plain function without arguments makes the bus"),
+        ("service_app:failing()", "service_app.py, line 25: ValueError: no database"),
         ("empty_app:bus", "it holds no EventBus"),
         ("broken_app:bus", "broken_app.py, line 2: No module named 'a_module_that_is_not_there'"),
         ("raising_app:bus", "raising_app.py, line 2: ValueError: no database"),
@@ -70,6 +83,26 @@ def test_what_cannot_be_run_is_explained(service: Cli, target: str, told: str) -
     assert result.code == 1
     assert told in result.err
     assert len(result.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("target", ["./service_app:bus", "./service_app.py:bus"])
+def test_a_file_is_no_module(service: Cli, target: str) -> None:
+    result = service("run", target)
+    assert (result.code, result.err.strip()) == (
+        2, f"{target!r} names a file: a module's name is meant, with dots: service_app:bus",
+    )  # fmt: skip
+
+
+def test_a_hook_that_raises_is_told_as_the_services(service: Cli, tmp_path: Path) -> None:
+    (tmp_path / "hooked_app.py").write_text(
+        "from eventbus import EventBus\n\nbus = EventBus('memory://')\n\n"
+        "@bus.on_startup\nasync def connect() -> None:\n    raise RuntimeError('no database')\n"
+    )
+    result = service("run", "hooked_app:bus")
+    assert result.code == 1
+    told, where = result.err.splitlines()
+    assert told.startswith("error: RuntimeError: no database (") and told.endswith("hooked_app.py, line 7)")
+    assert where == "  @bus.on_startup connect raised it, which ends the start"
 
 
 def test_a_topic_that_is_missing_is_told_at_start(service: Cli) -> None:

@@ -34,3 +34,5 @@ def test_a_stopped_handler_makes_run_exit_1(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "handler 'fragile': t-0 offset 0" in done.stderr and "no such customer" in done.stderr
+    files = [line.split('"')[1] for line in done.stderr.splitlines() if line.startswith("  File ")]
+    assert files == [str(tmp_path / "app.py")], "the traceback has no frames of ours"

@@ -133,3 +133,18 @@ def test_a_list_of_records_is_a_batch() -> None:
 
         @bus.consumer("orders")
         async def handle(records: list[ConsumerRecord]) -> None: ...
+
+
+async def test_a_value_that_cannot_be_read_has_no_traceback_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    """The line says all that is known: whose payload it is not, and why."""
+    bus = EventBus("memory://")
+    bus.topic("orders")
+
+    @bus.consumer("orders", on_error="skip")
+    async def handle(order: Order) -> None: ...
+
+    async with bus:
+        await bus.send("orders", "no order")
+        await bus.drain()
+    [told] = [record for record in caplog.records if record.name == "eventbus.runner"]
+    assert "the value is no Order: JSON is malformed" in told.message and told.exc_info is None

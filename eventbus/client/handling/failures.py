@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import msgspec
 
+import eventbus
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
-from eventbus.errors import HandlerError, SerializationError
+from eventbus.errors import EventBusError, HandlerError, SerializationError
 from eventbus.recovery import Verdict
 from eventbus.types import ConsumerRecord
 from eventbus.units_of_work import NotHandled
@@ -22,6 +26,12 @@ logger = logging.getLogger("eventbus.runner")
 
 
 _MOST_TEXT = 10_000
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+_PACKAGES = Path(eventbus.__file__).parent.parent
+_OURS = tuple(
+    f"{folder}{os.sep}"
+    for folder in (*(_PACKAGES / name for name in ("eventbus", "serdes", "outbox", "dlq")), Path(anyio.__file__).parent)
+)
 
 
 class CallTimedOut(TimeoutError):
@@ -68,8 +78,27 @@ async def as_failure(raised: BaseException) -> Exception:
     return failure
 
 
+def traceback_of(error: BaseException | None) -> ExcInfo | None:
+    """For a line in the log: from the first frame of the program's own on, without ours that lead there.
+
+    None where there is no such frame: the message says what is known (a value that is none of the payload's type, say).
+    """
+    if error is None:
+        return None
+    is_told = isinstance(error, EventBusError) and _own_frames(error.__cause__) is None
+    frames = _own_frames(error) or (None if is_told else error.__traceback__)
+    return None if frames is None else (type(error), error, frames)
+
+
+def _own_frames(error: BaseException | None) -> TracebackType | None:
+    frame = None if error is None else error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.tb_next
+    return frame
+
+
 def log_skipped(error: HandlerError) -> None:
-    logger.error("%s; skipped (on_error='skip')", error, exc_info=error.__cause__)
+    logger.error("%s; skipped (on_error='skip')", error, exc_info=traceback_of(error.__cause__))
 
 
 def log_passed_over(error: HandlerError, reason: str) -> None:
@@ -80,7 +109,7 @@ def log_passed_over(error: HandlerError, reason: str) -> None:
 def log_stopped(lane: Lane, error: HandlerError, policy: str) -> None:
     logger.error(
         "%s; %s is stopped here and nothing from this record on is committed (on_error=%r)",
-        error, lane.topic_partition, policy, exc_info=error.__cause__,
+        error, lane.topic_partition, policy, exc_info=traceback_of(error.__cause__),
     )  # fmt: skip
 
 
