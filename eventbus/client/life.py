@@ -37,6 +37,7 @@ from eventbus.client.tables.table import Table
 from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transactions
 from eventbus.errors import ConfigError, HandlerError, StoppedBySignal
+from eventbus.types import TopicPartition
 from serdes import SchemaSerde, Serde
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ class Life:
         self._stack = AsyncExitStack()
         """What closing does."""
         self._progress = anyio.Event()
+        self._moves = 0
+        """How often a handler had something to tell."""
         self._draining = anyio.Lock()
         self._waits: set[anyio.CancelScope] = set()
         """Of those who are in `drain`."""
@@ -179,8 +182,8 @@ class Life:
         open_producer = partial(producers.transactional, handler)
         around = (*plan.middleware, replying(self._bus.send)) if handler.spec.replies else plan.middleware
         runner = Runner(
-            handler, group, plan.backend, config, publish, producers.flush, open_producer, plan.serdes, self._notify,
-            around, producers.mover, plan.clock,
+            handler, group, plan.backend, config, publish, producers.flush, open_producer, plan.serdes,
+            self._tell if handler.spec.is_firing else self._notify, around, producers.mover, plan.clock,
         )  # fmt: skip
         await runner.start(self.runners)
         self.runners.append(runner)
@@ -232,10 +235,12 @@ class Life:
             # One at a time: a part says whether anything came since it was last asked, and two would take that from
             # each other.
             async with self._draining:
-                await self._idle()
+                # Of functions with a timetable that is what has fired by now: the next time always comes.
+                firings = await self._plan.schedules.fired()
+                await self._idle(firings)
                 parts = (self._plan.schedules, *self.parts)
                 while any([await part.drain() for part in parts if isinstance(part, Drains)]):
-                    await self._idle()
+                    await self._idle(firings)
 
     @contextmanager
     def _while_open(self, what: str) -> Generator[None]:
@@ -249,8 +254,8 @@ class Life:
         if scope.cancelled_caught:
             raise not_running(what)
 
-    async def _idle(self) -> None:
-        """Return when every handler has finished everything now in its topics."""
+    async def _idle(self, firings: Mapping[TopicPartition, int]) -> None:
+        """Return when every handler has finished everything now in its topics; of firings those up to these ends."""
         while True:
             self.check("drain")
             if self.phase == "closing" and self.runners:
@@ -260,12 +265,20 @@ class Life:
             for runner in self.runners:
                 if runner.error is not None:
                     raise runner.error
-            # Nothing may have happened meanwhile: a runner asked before may have got work from one asked after it.
-            if all([await runner.is_idle() for runner in self.runners]) and progress is self._progress:
+            # Nothing may have happened meanwhile: a runner asked before may have got work from one asked after it. But
+            # functions that fire are asked first, and may go on: what they publish from there on was not there.
+            fired = [await one.is_idle(firings) for one in self.runners if one.handler.spec.is_firing]
+            moves = self._moves
+            others = [await one.is_idle() for one in self.runners if not one.handler.spec.is_firing]
+            if all(fired) and all(others) and moves == self._moves:
                 return
             await progress.wait()
 
     def _notify(self) -> None:
+        self._moves += 1
+        self._tell()
+
+    def _tell(self) -> None:
         for runner in self.runners:
             if runner.error is not None and self.outcome.failure is None:
                 self.outcome.failure = runner.error

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -273,12 +274,13 @@ class Runner:
             return f"has not finished {', '.join(found)} in time"
         return f"what was begun of {named(lanes)} is not finished (not acknowledged, or not stored) in time"
 
-    async def is_idle(self) -> bool:
+    async def is_idle(self, ends: Mapping[TopicPartition, int] | None = None) -> bool:
         """Everything now in this member's partitions has been handled and its outputs are stored.
 
-        False while the group rebalances: records of a partition on its way are nobody's, and not yet handled.
+        ``ends``: below these offsets instead, whatever goes on behind them. False while the group rebalances: records
+        of a partition on its way are nobody's, and not yet handled.
         """
-        if self._stopping or not all(lane.is_idle for lane in self.lanes.values()):
+        if self._stopping or not all(_is_done(lane, ends) for lane in self.lanes.values()):
             if any(lane.moves for lane in self.lanes.values()):
                 self._commits.due()  # they are handled once they are written, and somebody waits for that
             return False  # what is dropped when it stops is not handled
@@ -290,14 +292,16 @@ class Runner:
         if not await self._handovers.is_settled():
             self._is_watched = True
             return False
-        for topic_partition, end in (await self._consumer.end_offsets(self._consumer.assignment())).items():
+        assignment = self._consumer.assignment()
+        until = await self._consumer.end_offsets(assignment) if ends is None else ends
+        for topic_partition in assignment:
             lane = self.lanes.get(topic_partition)
             if lane is not None and lane.error is not None:
                 continue
-            if await self._consumer.position(topic_partition) < end:
+            if await self._consumer.position(topic_partition) < until.get(topic_partition, 0):
                 self._is_watched = True  # what follows may be aborted: then no lane has anything to say when it is read
                 return False
-        return all(lane.is_idle for lane in self.lanes.values())
+        return all(_is_done(lane, ends) for lane in self.lanes.values())
 
     # polling ---------------------------------------------------------------------------------------------------------
 
@@ -433,6 +437,8 @@ class Runner:
                 continue
             lane.at_hand = chunk = None  # it may be large, and nothing may come for long
             self._commits.expect()
+            if self.handler.spec.is_firing:
+                self._on_progress()  # it may never rest, and who waits for earlier firings is to look
             # Handlers that never suspend must not keep other tasks from running for longer than one fetch.
             await anyio.lowlevel.checkpoint()
         if lane.error is not None and not lane.abandoned:
@@ -582,6 +588,10 @@ class Runner:
 
     def __repr__(self) -> str:
         return f"<runner {self.handler.__name__} group={self.group} lanes={len(self.lanes)}>"
+
+
+def _is_done(lane: Lane, ends: Mapping[TopicPartition, int] | None) -> bool:
+    return lane.is_idle or (ends is not None and lane.finished >= ends.get(lane.topic_partition, sys.maxsize))
 
 
 async def _always(lane: Lane) -> bool:

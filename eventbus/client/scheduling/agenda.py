@@ -90,6 +90,8 @@ class Agenda:
         """A heap of due time, offset and key; of what is over some are left, and passed over."""
         self._owed: dict[bytes, tuple[bytes | None, Headers]] = {}
         """What is decided and not yet written, by key."""
+        self._behind: set[bytes] = set()
+        """Keys of ours that were written and are over, before either was read back."""
 
     # what is read ----------------------------------------------------------------------------------------------------
 
@@ -101,12 +103,13 @@ class Agenda:
         elif value is None:
             self._drop_unread(key)
             self._owed.pop(key, None)
+            self._behind.discard(key)
             known = self._by_key.get(key)
             if known is not None:
                 self._forget(known)
         elif key in self._by_key:
             self._by_key[key].offset = offset  # written by ourselves
-        else:
+        elif key not in self._behind:
             item = decode(value)
             if item is None:
                 self.foreign += 1
@@ -250,6 +253,8 @@ class Agenda:
         """The transaction is committed."""
         for one in writes.due:
             self._forget(one)
+            if one.offset == _NEVER_READ:  # a firing followed sooner than it was read: read then, it would fire again
+                self._behind.add(one.key)
         for key in writes.own:
             self._owed.pop(key, None)
         for one in writes.following:

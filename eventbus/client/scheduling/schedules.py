@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import anyio
 
-from eventbus.backends.base import Backend
+from eventbus.backends.base import LATEST, Backend
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.client.consumer import Consumer
 from eventbus.client.health import PartHealth
@@ -77,7 +77,7 @@ class Schedules:
         self._beginning = anyio.Lock()
         self._scope: anyio.CancelScope | None = None
         self._trouble = ""
-        self._drained = self.counts.delivered
+        self._drained = self.counts.records
         """What was delivered when `drain` returned last."""
         self._tenures.clear()
 
@@ -266,15 +266,30 @@ class Schedules:
         return await ask_to_cancel(self._bus, self.topic, self._partitions, name, timeout)
 
     async def drain(self) -> bool:
-        """Return when what is due now is delivered, as far as it is this bus's to do. True: some was since the last
-        time."""
+        """Return when what is due now is delivered, as far as it is this bus's to do. True: records were since the
+        last time. Firings do not count: there is always a next one."""
         await self._looked.wait()
         if self._partitions:
             await self._polled.wait()
             for tenure in list(self._tenures.values()):
                 await tenure.until_quiet()
-        before, self._drained = self._drained, self.counts.delivered
+        before, self._drained = self._drained, self.counts.records
         return self._drained > before
+
+    async def fired(self) -> dict[TopicPartition, int]:
+        """Let fire what is due now; where the topics of this bus's functions end then."""
+        if not self.firings:
+            return {}
+        await self.drain()
+        return {
+            partition: found.offset
+            for partition, found in (
+                await self.backend.list_offsets(
+                    {TopicPartition(topic, 0): LATEST for topic in self.firings.values()},
+                    IsolationLevel.READ_COMMITTED,
+                )
+            ).items()
+        }
 
     # what it says ----------------------------------------------------------------------------------------------------
 

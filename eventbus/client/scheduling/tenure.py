@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 from uuid import uuid4
@@ -44,6 +45,8 @@ class Counts:
 
     def __init__(self) -> None:
         self.delivered = 0
+        self.records = 0
+        """Those of them that were put by, and are no times of a function."""
         self.late_ms = 0
         """How late the latest of the last transaction's records was."""
 
@@ -79,10 +82,10 @@ class Tenure:
         self._timers = around.backend.timers
         self._inbox: list[ConsumerRecord] = []
         self._read_to = 0
-        self._quiet_to = -1
-        """All that stands below was settled, and nothing was left to do."""
-        self._is_idle = False
-        """It waits for a time, or for records: nothing is under way."""
+        self._settled_to = -1
+        """All that stands below was decided about, and what came of it is written..."""
+        self._delivered_to_ms = -1
+        """...and all of it that is due before then is delivered."""
         self._most = _MOST
         self._wake = anyio.Event()
         self._progress = anyio.Event()
@@ -108,11 +111,11 @@ class Tenure:
         await self._ended.wait()
 
     async def until_quiet(self) -> None:
-        """Return when what is due now is delivered; or cannot be, now."""
+        """Return when what is due now is delivered, whatever falls due meanwhile; or cannot be, now."""
+        asked_ms = self._around.now_ms()
         end = await self._end(IsolationLevel.READ_COMMITTED)
         while not self._ended.is_set() and not self.trouble:
-            due_ms = self.agenda.next_due_ms()
-            if self._is_idle and self._quiet_to >= end and (due_ms is None or due_ms > self._around.now_ms()):
+            if self._settled_to >= end and self._delivered_to_ms > asked_ms:
                 return
             progress = self._progress
             self._wake.set()
@@ -163,16 +166,20 @@ class Tenure:
             self.agenda.settle()
             now_ms = self._around.now_ms()
             due = self.agenda.take(now_ms, self._most, _MOST_BYTES)
-            if due or self.agenda.owes:
+            works = bool(due) or self.agenda.owes
+            if works:
                 await self._step(producer, reader, due, now_ms)
-                continue
-            self._quiet_to, self.trouble, self._is_idle = read_to, "", True
-            self._tell()
             due_ms = self.agenda.next_due_ms()
+            if not self.agenda.owes:
+                self._settled_to = read_to
+                self._delivered_to_ms = sys.maxsize if due_ms is None else due_ms
+                self._tell()
+            if works:
+                continue
+            self.trouble = ""
             seconds = _LONGEST_WAIT_SECONDS if due_ms is None else (due_ms - now_ms) / 1000
             with self._timers.move_on_after(min(seconds, _LONGEST_WAIT_SECONDS)):
                 await self._wake.wait()
-            self._is_idle = False
 
     def _read(self) -> None:
         """Never while a transaction is at work: what that writes is read only when it is `stored`."""
@@ -205,6 +212,7 @@ class Tenure:
         self.trouble = ""
         counts = self._around.counts
         counts.delivered += len(writes.deliveries)
+        counts.records += sum(not isinstance(one.pending.item, Every) for one in writes.deliveries)
         counts.late_ms = max((now_ms - one.due_ms for one in live), default=counts.late_ms)
 
     async def _adders(self, producer: Producer, writes: Writes) -> dict[str, AddReady] | None:

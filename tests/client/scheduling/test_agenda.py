@@ -298,6 +298,26 @@ def test_a_declaration_that_was_written_beside_a_firing_is_no_second_one() -> No
         assert scheduled(partition) == [60, 120]
 
 
+def test_a_firing_that_is_read_only_when_it_is_over_does_not_fire_again() -> None:
+    """Times that follow each other faster than a partition is read back: what is read ends between the two."""
+    partition = Partition()
+    partition.put("every:f", every(60))
+    partition.read()
+    for now_ms in (60, 120):
+        written = len(partition.records)
+        writes = partition.begin(now_ms)
+        partition.commit(writes, now_ms)
+        partition.agenda.stored(writes)
+    for offset in range(partition.read_to, written):
+        partition.agenda.read(*partition.records[offset][:2], offset)
+    partition.agenda.settle()
+    partition.read_to = written
+    while partition.step(121):
+        pass
+    assert scheduled(partition) == [60, 120]
+    assert partition.agenda.next_due_ms() == 180 and len([*partition.live()]) == 1
+
+
 @given(st.lists(st.sampled_from(["step", "die before", "die behind", "declare", "not know"]), max_size=80))
 def test_each_time_fires_once_whoever_dies_when(steps: list[str]) -> None:
     partition = Partition()

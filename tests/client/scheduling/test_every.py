@@ -317,3 +317,24 @@ def test_the_function_itself_can_be_called() -> None:
         return firing.scheduled_ms * 2
 
     assert double(Firing(name="double", scheduled_ms=4, next_ms=9)) == 8
+
+
+async def test_drain_does_not_wait_for_the_times_that_come_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms, bus = START_MS, EventBus("memory://")
+
+    def hasty() -> int:
+        """Whenever somebody looks, the next time has come."""
+        nonlocal now_ms
+        now_ms += 100
+        return now_ms
+
+    monkeypatch.setattr(bus, "now_ms", hasty)
+
+    @bus.every(seconds=0.1)
+    async def tick() -> None: ...
+
+    async with bus:
+        for _ in range(3):
+            with anyio.fail_after(10):  # it went on for ever
+                await bus.drain()
+    assert now_ms > START_MS
