@@ -28,6 +28,7 @@ from eventbus.log.storage import FileStorage, MemoryStorage
 from eventbus.records import BatchBuilder, fetched_records, iter_batches
 from eventbus.testing.storage import CrashStorage, FaultyStorage, SimulatedCrash, disk_full
 from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from tests.tiers import quick
 
 from .conftest import START_MS, World
 
@@ -651,7 +652,7 @@ def run_seeds(seeds: range) -> None:
             raise
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", quick(range(4), 1))
 def test_power_cuts_while_logs_are_compacted(block: int) -> None:
     run_seeds(range(block * 100, (block + 1) * 100))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from eventbus.coordinator.consumer_group_member import MemberState
 from eventbus.coordinator.group_rules import Timer
 from tests.broker.test_consumer_groups_transcripts import ConsumerGroupsMachine
 from tests.broker.test_groups_random import CountingMachine, command
+from tests.tiers import quick
 
 CONSUMERS, CLASSICS = "abc", "xy"
 consumers, classics = st.sampled_from(CONSUMERS), st.sampled_from(CLASSICS)
@@ -111,9 +113,15 @@ def check(machine: Machine) -> None:
             assert client.told <= one.assigned.keys(), f"{client} was told more than {one!r} may hold"
 
 
-@settings(max_examples=150, deadline=None)
-@given(commands)
-def test_random_requests(given_commands: list[str]) -> None:
+EXAMPLES = pytest.mark.parametrize("examples", quick([50, 300], 1))
+
+
+@EXAMPLES
+def test_random_requests(examples: int) -> None:
+    settings(max_examples=examples)(given(commands)(random_requests))()
+
+
+def random_requests(given_commands: list[str]) -> None:
     machine = Machine()
     machine.run("topic t 3")
     epochs = collections.Counter[str]()
@@ -131,9 +139,12 @@ def test_random_requests(given_commands: list[str]) -> None:
             epochs[name] = group.epoch
 
 
-@settings(max_examples=100, deadline=None)
-@given(commands)
-def test_a_group_that_is_left_alone_comes_to_rest(given_commands: list[str]) -> None:
+@EXAMPLES
+def test_a_group_that_is_left_alone_comes_to_rest(examples: int) -> None:
+    settings(max_examples=examples)(given(commands)(left_alone))()
+
+
+def left_alone(given_commands: list[str]) -> None:
     machine = Machine()
     machine.run("topic t 3")
     for text in given_commands:

@@ -18,6 +18,7 @@ from eventbus.broker.logs import Logs
 from eventbus.records import BatchBuilder, fetched_records
 from eventbus.testing.storage import CrashStorage, SimulatedCrash
 from eventbus.types import OffsetAndMetadata, TopicPartition
+from tests.tiers import quick
 
 NOW_MS = 1_700_000_000_000
 NAMES = ("a", "b")
@@ -223,7 +224,7 @@ def run(seed: int, cuts: int = 3, steps: int = 40) -> None:
         machine.power_cut()
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", quick(range(5), 2))
 def test_power_cuts(block: int) -> None:
     for seed in range(block * 60, (block + 1) * 60):
         run(seed)

@@ -32,6 +32,7 @@ from eventbus.types import (
     ProducerIdAndEpoch,
     TopicPartition,
 )
+from tests.tiers import quick
 
 START_MS = 1_700_000_000_000
 TIMEOUT_MS = 60_000
@@ -537,7 +538,7 @@ def run_seeds(seeds: range) -> None:
             raise
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", quick(range(5), 2))
 def test_power_cuts(block: int) -> None:
     run_seeds(range(block * 200, (block + 1) * 200))
 

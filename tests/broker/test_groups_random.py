@@ -6,11 +6,13 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventbus.coordinator.group_rules import State, Timer
 from tests.broker.test_groups_transcripts import GroupsMachine
+from tests.tiers import quick
 
 MEMBERS = {"g": "abcd", "h": "ef"}
 protocols = st.sampled_from(
@@ -122,9 +124,16 @@ def check(machine: CountingMachine) -> None:
         assert all((name, Timer.SESSION, member_id) in deadlines for member_id in group.pending)
 
 
-@settings(max_examples=300, deadline=None)
-@given(commands, st.sampled_from([{}, {"group_max_size": 2}, {"group_initial_rebalance_delay_ms": 3000}]))
-def test_random_requests(given_commands: list[str], config: dict[str, int]) -> None:
+CONFIGS = st.sampled_from([{}, {"group_max_size": 2}, {"group_initial_rebalance_delay_ms": 3000}])
+EXAMPLES = pytest.mark.parametrize("examples", quick([80, 500], 1))
+
+
+@EXAMPLES
+def test_random_requests(examples: int) -> None:
+    settings(max_examples=examples)(given(commands, CONFIGS)(random_requests))()
+
+
+def random_requests(given_commands: list[str], config: dict[str, int]) -> None:
     machine = CountingMachine(config)
     generations = collections.Counter[str]()
     for text in given_commands:
@@ -141,9 +150,12 @@ def test_random_requests(given_commands: list[str], config: dict[str, int]) -> N
             generations[name] = group.generation_id
 
 
-@settings(max_examples=100, deadline=None)
-@given(commands)
-def test_nobody_waits_for_ever(given_commands: list[str]) -> None:
+@EXAMPLES
+def test_nobody_waits_for_ever(examples: int) -> None:
+    settings(max_examples=examples)(given(commands)(nobody_waits_for_ever))()
+
+
+def nobody_waits_for_ever(given_commands: list[str]) -> None:
     """Without restarts, storage errors and requests that are asked again, each is answered in the end."""
     machine = CountingMachine({})
     asked: dict[str, int] = {}

@@ -500,12 +500,12 @@ def run(directory: Path | None, fsync: str, examples: int) -> None:
 
 
 def test_in_memory() -> None:
-    run(None, "commit", 100)
+    run(None, "commit", 40)
 
 
 @pytest.mark.parametrize("mode", ["commit", "os"])
 def test_on_disk(tmp_path: Path, mode: str) -> None:
-    run(tmp_path, mode, 40)
+    run(tmp_path, mode, 20)
 
 
 @pytest.mark.slow

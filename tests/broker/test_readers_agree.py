@@ -256,7 +256,7 @@ def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_readers_agree(tmp_path: Path, policy: str) -> None:
-    for seed in range(15):
+    for seed in range(6):
         live(tmp_path / str(seed), policy, seed)
 
 

@@ -17,6 +17,7 @@ from eventbus.errors import ConcurrentTransactions, KafkaError
 from eventbus.log.storage import FileStorage
 from eventbus.records import BatchBuilder
 from eventbus.types import GroupMetadata, OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
+from tests.tiers import quick
 
 START_MS = 1_700_000_000_000
 TIMEOUT_MS = 30_000
@@ -253,7 +254,11 @@ def lived(directory: Path, seed: int, steps: int = 120) -> Life:
 CACHES = {".snapshot", ".txnindex", ".index", ".timeindex"}
 
 
-@pytest.mark.parametrize("seed", range(25))
+SEEDS_COUNT = 8
+"""Of the quick tier."""
+
+
+@pytest.mark.parametrize("seed", quick(range(25), SEEDS_COUNT))
 def test_replay_equals_life(tmp_path: Path, seed: int) -> None:
     life = lived(tmp_path / "log", seed)
     life.broker.check()
@@ -274,9 +279,9 @@ def test_replay_equals_life(tmp_path: Path, seed: int) -> None:
 
 
 def test_the_lives_have_everything_in_them(tmp_path: Path) -> None:
-    """So that the test above is about something."""
+    """So that the test above is about something, in the quick tier too."""
     seen: dict[str, bool] = {}
-    for seed in range(25):
+    for seed in range(SEEDS_COUNT):
         life = lived(tmp_path / str(seed), seed)
         state = hard_state(life.broker)
         text = repr(state)
@@ -290,4 +295,6 @@ def test_the_lives_have_everything_in_them(tmp_path: Path) -> None:
             value["offsets"][0] for value in state.values() if isinstance(value, dict) and "offsets" in value
         )
         life.broker.close(life.now_ms)
-    assert all(seen.values()), seen
+        if all(seen.values()):
+            return
+    raise AssertionError(seen)

@@ -34,6 +34,7 @@ from eventbus.log.storage import MemoryStorage, Storage
 from eventbus.records import BatchBuilder, fetched_records
 from eventbus.testing.storage import CrashStorage, FaultyStorage, SimulatedCrash, disk_full, io_error
 from eventbus.types import GroupMetadata, IsolationLevel, OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
+from tests.tiers import quick
 
 A, A1, B = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 START_MS = 1_700_000_000_000
@@ -413,7 +414,7 @@ def keep(world: World, *partitions: TopicPartition) -> None:
             world.storage.sync_dir(directory)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", quick(range(200), 60))
 def test_where_nothing_waits_for_flushes_a_power_cut_hangs_nothing(seed: int) -> None:
     """What is lost is the setting's own word; that the log works afterwards, and no epoch comes twice, is ours."""
     random = Random(seed)
@@ -584,7 +585,10 @@ class Script:
         assert {value for value, committed in self.acked.items() if committed} <= set(values) <= set(self.acked)
 
 
-@pytest.mark.parametrize("style", ["nothing", "everything", "prefix", "few", "half", "most", "names", "bytes"])
+STYLES = ["nothing", "everything", "prefix", "few", "half", "most", "names", "bytes"]
+
+
+@pytest.mark.parametrize("style", quick(STYLES, ["nothing", "half", "names", "bytes"]))
 def test_a_power_cut_at_every_call(style: str) -> None:
     for crash_at in itertools.count(1):
         world = World()

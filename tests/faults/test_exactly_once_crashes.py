@@ -24,6 +24,7 @@ from eventbus.log.partition_log import PartitionLog
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage, SimulatedCrash
 from eventbus.types import ConsumerRecord, GroupMetadata, IsolationLevel, OffsetAndMetadata
+from tests.tiers import quick
 
 INPUTS = [TopicPartition("in", number) for number in range(3)]
 OUTPUTS = [TopicPartition("out", 0), TopicPartition("out", 1), TopicPartition("log", 0)]
@@ -213,7 +214,7 @@ async def run(seed: int) -> None:
         raise
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", quick(range(4), 2))
 async def test_crashes(block: int) -> None:
     for seed in range(block * 10, (block + 1) * 10):
         await run(seed)

@@ -40,7 +40,7 @@ def kafkajs() -> str:
 
 @pytest.mark.timeout(300)
 def test_kills_under_python_clients(tmp_path: Path) -> None:
-    kill(tmp_path, 5, 1, *PYTHON_KINDS)
+    kill(tmp_path, 3, 1, *PYTHON_KINDS)
 
 
 @pytest.mark.timeout(300)

@@ -30,6 +30,7 @@ from eventbus.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, pack_batch
 from eventbus.records.record import encode_record
 from eventbus.testing.storage import CrashStorage, FaultyStorage, SimulatedCrash, disk_full, io_error
 from eventbus.types import Compression, OffsetAndTimestamp, TopicPartition
+from tests.tiers import quick
 
 NOW_MS = 1_700_000_000_000
 TABLE = TopicPartition("table", 0)
@@ -660,32 +661,31 @@ def crash_table(crash_at: int, seed: int) -> tuple[Table, list[Row], bool]:
     return table, before, done
 
 
-@pytest.mark.parametrize("block", [0, 1, *(pytest.param(block, marks=pytest.mark.slow) for block in (2, 3))])
-def test_a_crash_at_any_call_leaves_the_old_or_the_new(block):
+@pytest.mark.parametrize("seed", quick(range(12), [0, 5]))  # 5: compacted before, and with transactions
+def test_a_crash_at_any_call_leaves_the_old_or_the_new(seed):
     done = False
     crash_at = 0
     while not done:
         crash_at += 1
-        for seed in range(block * 3, block * 3 + 3):
-            table, before, done = crash_table(crash_at, seed)
-            storage = table.storage.crash(Random(seed))
-            end = table.log.log_end_offset
-            table.storage = storage
-            log = table.open(recovery_point=end)
-            log.check()
-            found = committed_rows(log)
-            table.expect_cleaned(log.segments[-1].base_offset)
-            assert set(table.rows) <= set(found) <= set(before), (crash_at, seed)
-            tree = storage.tree()
-            assert not [name for name in tree if "cleaned" in name or "swap" in name]
-            again = table.open(recovery_point=end)
-            assert storage.tree() == tree, "a second recovery changed something"
-            assert committed_rows(again) == found
-            assert not again.producers.states.has_open
-            table.rows = found
-            table.cleaned_offset = 0
-            table.clean(last_batches(table.log))
-            table.check()
+        table, before, done = crash_table(crash_at, seed)
+        storage = table.storage.crash(Random(seed))
+        end = table.log.log_end_offset
+        table.storage = storage
+        log = table.open(recovery_point=end)
+        log.check()
+        found = committed_rows(log)
+        table.expect_cleaned(log.segments[-1].base_offset)
+        assert set(table.rows) <= set(found) <= set(before), (crash_at, seed)
+        tree = storage.tree()
+        assert not [name for name in tree if "cleaned" in name or "swap" in name]
+        again = table.open(recovery_point=end)
+        assert storage.tree() == tree, "a second recovery changed something"
+        assert committed_rows(again) == found
+        assert not again.producers.states.has_open
+        table.rows = found
+        table.cleaned_offset = 0
+        table.clean(last_batches(table.log))
+        table.check()
     assert crash_at > 15
 
 

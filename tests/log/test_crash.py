@@ -26,6 +26,7 @@ from eventbus.log.transaction_index import TransactionIndex
 from eventbus.records import BatchBuilder, ControlType, EndTransactionMarker, build_marker, iter_batches, read_header
 from eventbus.testing.storage import CrashFile, CrashStorage, SimulatedCrash
 from eventbus.types import TopicPartition
+from tests.tiers import quick
 
 TOPICS = ("a", "b", "c", "d", "e")
 CONFIG = LogConfig(segment_bytes=300, index_interval_bytes=100, retention_bytes=600, retention_ms=-1)
@@ -290,7 +291,7 @@ def run_seeds(seeds: range) -> None:
             raise
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", quick(range(5), 2))
 def test_any_crash_leaves_an_exact_prefix_with_everything_acknowledged(block):
     run_seeds(range(block * 250, (block + 1) * 250))
 
@@ -338,9 +339,10 @@ def crash_everywhere(workload: tuple[str, ...], survivors_count: int) -> int:
     raise AssertionError
 
 
+@pytest.mark.parametrize("survivors", quick([1, 3], 1))  # of each crash
 @pytest.mark.parametrize("first", STEPS)
-def test_every_crash_point_of_two_steps(first):
-    calls = [crash_everywhere((first, second), 3) for second in STEPS]
+def test_every_crash_point_of_two_steps(first, survivors):
+    calls = [crash_everywhere((first, second), survivors) for second in STEPS]
     assert max(calls) > 8, "nothing worth a crash was done"
 
 

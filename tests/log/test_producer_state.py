@@ -17,6 +17,7 @@ from eventbus.errors import (
 )
 from eventbus.log.producer_state import ProducerStates
 from eventbus.records import MAX_SEQUENCE, ControlType, EndTransactionMarker, increment_sequence
+from tests.tiers import quick
 
 ID = 7
 
@@ -282,9 +283,12 @@ steps = st.builds(Batch, sequences, st.integers(0, 2), epochs, st.booleans(), id
 )
 
 
-@settings(max_examples=300)
-@given(st.data())
-def test_as_a_list_of_everything(data):
+@pytest.mark.parametrize("examples", quick([80, 500], 1))
+def test_as_a_list_of_everything(examples):
+    settings(max_examples=examples)(given(st.data())(as_a_list_of_everything))()
+
+
+def as_a_list_of_everything(data):
     states, model, end = ProducerStates("orders-0"), Model(), 0
     for _ in range(data.draw(st.integers(1, 30))):
         step = data.draw(steps)

@@ -24,6 +24,7 @@ from eventbus.log.transaction_index import TransactionIndex, encode_entries
 from eventbus.records import BatchBuilder, ControlType, EndTransactionMarker, build_marker, read_header
 from eventbus.testing.storage import CrashStorage, SimulatedCrash
 from eventbus.types import TopicPartition
+from tests.tiers import quick
 
 WHERE, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
 CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=100)
@@ -185,9 +186,10 @@ def crash_everywhere(workload: tuple[str, ...], survivors_count: int) -> int:
     raise AssertionError
 
 
+@pytest.mark.parametrize("survivors", quick([2, 5], 1))  # of each crash
 @pytest.mark.parametrize("first", STEPS)
-def test_every_crash_point_of_two_steps(first):
-    calls = [crash_everywhere((first, second), 5) for second in STEPS]
+def test_every_crash_point_of_two_steps(first, survivors):
+    calls = [crash_everywhere((first, second), survivors) for second in STEPS]
     assert max(calls) > 8, "nothing worth a crash was done"
 
 

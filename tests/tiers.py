@@ -1,0 +1,16 @@
+"""Which of many like trials the quick tier runs. The long tier runs them all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+
+def quick(values: Iterable[Any], chosen: int | Collection[Any]) -> list[Any]:
+    """All values, to be parametrized with: the first so many are quick, or the ``chosen`` ones; the others are slow."""
+    every = list(values)
+    kept = every[:chosen] if isinstance(chosen, int) else list(chosen)
+    assert all(one in every for one in kept), f"the quick tier would miss some of {kept}"
+    return [one if one in kept else pytest.param(one, marks=pytest.mark.slow) for one in every]
