@@ -15,16 +15,16 @@ import msgspec
 from eventbus.backends.base import Backend
 from eventbus.backends.clock import Clock, system_clock, timers_of
 from eventbus.backends.embedded import EmbeddedBackend
-from eventbus.backends.engine import Engine
 from eventbus.backends.kafka.names import CALLBACK, CONSUMER_FIELDS, OF_ALL, PRODUCER_FIELDS, as_keyword
 from eventbus.backends.masking import shown_url
 from eventbus.broker import BrokerConfig
 from eventbus.errors import ConfigError
-from eventbus.log.storage import FileStorage, MemoryStorage
 from eventbus.suggest import nearest, nearest_setting, wrong_value
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from eventbus.backends.engine import Engine
 
 logger = logging.getLogger("eventbus")
 
@@ -128,11 +128,16 @@ def broker_config(config: Mapping[str, Any]) -> BrokerConfig:
 def _memory(url: str, name: str, config: Mapping[str, Any], clock: Clock) -> Backend:
     settings = broker_config(config)
 
-    def make() -> Engine:
-        return Engine(url, MemoryStorage(), settings, clock, new_id)
+    def engine_of() -> Engine:
+        from eventbus.backends.engine import Engine
+        from eventbus.log.storage import MemoryStorage
 
-    # Without a name a log is private to its bus; with one, buses of the process meet in it.
-    engine_of = (lambda: Engine.shared(url, settings, make)) if name else make
+        def make() -> Engine:
+            return Engine(url, MemoryStorage(), settings, clock, new_id)
+
+        # Without a name a log is private to its bus; with one, buses of the process meet in it.
+        return Engine.shared(url, settings, make) if name else make()
+
     return EmbeddedBackend(url, engine_of, timers_of(clock), is_private=not name)
 
 
@@ -149,10 +154,16 @@ def _file(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> Backe
     settings = broker_config(config)
     name = f"file://{os.path.realpath(directory)}"
 
-    def make() -> Engine:
-        return Engine(name, FileStorage(str(directory)), settings, clock, new_id)
+    def engine_of() -> Engine:
+        from eventbus.backends.engine import Engine
+        from eventbus.log.storage import FileStorage
 
-    return EmbeddedBackend(url, lambda: Engine.shared(name, settings, make), timers_of(clock))
+        def make() -> Engine:
+            return Engine(name, FileStorage(str(directory)), settings, clock, new_id)
+
+        return Engine.shared(name, settings, make)
+
+    return EmbeddedBackend(url, engine_of, timers_of(clock))
 
 
 def _entry_points() -> dict[str, EntryPoint]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from eventbus.broker.configs import ConfigEntry
 from eventbus.errors import KafkaError
-from eventbus.records.batch import Buffer
 from eventbus.types import AbortedTransaction, TopicPartition
+
+if TYPE_CHECKING:
+    from eventbus.records.batch import Buffer
 
 BROKER_ID = 1
 """The one node. Not 0: clients have mistaken that for "no leader known"."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping
-from hashlib import blake2b
 from typing import NamedTuple
 
 from eventbus.coordinator.topics import TopicState
@@ -73,6 +72,8 @@ def metadata_hash(topics: TopicsView, names: Iterable[str]) -> int:
     found = [(name, facts) for name in sorted(names) if (facts := topics.get(name)) is not None]
     if not found:
         return 0
+    from hashlib import blake2b
+
     digest = blake2b(digest_size=8)
     for name, (topic_id, partitions) in found:
         digest.update(topic_id + partitions.to_bytes(4) + name.encode() + b"\0")

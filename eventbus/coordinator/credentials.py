@@ -6,8 +6,6 @@ give one of its own. Whoever reads them can check guesses, but not log in.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from enum import IntEnum
 
 import msgspec
@@ -55,6 +53,9 @@ def from_salted_password(
     mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
 ) -> ScramCredential:
     """The credential of a password that a client salted."""
+    import hashlib
+    import hmac
+
     client_key = hmac.digest(salted_password, b"Client Key", mechanism.hash_name)
     stored_key = hashlib.new(mechanism.hash_name, client_key).digest()
     server_key = hmac.digest(salted_password, b"Server Key", mechanism.hash_name)
@@ -71,4 +72,6 @@ def from_password(
 
 def salt_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
     """RFC 5802's ``SaltedPassword``, which an administrator's client sends instead of the password."""
+    import hashlib
+
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)

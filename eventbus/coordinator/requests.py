@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from eventbus.coordinator.consumer_protocol import decode_assignment, decode_subscription
 from eventbus.types import ProducerIdAndEpoch, TopicPartition
 
 CONSUMER_PROTOCOL = "consumer"
@@ -91,6 +90,8 @@ class MemberDescription(NamedTuple):
     @property
     def topics(self) -> tuple[str, ...]:
         """What a consumer subscribes to; empty for other kinds of members, and while the group rebalances."""
+        from eventbus.coordinator.consumer_protocol import decode_subscription
+
         try:
             return decode_subscription(self.metadata).topics
         except ValueError:
@@ -99,6 +100,8 @@ class MemberDescription(NamedTuple):
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
         """What a consumer reads; empty for an idle one, for other kinds of members, and while the group rebalances."""
+        from eventbus.coordinator.consumer_protocol import decode_assignment
+
         try:
             return tuple(decode_assignment(self.assignment))
         except ValueError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from hashlib import blake2b
 
 from eventbus.records.batch import BatchHeader, RecordBatch
 from eventbus.records.control import ControlType, read_control_type
@@ -104,4 +103,6 @@ def type_of(marker: RecordBatch) -> ControlType | None:
 
 def _digest(key: bytes) -> bytes:
     """What stands for a long key. Shorter keys stand for themselves, and are never as long as this."""
+    from hashlib import blake2b  # 2 ms of every program, for those that compact
+
     return blake2b(key, digest_size=_DIGEST_BYTES).digest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ class Moves:
         """Of partitions that are gone."""
         self.on_stored: Callable[[Lane], Awaitable[None]] = _nothing
         """Awaited with a lane whose commit is stored."""
-        self._owner = secrets.token_hex(4)
+        self._owner = os.urandom(4).hex()
         self._count = 0
 
     def watch(self, topic_partition: TopicPartition, waiting: Waiting | None) -> None:
