@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from contextlib import AsyncExitStack
@@ -243,6 +244,19 @@ async def test_nobody_watches_a_loop_without_need(make_bus: Any, config: dict[st
     before = set(threading.enumerate())
     async with bus:
         assert not [one for one in set(threading.enumerate()) - before if one.name == "eventbus-loop-watch"]
+
+
+async def test_a_bus_that_uses_nothing_has_no_task_for_it() -> None:
+    """One serves other threads, one keeps the log; no schedule is looked for, no producer open, nothing cleaned."""
+    before = asyncio.all_tasks()
+    async with EventBus("memory://") as bus:
+        await anyio.wait_all_tasks_blocked()
+        assert len(asyncio.all_tasks() - before) == 2
+        await bus.admin.create_topic("t")
+        await bus.send("t", "x", delay=0)  # what is put by is delivered all the same
+        await bus.drain()
+        assert (await bus.admin.describe_topics(["t"]))[0].partitions[0].high_watermark == 2  # and its commit
+    assert asyncio.all_tasks() == before
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
