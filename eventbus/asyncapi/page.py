@@ -27,6 +27,11 @@ td, th { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bot
 nav a { margin-right: 1rem } a { color: inherit } summary { cursor: pointer }
 """
 
+_REMARKS = (
+    "default", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength",
+    "minItems", "maxItems", "pattern",
+)  # fmt: skip
+
 
 def html_page(document: JsonObject) -> str:
     """The page of an AsyncAPI 3 document. Raises ConfigError where its references point to nothing."""
@@ -63,6 +68,10 @@ def _servers(document: JsonObject) -> Iterator[str]:
 
 def _channels(document: JsonObject) -> Iterator[str]:
     channels = _object(document, "channels")
+    operations: dict[str, list[tuple[str, JsonObject]]] = {}
+    for name, node in _object(document, "operations").items():
+        one = resolved(document, node)
+        operations.setdefault(one.get("channel", {}).get("$ref", ""), []).append((name, one))
     yield "<h2>Channels</h2><nav>"
     yield from (f'<a href="#{_id("channel", name)}">{escape(name)}</a>' for name in channels)
     yield "</nav>"
@@ -73,10 +82,8 @@ def _channels(document: JsonObject) -> Iterator[str]:
         kafka = _object(_object(channel, "bindings"), "kafka")
         facts = {key: value for key, value in kafka.items() if key != "bindingVersion"} | _object(channel, "x-eventbus")
         yield _facts(facts)
-        for operation_name, operation in _object(document, "operations").items():
-            one = resolved(document, operation)
-            if one.get("channel", {}).get("$ref") == f"#/channels/{name}":
-                yield from _operation(document, operation_name, one)
+        for operation_name, one in operations.get(f"#/channels/{name}", ()):
+            yield from _operation(document, operation_name, one)
         for message_name, message in _object(channel, "messages").items():
             yield from _message(document, message_name, message)
         yield "</article>"
@@ -150,11 +157,16 @@ def _kind(schema: Any) -> str:
     for word in ("anyOf", "oneOf"):
         if isinstance(node.get(word), list):
             return " or ".join(_kind(one) for one in node[word])
-    if "enum" in node:
-        return escape(" or ".join(json.dumps(value) for value in node["enum"]))
+    if len(node.get("allOf", ())) == 1:
+        return _kind(node["allOf"][0])
+    if "enum" in node or "const" in node:
+        values = node.get("enum", [node.get("const")])
+        return escape(" or ".join(json.dumps(value, ensure_ascii=False) for value in values))
     kind = escape(str(node.get("format") or node.get("type") or "anything"))
-    items = node.get("items")
-    return f"{kind} of {_kind(items)}" if isinstance(items, dict) else kind
+    inner = node.get("additionalProperties" if node.get("type") == "object" else "items")
+    if isinstance(inner, list):
+        return f"{kind} of ({', '.join(map(_kind, cast('list[Any]', inner)))})"
+    return f"{kind} of {_kind(inner)}" if isinstance(inner, dict) else kind
 
 
 def _remarks(field: Any) -> str:
@@ -162,9 +174,7 @@ def _remarks(field: Any) -> str:
         return ""
     node = cast(JsonObject, field)
     said = [str(node["description"])] if "description" in node else []
-    said += [
-        f"{word}: {json.dumps(node[word])}" for word in ("default", "minimum", "maximum", "pattern") if word in node
-    ]
+    said += [f"{word}: {json.dumps(node[word], ensure_ascii=False)}" for word in _REMARKS if word in node]
     return "; ".join(said)
 
 

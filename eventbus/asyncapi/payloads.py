@@ -57,6 +57,7 @@ class Payloads:
         """For ``components.schemas``."""
         self._names: dict[str, str] = {}
         """The name in `schemas` of each, by what it and all that it refers to say."""
+        self._taken: set[str] = set()
 
     def key(self, annotation: Any, serdes: dict[type, Serde], where: str) -> JsonObject:
         """The schema of keys of a type, which for Kafka's binding is JSON Schema. Raises ConfigError as `of` does."""
@@ -149,10 +150,11 @@ class Payloads:
             meaning = json.dumps([name, _reachable(name, components)], sort_keys=True, default=str)
             if meaning not in self._names:
                 free = first = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
-                taken, number = {*self._names.values()}, 2
-                while free in taken:
+                number = 2
+                while free in self._taken:
                     free, number = f"{first}_{number}", number + 1
                 self._names[meaning] = free
+                self._taken.add(free)
             names[name] = self._names[meaning]
         for name, component in components.items():
             self.schemas[names[name]] = _as_draft_07(component, names)

@@ -59,3 +59,16 @@ def test_what_a_docstring_says_is_text(make_shop: Callable[..., EventBus]) -> No
 def test_a_server_is_named(make_shop: Callable[..., EventBus]) -> None:
     bus = make_shop("kafka://a:9092", security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="u")
     assert "kafka-secure://a:9092, login: plain" in Page(html_page(asyncapi_document(bus))).text
+
+
+def test_a_type_is_told_in_words() -> None:
+    fields = {
+        "tags": ({"type": "object", "additionalProperties": {"type": "integer"}}, "object of integer"),
+        "place": ({"type": "array", "items": [{"type": "integer"}, {"type": "string"}]}, "array of (integer, string)"),
+        "kind": ({"const": "ü"}, '"ü"'),
+        "code": ({"allOf": [{"type": "string"}], "maxLength": 3}, "maxLength: 3"),
+    }
+    payload = {"type": "object", "properties": {name: schema for name, (schema, _) in fields.items()}}
+    channels = {"orders": {"address": "orders", "messages": {"Order": {"payload": payload}}}}
+    page = Page(html_page({"asyncapi": "3.0.0", "channels": channels}))
+    assert [said for _, said in fields.values() if said not in page.text] == []
