@@ -15,7 +15,7 @@ from eventbus.backends.clock import Clock
 from eventbus.backends.masking import shown_url
 from eventbus.backends.urls import open_backend, system_clock
 from eventbus.client.admin import Admin
-from eventbus.client.config import consumer_settings
+from eventbus.client.config import consumer_settings, serdes_given
 from eventbus.client.configuration.choose import Configuration, configure
 from eventbus.client.configuration.handlers import tuned_handlers
 from eventbus.client.consumer import Consumer
@@ -39,7 +39,7 @@ from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError, HandlerError
 from eventbus.types import TopicPartition
-from serdes import Others, Serde
+from serdes import Serde
 
 if TYPE_CHECKING:
     from eventbus.client.blocking import BlockingBus
@@ -98,7 +98,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         super().__init__(client_id)
         self.url = url
         self._clock = clock
-        self._serdes: dict[type, Serde] = {**({} if serde is None else {Others: serde}), **(serdes or {})}
+        self._serdes = serdes_given(serde, serdes)
         self._producer_config = settings.producers
         self._consumer_config = {"client_id": client_id, **settings.consumers}
         self.log_settings: Mapping[str, Any] = settings.log
@@ -189,6 +189,13 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         return BlockingBus(self, self._bridge)
 
     # life ------------------------------------------------------------------------------------------------------------
+
+    if not TYPE_CHECKING:  # a type checker says so without them
+
+        def __enter__(self) -> None:
+            raise ConfigError("with bus: it is 'async with bus:', or 'with bus.blocking() as b:' in a plain program")
+
+        def __exit__(self, *error: object) -> None: ...
 
     async def __aenter__(self) -> EventBus:
         await self.start()

@@ -19,6 +19,7 @@ from eventbus.coordinator.strategies import make_assignors
 from eventbus.errors import ConfigError, InvalidRequiredAcks
 from eventbus.suggest import nearest_setting, wrong_value
 from eventbus.types import Compression, IsolationLevel
+from serdes import Others, Serde
 
 logger = logging.getLogger("eventbus")
 
@@ -230,6 +231,20 @@ def producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
         values["acks"] = _acks(values["acks"])
     _choose_idempotence(values)
     return ProducerSettings(_convert({**values, "kafka": passed}, ProducerConfig, "producer"), partitioner)
+
+
+def serdes_given(serde: Any, serdes: Any) -> dict[type, Serde]:
+    """Those of a bus, by type. Raises ConfigError for what is no serde."""
+    if serdes is not None and not isinstance(serdes, Mapping):
+        raise ConfigError(f"serdes={serdes!r:.80}: a dict of types and their serdes: serdes={{Stage: StageSerde()}}")
+    given: dict[Any, Any] = {**({} if serde is None else {Others: serde}), **(serdes or {})}
+    for kind, one in given.items():
+        where = "serde" if kind is Others else f"serdes: {getattr(kind, '__name__', kind)}"
+        if isinstance(one, type):
+            raise ConfigError(f"{where}={one.__name__}: the class; an object of it, {one.__name__}()")
+        if not all(callable(getattr(one, name, None)) for name in ("serialize", "deserialize")):
+            raise ConfigError(f"{where}={one!r:.80}: a serde has serialize(topic, value) and deserialize(topic, data)")
+    return given
 
 
 def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:

@@ -148,3 +148,31 @@ async def test_a_value_that_cannot_be_read_has_no_traceback_of_ours(caplog: pyte
         await bus.drain()
     [told] = [record for record in caplog.records if record.name == "eventbus.runner"]
     assert "the value is no Order: JSON is malformed" in told.message and told.exc_info is None
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"drain_timeout_ms": "30s"}, "drain_timeout_ms='30s': a whole number of milliseconds"),
+        ({"drain_timeout_ms": None}, "drain_timeout_ms=None: a whole number"),
+        ({"slow_loop_ms": 1.5}, r"slow_loop_ms=1\.5: a whole number"),
+        ({"serde": "json"}, r"serde='json': a serde has serialize\(topic, value\)"),
+        ({"serdes": [Order]}, "serdes=.*a dict of types and their serdes"),
+        ({"serdes": {Order: dict}}, r"serdes: Order=dict: the class; an object of it, dict\(\)"),
+        ({"serdes": {Order: 3}}, "serdes: Order=3: a serde has"),
+    ],
+)
+def test_what_a_bus_is_given(config: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        EventBus("memory://", **config)
+
+
+def test_a_bus_is_entered_with_async() -> None:
+    bus: Any = EventBus("memory://")
+    with pytest.raises(ConfigError, match=r"it is 'async with bus:', or 'with bus\.blocking\(\) as b:'"), bus:
+        ...
+
+
+def test_every_so_many_minutes_is_a_timedelta() -> None:
+    with pytest.raises(ConfigError, match=r"@bus\.every\(timedelta\(minutes=5\)\)"):
+        EventBus("memory://").every(minutes=5)

@@ -124,8 +124,10 @@ def _not_said(said: Mapping[str, Said], keywords: Mapping[str, Any], url: str) -
 def _check(chosen: Mapping[str, Any], given: Mapping[str, Said]) -> None:
     for name, least in (("drain_timeout_ms", 0), ("wedged_after_ms", 1), ("slow_loop_ms", 1)):
         value = chosen[name]
+        place = f"{given[name].source.place}: " if name in given else ""
+        if type(value) is not int and (value is not None or name != "slow_loop_ms"):
+            raise ConfigError(f"{place}{name}={value!r}: a whole number of milliseconds")
         if value is not None and value < least:
-            place = f"{given[name].source.place}: " if name in given else ""
             off = " (slow_loop_ms=None: do not look)" if name == "slow_loop_ms" else ""
             raise ConfigError(f"{place}{name}={value}: at least {least}{off}")
 

@@ -74,6 +74,11 @@ class Scheduling(ABC):
         interrupts is called again, unless the next is due. ``name`` tells it from others, over restarts; the function's
         name by default. Raises ConfigError for a wrong expression, time zone, option or name.
         """
+        for unit in ("minutes", "hours", "days", "weeks"):
+            if unit in options:
+                raise ConfigError(
+                    f"@bus.every({unit}={options[unit]!r}): @bus.every(timedelta({unit}={options[unit]!r}))"
+                )
         table = timetable(when, seconds, timezone, missed)
         for option in options:
             if option in _TAKEN:
