@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from eventbus.broker import TopicSpec
 from eventbus.client.handling.handlers import Handler
 from eventbus.errors import ConfigError, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.suggest import nearest
+
+logger = logging.getLogger("eventbus.runner")
 
 
 def check_groups(members: Sequence[tuple[Handler[Any, Any], str]], topics: Collection[str]) -> None:
@@ -86,6 +89,7 @@ async def prepare_topics(
                 )
     check_groups(members, partitions)
     check_global_order(handlers, partitions)
+    tell_idle_patterns(handlers, partitions)
 
 
 def _wanted(
@@ -101,6 +105,17 @@ def _wanted(
                 if spec.partitions == -1 and _reads(handler, name):
                     wanted[name] = msgspec.structs.replace(spec, partitions=1)
     return list(wanted.values())
+
+
+def tell_idle_patterns(handlers: Sequence[Handler[Any, Any]], topics: Collection[str]) -> None:
+    """Warn of a pattern that no topic matches: it may be wrong, or its topics are made later."""
+    for handler in handlers:
+        pattern = handler.spec.pattern
+        if pattern is None or any(_reads(handler, topic) for topic in topics):
+            continue
+        within = next((topic for topic in sorted(topics) if re.search(pattern, topic)), None)
+        hint = f"; it is to match whole names, {within!r} as well as its part" if within is not None else ""
+        logger.warning("%r: no topic matches %r%s. One that is made later is read then", handler, pattern, hint)
 
 
 def check_global_order(handlers: Sequence[Handler[Any, Any]], partitions: Mapping[str, int]) -> None:

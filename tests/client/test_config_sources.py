@@ -343,6 +343,11 @@ def test_a_properties_file_of_a_java_client(monkeypatch: pytest.MonkeyPatch) -> 
         ("b.toml", "delivery_timeout_ms = true\n", r"line 1: delivery_timeout_ms=True: a whole number"),
         ("b.toml", "[producers]\nlinger = 5\n", r"b.toml, line 2: unknown table \[producers\]"),
         ("b.toml", "[handler.bill]\nconcurrency = 5\n", r"unknown table \[handler\]; did you mean 'handlers'\?"),
+        (
+            "b.toml",
+            "[log_default]\nretention.ms = 5\n",
+            r"unknown table \[log_default\]; did you mean 'log_defaults'\?",
+        ),
         ("b.toml", "[handlers]\nbill = 5\n", r"a handler has a table of options, \[handlers.NAME\]"),
         ("b.toml", 'linger_ms = 5\n"linger.ms" = 6\n', r"line 1 and b.toml, line 2 say linger_ms twice, differently"),
         ("b.toml", 'group_id = "g"\n', r"line 1: group_id is no setting of a bus: the group is each consumer's own"),

@@ -176,3 +176,20 @@ def test_a_bus_is_entered_with_async() -> None:
 def test_every_so_many_minutes_is_a_timedelta() -> None:
     with pytest.raises(ConfigError, match=r"@bus\.every\(timedelta\(minutes=5\)\)"):
         EventBus("memory://").every(minutes=5)
+
+
+async def test_a_pattern_that_matches_no_topic_is_told(make_bus: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It is for whole names, as in Kafka's Java client; the handler of half of one read nothing, silently."""
+    bus = make_bus()
+    bus.topic("orders")
+
+    @bus.consumer(pattern="ord", group="g")
+    async def handle(order: str) -> None: ...
+
+    @bus.consumer(pattern=r"ord.*", group="h")
+    async def right(order: str) -> None: ...
+
+    async with bus:
+        ...
+    [told] = [one.message for one in caplog.records if one.name == "eventbus.runner"]
+    assert "no topic matches 'ord'; it is to match whole names, 'orders' as well" in told

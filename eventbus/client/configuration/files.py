@@ -112,9 +112,10 @@ def _setting(entry: Entry, source: Source) -> Said:
         raise ConfigError(f"{source.place}: {entry.key} is no setting of a bus: {hint}")
     table, dot, _ = entry.key.partition(".")
     near = nearest_setting(entry.key, NAMES)
-    if dot and not near:
+    near_table = nearest(table, (HANDLERS, *_TABLES))
+    if dot and (near_table or not near):
         raise ConfigError(
-            f"{source.place}: unknown table [{table}]{nearest(table, (HANDLERS, *_TABLES))}; settings have none; "
+            f"{source.place}: unknown table [{table}]{near_table}; settings have none; "
             "there are [handlers.NAME] and [log_defaults]"
         )
     raise ConfigError(f"{source.place}: unknown setting {entry.key!r}{near}; see: eventbus config list")
