@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 
+from eventbus.client.handling.here import waiting
 from eventbus.client.handling.middleware import CallNext
 from eventbus.middleware.base import Timed, positive, records_of, whole
 
@@ -14,9 +15,9 @@ from eventbus.middleware.base import Timed, positive, records_of, whole
 class RateLimit(Timed):
     """Lets ``per_second`` records through, and ``burst`` at once after a rest; the others wait, in their order.
 
-    One object is one limit, for all handlers that have it, in this process. A batch counts its records. Waiting is a
-    part of the call: a ``timeout=`` of the handler goes on meanwhile, its place in the group is kept, and its partition
-    is fetched no further than usual; a call that is given up while it waits has taken nothing. (A token bucket, kept as
+    One object is one limit, for all handlers that have it, in this process. A batch counts its records. Who waits has
+    not failed: a ``timeout=`` of the handler does not count it. Its place in the group is kept, and its partition is
+    fetched no further than usual; a call that is given up while it waits has taken nothing. (A token bucket, kept as
     the time at which it would be full.)
     """
 
@@ -33,15 +34,19 @@ class RateLimit(Timed):
         """Who came first waits first; the others behind it."""
 
     async def __call__(self, record: Any, call_next: CallNext) -> Any:
+        with waiting():
+            await self._take(len(records_of(record)))
+        return await call_next(record)
+
+    async def _take(self, count: int) -> None:
         async with self._turn:
             now = self._timers.current_time()
-            full_at = max(self._full_at, now) + len(records_of(record)) / self._per_second
+            full_at = max(self._full_at, now) + count / self._per_second
             seconds = full_at - self._burst / self._per_second - now
             if seconds > 1e-9:
                 await self._timers.sleep(seconds)
-            # Taken behind the wait: calls that time out and come again would else owe more and more for nothing.
+            # Taken behind the wait: calls that are given up and come again would else owe more and more for nothing.
             self._full_at = full_at
-        return await call_next(record)
 
     async def start(self, bus: Any) -> None:
         await super().start(bus)

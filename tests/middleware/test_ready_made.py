@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventbus import EventBus
+from dlq import Retry
+from eventbus import ConsumerRecord, EventBus
+from eventbus.client.handling.middleware import CallNext
 from eventbus.errors import ConfigError, HandlerError
 from eventbus.middleware import ClaimCheck, ClaimError, Deduplication, Directory, Logging, RateLimit, Timing
 from eventbus.testing import TestBus
@@ -199,20 +201,41 @@ async def test_a_rate_limit_counts_the_records_of_a_batch() -> None:
     assert seen == [(0, 2), (2, 2)]
 
 
-async def test_calls_that_time_out_while_they_wait_for_the_rate_take_nothing() -> None:
+@pytest.mark.parametrize("options", [{}, {"order": "key", "concurrency": 12}])
+async def test_who_waits_for_the_rate_has_not_failed(options: dict[str, Any]) -> None:
+    """What waited for longer than the timeout was tried again until its retries, and their budget, were used up."""
     seen: list[float] = []
     bus = TestBus()
-    limit = RateLimit(1)
+    bus.topic("t", partitions=8)
 
-    @bus.consumer("t", group="g", timeout=0.3, on_error="skip", middleware=[limit])
+    @bus.consumer("t", group="g", timeout=0.3, retry=Retry(immediate=3), middleware=[RateLimit(1)], **options)
     async def handle(value: int) -> None:
         seen.append(bus.clock.current_time() - began)
 
     async with bus:
         began = bus.clock.current_time()
-        await bus.send_many("t", range(20))
+        for number in range(12):
+            await bus.send("t", number, key=b"%d" % number, partition=number % 8)
+        await bus.clock.advance(seconds=12)
+        assert seen == [*range(12)]
+
+
+async def test_the_time_before_and_behind_a_wait_for_the_rate_counts() -> None:
+    bus, slept = TestBus(), list[int]()
+
+    async def before(record: ConsumerRecord, call_next: CallNext) -> Any:
+        await bus.clock.sleep(0.2)
+        return await call_next(record)
+
+    @bus.consumer("t", group="g", timeout=0.3, on_error="skip", middleware=[before, RateLimit(1)])
+    async def handle(value: int) -> None:
+        await bus.clock.sleep(value / 100)
+        slept.append(value)
+
+    async with bus:
+        await bus.send_many("t", [5, 7, 20, 8])
         await bus.clock.advance(seconds=10)
-        assert len(seen) >= 5, "each of those that were given up took a second away from the others"
+    assert slept == [5, 7, 8]
 
 
 class Video(msgspec.Struct):

@@ -6,6 +6,8 @@ A look costs something, a record nothing: it is found where the watch of slow ca
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
@@ -22,6 +24,14 @@ class Member(Protocol):
 
     @property
     def group(self) -> str: ...
+
+    def waits(self, one: Calling) -> None:
+        """Its call waits on purpose from now on: that is no part of the time it may take."""
+        ...
+
+    def goes_on(self, one: Calling) -> None:
+        """It waits no longer."""
+        ...
 
 
 class Calling(Protocol):
@@ -61,6 +71,20 @@ def record_here() -> RecordHere | None:
     chunk, index = at
     known = RecordHere(found.member.name, found.member.group, chunk.topic, chunk.partition)
     return known if _in_task_of_its_own(found) else known._replace(offset=chunk.offsets[index], key=chunk.keys[index])
+
+
+@contextmanager
+def waiting() -> Generator[None]:
+    """What passes in here is not counted by the ``timeout`` of the call at work."""
+    found = here.get()
+    if found is None or (member := found.member) is None:
+        yield
+        return
+    member.waits(found)
+    try:
+        yield
+    finally:
+        member.goes_on(found)
 
 
 def _in_task_of_its_own(found: Calling) -> bool:

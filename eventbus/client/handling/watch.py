@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import anyio
 
@@ -147,6 +147,8 @@ class Watch:
         if timeout is not None:
             self._interval_seconds = min(timeout / _INTERVALS_PER_TIMEOUT, _LONGEST_INTERVAL_SECONDS)
         self._seen: dict[Watched, _Seen] = {}
+        self._waiting: dict[Calling, float] = {}
+        """Those whose calls wait on purpose, and since when."""
         self._wake: anyio.Event | None = None
         """While nobody makes calls: the watch sleeps."""
 
@@ -161,6 +163,15 @@ class Watch:
         """It makes no calls for now."""
         here.set(None)
         self._seen.pop(one, None)
+        self._waiting.pop(one, None)
+
+    def waits(self, one: Calling) -> None:
+        self._waiting[one] = self._timers.current_time()
+
+    def goes_on(self, one: Calling) -> None:
+        began = self._waiting.pop(one, None)
+        if began is not None and (seen := self._seen.get(cast("Watched", one))) is not None:
+            seen.since += self._timers.current_time() - max(began, seen.since)
 
     async def run(self) -> None:
         """Look at all calls, for ever. Raises HandlerError for one in a thread that takes too long ("crash")."""
@@ -179,7 +190,7 @@ class Watch:
             marker = one.marker
             if marker is None or marker != seen.marker:
                 seen.marker, seen.since, seen.is_told = marker, now, False
-            if marker is None or timeout is None or seen.is_told:
+            if marker is None or timeout is None or seen.is_told or one in self._waiting:
                 continue
             left = seen.since + timeout - now
             if left <= 0:
