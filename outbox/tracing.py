@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from contextvars import ContextVar
 
@@ -9,6 +10,8 @@ from eventbus.types import Headers
 
 TRACE_HEADERS = ("traceparent", "tracestate")
 """W3C Trace Context."""
+
+logger = logging.getLogger("outbox")
 
 carried: ContextVar[Headers] = ContextVar("outbox_carried", default=())
 """The headers of the record whose handler runs in this context."""
@@ -28,8 +31,11 @@ def _of_span() -> Headers:
     from opentelemetry import trace
     from opentelemetry.propagate import inject
 
-    if not trace.get_current_span().get_span_context().is_valid:
-        return ()
     carrier: dict[str, str] = {}
-    inject(carrier)
-    return tuple((name, value.encode()) for name, value in carrier.items())
+    try:
+        if trace.get_current_span().get_span_context().is_valid:
+            inject(carrier)
+        return tuple((name, value.encode()) for name, value in carrier.items())
+    except Exception as error:  # anything of a propagator: the event is written without its trace
+        logger.debug("the trace of an event could not be told", exc_info=error)
+        return ()

@@ -3,10 +3,13 @@
 Names and attributes are those of the semantic conventions for messaging. A record carries its trace in the W3C headers
 ``traceparent`` and ``tracestate``. What is moved on, by an outbox's relay, to a retry topic, to the dead letters and
 back from there, is sent anew each time, and keeps its headers: each hop is a span below the one before it.
+
+Tracers, exporters and headers are somebody else's: what they raise is logged, and the record goes on without a span.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
@@ -27,6 +30,13 @@ if TYPE_CHECKING:
 SYSTEM = "kafka"
 """``messaging.system``: records, topics and groups are Kafka's on every log, and tools know them by this name."""
 
+_MOST_HEADER_BYTES = 8192
+"""Of a header that is read: W3C's most for ``baggage``, and more than the others may take. A larger one is no trace."""
+_MOST_KEY_CHARS = 200
+_MOST_KINDS = 100
+
+logger = logging.getLogger("eventbus.tracing")
+
 _processed: ContextVar[SpanContext | None] = ContextVar("eventbus_processed", default=None)
 """The span of the record handled last in this task: what its handler returned is sent after the span has ended."""
 
@@ -44,14 +54,15 @@ class Tracing:
         self, tracer_provider: TracerProvider | None = None, propagator: TextMapPropagator | None = None
     ) -> None:
         trace = _api()
+        trouble = _Trouble()
         from opentelemetry import propagate
 
         from eventbus.version import __version__
 
         tracer = trace.get_tracer("eventbus", __version__, tracer_provider)
         carrier = _Carrier(propagator or propagate.get_global_textmap())
-        self._sends = _Sends(tracer, carrier)
-        self._calls = _Calls(tracer, carrier)
+        self._sends = _Sends(tracer, carrier, trouble)
+        self._calls = _Calls(tracer, carrier, trouble)
 
     def __repr__(self) -> str:
         return "Tracing()"
@@ -67,6 +78,22 @@ class Tracing:
         return (self._sends,)
 
 
+class _Trouble:
+    """What tracing itself raises: said once for each kind of error, since it is the same for each record."""
+
+    def __init__(self) -> None:
+        self._said: set[type[Exception]] = set()
+
+    def said(self, error: Exception) -> None:
+        kind = type(error)
+        if kind not in self._said and len(self._said) < _MOST_KINDS:
+            self._said.add(kind)
+            logger.warning(
+                "tracing failed, and the record goes on without its span; said once for a %s",
+                kind.__name__, exc_info=error,
+            )  # fmt: skip
+
+
 class _Carrier:
     """Contexts in and out of headers."""
 
@@ -79,7 +106,11 @@ class _Carrier:
 
     def read(self, headers: Headers) -> Context:
         """The context that headers carry, apart from the one that is active here."""
-        found = {name: value.decode("latin-1") for name, value in headers if name in self._fields and value is not None}
+        found = {
+            name: value.decode("latin-1")
+            for name, value in headers
+            if name in self._fields and value is not None and len(value) <= _MOST_HEADER_BYTES
+        }
         return self._propagator.extract(found, context=self._nothing) if found else self._nothing
 
     def write(self, headers: Headers, context: Context) -> Headers:
@@ -94,24 +125,28 @@ class _Carrier:
 class _Sends(ProducerInterceptor):
     """A span of kind PRODUCER from the send to the acknowledgement."""
 
-    def __init__(self, tracer: Tracer, carrier: _Carrier) -> None:
+    def __init__(self, tracer: Tracer, carrier: _Carrier, trouble: _Trouble) -> None:
         from opentelemetry import context, trace
 
         self._context, self._trace = context, trace
         self._tracer = tracer
         self._carrier = carrier
+        self._trouble = trouble
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         """See `ProducerInterceptor`."""
         if record.topic.startswith("_"):  # the framework's own books: what they are about has spans
             return record
         headers = pack_headers(record.headers) if record.headers else ()
-        span = self._tracer.start_span(
-            f"send {record.topic}", self._parent(headers), self._trace.SpanKind.PRODUCER, _of_send(record)
-        )
-        record.headers = self._carrier.write(headers, self._trace.set_span_in_context(span))
-        if span.is_recording():
-            record.on_delivery = _Outcome(span)
+        try:
+            span = self._tracer.start_span(
+                f"send {record.topic}", self._parent(headers), self._trace.SpanKind.PRODUCER, _of_send(record)
+            )
+            if span.is_recording():
+                record.on_delivery = _Outcome(span, self._trouble)
+            record.headers = self._carrier.write(headers, self._trace.set_span_in_context(span))
+        except Exception as error:  # anything of a tracer, a sampler, a propagator
+            self._trouble.said(error)
         return record
 
     def _parent(self, headers: Headers) -> Context:
@@ -130,41 +165,62 @@ class _Sends(ProducerInterceptor):
 class _Outcome:
     """Ends a sender's span when the record's outcome is known."""
 
-    __slots__ = ("_span",)
+    __slots__ = ("_span", "_trouble")
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, trouble: _Trouble) -> None:
         self._span = span
+        self._trouble = trouble
 
     def __call__(self, metadata: RecordMetadata | None, error: EventBusError | None) -> None:
-        if metadata is not None:
-            self._span.set_attribute("messaging.destination.partition.id", str(metadata.partition))
-            self._span.set_attribute("messaging.kafka.offset", metadata.offset)
-        if error is not None:
-            note_error(self._span, error)
-        self._span.end()
+        try:
+            if metadata is not None:
+                self._span.set_attribute("messaging.destination.partition.id", str(metadata.partition))
+                self._span.set_attribute("messaging.kafka.offset", metadata.offset)
+            if error is not None:
+                note_error(self._span, error)
+            self._span.end()
+        except Exception as failure:  # anything of an exporter
+            self._trouble.said(failure)
 
 
 class _Calls:
     """A span of kind CONSUMER around a handler's call."""
 
-    def __init__(self, tracer: Tracer, carrier: _Carrier) -> None:
-        from opentelemetry import trace
+    def __init__(self, tracer: Tracer, carrier: _Carrier, trouble: _Trouble) -> None:
+        from opentelemetry import context, trace
 
-        self._trace = trace
+        self._context, self._trace = context, trace
         self._tracer = tracer
         self._carrier = carrier
+        self._trouble = trouble
 
     async def around(self, record: ConsumerRecord | list[ConsumerRecord], call_next: CallNext) -> Any:
         """See `Middleware`."""
-        with self._trace.use_span(
-            self._begin(record), end_on_exit=True, record_exception=False, set_status_on_exception=False
-        ) as span:
+        try:
+            span = self._begin(record)
+            token = self._context.attach(self._trace.set_span_in_context(span))
             _processed.set(span.get_span_context())
-            try:
-                return await call_next(record)
-            except Exception as error:  # whatever the handler raises is said of its span, and goes on
-                note_error(span, error)
-                raise
+        except Exception as error:  # anything of a tracer, a sampler, a propagator
+            self._trouble.said(error)
+            _processed.set(None)
+            return await call_next(record)
+        failure: BaseException | None = None
+        try:
+            return await call_next(record)
+        except BaseException as error:  # whatever ends the call is said of its span, and goes on
+            failure = error
+            raise
+        finally:
+            self._context.detach(token)
+            self._end(span, failure)
+
+    def _end(self, span: Span, failure: BaseException | None) -> None:
+        try:
+            if failure is not None:
+                (note_error if isinstance(failure, Exception) else note_cut_off)(span, failure)
+            span.end()
+        except Exception as error:  # anything of an exporter
+            self._trouble.said(error)
 
     def _begin(self, record: ConsumerRecord | list[ConsumerRecord]) -> Span:
         trace, kind = self._trace, self._trace.SpanKind.CONSUMER
@@ -181,9 +237,22 @@ def note_error(span: Span, error: BaseException) -> None:
     """Say on a span what went wrong."""
     from opentelemetry.trace import Status, StatusCode
 
-    span.record_exception(error)
+    name = type(error).__name__
     span.set_attribute("error.type", type(error).__qualname__)
-    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+    try:
+        said = f"{name}: {error}"
+        span.record_exception(error)
+    except Exception:  # of its own __str__
+        said = name
+    span.set_status(Status(StatusCode.ERROR, said))
+
+
+def note_cut_off(span: Span, _: BaseException) -> None:
+    """Say on a span that its call was cancelled: neither done nor failed, and its record is handled again."""
+    from opentelemetry.trace import Status, StatusCode
+
+    span.set_attribute("error.type", "Cancelled")
+    span.set_status(Status(StatusCode.ERROR, "the call was cut off before its end"))
 
 
 def _of_send(record: ProducerRecord) -> Attributes:
@@ -230,7 +299,7 @@ def _add_content(attributes: dict[str, str | int | bool], key: object, value: ob
     if isinstance(key, bytes):
         key = key.decode(errors="replace")
     if isinstance(key, str | int):
-        attributes["messaging.kafka.message.key"] = str(key)
+        attributes["messaging.kafka.message.key"] = str(key)[:_MOST_KEY_CHARS]
     if value is None:
         attributes["messaging.kafka.message.tombstone"] = True
     elif isinstance(value, bytes):
