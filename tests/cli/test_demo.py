@@ -287,7 +287,14 @@ def ended(process: subprocess.Popen[bytes]) -> bool:
     return process.returncode is not None
 
 
-@pytest.mark.parametrize(("number", "share"), [(signal.SIGINT, 0.0), (signal.SIGINT, 0.95), (signal.SIGTERM, 0.4)])
+SIGNALS = [
+    (signal.SIGINT, 0.0),
+    pytest.param(signal.SIGINT, 0.95, marks=pytest.mark.slow),  # the test after it presses Ctrl-C at 0.2 and 0.6
+    (signal.SIGTERM, 0.4),
+]
+
+
+@pytest.mark.parametrize(("number", "share"), SIGNALS)
 def test_a_signal_in_the_middle_then_again(cli: Cli, spawn: Spawn, number: signal.Signals, share: float) -> None:
     process = start_and_wait(spawn, int(share * LOG_BYTES) or 1)
     process.send_signal(number)
@@ -338,7 +345,7 @@ def test_a_full_disk_leaves_a_prefix_to_go_on_from(cli: Cli, spawn: Spawn) -> No
     assert count(cli, "flights") == QUICK_FLIGHTS
 
 
-@pytest.mark.parametrize("turn", [1, 4])
+@pytest.mark.parametrize("turn", [pytest.param(1, marks=pytest.mark.slow), 4])  # with 4 there is something before it
 def test_one_refused_batch_leaves_no_hole(cli: Cli, monkeypatch: pytest.MonkeyPatch, turn: int) -> None:
     """The disk refuses one batch and takes the next one: nothing of that partition may be put behind the gap."""
     append, seen = Broker.append_built, list[TopicPartition]()
