@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from dlq import Retry
-from eventbus import Depends, EventBus, Transaction, consumer, producer
+from eventbus import ConsumerRecord, Depends, EventBus, Transaction, consumer, producer
+from eventbus.middleware import RateLimit
 from tests.mistakes.kit import At, Section, heard
 
 if TYPE_CHECKING:
@@ -67,6 +68,14 @@ def type_nobody_can_make(at: At) -> None:
 def nothing_taken(at: At) -> None:
     @at.bus().consumer("orders")
     async def handle() -> None: ...
+
+
+@SIGNATURES.mistake(
+    "`records: list[ConsumerRecord]` without `batch=True`", "`batch=True`", "takes a list of records, and gets one"
+)
+def records_without_batch(at: At) -> None:
+    @at.bus().consumer("orders")
+    async def handle(records: list[ConsumerRecord]) -> None: ...
 
 
 @SIGNATURES.mistake("`async def handle(*args): ...`", "one parameter with its type", "*args says nothing", RIGHT)
@@ -300,7 +309,7 @@ async def blocked_loop(at: At) -> str:
         async with bus:
             await bus.send("orders", Order("o-1"))
             await bus.drain()
-    return next(line for line in lines if "loop" in line).splitlines()[0]
+    return next(line for line in lines if "blocked for" in line and "by handler" in line).splitlines()[0]
 
 
 @DECORATORS.mistake(
@@ -338,6 +347,58 @@ async def topic_setting(at: At) -> None:
     bus = EventBus("memory://")
     bus.topic("orders", configs={"retension.ms": 1000})
     await bus.start()
+
+
+@DECORATORS.mistake(
+    '`@bus.producer("orders", key="id")`', "`key=lambda order: order.id`", "key='id'", "a function of the value"
+)
+def key_by_name(at: At) -> None:
+    at.bus().producer("orders", key=cast(Any, "id"))
+
+
+@DECORATORS.mistake(
+    "`bus.include(RateLimit(5))`", "`middleware=[RateLimit(5)]`", "include(", "goes around handlers where it is said to"
+)
+def middleware_included(at: At) -> None:
+    at.bus().include(type("RateLimit", (RateLimit,), {"__repr__": lambda self: "RateLimit(5)"})(5))
+
+
+@DECORATORS.mistake(
+    "`await call_next(record)` without `return` in a middleware", "`return await call_next(record)`",
+    "handler 'handle'", "its middleware (timed) returns None", "not published", "return await call_next(record)",
+)  # fmt: skip
+async def result_dropped(at: At) -> str:
+    async def timed(record: ConsumerRecord, call_next: Any) -> None:
+        await call_next(record)
+
+    bus = at.bus(middleware=[timed])
+
+    @bus.consumer("orders", group="billing")
+    @bus.producer("bills")
+    async def handle(order: str) -> str:
+        return order
+
+    with heard() as lines:
+        async with bus:
+            await bus.send("orders", "o-1")
+            await bus.drain()
+    return lines[0]
+
+
+@DECORATORS.mistake(
+    '`@bus.consumer(pattern="ord")`, and the topic is `orders`', '`pattern="ord.*"`',
+    "no topic matches 'ord'", "whole names",
+)  # fmt: skip
+async def half_a_pattern(at: At) -> str:
+    bus = at.bus()
+
+    @bus.consumer(pattern="ord", group="billing")
+    async def handle(order: str) -> None: ...
+
+    with heard("eventbus.runner") as lines:
+        async with bus:
+            pass
+    return lines[0]
 
 
 @DECORATORS.mistake(

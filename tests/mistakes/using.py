@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -161,6 +161,12 @@ def generator_at_the_end(at: At) -> None:
         yield
 
 
+@LIFE.mistake("`with bus:`", "`async with bus:`", "'async with bus:'", "'with bus.blocking() as b:'")
+def plain_with(at: At) -> None:
+    with cast(Any, at.bus()):
+        pass
+
+
 SENDING = Section("Sending and receiving")
 
 
@@ -242,6 +248,25 @@ async def handler_that_raises(at: At) -> None:
         await bus.drain()
 
 
+@SENDING.mistake("`bus.send(order, topic)`", "`bus.send(topic, order)`", "the topic is a text and comes first")
+async def swapped(at: At) -> None:
+    async with at.bus() as bus:
+        await bus.send(cast(Any, {"id": "o-1"}), "orders")
+
+
+@SENDING.mistake(
+    '`bus.send_many("orders", "o-1")`', "a list, or `bus.send`", "'o-1'", "a list of values", "one value is send()"
+)
+async def one_for_many(at: At) -> None:
+    async with at.bus() as bus:
+        await bus.send_many("orders", "o-1")
+
+
+@SENDING.mistake("`serdes={Stage: StageSerde}`", "`StageSerde()`", "serdes: str=dict", "the class; an object of it")
+def class_for_serde(at: At) -> None:
+    at.bus(serdes={str: dict})
+
+
 @SENDING.mistake("`linger=5`", "`linger_ms=5`", "'linger'", "linger_ms")
 def misspelt_setting(at: At) -> None:
     at.bus(linger=5)
@@ -303,6 +328,23 @@ def unknown_scheme(at: At) -> None:
 @LOGS.mistake('`EventBus("./data")`', "`file://./data`", "'./data' is no URL", "write file://./data")
 def path_for_url(at: At) -> None:
     EventBus("./data")
+
+
+@LOGS.mistake(
+    '`EventBus(os.environ.get("LOG"))`, and it is not set', "`EventBus(log_url())`", "None is no URL", "log_url()"
+)
+def unset_variable(at: At) -> None:
+    EventBus(cast(Any, None))
+
+
+@LOGS.mistake('`EventBus("file:./data")`', "`file://./data`", "'file:./data' is no URL", "write file://./data")
+def one_slash(at: At) -> None:
+    EventBus("file:./data")
+
+
+@LOGS.mistake("`EVENTBUS_URL=file://$HOME/data` where no shell reads it", "the path, or `~`", "$HOME", "file://~/data")
+def variable_in_url(at: At) -> None:
+    EventBus("file://$HOME/data")
 
 
 @LOGS.mistake('`EventBus("file://")`', "a directory", "file:// needs a directory", "file://./data")
