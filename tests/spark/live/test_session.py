@@ -142,10 +142,11 @@ print(spark.range(7).count(), spark.conf.get("spark.driver.memory"), len(pids))
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(320)
 def test_the_jvm_ends_with_its_session_and_with_the_interpreter(tmp_path: Path) -> None:
     """It is quiet, too. `run` waits for all who hold standard error: were a JVM left, it would wait for ever."""
     done = subprocess.run(
-        [sys.executable, "-c", _TWO_SESSIONS], capture_output=True, text=True, cwd=tmp_path, timeout=100
+        [sys.executable, "-c", _TWO_SESSIONS], capture_output=True, text=True, cwd=tmp_path, timeout=300
     )
     assert (done.stdout, done.stderr) == ("first is gone\n7 700m 2\n", "")
     assert list(tmp_path.iterdir()) == []

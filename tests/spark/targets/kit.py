@@ -288,6 +288,8 @@ class Story:
 
 MakeRig = Callable[[str], Rig]
 """A new rig, with a table of this name that does not exist."""
+LONG = [pytest.mark.slow, pytest.mark.timeout(600)]
+"""A crash at each step of a long story: half a minute, and two where others are at work."""
 
 
 class Conformance:
@@ -559,7 +561,7 @@ class Conformance:
 
     # -- crashes ------------------------------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("long", [False, pytest.param(True, marks=LONG)])
     def test_crash_before_every_step(self, rigs: MakeRig, long: bool) -> None:
         steps = Story(rigs("counted"), long=long).steps()
         assert steps > 2
@@ -580,6 +582,7 @@ class Conformance:
             assert Story.batches_done(state) == story.batches
 
     @pytest.mark.slow
+    @pytest.mark.timeout(600)
     def test_crash_of_the_recovery(self, rigs: MakeRig) -> None:
         steps = Story(rigs("counted"), long=True).steps()
         for step in range(1, steps, 5):
@@ -604,7 +607,7 @@ class Conformance:
             else:
                 pytest.fail("opening takes more than 100 steps")
 
-    @pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("long", [False, pytest.param(True, marks=LONG)])
     def test_disk_full_at_every_step(self, rigs: MakeRig, long: bool) -> None:
         steps = Story(rigs("counted"), long=long).steps()
         refusals = 0

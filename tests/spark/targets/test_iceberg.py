@@ -73,6 +73,7 @@ def rigs(tmp_path: Path) -> MakeRig:
 
 class TestConformance(Conformance):
     @pytest.mark.slow  # the quick tier crashes at every step, which are the same places
+    @pytest.mark.timeout(600)
     @pytest.mark.parametrize("long", [False, True])
     def test_disk_full_at_every_step(self, rigs: MakeRig, long: bool) -> None:
         super().test_disk_full_at_every_step(rigs, long)
