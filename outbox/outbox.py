@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 from eventbus.backends.delivery import this_loop
 from eventbus.client.schema_uses import prepare, uses_of_types
 from eventbus.client.schemas import fetched
+from eventbus.client.sending import check_values
 from eventbus.errors import ConfigError, SchemaNotReady
 from outbox import schema as in_database
 from outbox.database import Database, trouble_of
@@ -200,6 +201,7 @@ class Outbox:
 
         ``key`` computes each event's key from its value; the options hold for all.
         """
+        check_values(topic, values, key, "publish_many", "publish")
         make = partial(self._writer.rows, topic, list(values), key, options)
         target, is_async = own(session)
         if is_async:

@@ -133,7 +133,10 @@ class Declarations(Declares, TableDeclarations):
             self._declare_hook(when, hook)
         for item in placed.others:
             if not isinstance(item, (Part, Surrounds)):
-                raise ConfigError(f"{item!r} is not marked: decorate it with @consumer or @producer from eventbus")
+                hint = "; its relay is a part: include(outbox.relay())" if hasattr(item, "relay") else ""
+                raise ConfigError(
+                    f"{item!r} is not marked: decorate it with @consumer or @producer from eventbus{hint}"
+                )
             if callable(item) and not isinstance(item, Surrounds):
                 raise ConfigError(
                     f"include({item!r}): a middleware goes around handlers where it is said to: "

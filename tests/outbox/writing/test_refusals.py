@@ -41,6 +41,21 @@ def test_a_connection_in_no_transaction(database: Database, outbox: Outbox) -> N
     assert len(events(database, outbox)) == 1
 
 
+def test_many_events_are_a_list(database: Database, outbox: Outbox) -> None:
+    """A text was written letter by letter, an event each."""
+    with (
+        database.engine.begin() as connection,
+        pytest.raises(ConfigError, match=r"publish_many\('t', 'abc'\): a list of values.*one value is publish\(\)"),
+    ):
+        outbox.publish_many(connection, "t", "abc")
+    assert events(database, outbox) == []
+
+
+def test_an_outbox_is_no_part_and_its_relay_is(outbox: Outbox) -> None:
+    with pytest.raises(ConfigError, match=r"its relay is a part: include\(outbox.relay\(\)\)"):
+        EventBus("memory://").include(outbox)
+
+
 def test_a_session_that_may_not_begin_or_is_over(database: Database, outbox: Outbox) -> None:
     with Session(database.engine, autobegin=False) as session:
         with pytest.raises(ConfigError, match=r"autobegin=False: session.begin\(\) first"):
