@@ -39,6 +39,10 @@ class LastWords:
             finally:
                 self._scopes.discard(scope)
 
+    def within(self, seconds: float) -> None:
+        """Each of those that begin from now on has no more than so long, and a moment at least."""
+        self._seconds = min(self._seconds, max(seconds, _AT_ONCE_SECONDS))
+
     def end(self, seconds: float | None = None) -> None:
         """All of them together have so long from now, in real time; None: a moment."""
         ends_at = RealTimers().current_time() + (_AT_ONCE_SECONDS if seconds is None else seconds)

@@ -315,7 +315,8 @@ class Life:
 
     async def _finish(self, *_: Any) -> None:
         """Stop intake, let the lanes finish, close what publishes, then end the background tasks."""
-        is_cancelled = True
+        is_cancelled, timers = True, self._plan.backend.timers
+        ends_at = timers.current_time() + self._drain_seconds
         try:
             for runner in self.runners:
                 runner.stop(self._drain_seconds)
@@ -332,7 +333,9 @@ class Life:
                     self.tasks.cancel_scope.cancel()
                     await self._until_all_have_left()
                 publishes = self.parts or len(self.producers)
-                with self.producers.within(self._drain_seconds) if publishes else nullcontext():
+                left = max(ends_at - timers.current_time(), 0)  # one time for all that closing does
+                self.producers.last_words.within(left)
+                with self.producers.within(left) if publishes else nullcontext():
                     try:
                         await self._close_parts()
                     finally:

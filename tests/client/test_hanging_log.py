@@ -45,7 +45,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> str:
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @on_both
-async def test_closing_takes_no_longer_than_a_few_drains(way: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+async def test_closing_takes_little_longer_than_a_drain(way: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     bus = piped(way)
     await bus.start()
     with bus.log.faults.outage(hang=True):
@@ -53,7 +53,7 @@ async def test_closing_takes_no_longer_than_a_few_drains(way: dict[str, Any], ca
         await others_run()
         began = bus.clock.current_time()
         await bus.close()
-        assert bus.clock.current_time() - began <= 4 * BUDGET_MS / 1000
+        assert bus.clock.current_time() - began <= 1.1 * BUDGET_MS / 1000, "one time for all that closing does"
     assert isinstance(sent.exception(), RequestTimedOut)
     assert "1 record(s) were not acknowledged in time" in warnings(caplog)
     async with bus:  # late is not stored after all: it was said that it is given up

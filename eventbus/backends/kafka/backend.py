@@ -68,6 +68,8 @@ _LOOK_UP_SECONDS = 5.0
 _SEEN_SECONDS = 15.0
 """How long a change of topics may take until the broker that is asked knows of it."""
 _CLOSE_SECONDS = 5.0
+_CLOSE_DEAD_SECONDS = 0.5
+"""Where no broker answers nobody hears that a member leaves: for the client's threads to end, if they can."""
 _PAUSE_SECONDS = 0.02
 _MARKER_PAUSE_SECONDS = 0.001
 _REFRESH_SECONDS = 30.0
@@ -195,12 +197,17 @@ class KafkaBackend:
     def trouble(self) -> str:
         return self._watch.trouble
 
+    @property
+    def close_seconds(self) -> float:
+        """How long a client may take to close."""
+        return _CLOSE_DEAD_SECONDS if self._watch.is_out else _CLOSE_SECONDS
+
     def statistics(self) -> Statistics:
         return Statistics(clients=self._watch.counts.clients())
 
     async def aclose(self) -> None:
         """What is still open on this log is given up: a member that nobody polls would hold up its group."""
-        with self.timers.move_on_after(_CLOSE_SECONDS, shield=True):
+        with self.timers.move_on_after(self.close_seconds, shield=True):
             for consumer in list(self.consumers):
                 await consumer.aclose()
         for producer in list(self.producers):

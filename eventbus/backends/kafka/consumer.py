@@ -35,7 +35,6 @@ _T = TypeVar("_T")
 
 _MOST_IDLE_SECONDS = 1.0
 """An owner that has records in hand lets librdkafka be polled that often: it hears of rebalances in polls only."""
-_CLOSE_SECONDS = 5.0
 _PAUSED_SECONDS = 0.05
 """How long to wait for a partition to be resumed before librdkafka is polled again while all are paused."""
 _MOVING = (14, 16)
@@ -530,7 +529,8 @@ class KafkaConsumer:
         for where in list(self._held):
             self._drop(where)
         self._steps.clear()
-        with self._timers.move_on_after(_CLOSE_SECONDS, shield=True):  # Ctrl-C: the group would wait a session long
+        # Shielded: after a Ctrl-C the group would wait a session long.
+        with self._timers.move_on_after(self._backend.close_seconds, shield=True):
             await self._member.shut().wait()
 
 

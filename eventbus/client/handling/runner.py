@@ -130,6 +130,8 @@ class Runner:
         self._drain_scope = anyio.CancelScope()
         self._deadline_seconds: float | None = None
         """How long the records at work may take when the runner stops."""
+        self._stop_at = math.inf
+        """When that is over, in seconds on the backend's timers."""
         self._stopping = False
         self._is_watched = False
         """Somebody waits for the end of a rebalance to ask `is_idle` again."""
@@ -199,6 +201,8 @@ class Runner:
         """Take no further record; those at work are finished, or cancelled when they take longer than the deadline."""
         if not self._stopping:
             self._deadline_seconds = deadline_seconds
+            if deadline_seconds is not None:
+                self._stop_at = self._timers.current_time() + deadline_seconds
         self._stopping = True
         self._poll_scope.cancel()
         self._close_lanes()
@@ -484,7 +488,9 @@ class Runner:
                 # `cancel` ends it; when that came before, there is a moment left, and nobody moves a clock any more.
                 self._leave_scope = anyio.CancelScope()
                 timers = RealTimers() if is_cancelled else self._timers
-                seconds = min(self._drain_seconds, self._deadline_seconds or math.inf)
+                # What the records at work have left of the time, not the whole of it once more.
+                left = max(self._stop_at - self._timers.current_time(), _LAST_WORDS_SECONDS)
+                seconds = min(self._drain_seconds, self._deadline_seconds or math.inf, left)
                 if self._deadline_seconds == 0:
                     seconds = _LAST_WORDS_SECONDS
                 with self._leave_scope, timers.move_on_after(seconds):
