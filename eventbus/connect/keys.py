@@ -7,7 +7,8 @@ from eventbus.connect.settings import REQUIRED, Key
 _NO_REST = "there is no REST interface; `eventbus connect` is asked on the command line"
 _STANDALONE = "it is of Connect's distributed mode; one process runs here"
 _NO_TRANSFORMS = (
-    "single message transforms are not run here: change records in a handler, @bus.consumer and @bus.producer"
+    "single message transforms are not run here: a handler between two topics changes records (@bus.consumer and "
+    "@bus.producer), and so does the SELECT in query= of a JdbcSource; see docs/connect.md"
 )
 
 CONVERTERS = (

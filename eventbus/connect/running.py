@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from eventbus.client.declarations import Part
+from eventbus.client.handling.calls import left_behind
 from eventbus.connect.connector import Connector, Context
 from eventbus.connect.converters import AvroConverter, Converter
 from eventbus.errors import (
@@ -170,7 +171,19 @@ class Run(ABC):
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Connectors wait for files and databases, the event loop does not. One call at a time."""
-        return await anyio.to_thread.run_sync(partial(function, *args), abandon_on_cancel=True, limiter=self._limiter)
+        at_work: list[threading.Thread] = []
+
+        def work() -> T:
+            at_work.append(threading.current_thread())
+            try:
+                return function(*args)
+            finally:
+                at_work.clear()
+
+        try:
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+        finally:
+            left_behind.update(at_work)  # cancelled, while the connector waits for something that may never come
 
     @abstractmethod
     async def drain(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -63,7 +64,7 @@ class SqlSource(SourceConnector):
         Key("quote.sql.identifiers", default="always", choices=("always", "never")),
         Key("numeric.mapping", default="none", choices=("none", "best_fit", "best_fit_eager_double", "precision_only")),
         Key("numeric.precision.mapping", ignored="Connect has replaced it by numeric.mapping"),
-        Key("db.timezone", default="UTC", doc="of times without a zone"),
+        Key("db.timezone", default="UTC", doc="of times without a zone, in criteria and in records"),
         Key("dialect.name", ignored="connection.url tells"),
         Key("db.fetch.size", ignored="batch.max.rows says how many rows are read at a time"),
         Key("transaction.isolation.mode", ignored="the database's default; a query reads one moment"),
@@ -217,6 +218,8 @@ class SqlSource(SourceConnector):
             offset = offset_of(source.order, place)
         try:
             schema, value = source.shape.read(row)
+            if self._zone.key != "UTC":  # which is what converters take a time without a zone for
+                value = {name: _in_zone(one, self._zone) for name, one in value.items()}
         except SerializationError as error:
             schema, value = None, error
         return SourceRecord(topic=source.topic, value=value, schema=schema, partition=source.partition, offset=offset)
@@ -233,6 +236,10 @@ class SqlSource(SourceConnector):
         if self._engine is not None:
             self._engine.dispose()
         self._engine = self._reader = None
+
+
+def _in_zone(value: Any, zone: ZoneInfo) -> Any:
+    return value.replace(tzinfo=zone) if isinstance(value, datetime) and value.tzinfo is None else value
 
 
 _END: Any = object()

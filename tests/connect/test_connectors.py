@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import anyio
+import anyio.to_thread
 import msgspec
 import pytest
 
 from eventbus import EventBus
+from eventbus.client.handling.calls import left_behind
 from eventbus.connect import (
     Connectors,
     ConnectorsFailed,
@@ -388,3 +391,35 @@ async def test_a_sink_that_is_given_no_partition_is_not_waited_for(
             await anyio.to_thread.run_sync(int)  # the sinks' threads are at work: time does not run away from them
         assert [part.runs[0].records, other.runs[0].records] in ([1, 0], [0, 1])
     assert Shelf.kept == [1]
+
+
+class Stuck(SourceConnector):
+    """Waits in its thread for what never comes."""
+
+    began: ClassVar[threading.Event] = threading.Event()
+    goes_on: ClassVar[threading.Event] = threading.Event()
+
+    def start(self, offsets: Mapping[str, Offset]) -> None:
+        """Nothing to open."""
+
+    def poll(self) -> Sequence[SourceRecord]:
+        self.began.set()
+        self.goes_on.wait()
+        return ()
+
+
+async def test_a_connector_that_never_returns_holds_up_neither_the_bus_nor_the_end_of_the_process(
+    make_bus: Callable[[], EventBus], notes: Notes
+) -> None:
+    bus = make_bus()
+    given = {"name": "stuck", "connector.class": f"{HERE}:Stuck"}
+    bus.include(Connectors(given, worker={"task.shutdown.graceful.timeout.ms": 1}, note=notes.append))
+    Stuck.began.clear()
+    Stuck.goes_on.clear()
+    try:
+        async with bus:
+            await anyio.to_thread.run_sync(Stuck.began.wait)
+        assert notes.has("stuck: not stopped within 0.001 s, and left behind")
+        assert any(thread.is_alive() for thread in left_behind), "the command does not wait for these at its end"
+    finally:
+        Stuck.goes_on.set()

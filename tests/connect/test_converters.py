@@ -17,6 +17,7 @@ from eventbus.connect.settings import Properties
 from eventbus.connect.values import DATE, DECIMAL, STRING, TIME, TIMESTAMP, Field, Schema, schema_of, unscaled
 from eventbus.errors import SerializationError
 from eventbus.testing import TestBus
+from schema_registry.http import HttpServer, create_app
 
 ROW = Schema(
     "struct",
@@ -223,6 +224,15 @@ async def test_avro_there_and_back_with_the_registry_in_the_log(make_bus: Callab
                 first = await anext(consumer.until_end())
         assert (first.value or b"")[:1] == b"\0", "Confluent's wire format"
         assert Kept.values and all(one == READ for one in Kept.values)
+
+
+async def test_avro_there_and_back_with_a_registry_over_http() -> None:
+    async with EventBus("memory://") as schemas, HttpServer(create_app(schemas), port=0) as server:
+        bus = EventBus("memory://")
+        bus.include(Connectors(source(), sink(), worker=avro(server.url)))
+        async with bus:
+            await bus.drain()
+        assert Kept.values == [READ]
 
 
 async def test_structs_in_structs_have_names_of_their_own_in_avro(make_bus: Callable[[], EventBus]) -> None:

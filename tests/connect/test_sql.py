@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from eventbus import EventBus
 from eventbus.connect import Connectors
+from eventbus.connect.converters import JsonConverter
 from eventbus.connect.sql_source import SqlSource, sqlalchemy_url
 from eventbus.errors import ConfigError
 from tests.connect.conftest import Notes, Opened, all_values
@@ -342,3 +343,15 @@ def test_a_large_table_is_never_in_memory(tmp_path: Path, opened: Opened, mode: 
         tracemalloc.stop()
     assert count == 2_000
     assert peak_bytes < 1_000_000
+
+
+def test_a_time_without_a_zone_is_one_of_the_databases_zone(shop: Shop) -> None:
+    shop.add(1, changed="2023-07-01 12:00:00")
+    shop.open(mode="bulk")
+    assert shop.source.poll()[0].value["changed"].tzinfo is None
+    shop.open(mode="bulk", **{"db.timezone": "Europe/Berlin"})
+    [record] = shop.source.poll()
+    schemas = JsonConverter(schemas=True, numeric_decimals=True).to_bytes("t", record.schema, record.value)
+    assert json.loads(schemas or b"")["payload"]["changed"] == 1_688_205_600_000, "12:00 in Berlin is 10:00 in UTC"
+    plain = JsonConverter(schemas=False, numeric_decimals=True).to_bytes("t", record.schema, record.value)
+    assert json.loads(plain or b"")["changed"] == "2023-07-01T12:00:00+02:00"
