@@ -21,6 +21,7 @@ from eventbus.testing.crash_process import Instant, Process, Settings, Way
 from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.dlq.kill.account import Account, account, disordered, unsettled, wrong
 from tests.dlq.kill.service import NEVER, ONCE, REJECTED, Call, Names, service
+from tests.tiers import quick
 
 NAMES = Names()
 DELAYS_S = (0.2, 0.3)
@@ -120,7 +121,7 @@ async def complaints(way: Way, form: Form = FORMS[0], *, pairs: int = 0) -> list
     return []
 
 
-@pytest.mark.parametrize("form", FORMS, ids=repr)
+@pytest.mark.parametrize("form", quick(FORMS, [Form(), Form("key", exactly_once=True)]), ids=repr)
 async def test_killed_at_any_step(form: Form) -> None:
     assert await complaints("kill", form) == []
 

@@ -93,7 +93,7 @@ class Log:
             while not condition():
                 if self.has_threads:
                     await anyio.sleep(0.001)  # they have their turn
-                await self._clock.advance(ms=50)
+                await self._clock.advance(ms=100)
 
     async def drain(self, bus: EventBus) -> None:
         """`EventBus.drain`, while time passes."""

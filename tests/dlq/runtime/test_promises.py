@@ -40,7 +40,7 @@ def test_memory(promise: Promise) -> None:
     promise.check(Log(f"memory://dlq-runtime-{next(_numbers)}", clock=FakeClock(), keep=True))
 
 
-@pytest.mark.parametrize("promise", some(PROMISES, 3))
+@pytest.mark.parametrize("promise", some(PROMISES, 6))
 def test_file(promise: Promise, tmp_path: Path) -> None:
     promise.check(Log(f"file://{tmp_path}/log?fsync=os", clock=FakeClock()))
 
