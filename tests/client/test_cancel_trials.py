@@ -365,13 +365,13 @@ def every_turn(step: int) -> list[tuple[str, Callable[[Trial], Awaitable[None]]]
 
 @pytest.mark.parametrize("name", KINDS)
 def test_interrupted_at_random(name: str) -> None:
-    run_the_same("asyncio", trials, KINDS[name], random_ends(range(12)))
+    run_the_same("asyncio", trials, KINDS[name], random_ends(range(8)))
     run_the_same("trio", trials, KINDS[name], random_ends(range(40, 45)))
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_interrupted_at_many_turns(name: str) -> None:
-    run_the_same("asyncio", trials, KINDS[name], every_turn(9))
+    run_the_same("asyncio", trials, KINDS[name], every_turn(13))
     run_the_same("trio", trials, KINDS[name], every_turn(24))
 
 

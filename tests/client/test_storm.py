@@ -247,13 +247,13 @@ def run(seed: int, backend: str, *, gentle: bool) -> Storm:
     return storm
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 3])  # on asyncio, and on trio; hundreds more in the long tier
 def test_a_storm(seed: int) -> None:
     storm = run(seed, "trio" if seed == 3 else "asyncio", gentle=False)
     assert storm.generation > 10
 
 
-@pytest.mark.parametrize("seed", range(100, 103))
+@pytest.mark.parametrize("seed", [100, 102])
 def test_members_that_come_and_go_handle_nothing_twice(seed: int) -> None:
     run(seed, "trio" if seed == 102 else "asyncio", gentle=True)
 
@@ -261,6 +261,6 @@ def test_members_that_come_and_go_handle_nothing_twice(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("gentle", [False, True])
-@pytest.mark.parametrize("seed", range(1_000, 1_100))
+@pytest.mark.parametrize("seed", [1, 2, 101, *range(1_000, 1_100)])
 def test_many_storms(seed: int, gentle: bool, backend: str) -> None:
     run(seed, backend, gentle=gentle)

@@ -238,8 +238,14 @@ class Peer:
             self.storm.heard(request, await self.client.receive(sent))
 
 
-@pytest.mark.parametrize("where", ["memory", "file"])
-@pytest.mark.parametrize("seed", range(2))
+STORMS = [
+    ("memory", 0),
+    ("file", 1),
+    *(pytest.param(*more, marks=pytest.mark.slow) for more in (("memory", 1), ("file", 0))),
+]
+
+
+@pytest.mark.parametrize(("where", "seed"), STORMS)
 async def test_a_storm_of_requests(where: str, seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     storm, clock = Storm(seed), FakeClock()
     url = None if where == "memory" else f"file://{tmp_path}"
