@@ -9,9 +9,11 @@ from eventbus.backends.kafka.names import is_secret
 
 HIDDEN = "***"
 
-_USER = re.compile(r"(://)([^/@?#\s:]*):([^?\s]*)@")
-"""The password up to the last @: with a / or # in it, which it should not have, it is a password still."""
-_QUERY = re.compile(r"([?&])([^=&#\s]+)=([^&#\s]*)")
+_LOGIN = re.compile(r"(?<=://)(?![/.])(.*)@", re.DOTALL)
+"""What stands before the host, up to the last @: with a / ? # @ in it, where it should not be, it is a login still."""
+_HOSTS = re.compile(r"[^:@?#\s,/]*(:\d+)?(,[^:@?#\s,/]*(:\d+)?)*(/[^?#@]*)?")
+_QUERY = re.compile(r"([?&])([^=&\s]+)=([^&]*(?:&[^&=]*(?![^&]))*)")
+"""A value goes on behind an & that no name follows: one that should have been written %26."""
 
 
 def is_secret_setting(name: str) -> bool:
@@ -29,5 +31,22 @@ def shown_value(name: str, value: Any) -> Any:
 
 def shown_url(url: str) -> str:
     """A URL without the password before its host and without the values of secret settings in its query."""
-    url = _USER.sub(rf"\1\2:{HIDDEN}@", url)
+    if (login := _login(url)) is not None:
+        name, colon, _ = login[1].partition(":")
+        shown = f"{name}:{HIDDEN}" if colon and "?" not in name else HIDDEN if colon else name
+        url = f"{url[: login.start()]}{shown}@{url[login.end() :]}"
     return _QUERY.sub(lambda found: f"{found[1]}{found[2]}={HIDDEN if is_secret_setting(found[2]) else found[3]}", url)
+
+
+def has_login(url: str) -> bool:
+    """A user, and most often a password, before the host."""
+    return _login(url) is not None
+
+
+def _login(url: str) -> re.Match[str] | None:
+    found = _LOGIN.search(url)
+    if found is None:
+        return None
+    hosts, question, query = found[1].partition("?")
+    is_query = question and _HOSTS.fullmatch(hosts) and all("=" in piece for piece in query.split("&"))
+    return None if is_query else found  # of kafka://host?client_id=me@here the @ is none of a login

@@ -16,7 +16,7 @@ from eventbus.backends.base import Backend
 from eventbus.backends.clock import Clock, system_clock, timers_of
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.backends.kafka.names import CALLBACK, CONSUMER_FIELDS, OF_ALL, PRODUCER_FIELDS, as_keyword
-from eventbus.backends.masking import shown_url
+from eventbus.backends.masking import has_login, shown_url
 from eventbus.broker import BrokerConfig
 from eventbus.errors import ConfigError
 from eventbus.suggest import nearest, nearest_setting, wrong_value
@@ -30,6 +30,7 @@ logger = logging.getLogger("eventbus")
 
 SCHEMES = ("memory", "file", "kafka")
 _OF_CLIENTS = {*map(as_keyword, (*PRODUCER_FIELDS, *CONSUMER_FIELDS)), *OF_ALL}
+_ENCODED = "In a URL a value's ? # / @ & + and % are percent-encoded: a password a&b is sasl_password=a%26b"
 _NOT_OF_A_LOG = "it is one of clients, and a keyword: EventBus(url, linger_ms=5), bus.new_consumer(...)"
 
 
@@ -44,16 +45,26 @@ def split_url(url: str) -> tuple[str, str, dict[str, str]]:
         raise ConfigError(_no_text(url))
     scheme, separator, rest = url.partition("://")
     if not separator:
-        raise ConfigError(f"{url!r} is no URL: {_meant(url)}")
+        shown = url if "@" not in url else f"***@{url.rpartition('@')[2]}"  # a password may stand there
+        raise ConfigError(f"{shown!r} is no URL: {_meant(shown)}")
     if url != url.strip():
-        raise ConfigError(f"{url!r} is a URL with white space around it: leave that out, it would be part of the name")
+        raise ConfigError(
+            f"{shown_url(url)!r} is a URL with white space around it: leave that out, it would be part of the name"
+        )
     if scheme not in SCHEMES and scheme not in (plugins := _entry_points()):
         known = {*SCHEMES, *plugins}
         raise ConfigError(
             f"unknown scheme {scheme!r} in {shown_url(url)!r}{nearest(scheme, known)}: known are "
             f"{', '.join(f'{name}://' for name in sorted(known))}"
         )
+    if scheme == "kafka" and has_login(url):
+        raise ConfigError(
+            f"{shown_url(url)}: no user and password before the host; they are settings: sasl.username, and "
+            f"sasl.password or EVENTBUS_SASL_PASSWORD_FILE. {_ENCODED}"
+        )
     rest, _, query = rest.partition("?")
+    if not all("=" in piece for piece in query.split("&") if piece):
+        raise ConfigError(f"{shown_url(url)}: settings are written ?name=value&name=value. {_ENCODED}")
     return scheme, rest, dict(parse_qsl(query, keep_blank_values=True))
 
 
@@ -146,11 +157,11 @@ def _file(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> Backe
         raise ConfigError("file:// needs a directory: file://./data or file:///var/lib/bus")
     if rest.startswith("$"):
         raise ConfigError(
-            f"{url}: nobody puts in what {rest.split('/')[0]} stands for: write the path, or file://~/data"
+            f"{shown_url(url)}: nobody puts in what {rest.split('/')[0]} stands for: write the path, or file://~/data"
         )
     directory = Path(unquote(rest)).expanduser()
     if directory.is_file():
-        raise ConfigError(f"{url}: {directory} is a file; name a directory, it is created if missing")
+        raise ConfigError(f"{shown_url(url)}: {directory} is a file; name a directory, it is created if missing")
     settings = broker_config(config)
     name = f"file://{os.path.realpath(directory)}"
 

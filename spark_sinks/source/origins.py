@@ -64,7 +64,9 @@ def _matching(url: str, pattern: str) -> list[str]:
     there = sorted(name for name in there if not name.startswith("_"))
     found = [name for name in there if matches(name)]
     if not found:
-        raise ConfigError(f"topics=/{pattern}/ matches no topic of {url}; there are {', '.join(there) or 'none'}")
+        raise ConfigError(
+            f"topics=/{pattern}/ matches no topic of {shown_url(url)}; there are {', '.join(there) or 'none'}"
+        )
     return found
 
 

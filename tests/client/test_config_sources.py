@@ -248,10 +248,38 @@ def test_secrets_are_shown_nowhere(monkeypatch: pytest.MonkeyPatch, caplog: pyte
         assert CANARY not in shown_url(f"kafka://me:{odd}{CANARY}@h:9092") + shown_url(
             f"kafka://me:{CANARY}{odd}@h:9092"
         )
+    for odd in ("&", "#", "@", " ", "?", "/"):
+        assert CANARY not in shown_url(f"kafka://h:9092?sasl_password=x{odd}{CANARY}&acks=1")
     monkeypatch.setenv("EVENTBUS_SSL_KEY_PASSWORD", "")
     with pytest.raises(ConfigError) as caught:
         EventBus("memory://", sasl_password=CANARY, **{"sasl.password": "x"})
     assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize("odd", ["?", "#", "/", "@", "%", "&", ":", " ", "?x=", ";", "\\", "1?"])
+@pytest.mark.parametrize("form", ["kafka://me:{}@h:9092", "kafka://me@x.org:{}@h?acks=1", "kafka://h?sasl_password={}"])
+@pytest.mark.parametrize("where", ["{odd}{it}", "{it}{odd}", "{it}{odd}{it}"])
+def test_a_password_that_should_have_been_encoded_is_shown_nowhere(odd: str, form: str, where: str) -> None:
+    url = form.format(where.format(odd=odd, it=CANARY))
+    assert CANARY not in shown_url(url), url
+    try:
+        EventBus(url)
+    except ConfigError as error:
+        assert CANARY not in str(error), url
+        assert "percent-encoded" in str(error) or odd == " "
+    else:
+        assert "sasl_password" in url, "that is where it may stand"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "kafka://one:9092,two:9092?client_id=me@here", "kafka://host/?client_id=a@b&acks=1", "file:///a:b/c@d",
+        "file://./a:b@c", "memory://shop", "kafka://host?bootstrap=a#b",
+    ],
+)  # fmt: skip
+def test_what_is_no_password_is_shown(url: str) -> None:
+    assert shown_url(url) == url
 
 
 def test_errors_and_settings_of_clients_show_no_secrets() -> None:

@@ -222,11 +222,6 @@ def read_settings(rest: str, config: Mapping[str, Any]) -> ClientSettings:
     brokers = [broker.strip() for broker in rest.strip("/").split(",") if broker.strip()]
     if not brokers:
         raise ConfigError("kafka:// needs a broker: kafka://host:9092, or several: kafka://one:9092,two:9092")
-    if "@" in rest:  # not shown: what stands before it is often a password
-        raise ConfigError(
-            "kafka://: no user and password before the host; they are settings: sasl.username, and sasl.password or "
-            "EVENTBUS_SASL_PASSWORD_FILE"
-        )
     for broker in brokers:
         if not _BROKER.fullmatch(broker):
             raise ConfigError(f"kafka://{rest}: {broker!r} is no broker: kafka://host:9092, kafka://one:9092,two:9092")

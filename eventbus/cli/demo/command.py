@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from eventbus import EventBus
+from eventbus.backends.masking import shown_url
 from eventbus.cli.demo.bank import remove_log, run_bank
 from eventbus.cli.demo.board import run_board
 from eventbus.cli.demo.display import Display, open_display
@@ -27,7 +28,7 @@ from eventbus.cli.demo.flights import (
     read_airlines,
     table_from_csv,
 )
-from eventbus.cli.demo.names import Places, places_of, shown_url
+from eventbus.cli.demo.names import Places, places_of
 from eventbus.cli.demo.report import Run, Step, print_report
 from eventbus.cli.demo.service import Outcome, Story
 from eventbus.cli.demo.warehouse import Landed, fill_warehouse

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from urllib.parse import quote
 
@@ -160,11 +159,6 @@ class Places(msgspec.Struct, frozen=True):
 def places_of(directory: str, url: str | None) -> Places:
     """A bare ``memory://`` gets a name: the demo's buses are to meet in one log."""
     return Places(Path(directory), "memory://demo" if url == "memory://" else url)
-
-
-def shown_url(url: str) -> str:
-    """Without the passwords that a URL's query may hold."""
-    return re.sub(r"(?<=[?&])([^=&]*(?:password|secret)[^=&]*)=[^&]*", r"\1=...", url)
 
 
 def _url(directory: Path) -> str:

@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
+from eventbus.backends.masking import shown_url
 from eventbus.cli.demo.bank import Bank
 from eventbus.cli.demo.board import Board
 from eventbus.cli.demo.flights import EVOLVED_AT, Hours, Table, by_carrier, csv_path, read_airlines
-from eventbus.cli.demo.names import Places, shown_url
+from eventbus.cli.demo.names import Places
 from eventbus.cli.demo.picture import by_hour_of_day
 from eventbus.cli.demo.service import Outcome
 from eventbus.cli.demo.warehouse import Landed, Proof
