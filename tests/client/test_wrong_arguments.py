@@ -100,9 +100,13 @@ async def test_what_was_sent_before_a_key_failed_is_told(make_bus: Any) -> None:
             assert len([one async for one in consumer.until_end()]) == 2
 
 
-@pytest.mark.parametrize("key", ["id", 3, lambda: "id"])
+async def key_later(order: Order) -> str:
+    return order.id
+
+
+@pytest.mark.parametrize("key", ["id", 3, lambda: "id", key_later])
 def test_a_producers_key_is_a_function(key: Any) -> None:
-    with pytest.raises(ConfigError, match=r"@producer\('orders'\): key=.*a function of the value"):
+    with pytest.raises(ConfigError, match=r"@producer\('orders'\): key=.*a plain function of the value"):
         EventBus("memory://").producer("orders", key=key)
 
 

@@ -350,7 +350,7 @@ async def topic_setting(at: At) -> None:
 
 
 @DECORATORS.mistake(
-    '`@bus.producer("orders", key="id")`', "`key=lambda order: order.id`", "key='id'", "a function of the value"
+    '`@bus.producer("orders", key="id")`', "`key=lambda order: order.id`", "key='id'", "a plain function of the value"
 )
 def key_by_name(at: At) -> None:
     at.bus().producer("orders", key=cast(Any, "id"))

@@ -166,8 +166,10 @@ def producer_spec(
             f"@producer({topic!r}): a transactional_id is for whoever begins and commits: `async with "
             "bus.transaction(id)`; with @consumer(exactly_once=True) above it, outputs are in a transaction anyway"
         )
-    if key is not None and not (callable(key) and takes(key, 1)):
-        raise ConfigError(f"@producer({topic!r}): key={key!r}: a function of the value: key=lambda order: order.id")
+    if key is not None and (not callable(key) or is_async(key) or not takes(key, 1)):
+        raise ConfigError(
+            f"@producer({topic!r}): key={key!r}: a plain function of the value: key=lambda order: order.id"
+        )
     producer_settings(config)
     return ProducerSpec(topic=topic, key=key, partitioner=partitioner, config=dict(config))
 
