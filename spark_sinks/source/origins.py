@@ -64,9 +64,8 @@ def _matching(url: str, pattern: str) -> list[str]:
     there = sorted(name for name in there if not name.startswith("_"))
     found = [name for name in there if matches(name)]
     if not found:
-        raise ConfigError(
-            f"topics=/{pattern}/ matches no topic of {shown_url(url)}; there are {', '.join(there) or 'none'}"
-        )
+        log = url.partition("?")[0]  # behind it are settings, and passwords among them
+        raise ConfigError(f"topics=/{pattern}/ matches no topic of {log}; there are {', '.join(there) or 'none'}")
     return found
 
 
