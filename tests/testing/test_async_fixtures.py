@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.testing.test_plugin import run_pytest
+from tests.tiers import quick
 
 TESTS = """
 import pytest
@@ -47,7 +48,7 @@ async def test_two_buses(running, log, clock):
 """
 
 
-@pytest.mark.parametrize("mode", ["auto", "anyio"])
+@pytest.mark.parametrize("mode", quick(["auto", "anyio"], ["anyio"]))  # the next test is of the other one
 def test_fixtures_may_start_buses(tmp_path: Path, mode: str) -> None:
     if mode == "auto":
         result = run_pytest(tmp_path, TESTS, "-p", "no:anyio", config="asyncio_mode = auto\nmarkers = anyio\n")

@@ -15,9 +15,12 @@ from eventbus.errors import ConfigError, HandlerError
 from eventbus.testing import FakeClock
 from eventbus.testing.crash_report import CrashReport
 from eventbus.testing.crash_trials import crash_points
+from tests.tiers import quick
 
-ORDERS = [("orders", b"%d" % number, b"k%d" % number) for number in range(4)]
+ORDERS = [("orders", b"%d" % number, key) for number, key in enumerate([b"k0", b"k1", b"k3"])]  # in two partitions
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+ASYNCIO_FIRST = pytest.mark.parametrize("backend", quick(["asyncio", "trio"], 1))
+"""Where the bug is in the handler: what a backend itself does at an end, the others show."""
 
 
 def play(make: Callable[[], EventBus] | EventBus, backend: str = "asyncio", **options: Any) -> CrashReport:
@@ -227,7 +230,7 @@ AT_LEAST_ONCE = [
         of_several_outputs, a_generator_in_its_thread, with_middleware, acknowledged_last, a_chain, filtered,
     )),
 ]  # fmt: skip
-EXACTLY_ONCE = [exactly_once, exactly_once_of_two_topics, exactly_once_in_batches, an_exactly_once_chain]
+EXACTLY_ONCE = quick([exactly_once, exactly_once_in_batches, exactly_once_of_two_topics, an_exactly_once_chain], 2)
 
 
 @pytest.mark.parametrize("make", AT_LEAST_ONCE)
@@ -275,7 +278,7 @@ def test_at_most_once_may_lose_and_never_repeats(backend: str) -> None:
     assert not [finding for finding in report.lost if finding.at.startswith("stopped")]
 
 
-@BACKENDS
+@ASYNCIO_FIRST
 def test_an_acknowledgement_before_the_work(backend: str) -> None:
     bus = shop()
     clock = FakeClock()
@@ -293,7 +296,7 @@ def test_an_acknowledgement_before_the_work(backend: str) -> None:
         report.assert_no_loss()
 
 
-@BACKENDS
+@ASYNCIO_FIRST
 def test_handlers_of_one_name_in_two_groups_are_told_apart(backend: str) -> None:
     """What one of them handles does not stand for what the other has lost, nor count as a second time."""
 
@@ -332,7 +335,7 @@ def test_a_record_that_is_skipped_is_not_lost() -> None:
     play(picky).assert_no_loss()
 
 
-@BACKENDS
+@ASYNCIO_FIRST
 def test_an_exactly_once_handler_that_sends_past_its_transaction(backend: str) -> None:
     bus = shop()
 
@@ -349,7 +352,7 @@ def test_an_exactly_once_handler_that_sends_past_its_transaction(backend: str) -
     report.assert_no_loss()
 
 
-@BACKENDS
+@ASYNCIO_FIRST
 def test_outputs_in_two_topics_are_half_done_in_between(backend: str) -> None:
     report = play(awaited_sends, backend)
     assert report.half_done
@@ -379,7 +382,7 @@ def test_a_handler_that_swallows_its_cancellation(backend: str) -> None:
         report.assert_no_loss()
 
 
-@BACKENDS
+@ASYNCIO_FIRST
 def test_a_loop_of_ones_own_that_commits_first(backend: str) -> None:
     handled: list[bytes] = []
 
@@ -410,7 +413,7 @@ def test_a_loop_of_ones_own_that_commits_first(backend: str) -> None:
     assert all("more" in finding.what and "without" not in finding.what for finding in report.state)
 
 
-@BACKENDS
+@ASYNCIO_FIRST
 def test_effects_outside_of_the_log(backend: str) -> None:
     rows: dict[bytes, int] = {}
     bus = shop()

@@ -52,7 +52,8 @@ def run_pytest(directory: Path, source: str, *options: str, config: str = "") ->
         "[pytest]\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n" + config
     )
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV_"))}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *options]
+    plugins = ("cacheprovider", "hypothesispytest", "schemathesis", "faker", "xdist")
+    command = [sys.executable, "-m", "pytest", "-q", *(f"-pno:{each}" for each in plugins), *options]
     return subprocess.run(
         command, cwd=directory, env=environment, capture_output=True, text=True, timeout=100, check=False
     )
@@ -62,7 +63,10 @@ def run_pytest(directory: Path, source: str, *options: str, config: str = "") ->
     ("style", "options", "config", "marks", "mark", "passed"),
     [
         ("auto", ["-p", "no:anyio"], "asyncio_mode = auto\n", "", "", 3),
-        ("strict", ["-p", "no:anyio"], "asyncio_mode = strict\n", "", "@pytest.mark.asyncio", 3),
+        pytest.param(
+            *("strict", ["-p", "no:anyio"], "asyncio_mode = strict\n", "", "@pytest.mark.asyncio", 3),
+            marks=pytest.mark.slow,  # of the same plugin as the one before
+        ),
         (
             "anyio",
             ["-p", "no:asyncio"],
