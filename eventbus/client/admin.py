@@ -114,17 +114,20 @@ class Admin:
         """Topic names in order; internal ones on request."""
         return [t.name for t in await self._backend.describe_topics() if internal or not t.is_internal]
 
-    async def describe_topics(self, names: Sequence[str] | None = None) -> list[TopicDescription]:
+    async def describe_topics(self, names: Sequence[str] | str | None = None) -> list[TopicDescription]:
         """Partitions, offsets, sizes and configs; all topics when none is named."""
-        return await self._backend.describe_topics(names)
+        return await self._backend.describe_topics([names] if isinstance(names, str) else names)
 
     async def add_partitions(self, topic: str, total_count: int) -> None:
         """Grow a topic to ``total_count`` partitions. Keys hash differently from then on; a topic never shrinks."""
         await self._backend.add_partitions(topic, total_count)
 
-    async def alter_configs(self, topic: str, set: Mapping[str, Any] | None = None, delete: Sequence[str] = ()) -> None:
+    async def alter_configs(
+        self, topic: str, set: Mapping[str, Any] | None = None, delete: Sequence[str] | str = ()
+    ) -> None:
         """Set or delete configs of a topic, under Kafka's dotted names."""
-        await self._backend.alter_configs(topic, {k: as_text(v) for k, v in (set or {}).items()}, delete)
+        deleted = [delete] if isinstance(delete, str) else delete
+        await self._backend.alter_configs(topic, {k: as_text(v) for k, v in (set or {}).items()}, deleted)
 
     async def list_offsets(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel = IsolationLevel.READ_COMMITTED

@@ -197,3 +197,12 @@ async def test_a_pattern_that_matches_no_topic_is_told(make_bus: Any, caplog: py
         ...
     [told] = [one.message for one in caplog.records if one.name == "eventbus.runner"]
     assert "no topic matches 'ord'; it is to match whole names, 'orders' as well" in told
+
+
+async def test_one_name_is_a_list_of_one(make_bus: Any) -> None:
+    """A text was taken letter by letter: there is no topic 'o'."""
+    async with make_bus() as bus:
+        await bus.admin.create_topic("orders", configs={"retention.ms": 1})
+        await bus.admin.alter_configs("orders", delete="retention.ms")
+        [described] = await bus.admin.describe_topics("orders")
+        assert described.configs["retention.ms"].source == "default"
