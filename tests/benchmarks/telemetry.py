@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from bus import Order
+from bus import Order, encoded_orders
 from handlers import PER_FETCH, fetches
 from harness import Figure, Numbers, case
 
@@ -25,6 +25,16 @@ TELEMETRY_FIGURES = [
     Figure("M4", "without Tracing / the same once more", "tracing:off", None, None, 1.03, True, "x"),
     Figure("M5a", "a handler's call, Tracing without a provider", "tracing:api us", None, None, 10, True, "us"),
     Figure("M5b", "a handler's call, Tracing with the SDK", "tracing:sdk us", None, None, 60, True, "us"),
+    Figure(
+        "M7",
+        "metrics and log lines' record / a record's way, fetches of one",
+        "metrics of single records:share",
+        None,
+        None,
+        0.03,
+        True,
+        "x",
+    ),
     Figure("M6", "/metrics of 20 handlers, 100 partitions", "page of metrics:ms", None, None, 25, True, "ms"),
 ]
 
@@ -100,6 +110,86 @@ def metrics_of_a_handler(n: int) -> Numbers:
         numbers[name] = found["on"] / found["off"]
         numbers[f"{name} on us"], numbers[f"{name} off us"] = found["on"] * 1e6, found["off"] * 1e6
     return numbers
+
+
+@case("metrics of single records", n=20_000, quick=2_000)
+def metrics_of_single_records(n: int) -> Numbers:
+    """Microseconds of CPU per fetch of one record: what is measured and remembered, and the record's whole way."""
+    from eventbus import TopicPartition, consumer
+    from eventbus.backends.clock import RealTimers
+    from eventbus.client.handling import here, watch
+    from eventbus.client.handling.lane import Lane
+    from eventbus.types import FetchedRecords
+
+    @consumer("log")
+    async def payload(order: Order) -> None: ...
+
+    (many,) = fetches(PER_FETCH)
+    ones = [
+        FetchedRecords("log", 0, [number], [0], [b"k"], [value], None, many.timestamp_type, number + 1)
+        for number, value in enumerate(many.values)
+    ]
+
+    async def seconds_of(handler: Any, dispatch: Any) -> float:
+        one, lane = Watch(handler, dispatch, RealTimers(), lambda lane, error: None), _lane()
+        began = time.thread_time()
+        for fetch in ones:
+            await one.run_in_order(dispatch, lane, fetch)
+        return (time.thread_time() - began) / len(ones)
+
+    def _lane() -> Lane:
+        return Lane(TopicPartition("log", 0), lambda error: False)
+
+    Watch = watch.Watch
+    on, off = _dispatch(payload), _dispatch(payload, is_off=True)
+    best = dict.fromkeys(("all", "unmeasured", "bare"), float("inf"))
+    remembers = here.here
+    for _ in range(max(n // len(ones), 5)):
+        for name, kind in (("all", on), ("unmeasured", off), ("bare", off)):
+            begin, ends = watch.begin_here, remembers
+            if name == "bare":
+                watch.begin_here, watch.here = _nothing, _Nowhere()
+            try:
+                best[name] = min(best[name], asyncio.run(seconds_of(*kind)))
+            finally:
+                watch.begin_here, watch.here = begin, ends
+    way = min(asyncio.run(_seconds_of_a_way(max(n // 20, 200))) for _ in range(3))
+    numbers = {f"{name} us": seconds * 1e6 for name, seconds in best.items()}
+    return {"share": (best["all"] - best["bare"]) / way, "way us": way * 1e6, **numbers}
+
+
+def _nothing(*_: Any) -> None:
+    """In place of remembering which record is at work."""
+
+
+class _Nowhere:
+    """In place of the context's variable."""
+
+    def set(self, _: Any) -> None: ...
+
+
+async def _seconds_of_a_way(n: int) -> float:
+    """CPU seconds of a record that is sent, stored, fetched alone, and handled, one after the other on memory://."""
+    from eventbus import EventBus
+
+    bus = EventBus("memory://")
+    bus.topic("log", partitions=1)
+    handled = asyncio.Event()
+
+    @bus.consumer("log", group="g")
+    async def payload(order: Order) -> None:
+        handled.set()
+
+    value = encoded_orders()[0]
+    async with bus:
+        began = 0.0
+        for number in range(n + 100):
+            if number == 100:
+                began = time.thread_time()
+            handled.clear()
+            await bus.send("log", value)
+            await handled.wait()
+        return (time.thread_time() - began) / n
 
 
 @case("tracing", n=20_000, quick=5_000)
