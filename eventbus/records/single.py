@@ -65,9 +65,7 @@ def build_single(
                 value_size, value_length = SIZED_VARINTS[len(value)]
                 value_bytes = value
             length = VARINTS[key_size + value_size + _FIXED_BYTES]
-            batch = bytearray().join(
-                (_FRONT, length, _PLAIN, key_length, key_bytes, value_length, value_bytes, b"\0")
-            )
+            batch = bytearray().join((_FRONT, length, _PLAIN, key_length, key_bytes, value_length, value_bytes, b"\0"))
         except (IndexError, TypeError):  # beyond a table, or not bytes at all
             pass
         else:
