@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -24,6 +25,7 @@ from eventbus.server.tls import TlsServer, bind
 _logger = logging.getLogger("eventbus.server")
 
 _BACKLOG = 1_024
+_TURNS_TO_CONNECT = 3
 _CLOSING_SECONDS = 5.0
 """How long connections may take to take their last answers."""
 
@@ -141,10 +143,25 @@ class Server:
         assert self._housekeeping is not None
         await asyncio.shield(self._housekeeping)
 
-    async def aclose(self) -> None:
-        """Stop listening, let what is on its way be answered, close every connection, flush and close the log."""
+    async def _accept_no_more(self) -> None:
+        """Close what listens, once whoever was accepted a moment ago is a connection, which `aclose` knows and closes.
+
+        That takes asyncio some turns: a task, a transport, `connection_made`. In between a listener that is closed
+        already, or a node that is gone, fails the task, and the socket is left to nobody.
+        """
+        loop = asyncio.get_running_loop()
+        for server in self._sockets:
+            for listening in server.sockets:
+                with contextlib.suppress(NotImplementedError, RuntimeError):  # other loops accept in other ways
+                    loop.remove_reader(listening.fileno())
+        for _ in range(_TURNS_TO_CONNECT if self._sockets else 0):
+            await asyncio.sleep(0)
         for server in self._sockets:
             server.close()
+
+    async def aclose(self) -> None:
+        """Stop listening, let what is on its way be answered, close every connection, flush and close the log."""
+        await self._accept_no_more()
         self._sockets.clear()
         node, self._node = self._node, None
         try:

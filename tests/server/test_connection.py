@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 import ssl
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,12 @@ import pytest
 from eventbus.errors import ConfigError, CoordinatorNotAvailable
 from eventbus.protocol import encode, request_header
 from eventbus.protocol import messages as m
-from eventbus.server import Listener, ServerConfig
+from eventbus.server import Listener, Server, ServerConfig
 from eventbus.server.call import Api, Call
 from eventbus.server.config import Tls
 from eventbus.testing import KafkaServer
 from tests.server.batches import batch, fetch, fetch_request, make, produce, produce_request
-from tests.server.wire import WireClient, until
+from tests.server.wire import PATIENCE_SECONDS, WireClient, until
 
 PEM = Path(__file__).parent / "tls"
 VERSIONS = m.ApiVersionsRequest(client_software_name="wire", client_software_version="1")
@@ -309,3 +311,23 @@ async def test_client_certificates(certificate: str | None, is_let_in: bool) -> 
                 await client.call(VERSIONS, 3)
                 names = [connection.principal for connection in server.node.connections]
     assert names == (["User:CN=client of the tests"] if is_let_in else [])
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_who_connects_in_the_moment_of_the_stop_is_closed_and_left_to_nobody(turns: int) -> None:
+    """The kernel has the connection before the server's loop has looked: it is a socket, a task, then a connection."""
+    server = Server(f"memory://late-{turns}", ServerConfig(listeners=(Listener(port=0),)))
+    await server.start()
+    host, _, port = server.bootstrap.rpartition(":")
+    with warnings.catch_warnings(record=True) as said, socket.create_connection((host, int(port))) as client:
+        warnings.simplefilter("always")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.aclose()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        gc.collect()
+        client.settimeout(PATIENCE_SECONDS)
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+    assert [str(one.message) for one in said] == []
