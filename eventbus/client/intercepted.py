@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
+import anyio
+
 from eventbus.backends.base import BackendProducer
 from eventbus.backends.delivery import BatchDelivery, Delivery
 from eventbus.client.config import ProducerSettings
-from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord, passed_through, tell_all
+from eventbus.client.interceptors import (
+    ProducerInterceptor,
+    ProducerRecord,
+    Suspends,
+    passed_through,
+    tell_all,
+    waited_through,
+)
 from eventbus.client.last_words import LastWords
 from eventbus.client.look_ups import Unplaced
 from eventbus.client.packing import pack_headers
@@ -52,6 +61,11 @@ class InterceptedProducer(Producer):
         interceptors: Sequence[ProducerInterceptor],
     ) -> None:
         super().__init__(backend, settings, clock, serdes, on_close, last_words)
+        self._interceptors = interceptors
+        self.suspends = any(isinstance(one, Suspends) for one in interceptors)
+        """Some of them wait: who sends does so in `accepted`."""
+        self._turn = anyio.Lock(fast_acquire=True)
+        """Who came first is accepted first, however long interceptors take with a record."""
         self._on_send = [one.on_send for one in interceptors]
         self._on_acknowledgement = [one.on_acknowledgement for one in interceptors]
         self._on_closed = [one.close for one in interceptors]
@@ -124,13 +138,26 @@ class InterceptedProducer(Producer):
 
     def send(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> Coroutine[Any, Any, RecordMetadata]:
         self._home.check("send")
+        if self.suspends:
+            return self._send_in_turn(topic, value, options)
         return self._send(self._shown(topic, value, **options))
+
+    async def _send_in_turn(self, topic: str, value: Any, options: SendOptions) -> RecordMetadata:
+        return await (await self.accepted(topic, value, **options))
+
+    async def accepted(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> Delivery:
+        """The record is in its batch, behind those that came before it."""
+        async with self._turn:
+            return await self._accept_with_room(await self._shown_in_time(topic, value, **options))
+
+    async def _shown_in_time(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> ProducerRecord:
+        if not self.suspends:
+            return self._shown(topic, value, **options)
+        return await waited_through(_record(topic, value, options), self._interceptors)
 
     def _shown(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> ProducerRecord:
         """The record, as the interceptors want it."""
-        headers = options.get("headers")
-        fields: dict[str, Any] = {**options, "headers": pack_headers(headers) if headers else ()}
-        return passed_through(ProducerRecord(topic=topic, value=value, **fields), self._on_send)
+        return passed_through(_record(topic, value, options), self._on_send)
 
     async def _send(self, record: ProducerRecord) -> RecordMetadata:
         return await (await self._accept_with_room(record))
@@ -148,8 +175,8 @@ class InterceptedProducer(Producer):
         deliveries: list[Delivery] = []
         for value in values:
             key_of_it = None if key is None else key(value)
-            record = self._shown(topic, value, key=key_of_it, headers=headers, timestamp_ms=timestamp_ms)
-            deliveries.append(await self._accept_with_room(record))
+            options = SendOptions(key=key_of_it, headers=headers, timestamp_ms=timestamp_ms)
+            deliveries.append(await self.accepted(topic, value, **options))
             if len(deliveries) >= _IN_HAND:
                 deliveries = await _stored(deliveries)
         await _stored(deliveries)
@@ -165,7 +192,7 @@ class InterceptedProducer(Producer):
         return add
 
     async def ready(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> Unplaced:
-        one = self._shown(topic, value, **options)
+        one = await self._shown_in_time(topic, value, **options)
         try:
             ready = await super().ready(
                 one.topic,
@@ -188,6 +215,12 @@ class InterceptedProducer(Producer):
         await super().aclose()
         if is_open:
             tell_all(self._on_closed)
+
+
+def _record(topic: str, value: Any, options: SendOptions) -> ProducerRecord:
+    headers = options.get("headers")
+    fields: dict[str, Any] = {**options, "headers": pack_headers(headers) if headers else ()}
+    return ProducerRecord(topic=topic, value=value, **fields)
 
 
 async def _stored(deliveries: list[Delivery]) -> list[Delivery]:

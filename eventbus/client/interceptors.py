@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -53,6 +53,13 @@ class ProducerInterceptor:
         """Called when the producer closes."""
 
 
+@runtime_checkable
+class Suspends(Protocol):
+    """A `ProducerInterceptor` that does slow work: where a sender can wait this is called in place of ``on_send``."""
+
+    async def on_send_async(self, record: ProducerRecord) -> ProducerRecord: ...
+
+
 class ConsumerInterceptor:
     """What a consumer tells of its records; override what you need.
 
@@ -87,6 +94,19 @@ def passed_through(value: T, steps: Sequence[Callable[[T], T]]) -> T:
         else:
             value = changed
     return value
+
+
+async def waited_through(record: ProducerRecord, interceptors: Sequence[ProducerInterceptor]) -> ProducerRecord:
+    """`passed_through` for a sender that can wait."""
+    for one in interceptors:
+        if isinstance(one, Suspends):
+            try:
+                record = await one.on_send_async(record)
+            except Exception:  # the user's code: by Kafka's rule it never breaks the client
+                logger.exception("the interceptor %s raised", one)
+        else:
+            record = passed_through(record, [one.on_send])
+    return record
 
 
 def tell_all(steps: Sequence[Callable[..., object]], *args: Any) -> None:

@@ -13,7 +13,7 @@ from eventbus.backends.clock import Clock, RealTimers
 from eventbus.backends.delivery import Delivery
 from eventbus.client.config import producer_settings
 from eventbus.client.handling.handlers import Handler, ProducerFunction
-from eventbus.client.intercepted import open_producer
+from eventbus.client.intercepted import InterceptedProducer, open_producer
 from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.last_words import LastWords
 from eventbus.client.producer import Producer
@@ -148,6 +148,8 @@ class Producers:
         spec = function.spec
         one = self.of(function)
         key = spec.key(value) if spec.key else None
+        if isinstance(one, InterceptedProducer) and one.suspends:
+            return await one.accepted(spec.topic, value, key=key)
         while True:
             try:
                 return one.send_nowait(spec.topic, value, key=key)

@@ -39,7 +39,8 @@ class ClaimError(EventBusError):
 
 @runtime_checkable
 class Store(Protocol):
-    """Where large values are: write one for S3 and the like. Called in worker threads, but for `put`."""
+    """Where large values are: write one for S3 and the like. Called in worker threads; `put` for
+    `Producer.send_nowait` on the event loop."""
 
     def put(self, name: str, data: bytes) -> None:
         """Keep ``data``; durable on return. The same name always has the same data."""
@@ -146,12 +147,23 @@ class ClaimCheck(ProducerInterceptor):
         return (self,)
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """The record, or one that refers to its value."""
+        """The record, or one that refers to its value. Of `Producer.send_nowait`, which cannot wait."""
+        data = self._large(record)
+        return record if data is None else self._put(record, data)
+
+    async def on_send_async(self, record: ProducerRecord) -> ProducerRecord:
+        """The same, in a worker thread: a file that is made durable takes milliseconds."""
+        data = self._large(record)
+        return record if data is None else await anyio.to_thread.run_sync(self._put, record, data)
+
+    def _large(self, record: ProducerRecord) -> bytes | None:
+        """The bytes of its value, if they go into the store."""
         if record.value is None or any(name == HEADER for name, _ in record.headers):
-            return record
+            return None
         data = self._bytes_of(record)
-        if data is None or len(data) <= self._above_bytes:
-            return record
+        return None if data is None or len(data) <= self._above_bytes else data
+
+    def _put(self, record: ProducerRecord, data: bytes) -> ProducerRecord:
         name = hashlib.sha256(data).hexdigest()
         self._store.put(name, data)
         headers = (*record.headers, (HEADER, str(len(data))))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 
@@ -241,6 +243,34 @@ async def test_the_time_before_and_behind_a_wait_for_the_rate_counts() -> None:
 class Video(msgspec.Struct):
     title: str
     frames: str
+
+
+async def test_large_values_are_put_into_the_store_in_a_thread_and_overtake_nobody(tmp_path: Path) -> None:
+    threads: list[threading.Thread] = []
+
+    class Slow(Directory):
+        def put(self, name: str, data: bytes) -> None:
+            threads.append(threading.current_thread())
+            super().put(name, data)
+
+    bus = TestBus()
+    bus.include(ClaimCheck(Slow(tmp_path), above_bytes=100))
+
+    @bus.consumer("in", group="one")
+    @bus.producer("out")
+    async def enlarge(value: bytes) -> bytes:
+        return value * 3
+
+    async with bus:
+        async with anyio.create_task_group() as tasks:
+            for size in (500, 1, 400, 2):
+                tasks.start_soon(bus.send, "in", b"x" * size)
+        await bus.send_many("in", [b"y" * 300, b"y"])
+        await bus.drain()
+        sizes = [int(one.header("claim-check") or 0) or len(one.value or b"") for one in bus.log.records("in")]
+        assert sizes == [500, 1, 400, 2, 300, 1]
+        assert len(bus.log.records("out")) == 6
+    assert len(threads) == 6 and threading.main_thread() not in threads
 
 
 def claiming(folder: Path, got: list[Any]) -> TestBus:
