@@ -46,15 +46,16 @@ def json_differences(old_document: JsonObject, old: Any, new_document: JsonObjec
 class _Comparison:
     def __init__(self, old: JsonObject, new: JsonObject) -> None:
         self._old, self._new = old, new
-        self._seen: set[tuple[str, str]] = set()
-        """Pairs of references that are compared already: schemas may hold themselves."""
+        self._seen: set[tuple[str | int, str | int]] = set()
+        """What is compared already: schemas may hold themselves, as one of several alternatives too."""
+        self._compared: dict[tuple[int, int], tuple[JsonObject, JsonObject]] = {}
+        """The same of alternatives. They are kept, so that nothing else gets their identity."""
 
     def differences(self, old: Any, new: Any, path: str) -> Iterator[Difference]:
-        pair = (_reference(old), _reference(new))
-        if all(pair):
-            if pair in self._seen:
-                return
-            self._seen.add(pair)
+        pair = (_reference(old) or id(old), _reference(new) or id(new))  # parts of documents, which stay
+        if pair in self._seen:
+            return
+        self._seen.add(pair)
         old_arms, new_arms = _arms(self._old, old), _arms(self._new, new)
         if all(map(_takes_all, (*old_arms, *new_arms))):
             return
@@ -72,6 +73,9 @@ class _Comparison:
             yield Difference(path, f"{_named(arm)} is new among its types", widens=not took_all)
 
     def _one(self, old: JsonObject, new: JsonObject, path: str) -> Iterator[Difference]:
+        if (id(old), id(new)) in self._compared:
+            return
+        self._compared[id(old), id(new)] = old, new
         before, after = _types(old), _types(new)
         if before != after:
             gained = after - before - ({"integer"} if "number" in before else set())
@@ -191,7 +195,7 @@ def _arms(document: JsonObject, node: Any) -> list[JsonObject]:
         beside = {word: value for word, value in schema.items() if word in _WORDS and word != "allOf"}
         arms = _arms(document, schema["allOf"][0])
         if all(arm.get(word, value) == value for arm in arms for word, value in beside.items()):
-            return [{**arm, **beside} for arm in arms]
+            return [{**arm, **beside} if beside else arm for arm in arms]
     if isinstance(schema.get("type"), list):
         return [{**schema, "type": one} for one in schema["type"]]
     return [schema]

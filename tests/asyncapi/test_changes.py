@@ -108,6 +108,24 @@ def test_schemas_that_hold_themselves_end() -> None:
     assert [one.path for one in changes_between(tree("string"), tree("boolean"))] == ["x"]
 
 
+@pytest.mark.parametrize("around", ["anyOf", "items", "allOf"])
+def test_schemas_that_hold_themselves_among_alternatives_end(around: str) -> None:
+    reference = {"$ref": "#/components/schemas/Node"}
+    inner: Json = {
+        "anyOf": {"anyOf": [reference, {"type": "null"}]},
+        "items": {"type": "array", "items": {"anyOf": [{"type": "null"}, reference]}},
+        "allOf": {"allOf": [reference], "minProperties": 1},
+    }[around]
+
+    def tree(kind: str) -> Json:
+        node = {"type": "object", "properties": {"next": inner, "x": {"type": kind}}}
+        return {**document("send", reference), "components": {"schemas": {"Node": node}}}
+
+    assert changes_between(tree("string"), tree("string")) == []
+    found = {one.path for one in changes_between(tree("string"), tree("boolean"))}
+    assert found == {"next.x" if around == "allOf" else "x"}
+
+
 def test_channels_senders_and_receivers_that_go() -> None:
     sent = document("send", ORDER)
     gone: Json = {**sent, "channels": {}, "operations": {}}

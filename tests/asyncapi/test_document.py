@@ -213,10 +213,13 @@ def test_servers_tell_how_one_logs_in_and_never_with_what(make_shop: Make, mista
 
 
 def test_a_url_may_be_named_for_a_bus_on_another_log(shop: EventBus) -> None:
-    document = asyncapi_document(shop, url="kafka://u:secret@prod:9092?security.protocol=SASL_PLAINTEXT")
+    document = asyncapi_document(shop, url="kafka://prod:9092?security.protocol=SASL_PLAINTEXT&sasl.password=secret")
     assert document["servers"]["kafka"]["host"] == "prod:9092"
     assert document["servers"]["kafka"]["protocol"] == "kafka"
     assert "secret" not in json.dumps(document)
+    with pytest.raises(ConfigError, match="no user and password before the host") as refused:
+        asyncapi_document(shop, url="kafka://u:secret@prod:9092")
+    assert "secret" not in str(refused.value)
 
 
 def test_a_type_without_a_schema_names_the_handler_and_the_fix() -> None:
