@@ -31,6 +31,7 @@ from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url, te
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.database_servers import NotInstalledError, shared
+from tests.tiers import quick
 
 REQUIRED = os.environ.get("EVENTBUS_TEST_DATABASES") == "require"
 
@@ -215,7 +216,11 @@ async def new_database(databases: Databases, tmp_path: Path) -> AsyncIterator[Ne
         databases.drop(each)
 
 
-@pytest.fixture(params=KINDS)
+MOST = [kind for kind in KINDS if kind not in ("psycopg", "mariadb-async")]
+"""Each database, with a loop or without one: tests/outbox/writing shows that every driver is spoken to alike."""
+
+
+@pytest.fixture(params=quick(KINDS, MOST))
 def database(request: pytest.FixtureRequest, new_database: NewDatabase) -> Database:
     """A fresh one, of each kind."""
     return new_database(request.param)

@@ -9,8 +9,12 @@ import pytest
 
 
 def quick(values: Iterable[Any], chosen: int | Collection[Any]) -> list[Any]:
-    """All values, to be parametrized with: the first so many are quick, or the ``chosen`` ones; the others are slow."""
+    """All values, to be parametrized with: the first so many are quick, or the ``chosen`` ones; the others are slow.
+
+    A tuple is the values of several names.
+    """
     every = list(values)
     kept = every[:chosen] if isinstance(chosen, int) else list(chosen)
     assert all(one in every for one in kept), f"the quick tier would miss some of {kept}"
-    return [one if one in kept else pytest.param(one, marks=pytest.mark.slow) for one in every]
+    rows = [(one, one if type(one) is tuple else (one,)) for one in every]  # a named tuple is one value
+    return [pytest.param(*row, marks=() if one in kept else pytest.mark.slow) for one, row in rows]

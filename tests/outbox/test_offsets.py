@@ -22,7 +22,8 @@ from sqlalchemy.pool import StaticPool
 from eventbus import Consumer, EventBus, TopicPartition
 from eventbus.errors import ConfigError
 from outbox import OffsetsMoved, SqlOffsets
-from tests.databases import KINDS, ON_SERVERS, THREE, Database, NewDatabase
+from tests.databases import KINDS, MOST, ON_SERVERS, THREE, Database, NewDatabase
+from tests.tiers import quick
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ROWS = text("INSERT INTO seen (part, offset_, value) VALUES (:partition, :offset, :value)")
@@ -45,7 +46,7 @@ def rows_of(database: Database) -> list[tuple[int, int]]:
         return [(partition, offset) for partition, offset in found]
 
 
-@pytest.fixture(params=["memory", *KINDS])
+@pytest.fixture(params=quick(["memory", *KINDS], ["memory", *MOST]))
 def database(request: pytest.FixtureRequest, new_database: NewDatabase) -> Database:
     if request.param == "memory":
         return with_rows(Database("sqlite", URL.create("sqlite"), **SHARED_MEMORY))

@@ -12,7 +12,7 @@ from tests.killed import kill
 from tests.outbox.bank.books import bank
 
 PROGRAM = "tests.outbox.bank.kill_bank"
-KILLS = {"sqlite": 12, "psycopg": 6, "mariadb": 6}
+KILLS = {"sqlite": 8, "psycopg": 4, "mariadb": 4}
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

@@ -13,6 +13,7 @@ from outbox.relay.relay import Relay
 from tests.database_servers import MariaDB, PostgreSQL, Server
 from tests.databases import KINDS, ON_SERVERS, THREE, Database, Databases
 from tests.outbox.faults.scenes import Sleep, scene, until
+from tests.tiers import quick
 
 STEPS = ("entered", "fenced", "renewed", "looked", "taken", "begun", "sent", "receipt", "committed", "deleting")
 OTHERS = {
@@ -83,7 +84,7 @@ SERVERS: dict[str, tuple[type[Server], str]] = {
 """By kind: its server, and the database it has from the beginning."""
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=quick(SERVERS, ["asyncpg", "mariadb"]))
 async def own(request: pytest.FixtureRequest, databases: Databases) -> AsyncIterator[tuple[Server, Database]]:
     """A server of the test's own, and a database on it."""
     kind: str = request.param

@@ -13,6 +13,7 @@ import pytest
 from tests.database_servers import ROOT, shared
 from tests.databases import Databases
 from tests.outbox.faults.scenes import until
+from tests.tiers import quick
 
 USER = """
 import sys
@@ -33,7 +34,7 @@ def answers(address: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("name", "kind"), [("PostgreSQL", "psycopg"), ("MariaDB", "mariadb")])
+@pytest.mark.parametrize(("name", "kind"), quick([("PostgreSQL", "psycopg"), ("MariaDB", "mariadb")], 1))
 async def test_the_last_one_to_leave_ends_it(name: str, kind: str, databases: Databases, tmp_path: Path) -> None:
     databases.check(kind)
     command = [sys.executable, "-c", USER, name, str(tmp_path)]

@@ -11,6 +11,7 @@ from outbox.relay.relay import Relay
 from tests.databases import THREE, Database
 from tests.outbox.faults.scenes import Scene, Sleep, scene
 from tests.outbox.kill.shop import wrong
+from tests.tiers import quick
 
 STEPS = (
     "entered", "fenced", "renewed", "settled", "looked", "shared", "taken", "begun", "sent", "receipt", "committed",
@@ -42,8 +43,16 @@ async def look_until_empty(scene: Scene, *relays: Relay) -> None:
             break
 
 
-@pytest.mark.parametrize("is_known", [False, True], ids=["replaced", "reaped"])
-@pytest.mark.parametrize("database", THREE, indirect=True)
+HOW = ((database, is_known) for database in THREE for is_known in (False, True))
+QUICK = [("sqlite", False), ("psycopg", True), ("mariadb", False)]
+
+
+@pytest.mark.parametrize(
+    ("database", "is_known"),
+    quick(HOW, QUICK),
+    ids=lambda value: value if isinstance(value, str) else "reaped" if value else "replaced",
+    indirect=["database"],
+)
 async def test_who_sleeps_past_the_lease_has_no_effect(database: Database, is_known: bool) -> None:
     """The heir takes the sleeper's slot, or has one of its own and finds that the sleeper's lease is over."""
     async with scene(database) as here:

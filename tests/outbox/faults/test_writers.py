@@ -15,6 +15,7 @@ from outbox.database import trouble_of
 from outbox.relay.relay import Relay
 from tests.databases import ON_SERVERS, Database
 from tests.outbox.faults.scenes import TOPIC, Scene, scene
+from tests.tiers import quick
 
 PLAIN_SERVERS = pytest.mark.parametrize("database", ["psycopg", "mariadb"], indirect=True)
 
@@ -38,7 +39,7 @@ async def relayed(here: Scene, relay: Relay) -> list[str]:
 
 
 @pytest.mark.parametrize("batch_size", [3, 1_000])
-@pytest.mark.parametrize("database", ON_SERVERS, indirect=True)
+@pytest.mark.parametrize("database", quick(ON_SERVERS, ["asyncpg", "mariadb"]), indirect=True)
 async def test_a_slow_transaction_with_a_low_id_is_neither_waited_for_nor_passed_over(
     database: Database, batch_size: int
 ) -> None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.seeds
 ON_ONE = pytest.mark.parametrize("database", ["psycopg"], indirect=True)
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4, pytest.param(100, marks=pytest.mark.slow)])
 @ON_ONE
 @pytest.mark.timeout(1_800)
 def test_kills(real: RealKafka, database: Database, kills: int) -> None:

@@ -23,7 +23,7 @@ def test_a_process_that_is_stopped_past_its_lease(database: Database, rounds: in
         assert f"{7 * rounds} stops" in kill("tests.outbox.kill.stop_relay", where, rounds, seed=1)
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [5, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("database", FEW, indirect=True)
 @pytest.mark.timeout(1_800)
 def test_up_to_four_processes(database: Database, kills: int, tmp_path: Path) -> None:

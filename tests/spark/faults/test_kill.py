@@ -56,7 +56,7 @@ def tables_of(directory: Path, new_database: NewDatabase) -> list[str]:
     return [str(directory / "parquet"), f"delta:{directory / 'delta'}", f"iceberg:{directory / 'iceberg'}", *databases]
 
 
-@pytest.mark.slow  # two minutes; the quick tier kills tasks and lets a second driver take over (tests/spark/live)
+@pytest.mark.slow  # two minutes; the quick tier kills tasks (tests/spark/live), and lets one landing take over another
 @pytest.mark.timeout(300)
 async def test_a_worker_java_and_the_driver_are_killed(tmp_path: Path, new_database: NewDatabase) -> None:
     told = kill(tmp_path, 3, 1, tables_of(tmp_path, new_database))

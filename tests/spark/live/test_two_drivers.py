@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.skipif(os.name == "nt", reason="the other process is found in /proc")]
 
 
+@pytest.mark.slow  # a second Spark; the quick tier has two landings of each kind of table in tests/spark/targets
 @pytest.mark.timeout(300)
 def test_a_second_driver_is_refused_or_takes_over(
     tmp_path: Path, spark: SparkSession, new_database: NewDatabase

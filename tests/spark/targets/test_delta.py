@@ -39,6 +39,7 @@ from tests.spark.targets.steps import SteppingFiles, record_syncs, stepping_log
 
 
 class DeltaRig(Rig):
+    every = 3
     upserts = True
 
     def target(self) -> Target:

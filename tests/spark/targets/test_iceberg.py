@@ -36,6 +36,8 @@ from tests.spark.targets.steps import SteppingFiles, record_syncs, stepping_log
 
 
 class IcebergRig(Rig):
+    every = 3
+
     def target(self) -> Target:
         def files(root: Path) -> Files:
             return SteppingFiles(LocalFiles(root), self.steps)
