@@ -101,10 +101,13 @@ class Admin:
                 logger.warning("temporary topics are left behind, %s: %s", ", ".join(names), error)
 
     async def create_topics(
-        self, specs: Sequence[TopicSpec], *, validate_only: bool = False
+        self, specs: Sequence[TopicSpec | str] | str, *, validate_only: bool = False
     ) -> dict[str, TopicDescription | KafkaError]:
-        """Create several topics: each one wholly or not at all, with its outcome."""
-        return await self._backend.create_topics(specs, validate_only=validate_only)
+        """Create several topics: each one wholly or not at all, with its outcome. A name alone: with the defaults."""
+        named = [specs] if isinstance(specs, str) else specs
+        return await self._backend.create_topics(
+            [TopicSpec(one) if isinstance(one, str) else one for one in named], validate_only=validate_only
+        )
 
     async def delete_topics(self, names: Sequence[str] | str) -> None:
         """Delete topics, their records and the offsets groups have in them."""

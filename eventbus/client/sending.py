@@ -5,6 +5,7 @@ Here the options are written out and passed by name: handing them on as a dict c
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, overload
@@ -46,17 +47,20 @@ def explained(error: TypeError, topic: Any, partition: Any) -> Exception:
     return error
 
 
-def check_values(topic: Any, values: Any, key: Any, name: str = "send_many", one: str = "send") -> None:
-    """Of ``send_many`` and its kin; a text and a mapping have items as well, rarely those meant. Raises ConfigError."""
-    what = f"{name}({topic!r:.60}, {values!r:.60})"
+def check_values(topic: Any, values: Any, key: Any) -> None:
+    """Of ``send_many``. A text and a mapping have items as well, and those are rarely meant. Raises ConfigError."""
+    given: Any = values
     if not isinstance(topic, str):
-        raise ConfigError(f"{what}: the topic is a text and comes first: {name}('orders', values)")
-    if isinstance(values, AsyncIterable):
-        raise ConfigError(f"{what}: asynchronous; gather them first, [value async for value in ...]")
-    if isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
-        raise ConfigError(f"{what}: a list of values, or another iterable; one value is {one}()")
-    if key is not None and not callable(key):
-        raise ConfigError(f"{what}: key={key!r}: a function of the value: key=lambda value: value.id")
+        wrong = "the topic is a text and comes first: send_many('orders', values)"
+    elif isinstance(values, AsyncIterable):
+        wrong = "asynchronous; gather them first, [value async for value in ...], or send_nowait each"
+    elif isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
+        wrong = "a list of values, or another iterable; one value is send()"
+    elif key is not None and not callable(key):
+        wrong = f"key={key!r}: a function of the value: key=lambda value: value.id"
+    else:
+        return
+    raise ConfigError(f"send_many({topic!r:.60}, {reprlib.repr(given)}): {wrong}")  # the values may be a million
 
 
 class Sending(ABC):

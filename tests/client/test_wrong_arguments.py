@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from eventbus import ConsumerRecord, Depends, EventBus
+from eventbus.client.sending import check_values
 from eventbus.errors import ConfigError, InvalidPartitions
 
 
@@ -206,3 +207,19 @@ async def test_one_name_is_a_list_of_one(make_bus: Any) -> None:
         await bus.admin.alter_configs("orders", delete="retention.ms")
         [described] = await bus.admin.describe_topics("orders")
         assert described.configs["retention.ms"].source == "default"
+        assert list(await bus.admin.create_topics(["a", "b"])) == ["a", "b"]
+        assert list(await bus.admin.create_topics("c")) == ["c"]
+
+
+async def test_many_values_are_not_read_but_to_be_sent(make_bus: Any) -> None:
+    """The text of a mistake that nobody had made was written of all values, at each call."""
+
+    class Unread(list[bytes]):
+        def __repr__(self) -> str:
+            raise AssertionError("read")
+
+    async with make_bus() as bus:
+        await bus.admin.create_topic("t")
+        await bus.send_many("t", Unread([b"1"]))
+    with pytest.raises(ConfigError, match=r"send_many\('t', 's+\.\.\.s+'\): a list of values"):
+        check_values("t", "s" * 1_000_000, None)
