@@ -47,20 +47,20 @@ def explained(error: TypeError, topic: Any, partition: Any) -> Exception:
     return error
 
 
-def check_values(topic: Any, values: Any, key: Any) -> None:
-    """Of ``send_many``. A text and a mapping have items as well, and those are rarely meant. Raises ConfigError."""
+def check_values(topic: Any, values: Any, key: Any, name: str = "send_many", one: str = "send") -> None:
+    """Of ``send_many`` and its kin; a text and a mapping have items as well, rarely those meant. Raises ConfigError."""
     given: Any = values
     if not isinstance(topic, str):
-        wrong = "the topic is a text and comes first: send_many('orders', values)"
+        wrong = f"the topic is a text and comes first: {name}('orders', values)"
     elif isinstance(values, AsyncIterable):
-        wrong = "asynchronous; gather them first, [value async for value in ...], or send_nowait each"
+        wrong = "asynchronous; gather them first, [value async for value in ...]"
     elif isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
-        wrong = "a list of values, or another iterable; one value is send()"
+        wrong = f"a list of values, or another iterable; one value is {one}()"
     elif key is not None and not callable(key):
         wrong = f"key={key!r}: a function of the value: key=lambda value: value.id"
     else:
         return
-    raise ConfigError(f"send_many({topic!r:.60}, {reprlib.repr(given)}): {wrong}")  # the values may be a million
+    raise ConfigError(f"{name}({topic!r:.60}, {reprlib.repr(given)}): {wrong}")  # the values may be a million
 
 
 class Sending(ABC):
