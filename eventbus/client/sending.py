@@ -164,7 +164,10 @@ class Sending(ABC):
                 timestamp_ms=timestamp_ms,
             )
         except TypeError as error:
-            raise explained(error, topic, partition) from None
+            told = explained(error, topic, partition)
+            if told is error:
+                raise  # as it is, with its cause
+            raise told from None
 
     def send_nowait(
         self,
@@ -191,7 +194,10 @@ class Sending(ABC):
                 on_delivery=on_delivery,
             )
         except TypeError as error:
-            raise explained(error, topic, partition) from None
+            told = explained(error, topic, partition)
+            if told is error:
+                raise  # as it is, with its cause
+            raise told from None
 
     async def send_many(
         self,

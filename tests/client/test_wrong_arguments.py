@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from eventbus import ConsumerRecord, Depends, EventBus
-from eventbus.client.sending import check_values
+from eventbus.client.sending import Sending, check_values
 from eventbus.errors import ConfigError, InvalidPartitions
 
 
@@ -223,3 +223,25 @@ async def test_many_values_are_not_read_but_to_be_sent(make_bus: Any) -> None:
         await bus.send_many("t", Unread([b"1"]))
     with pytest.raises(ConfigError, match=r"send_many\('t', 's+\.\.\.s+'\): a list of values"):
         check_values("t", "s" * 1_000_000, None)
+
+
+async def test_a_type_error_that_is_not_about_the_arguments_keeps_its_cause() -> None:
+    """It is looked at for swapped arguments, and lost its cause where they were right."""
+
+    class Producer:
+        def send_nowait(self, *_: Any, **__: Any) -> None:
+            raise TypeError("no number") from ValueError("the cause")
+
+        async def send(self, *_: Any, **__: Any) -> None:
+            self.send_nowait()
+
+    class Face(Sending):
+        def _sending_producer(self) -> Any:
+            return Producer()
+
+    with pytest.raises(TypeError, match="no number") as raised:
+        Face().send_nowait("t", b"1")
+    assert isinstance(raised.value.__cause__, ValueError)
+    with pytest.raises(TypeError, match="no number") as raised:
+        await Face().send("t", b"1")
+    assert isinstance(raised.value.__cause__, ValueError)
