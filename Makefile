@@ -13,7 +13,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 PACKAGES := eventbus serdes outbox dlq schema_registry spark_sinks
 
-.PHONY: demo test test-full bench lint lint-style lint-format lint-types lint-floors format clean help
+.PHONY: demo test test-core test-full bench lint lint-style lint-format lint-types lint-floors format clean help
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -22,15 +22,21 @@ help: ## show this list
 demo: $(VENV)/.installed-demo ## the whole story on 336,776 real flights (ARGS="--quick": a slice, no Spark)
 	$(BIN)/eventbus demo $(ARGS)
 
-# On a worker per core, unless ARGS picks tests or looks into them (-k, a path, -s, --pdb): see tests/parallel.py.
-test: $(VENV)/.installed-dev ## the quick tier of the tests
-	$(BIN)/python -m pytest -n auto -m "not slow" $(ARGS)
+# The tiers are described in tests/tiers.py. One worker per core, unless ARGS selects tests or looks into them (-k, a path,
+# -s, --pdb): see tests/parallel.py.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup
 
-test-full: $(VENV)/.installed-dev ## every test, the slow ones too
-	$(BIN)/python -m pytest -n auto --hypothesis-profile=random $(ARGS)
+test: $(VENV)/.installed-dev ## the core and system tiers of the tests
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-core: $(VENV)/.installed-test ## the core tier: a minute, with the base dependencies alone
+	$(PYTEST) -m core $(ARGS)
+
+test-full: $(VENV)/.installed-dev ## every test, the slow tier too
+	$(PYTEST) --hypothesis-profile=random $(ARGS)
 
 bench: $(VENV)/.installed-bench ## the figures beside their peers (ARGS="--quick", "--only E1,E2", "--markdown docs/benchmarks.md")
-	$(BIN)/python tests/benchmarks/bench.py $(ARGS)
+	$(BIN)/python benchmarks/bench.py $(ARGS)
 
 lint: lint-style lint-format lint-types lint-floors ## ruff, pyright strict on the packages, the floors
 
@@ -55,10 +61,15 @@ clean: ## remove everything these targets created
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Installs run again only when pyproject.toml changes; code changes need none, the install is an editable one.
+$(VENV)/.installed-test: pyproject.toml | $(BIN)/python
+	@echo "installing what the core tests need (once)"
+	@$(PIP) --editable ".[test]"
+	@touch $@
+
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@echo "installing what the tests need (once; Spark is the largest part, about 500 MB)"
 	@$(PIP) --editable ".[dev]"
-	@touch $(VENV)/.installed-dev $(VENV)/.installed-demo
+	@touch $(VENV)/.installed-dev $(VENV)/.installed-demo $(VENV)/.installed-test
 
 $(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
 	@echo "installing what the demo needs (once; Spark is the largest part, about 500 MB)"
@@ -68,7 +79,7 @@ $(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
 $(VENV)/.installed-bench: pyproject.toml | $(BIN)/python
 	@echo "installing what the benchmarks need (once)"
 	@$(PIP) --editable ".[bench]"
-	@touch $@ $(VENV)/.installed-dev $(VENV)/.installed-demo
+	@touch $@ $(VENV)/.installed-dev $(VENV)/.installed-demo $(VENV)/.installed-test
 
 $(BIN)/python:
 	@for candidate in $(if $(PYTHON),"$(PYTHON)",$(CANDIDATES)); do \

@@ -3,7 +3,6 @@
 checks.py wheel FILE            does the wheel hold exactly the six packages, and the name that Spark looks for?
 checks.py areas REPORT DIR...   did tests of every area under these folders run and pass? A folder that vanished, or
                                 was skipped whole, must not look like success.
-checks.py skipped REPORT        which modules were left out, wholly or in part, for want of a library? One path a line.
 """
 
 from __future__ import annotations
@@ -58,27 +57,6 @@ def areas_of(folders: list[str]) -> list[Path]:
     return areas
 
 
-def skipped_modules(report: str) -> list[Path]:
-    """Of a run with --base-dependencies: whole modules by their imports, single tests by the reason they give."""
-    found: set[Path] = set()
-    for case in ElementTree.parse(report).iter("testcase"):
-        skipped = case.find("skipped")
-        if skipped is None:
-            continue
-        is_module = not case.get("classname")  # skipped while it was collected
-        why = f"{skipped.get('message', '')} {skipped.text or ''}"
-        if is_module or "no base dependency" in why:
-            found.add(module_of(case.get("name" if is_module else "classname", "")))
-    return sorted(found)
-
-
-def module_of(dotted: str) -> Path:
-    """``tests.cli.test_app.TestX`` is a class in tests/cli/test_app.py."""
-    names = dotted.split(".")
-    last = max(position for position, name in enumerate(names) if name.startswith("test_"))
-    return Path(*names[: last + 1]).with_suffix(".py")
-
-
 def main() -> int:
     problem: str | None
     match sys.argv[1:]:
@@ -86,9 +64,6 @@ def main() -> int:
             problem = check_wheel(path)
         case ["areas", report, *folders] if folders:
             problem = check_areas(report, folders)
-        case ["skipped", report]:
-            print(*skipped_modules(report), sep="\n")
-            problem = None
         case _:
             problem = __doc__
     if problem:

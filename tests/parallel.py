@@ -1,11 +1,8 @@
-"""``pytest -n auto`` (pytest-xdist), as ``make test`` runs it: how many workers, who shares one, what begins first.
+"""Distribute the tests over the workers of ``pytest -n auto`` (pytest-xdist).
 
-The tests of a file stay together, because they share what the file sets up. Besides:
-
-- a folder of ``TOGETHER`` is one piece of work: what its session sets up (a broker, a JVM) costs seconds;
-- in a file of ``APART`` the tests share nothing and are long: each is a piece of its own;
-- of the pieces of ``HEAVY``, whose JVMs keep two cores busy, one runs at a time, as long as there is something else;
-- the long ones of ``LONG`` begin first, or everybody waits for one of them at the end.
+The tests of a file run on one worker, because they share what the file sets up. Files that share a server or a JVM name
+it with ``pytest.mark.xdist_group("kafka")`` and run on one worker too, so that it starts once. Groups start first: they
+are the longest pieces, and nothing must wait for one at the end. Then come the files of the system tier, then core.
 """
 
 from __future__ import annotations
@@ -19,29 +16,11 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-TOGETHER = (
-    "tests/clients/", "tests/cluster_faults/", "tests/failover/", "tests/kafka/", "tests/schema_registry/clients/",
-    "tests/spark/live/", "tests/three_urls/",
-)  # fmt: skip
-APART = ("tests/test_readme.py", "tests/outbox/kill/test_kill.py")
-HEAVY = (
-    *TOGETHER, "tests/mirror/test_kafka.py", "tests/schema_registry/core/test_on_kafka.py",
-    "tests/dlq/kill/test_on_kafka.py", "tests/dlq/runtime/test_promises.py", "tests/outbox/kill/test_on_kafka.py",
-    "tests/spark/faults/",
-)  # fmt: skip
-LONG = (
-    "tests/kafka/", "tests/clients/", "tests/spark/live/", "tests/spark/faults/", "tests/three_urls/",
-    "tests/cluster_faults/", "tests/failover/", "tests/test_readme.py", "tests/testing/test_crash_points.py",
-    "tests/log/test_crash.py", "tests/cli/test_demo.py", "tests/faults/", "tests/outbox/kill/", "tests/outbox/faults/",
-    "tests/dlq/", "tests/broker/test_cleaning.py",
-)  # fmt: skip
-"""By how they begin, the longest first."""
-
 MOST_WORKERS = 4
 
 
-def workers(config: pytest.Config) -> int:
-    """One per core; none where few tests were asked for, or where somebody wants to look into the process itself."""
+def worker_count(config: pytest.Config) -> int:
+    """One worker per core; none (the tests run in this process) if few tests are selected, or -s or --pdb is given."""
     option = config.option
     everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     few = not everything or option.keyword or option.lf or option.collectonly
@@ -49,40 +28,29 @@ def workers(config: pytest.Config) -> int:
     return 0 if few or alone else min(os.cpu_count() or 1, MOST_WORKERS)
 
 
-def piece_of(nodeid: str) -> str:
-    """The piece of work that a test belongs to."""
-    if nodeid.startswith(APART):
-        return nodeid
-    return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.partition("::")[0])
-
-
-def rank(piece: str) -> int:
-    return next((place for place, start in enumerate(LONG) if piece.startswith(start)), len(LONG))
-
-
-class Pieces(LoadScopeScheduling):
-    """xdist's scheduler, with pieces of our own cut, in our own order."""
+class FilesAndGroups(LoadScopeScheduling):
+    """A scheduler of pytest-xdist whose unit of work is a file, or the files of one ``xdist_group``."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
-        config.option.loadscopereorder = False  # by the number of tests, which says little about their length
+        # Without this, xdist sorts by the number of tests in a unit, which says little about its duration.
+        config.option.loadscopereorder = False
 
     def _split_scope(self, nodeid: str) -> str:
-        return piece_of(nodeid)
+        """Return the unit of a test. With ``--dist loadgroup``, the ids of a group's tests end in "@group"."""
+        if nodeid.rfind("@") > nodeid.rfind("]"):
+            return nodeid.rpartition("@")[2]
+        return nodeid.partition("::")[0]
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        """Puts the piece that this worker should take next in front of the queue."""
-        # What a crashed worker had is queued again, with all that it had finished: who is given nothing to do is never
-        # asked again, and all wait for ever.
-        for piece in [piece for piece, done in self.workqueue.items() if all(done.values())]:
-            del self.workqueue[piece]
-        if not self.workqueue:
+        """Give the next unit to a worker.
+
+        When a worker crashes, xdist queues its unit again, even if all of its tests have finished. A worker that gets
+        such a unit runs nothing, reports nothing, and is never given another one: the run would wait forever.
+        """
+        for scope in [scope for scope, tests in self.workqueue.items() if all(tests.values())]:
+            del self.workqueue[scope]
+        if self.workqueue:
+            super()._assign_work_unit(node)
+        else:
             node.shutdown()
-            return
-        others = [units for other, units in self.assigned_work.items() if other is not node]
-        is_busy = any(
-            piece.startswith(HEAVY) and not all(done.values()) for units in others for piece, done in units.items()
-        )
-        best = min(self.workqueue, key=lambda piece: (piece.startswith(HEAVY) == is_busy, rank(piece)))
-        self.workqueue.move_to_end(best, last=False)
-        super()._assign_work_unit(node)

@@ -33,6 +33,7 @@ def test_public_names_are_the_frozen_ones() -> None:
     assert now == frozen, f"gone: {gone}, new: {new}; if that is meant: python tests/test_facade.py"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", public_names())
 def test_a_public_name_exists_and_says_what_it_is(name: str) -> None:
     package, _, attribute = name.rpartition(".")

@@ -28,12 +28,14 @@ def modules_after(program: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.system
 def test_the_list_of_commands_needs_neither_client_nor_event_loop() -> None:
     loaded = modules_after("from eventbus.cli import main\nmain(['--help'])")
     assert loaded & {"asyncio", "anyio", "eventbus.client", "eventbus.broker.broker", "sqlalchemy", "ssl"} == set()
     assert not {name for name in loaded if name.startswith(("dlq.", "outbox.", "spark_sinks.")) and ".cli" not in name}
 
 
+@pytest.mark.system
 def test_a_function_is_no_module_whoever_imports_first() -> None:
     program = "import eventbus.records.murmur2, eventbus.records\nassert eventbus.records.murmur2(b'') >= 0, 1"
     assert "eventbus.records.builder" not in modules_after(program)

@@ -14,6 +14,8 @@ from tests.mistakes import declaring, running, using
 from tests.mistakes.kit import Mistake, message_of
 from tests.named import ROOT
 
+pytestmark = pytest.mark.system
+
 PAGE = ROOT / "docs" / "mistakes.md"
 SECTIONS = (*declaring.SECTIONS, *using.SECTIONS, *running.SECTIONS)
 MISTAKES = [mistake for section in SECTIONS for mistake in section.mistakes]

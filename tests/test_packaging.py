@@ -15,6 +15,8 @@ from zipfile import ZipFile
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PACKAGES = ["eventbus", "serdes", "outbox", "dlq", "schema_registry", "spark_sinks"]

@@ -20,7 +20,6 @@ Each page is one test with a folder of its own, its blocks run from top to botto
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import signal
@@ -35,6 +34,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.clients import programs
+
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -120,10 +121,9 @@ def missing(shown: list[str], printed: str) -> list[str]:
 class Page:
     """One page's folder, with its blocks run in it."""
 
-    def __init__(self, path: Path, folder: Path, *, base_dependencies: bool = False) -> None:
+    def __init__(self, path: Path, folder: Path) -> None:
         self.blocks = blocks_of(path.read_text("utf-8"))
         self.folder = folder
-        self.base_dependencies = base_dependencies
         self.previous = ""
         self.ports = {port: str(free_port()) for port in STANDARD_PORTS}
         self.beside: list[tuple[subprocess.Popen[str], str]] = []
@@ -155,7 +155,7 @@ class Page:
 
     def run_blocks(self) -> None:
         for position, block in enumerate(self.blocks):
-            if block.mark.startswith("not run:") or self.lacks(block):
+            if block.mark.startswith("not run:") or self.lacks_program(block):
                 continue
             if block.kind == "python":
                 self.run_python(block, "".join(later.body for later in self.blocks[position + 1 :]))
@@ -166,12 +166,10 @@ class Page:
                     if is_run(command.text):
                         self.run_command(command, f"line {block.line}: $ {command.text}")
 
-    def lacks(self, block: Block) -> bool:
-        """Whether a library or a program is missing that this run may do without."""
-        if block.mark.startswith("needs program:"):
-            return programs.missing(block.mark.removeprefix("needs program:").strip()) is not None
-        library = block.mark.removeprefix("needs:").strip() if block.mark.startswith("needs:") else ""
-        return bool(library) and self.base_dependencies and importlib.util.find_spec(library) is None
+    def lacks_program(self, block: Block) -> bool:
+        """Whether a program is missing that is no Python package (``<!-- needs program: NAME -->``)."""
+        needs = block.mark.startswith("needs program:")
+        return needs and programs.missing(block.mark.removeprefix("needs program:").strip()) is not None
 
     def run_python(self, block: Block, later: str) -> None:
         code = self.previous + block.body if block.mark == "continues" else block.body
@@ -276,8 +274,8 @@ def free_port() -> int:
     [pytest.param(path, marks=pytest.mark.slow if path.name in LONG_PAGES else ()) for path in PAGES],
     ids=lambda path: path.relative_to(ROOT).as_posix(),
 )
-def test_what_a_page_shows_is_what_happens(path: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    Page(path, tmp_path, base_dependencies=bool(pytestconfig.getoption("--base-dependencies"))).run()
+def test_what_a_page_shows_is_what_happens(path: Path, tmp_path: Path) -> None:
+    Page(path, tmp_path).run()
 
 
 # The checker itself must be able to fail.
@@ -340,12 +338,3 @@ def test_a_command_may_go_on_beside_the_rest_of_its_page(tmp_path: Path) -> None
 
 def test_a_block_may_be_left_out_with_a_reason(tmp_path: Path) -> None:
     page(tmp_path, "<!-- not run: needs a cluster -->\n```python\nraise ValueError\n```\n").run()
-
-
-def test_a_block_may_need_a_library(tmp_path: Path) -> None:
-    text = "<!-- needs: a_library_nobody_has -->\n```python\nraise ValueError\n```\n"
-    source = tmp_path / "page.md"
-    source.write_text(text, "utf-8")
-    Page(source, tmp_path, base_dependencies=True).run()
-    with pytest.raises(AssertionError):
-        Page(source, tmp_path).run()

@@ -1,20 +1,85 @@
-"""Which of many like trials the quick tier runs. The long tier runs them all."""
+"""The three tiers of the tests, and what a test of the core tier may not do.
+
+core    Base dependencies only: no child process, no JVM, no database server, no sleep in a thread. ``make test-core``
+        runs it in a minute. A test without a mark belongs to it.
+system  One real proof of each promise that needs a process, a JVM, a database, a foreign client or an extra library.
+        ``make test`` runs core and system.
+slow    All seeds, targets, drivers and kills. ``make test-full`` runs everything.
+
+A module sets its tier with ``pytestmark = pytest.mark.system``, a test with a decorator, a parameter with ``marks=``.
+If a test inherits two tiers, the closest mark decides, and it is the slower one (tests/test_tiers.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import re
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+TIERS = ("core", "system", "slow")
+_MODULE_TIER = re.compile(r"^pytestmark = .*mark\.(system|slow)\b", re.MULTILINE)
+_CHILD_PROCESS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec"}
+LONGEST_SLEEP_SECONDS = 0.02
+"""Threads of a test may hand over to one another; they may not wait for time to pass."""
+
 
 def quick(values: Iterable[Any], chosen: int | Collection[Any]) -> list[Any]:
-    """All values, to be parametrized with: the first so many are quick, or the ``chosen`` ones; the others are slow.
+    """Return all ``values`` for parametrize; those not ``chosen`` are marked slow.
 
-    A tuple is the values of several names.
+    ``chosen`` is how many of the first values stay in the faster tier, or those values themselves. A tuple holds the
+    values of several parameters.
     """
     every = list(values)
     kept = every[:chosen] if isinstance(chosen, int) else list(chosen)
-    assert all(one in every for one in kept), f"the quick tier would miss some of {kept}"
-    rows = [(one, one if type(one) is tuple else (one,)) for one in every]  # a named tuple is one value
-    return [pytest.param(*row, marks=() if one in kept else pytest.mark.slow) for one, row in rows]
+    assert all(value in every for value in kept), f"{kept} contains values that are not in {every}"
+    rows = [(value, value if type(value) is tuple else (value,)) for value in every]  # a named tuple is one value
+    return [pytest.param(*row, marks=() if value in kept else pytest.mark.slow) for value, row in rows]
+
+
+def tier_of(item: pytest.Item) -> str:
+    """Return the tier of a test: its closest mark, or core."""
+    return next((mark.name for mark in item.iter_markers() if mark.name in TIERS), "core")
+
+
+def tier_of_file(path: Path) -> str:
+    """Return the tier that a file gives to all of its tests, without importing it (its libraries may be missing)."""
+    found = _MODULE_TIER.search(path.read_text(encoding="utf-8"))
+    return found[1] if found else "core"
+
+
+def sort_key(items: Iterable[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, bool]]:
+    """Return the key that puts groups (``xdist_group``) first, then files with system tests, then the others."""
+    above_core = {item.path for item in items if tier_of(item) != "core"}
+    return lambda item: (item.get_closest_marker("xdist_group") is None, item.path not in above_core)
+
+
+class CoreGuard:
+    """Fails a core test at the moment it starts a process or sleeps in a thread.
+
+    An audit hook sees processes that any library starts. It cannot be removed, so one guard serves the whole run and
+    acts only while ``running`` is set.
+    """
+
+    def __init__(self) -> None:
+        self.running: str | None = None
+        """The id of the core test that runs now."""
+        sys.addaudithook(self._audit)
+        self._sleep = time.sleep
+        time.sleep = self._checked_sleep  # Python raises no audit event for it before 3.13
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _CHILD_PROCESS and self.running is not None:
+            self._fail(f"starts a process ({arguments[0] if arguments else event})")
+
+    def _checked_sleep(self, seconds: float) -> None:
+        if seconds > LONGEST_SLEEP_SECONDS and self.running is not None:
+            self._fail(f"sleeps for {seconds} s")
+        self._sleep(seconds)
+
+    def _fail(self, what: str) -> None:
+        raise AssertionError(f"{self.running} is in the core tier and {what}. Mark it system, or use a fake clock.")

@@ -11,6 +11,8 @@ import pytest
 from eventbus.asyncapi import Change, changes_between, read_document
 from eventbus.errors import ConfigError
 
+pytestmark = pytest.mark.system
+
 Json = dict[str, Any]
 ORDER: Json = {
     "title": "Order",

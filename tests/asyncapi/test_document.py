@@ -24,6 +24,8 @@ from eventbus.errors import ConfigError
 from serdes import Int
 from serdes.avro import Avro
 
+pytestmark = pytest.mark.system
+
 T = TypeVar("T")
 Make = Callable[..., EventBus]
 Mistakes = Callable[[Any], list[str]]

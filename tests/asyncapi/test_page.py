@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from html.parser import HTMLParser
 
+import pytest
+
 from eventbus import EventBus
 from eventbus.asyncapi import asyncapi_document, html_page
+
+pytestmark = pytest.mark.system
 
 
 class Page(HTMLParser):

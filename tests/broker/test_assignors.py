@@ -220,12 +220,14 @@ def check_even(assignment: Assignment, topics: dict[str, str]) -> None:
                 assert not any(tp.topic in topics[poor] for tp in share), f"{poor} could take over from {rich}"
 
 
+@pytest.mark.system
 @given(topic_counts, members)
 def test_every_assignor_gives_each_partition_to_one_of_its_readers(counts: dict[str, int], topics: Table) -> None:
     for assignor in (RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor()):
         check_whole(assignor.assign(counts, read(**topics)), counts, topics)
 
 
+@pytest.mark.system
 @given(topic_counts, members, members, topic_counts)
 def test_sticky_stays_even_and_moves_no_more_than_it_must(
     counts: dict[str, int], before: Table, after: Table, later: dict[str, int]
@@ -238,6 +240,7 @@ def test_sticky_stays_even_and_moves_no_more_than_it_must(
     assert table(StickyAssignor().assign(later, again(second, read(**after), 2))) == table(second)
 
 
+@pytest.mark.system
 @given(st.integers(1, 40), st.sets(st.integers(0, 9), min_size=1), st.sets(st.integers(0, 9), min_size=1))
 def test_sticky_with_like_subscriptions_keeps_all_that_fits(count: int, before: set[int], after: set[int]) -> None:
     first = StickyAssignor().assign({"a": count}, read(**{f"c{n}": "a" for n in before}))
@@ -249,6 +252,7 @@ def test_sticky_with_like_subscriptions_keeps_all_that_fits(count: int, before: 
     assert sum(len({*first.get(member, [])} & {*share}) for member, share in second.items()) == most_kept
 
 
+@pytest.mark.system
 @given(topic_counts, members, members)
 def test_cooperative_takes_nothing_from_an_owner_that_still_holds_it(
     counts: dict[str, int], before: Table, after: Table
@@ -298,6 +302,7 @@ def other_client(assignor: Any, counts: dict[str, int], subscriptions: dict[str,
     return {member: [TopicPartition(*tp) for tp in share.partitions()] for member, share in result.items()}
 
 
+@pytest.mark.system
 @settings(max_examples=60, deadline=None)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @given(topic_counts, members)
@@ -314,6 +319,7 @@ def test_range_and_round_robin_are_those_of_kafka_python(counts: dict[str, int],
     assert table(RoundRobinAssignor().assign(counts, alike)) == {m: "" for m in topics} | table(theirs)
 
 
+@pytest.mark.system
 @settings(max_examples=60, deadline=None)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @given(topic_counts, members, members)

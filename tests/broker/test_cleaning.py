@@ -303,6 +303,7 @@ def settle(world: World, pending) -> None:
     assert pending.markers, "the transaction is not over"
 
 
+@pytest.mark.system
 def test_transactions_and_their_offsets_are_the_same_after_compaction(world) -> None:
     world.restart(
         offsets_topic_num_partitions=1,
@@ -652,6 +653,7 @@ def run_seeds(seeds: range) -> None:
             raise
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("block", quick(range(4), 1))
 def test_power_cuts_while_logs_are_compacted(block: int) -> None:
     run_seeds(range(block * 100, (block + 1) * 100))
@@ -701,6 +703,7 @@ def forget_swaps_at_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eventbus.log.recovery.recover_swaps", recover)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "plant",
     [

@@ -103,6 +103,7 @@ texts = st.text(alphabet=sorted("ab.-1|()[]*+?{},\\^$dwx"), max_size=12)
 names = st.text(alphabet="ab.-1x", max_size=8)
 
 
+@pytest.mark.system
 @settings(max_examples=1000, deadline=None)
 @given(texts, st.lists(names, min_size=1, max_size=5))
 def test_whatever_is_taken_agrees_with_python(text: str, given_names: list[str]) -> None:

@@ -16,6 +16,8 @@ from tests.broker.test_consumer_groups_transcripts import ConsumerGroupsMachine
 from tests.broker.test_groups_random import CountingMachine, command
 from tests.tiers import quick
 
+pytestmark = pytest.mark.system
+
 CONSUMERS, CLASSICS = "abc", "xy"
 consumers, classics = st.sampled_from(CONSUMERS), st.sampled_from(CLASSICS)
 read = st.sampled_from(["topics=t", "topics=t,u", "topics=u", "regex=t.*", "regex=.* topics=u", "topics=t,u"])

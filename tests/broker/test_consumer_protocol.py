@@ -77,6 +77,7 @@ def test_sticky_user_data_of_both_versions() -> None:
     assert decode_sticky_user_data(OWNED) == ([A0, A1, B2], -1)
 
 
+@pytest.mark.system
 @given(st.lists(names, unique=True, max_size=5), st.none() | st.binary(), partitions, st.integers(-1, 2**31 - 1))
 def test_what_is_written_is_read(
     topics: list[str], user_data: bytes | None, owned: list[TopicPartition], generation: int
@@ -109,6 +110,7 @@ def test_every_cut_of_a_subscription_is_refused() -> None:
             decode_subscription(whole[:length])
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_same_bytes_as_kafka_python() -> None:
     from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
@@ -132,6 +134,7 @@ def test_the_same_bytes_as_kafka_python() -> None:
     assert {*ConsumerProtocolAssignment.decode(encode_assignment([A0, B2])).partitions()} == {A0, B2}
 
 
+@pytest.mark.system
 def test_aiokafka_and_this_read_each_other() -> None:
     from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 

@@ -224,6 +224,7 @@ def run(seed: int, cuts: int = 3, steps: int = 40) -> None:
         machine.power_cut()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("block", quick(range(5), 2))
 def test_power_cuts(block: int) -> None:
     for seed in range(block * 60, (block + 1) * 60):

@@ -21,6 +21,8 @@ from eventbus.errors import ConcurrentTransactions, InvalidProducerIdMapping, In
 from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.broker.test_crash_transactions import CONFIG, GROUP, KEYED, TIMEOUT_MS, Client, Machine, Transaction, run
 
+pytestmark = pytest.mark.system
+
 
 class ServerMachine(Machine):
     """The log of a server."""

@@ -538,6 +538,7 @@ def run_seeds(seeds: range) -> None:
             raise
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("block", quick(range(5), 2))
 def test_power_cuts(block: int) -> None:
     run_seeds(range(block * 200, (block + 1) * 200))
@@ -563,11 +564,13 @@ def found_by(seeds: range, machine: type[Machine] = Machine) -> str:
     raise LookupError(f"not found by {len(seeds)} seeds")
 
 
+@pytest.mark.system
 def test_nothing_is_found_without_a_bug() -> None:
     with pytest.raises(LookupError):
         found_by(range(30))
 
 
+@pytest.mark.system
 def test_markers_before_the_decision_is_durable_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     advance = Endings.advance
 
@@ -579,6 +582,7 @@ def test_markers_before_the_decision_is_durable_would_be_found(monkeypatch: pyte
     found_by(range(600, 1_500))  # one life in about 200 shows it
 
 
+@pytest.mark.system
 def test_a_commit_before_its_records_are_durable_would_be_found() -> None:
     found_by(range(150), type("Hasty", (Machine,), {"waits_for_data": False}))
 
@@ -603,6 +607,7 @@ def test_offsets_that_do_not_wait_for_the_commit_would_be_found(monkeypatch: pyt
     assert "offset in" in found_by(range(60))
 
 
+@pytest.mark.system
 def test_transactions_nobody_remembers_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Transactions, "reconcile", lambda *_: None)
     found_by(range(150))
@@ -613,6 +618,7 @@ def test_transactions_nobody_ends_would_be_found(monkeypatch: pytest.MonkeyPatch
     assert "hangs" in found_by(range(60))
 
 
+@pytest.mark.system
 def test_batches_stored_twice_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProducerStates, "check", lambda *_: None)
     assert "sent again" in found_by(range(60))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.system
 @given(st.lists(steps, max_size=30))
 @example([("set", "a", 1), ("set", "c", 0), ("set", "c", 2), ("due", "", 2)])  # moved, yet due in the same call
 def test_what_is_due_is_what_a_dictionary_says(given_steps: list[tuple[str, str, int]]) -> None:

@@ -14,6 +14,8 @@ from eventbus.coordinator.group_rules import State, Timer
 from tests.broker.test_groups_transcripts import GroupsMachine
 from tests.tiers import quick
 
+pytestmark = pytest.mark.system
+
 MEMBERS = {"g": "abcd", "h": "ef"}
 protocols = st.sampled_from(
     ["range=x"] * 4 + ["range=y", "range=@t", "range=@t,u", "sticky=x range=x", "coop=z range=z", "coop=z", ""]

@@ -27,6 +27,8 @@ from eventbus.log.storage import FileStorage, MemoryStorage
 from eventbus.records import BatchBuilder, fetched_records
 from eventbus.types import Compression, IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
+pytestmark = pytest.mark.system
+
 TOPICS = ("a", "b")
 GROUPS = ("g", "h")
 SEGMENT_BYTES = 300

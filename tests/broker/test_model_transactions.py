@@ -43,6 +43,8 @@ from eventbus.types import (
     TopicPartition,
 )
 
+pytestmark = pytest.mark.system
+
 PLAIN = (TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0))
 KEYED = TopicPartition("k", 0)
 AGING = TopicPartition("r", 0)

@@ -127,6 +127,7 @@ def test_deleting(orders) -> None:
     assert [listing.group for listing in orders.broker.groups.list()] == []
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")  # kafka-python, as it is imported
 def test_what_is_stored_is_kafkas_format(orders) -> None:
     """Read back with kafka-python's record parser, from the bytes of the log."""
@@ -176,6 +177,7 @@ def test_offsets_roll_into_further_segments(world) -> None:
     assert world.broker.groups.fetch_offsets("g") == {ORDERS: OffsetAndMetadata(29)}
 
 
+@pytest.mark.system
 def test_ten_thousand_commits_are_replayed(world) -> None:
     world.create("orders", 100)
     for number in range(10_000):

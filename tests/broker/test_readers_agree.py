@@ -22,6 +22,8 @@ from eventbus.records import BatchBuilder, fetched_records
 from eventbus.testing.storage import FaultyStorage, disk_full, io_error
 from eventbus.types import IsolationLevel, ProducerIdAndEpoch, TopicPartition
 
+pytestmark = pytest.mark.system
+
 P = TopicPartition("p", 0)
 START_MS = 1_700_000_000_000
 POLICIES = ["delete", "compact", "compact,delete"]

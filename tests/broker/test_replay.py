@@ -258,6 +258,7 @@ SEEDS_COUNT = 8
 """Of the quick tier."""
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", quick(range(25), SEEDS_COUNT))
 def test_replay_equals_life(tmp_path: Path, seed: int) -> None:
     life = lived(tmp_path / "log", seed)

@@ -192,6 +192,7 @@ topic_requests = st.one_of(
 )
 
 
+@pytest.mark.system
 @given(st.lists(offset_requests, max_size=12))
 def test_offsets_live_equals_replayed(requests: list[tuple]) -> None:
     harness = Harness(shard := groups_shard())
@@ -210,6 +211,7 @@ def test_offsets_live_equals_replayed(requests: list[tuple]) -> None:
     assert fresh.offsets.groups == shard.offsets.groups
 
 
+@pytest.mark.system
 @given(st.lists(topic_requests, max_size=12))
 def test_topics_live_equals_replayed(requests: list[tuple]) -> None:
     harness = Harness(shard := TopicsShard())

@@ -115,6 +115,7 @@ def test_version_1_as_kafka_writes_it() -> None:
     assert (value.previous_producer_id, value.next_producer_id, value.is_bumped) == (-1, -1, True)
 
 
+@pytest.mark.system
 @given(
     st.builds(
         TransactionMetadata,

@@ -9,6 +9,7 @@ import io
 import warnings
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from eventbus.coordinator.transaction_codec import (
 )
 from eventbus.coordinator.transaction_states import STORED_STATES
 from eventbus.types import TopicPartition
+
+pytestmark = pytest.mark.system
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)

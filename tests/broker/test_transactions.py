@@ -460,6 +460,7 @@ def test_producer_ids_come_from_blocks_and_never_twice(world: World) -> None:
     assert fresh_ids(world, 1) == [2 * PRODUCER_IDS_BLOCK]
 
 
+@pytest.mark.system
 def test_no_power_cut_gives_a_producer_id_twice() -> None:
     """Whatever call the power is cut at, and whatever the disk kept of what was not flushed."""
     for crash_at in itertools.count(1):
@@ -588,6 +589,7 @@ class Script:
 STYLES = ["nothing", "everything", "prefix", "few", "half", "most", "names", "bytes"]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("style", quick(STYLES, ["nothing", "half", "names", "bytes"]))
 def test_a_power_cut_at_every_call(style: str) -> None:
     for crash_at in itertools.count(1):

@@ -457,6 +457,7 @@ requests = st.one_of(
 )
 
 
+@pytest.mark.system
 @given(st.lists(requests, max_size=40))
 def test_whatever_is_asked_the_live_state_is_the_replayed_one(asked: list[tuple]) -> None:
     log = Log()

@@ -144,6 +144,7 @@ def test_every_operation_has_its_kafka_name(cli: Cli) -> None:
     assert len([operation for operation in Operation if operation >= 2]) == 14
 
 
+@pytest.mark.system
 def test_a_server_that_asks_who_you_are(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("confluent_kafka", reason="needs confluent_kafka, which is no base dependency")
     listener = Listener(name="SASL_PLAINTEXT", security_protocol="SASL_PLAINTEXT", port=0)

@@ -23,6 +23,7 @@ def test_version(cli: Cli) -> None:
     assert cli("--version") == (0, f"eventbus {__version__}\n", "")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("args", [(), ("--help",), ("-h",)])
 def test_help_names_every_command(cli: Cli, args: tuple[str, ...]) -> None:
     result = cli(*args)
@@ -212,6 +213,7 @@ def test_what_is_raised_below(
     assert len(result.err.splitlines()) == 1
 
 
+@pytest.mark.system
 def test_a_reader_that_goes_away_is_no_error(orders: Cli, spawn: Spawn) -> None:
     producer = spawn("produce", "orders")
     _, err = producer.communicate(b"a line that is long enough to fill a pipe\n" * 20_000)
@@ -226,12 +228,14 @@ def test_a_reader_that_goes_away_is_no_error(orders: Cli, spawn: Spawn) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.system
 def test_python_m_eventbus_is_the_command(spawn: Spawn) -> None:
     process = spawn("topics", "list", "--url", "memory://")
     assert process.communicate(timeout=20) == (b"", b"")
     assert process.returncode == 0
 
 
+@pytest.mark.system
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     """Rich, numpy, pyarrow and Spark for no plain command; not even the own client for a usage error."""
     program = """

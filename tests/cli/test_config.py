@@ -160,6 +160,7 @@ def test_commands_go_by_the_file_and_the_environment(
     assert (tmp_path / "here").is_dir()
 
 
+@pytest.mark.system
 def test_what_a_command_says_of_a_url_hides_its_password(cli: Cli, config: Cli, tmp_path: Path) -> None:
     (tmp_path / "configured_app.py").write_text(
         f"from eventbus import EventBus\nbus = EventBus('memory://me:{CANARY}@x')\n"

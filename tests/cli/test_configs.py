@@ -118,6 +118,7 @@ def test_quotas_and_passwords_of_users(orders: Cli) -> None:
     assert orders(*script, "--describe").lines == []
 
 
+@pytest.mark.system
 def test_quotas_of_clients_of_users_of_addresses_and_of_all_others(orders: Cli) -> None:
     pair = ("--entity-type", "users", "--entity-name", "alice", "--entity-type", "clients", "--entity-default")
     for entity, key in (

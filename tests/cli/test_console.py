@@ -54,6 +54,7 @@ def test_round_trip_with_keys_and_headers(cli: Cli) -> None:
     assert shown.err == "Processed a total of 3 messages\n"
 
 
+@pytest.mark.system
 def test_fixed_key_headers_partition_and_every_codec(cli: Cli) -> None:
     cli("topics", "create", "orders", "--partitions", "3")
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
@@ -70,6 +71,7 @@ def test_line_ends(cli: Cli, stdin: bytes) -> None:
     assert read_all(cli, "orders").lines == ["a", "b", "c"]
 
 
+@pytest.mark.system
 def test_lines_longer_than_a_read_and_many_of_them_arrive_whole(cli: Cli) -> None:
     cli("topics", "create", "orders")
     lines = [b"%d " % number + b"x" * (number * 7 % 200_000) for number in range(0, 60_000, 997)]
@@ -77,6 +79,7 @@ def test_lines_longer_than_a_read_and_many_of_them_arrive_whole(cli: Cli) -> Non
     assert read_all(cli, "orders").lines == [line.decode() for line in lines]
 
 
+@pytest.mark.system
 def test_nulls_and_empty_values_stay_apart(cli: Cli) -> None:
     cli("topics", "create", "orders")
     properties = [flag for p in ("parse.key=true", "key.separator=:", "null.marker=NULL") for flag in ("--property", p)]
@@ -109,6 +112,7 @@ def test_produce_json(cli: Cli) -> None:
     assert result.json == {"topic": "orders", "records": 2, "interrupted": False}
 
 
+@pytest.mark.system
 def test_where_to_start(orders: Cli) -> None:
     everything = read_all(orders, "orders").lines
     assert sorted(everything) == [f"value {number}" for number in range(6)]
@@ -132,6 +136,7 @@ def test_max_messages(orders: Cli) -> None:
     assert result.err == "Processed a total of 4 messages\n"
 
 
+@pytest.mark.system
 def test_a_group_goes_on_where_it_stopped(orders: Cli) -> None:
     seen: list[str] = []
     for expected in (4, 2, 0):
@@ -144,6 +149,7 @@ def test_a_group_goes_on_where_it_stopped(orders: Cli) -> None:
     assert len(read_all(orders, "orders").lines) == 6  # no group: not disturbed
 
 
+@pytest.mark.system
 def test_timestamps(orders: Cli) -> None:
     for line in read_all(orders, "orders", "print.timestamp=true").lines:
         kind, _, rest = line.partition(":")
@@ -186,6 +192,7 @@ def test_a_record_too_large_is_told_and_the_others_arrive(cli: Cli) -> None:
     assert read_all(cli, "orders").lines == ["small"]
 
 
+@pytest.mark.system
 def test_produce_ends_on_ctrl_c_and_keeps_what_it_read(orders: Cli, spawn: Spawn) -> None:
     process = spawn("produce", "orders")
     assert process.stdin is not None
@@ -205,6 +212,7 @@ def _unread(descriptor: int) -> int:
     return struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))[0]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_consume_follows_until_a_signal_and_says_how_many(orders: Cli, spawn: Spawn, number: signal.Signals) -> None:
     process = spawn("consume", "orders", "--from-beginning", "--group", "follower")
@@ -218,6 +226,7 @@ def test_consume_follows_until_a_signal_and_says_how_many(orders: Cli, spawn: Sp
     assert sum(row["lag"] for row in committed) == 0
 
 
+@pytest.mark.system
 def test_the_prompt_on_a_terminal(orders: Cli, spawn: Spawn) -> None:
     """Each line is stored before the next prompt; a bad line is told and typing goes on; Ctrl-D ends."""
     master, slave = pty.openpty()
@@ -324,6 +333,7 @@ def test_the_consumers_flags_properties_and_files(orders: Cli, tmp_path: Path) -
     assert orders(*script, "--consumer-property", "fetch.min.byte=1").code != 0
 
 
+@pytest.mark.system
 def test_topics_by_pattern(cli: Cli) -> None:
     for name in ("a-1", "a-2", "b"):
         cli("topics", "create", name)
@@ -335,6 +345,7 @@ def test_topics_by_pattern(cli: Cli) -> None:
     assert cli(*script).code == cli(*script, "--include", "a-.", "--partition", "0").code == 2
 
 
+@pytest.mark.system
 def test_deserializers_by_their_names(cli: Cli, tmp_path: Path) -> None:
     async def main() -> None:
         async with EventBus(f"file://{tmp_path}/data") as bus:

@@ -55,6 +55,8 @@ from eventbus.log.storage import FileStorage
 from eventbus.types import TopicPartition
 from serdes import Avro
 
+pytestmark = pytest.mark.system
+
 Cli = Callable[..., Any]
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -731,7 +733,7 @@ def wait_for(process: subprocess.Popen[bytes], path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.spark
+@pytest.mark.system
 @pytest.mark.timeout(900)
 def test_the_whole_story(cli: Cli, spawn: Spawn, tmp_path: Path) -> None:
     """Interrupted while Spark lands, killed while it counts, completed, run once more: each flight once, everywhere."""

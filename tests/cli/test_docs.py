@@ -92,6 +92,7 @@ def test_diff_tells_what_it_cannot_read(docs: Cli, tmp_path: Path) -> None:
     assert result.code == 2 and "OLD is a document" in result.err
 
 
+@pytest.mark.system
 def test_serve_answers_on_loopback() -> None:
     with open_server("<p>page", '{"asyncapi": "3.0.0"}', 0) as server:
         thread = threading.Thread(target=server.serve_forever)

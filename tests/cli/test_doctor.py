@@ -62,6 +62,7 @@ def test_a_service_that_is_well(doctor: Cli, tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()  # nothing was opened
 
 
+@pytest.mark.system
 def test_warnings_fail_where_it_is_strict(doctor: Cli) -> None:
     assert doctor("doctored_app:slow").code == 0
     result = doctor("doctored_app:slow", "--strict")

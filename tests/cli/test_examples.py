@@ -32,25 +32,20 @@ def test_an_example_is_short_and_checks_itself(path: Path) -> None:
     assert re.search(r"^ *assert ", text, re.M), "an example asserts its own outcome"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=() if path in BY_THEMSELVES else pytest.mark.slow) for path in QUICK],
     ids=lambda path: path.stem,
 )
-def test_an_example_runs(path: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    if pytestconfig.getoption("--base-dependencies"):
-        for library in ("sqlalchemy", "fastapi"):
-            if f"from {library} import" in path.read_text("utf-8"):
-                pytest.importorskip(library, reason="no base dependency")
+def test_an_example_runs(path: Path, tmp_path: Path) -> None:
     runs(path, tmp_path, 30)
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(320)
 @pytest.mark.parametrize("path", WITH_SPARK, ids=lambda path: path.stem)
 def test_an_example_with_spark_runs(path: Path, tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="no base dependency")
     runs(path, tmp_path, 300)
 
 
@@ -63,6 +58,7 @@ def runs(path: Path, folder: Path, seconds: float) -> None:
     assert list(folder.iterdir()) == [], "on memory://, and in a directory for a while, nothing is left behind"
 
 
+@pytest.mark.system
 def test_hello_runs_on_a_file_too_and_again(tmp_path: Path) -> None:
     for _ in range(2):
         subprocess.run(

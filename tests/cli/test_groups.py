@@ -50,6 +50,7 @@ def leave_static_members(directory: Path, *names: str) -> None:
     anyio.run(main)
 
 
+@pytest.mark.system
 def test_list_names_groups_line_by_line(billing: Cli) -> None:
     assert billing("groups", "list").lines == ["billing"]
     assert billing("groups", "list", "--state").lines[1].split() == ["billing", "consumer", "Empty"]
@@ -138,6 +139,7 @@ def test_where_to(cli: Cli, target: tuple[str, ...], expected: list[int]) -> Non
     assert list(offsets(cli, "new").values()) == expected
 
 
+@pytest.mark.system
 def test_shifting_stays_within_the_partition_and_says_so(billing: Cli) -> None:
     billing("groups", "reset-offsets", "billing", "--topic", "orders", "--to-earliest", "--execute")
     result = billing("groups", "reset-offsets", "billing", "--all-topics", "--shift-by", "1", "--execute")
@@ -247,6 +249,7 @@ def test_a_plan_is_exported_changed_and_taken_from_its_file(billing: Cli, tmp_pa
     assert offsets(billing) == {**before, 0: 0, 1: ends[1]}
 
 
+@pytest.mark.system
 def test_a_plan_of_several_groups_names_them(billing: Cli, tmp_path: Path) -> None:
     billing("groups", "reset-offsets", "audit", "--topic", "orders", "--to-earliest", "--execute")
     exported = billing("groups", "reset-offsets", "--all-groups", "--all-topics", "--to-latest", "--export").out
@@ -276,6 +279,7 @@ def test_a_plan_that_cannot_be_read_is_told_with_its_line(billing: Cli, tmp_path
     assert offsets(billing) == before
 
 
+@pytest.mark.system
 def test_several_groups_and_all_of_them(billing: Cli) -> None:
     billing("consume", "orders", "--from-beginning", "--group", "audit", "--max-messages", "1")
     described = billing("kafka-consumer-groups.sh", "--describe", "--all-groups", "--members", "--verbose", "--json")

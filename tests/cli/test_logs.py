@@ -159,6 +159,7 @@ def test_a_torn_tail_is_no_damage(one: Cli) -> None:
     assert len(opened.err.splitlines()) == 1
 
 
+@pytest.mark.system
 def test_looking_changes_nothing_and_needs_no_lock(one: Cli, spawn: Callable[..., Any]) -> None:
     before = {path: path.read_bytes() for path in Path("data").rglob("*") if path.is_file()}
     one("log", "verify", "data")

@@ -24,6 +24,7 @@ def test_first_and_next_offsets(orders: Cli) -> None:
     ]
 
 
+@pytest.mark.system
 def test_by_time_in_the_lines_of_kafkas_tool(cli: Cli) -> None:
     cli("topics", "create", "orders", "--partitions", "2")
     cli("produce", "orders", "--partition", "1", stdin=b"a\nb\n")
@@ -74,6 +75,7 @@ def test_times(text: str, ms: int) -> None:
     assert parse_time(text) == ms
 
 
+@pytest.mark.system
 def test_topics_and_partitions_by_pattern(cli: Cli) -> None:
     for name in ("orders", "orders-old", "clicks"):
         cli("topics", "create", name, "--partitions", "3")

@@ -97,12 +97,14 @@ def on_a_terminal(spawn: Spawn, *args: str) -> tuple[int, str]:
     return process.wait(timeout=30), screen.decode()
 
 
+@pytest.mark.system
 def test_topics_on_a_terminal_show_their_size(orders: Cli, spawn: Spawn) -> None:
     code, screen = on_a_terminal(spawn, "topics", "list")
     assert code == 0
     assert "partitions" in screen and "records" in screen and "orders" in screen
 
 
+@pytest.mark.system
 def test_the_demo_on_a_terminal_draws_bars(cli: Cli, spawn: Spawn) -> None:
     code, screen = on_a_terminal(spawn, "demo", "--quick")
     assert code == 0

@@ -15,6 +15,8 @@ from eventbus.server.security.config import SecurityConfig
 from eventbus.testing.server import KafkaServer
 from tests.cli.test_serve import serving
 
+pytestmark = pytest.mark.system
+
 Cli = Callable[..., Any]
 
 

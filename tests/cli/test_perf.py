@@ -139,6 +139,7 @@ def test_records_of_the_warm_up_are_left_out_of_a_second_line(clicks: Cli) -> No
     assert second.startswith("50 steady state records sent, ")
 
 
+@pytest.mark.system
 def test_transactions_of_a_producer(clicks: Cli, tmp_path: Path) -> None:
     settings = tmp_path / "producer.properties"
     settings.write_text("transactional.id=from-file\nlinger.ms=1\n")

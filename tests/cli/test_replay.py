@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 Cli = Callable[..., Any]
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -285,6 +287,7 @@ async def slow(value: str) -> None:
 """
 
 
+@pytest.mark.system
 def test_ctrl_c_finishes_the_record_at_work_and_takes_the_group_along(shop: Cli, spawn: Spawn, tmp_path: Path) -> None:
     shop("produce", "orders", "--partition", "0", stdin=b"x\n" * 1000)
     (tmp_path / "slow_app.py").write_text(SLOW)

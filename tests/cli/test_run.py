@@ -111,6 +111,7 @@ def test_a_topic_that_is_missing_is_told_at_start(service: Cli) -> None:
     assert "there is no topic 'orders'" in result.err
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("target", "number"), [("service_app:bus", signal.SIGINT), ("service_app:make_bus()", signal.SIGTERM)]
 )

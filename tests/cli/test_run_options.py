@@ -16,6 +16,8 @@ import pytest
 import eventbus
 from tests.cli.conftest import Cli
 
+pytestmark = pytest.mark.system
+
 for library in ("uvicorn", "watchfiles"):
     pytest.importorskip(library, reason=f"needs {library}, which is no base dependency")
 

@@ -11,6 +11,8 @@ from urllib.request import urlopen
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 
 IMPORTING = """

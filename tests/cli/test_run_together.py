@@ -56,6 +56,7 @@ async def test_samples_are_told_apart_by_worker() -> None:
     ]
 
 
+@pytest.mark.system
 async def test_a_worker_that_says_nothing_is_silent_not_fine() -> None:
     silent: Future[Standing] = Future()
     whole = await OfWorkers(lambda: {0: silent}, dict).standing()

@@ -13,6 +13,8 @@ import pytest
 
 from tests.cli.conftest import Cli
 
+pytestmark = pytest.mark.system
+
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 
 SERVICE = """

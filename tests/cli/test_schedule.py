@@ -30,6 +30,7 @@ def reminders(orders: Cli, tmp_path: Path) -> Cli:
     return orders
 
 
+@pytest.mark.system
 def test_list_show_and_cancel(reminders: Cli) -> None:
     rows = reminders("schedule", "list", "--json").json
     assert {(row["id"], row["topic"], row["what"]) for row in rows} == {

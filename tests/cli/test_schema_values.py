@@ -12,6 +12,8 @@ from eventbus import EventBus
 from schema_registry.client import RegistryClient
 from serdes import Avro
 
+pytestmark = pytest.mark.system
+
 Cli = Callable[..., Any]
 
 

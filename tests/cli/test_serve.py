@@ -44,6 +44,7 @@ def connect(bootstrap: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=20)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_a_signal_and_leaves_the_log_in_order(tmp_path: Path, number: signal.Signals, cli: Cli) -> None:
     with serving("data", cwd=tmp_path) as (process, told):
@@ -57,18 +58,21 @@ def test_it_serves_until_a_signal_and_leaves_the_log_in_order(tmp_path: Path, nu
     assert cli("topics", "list").code == 0, "nobody holds the directory"
 
 
+@pytest.mark.system
 def test_nothing_is_kept_of_an_ephemeral_log(tmp_path: Path) -> None:
     with serving("--ephemeral", cwd=tmp_path) as (_, told):
         connect(told["bootstrap"]).close()
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.system
 def test_the_directory_is_locked_meanwhile_and_the_error_says_what_to_do(tmp_path: Path, cli: Cli) -> None:
     with serving("data", cwd=tmp_path):
         result = cli("topics", "create", "orders")
         assert result.code == 1 and "eventbus serve" in result.err and "--bootstrap-server HOST:PORT" in result.err
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("how", [("--config", "server.properties"), ("server.properties",)], ids=["flag", "as Kafka's"])
 def test_a_server_properties_file(tmp_path: Path, how: tuple[str, ...]) -> None:
     """As a flag, and as kafka-server-start.sh takes it."""
@@ -111,6 +115,7 @@ def test_what_cannot_be_is_told(cli: Cli, arguments: tuple[str, ...], code: int,
     assert (result.code, message in result.err) == (code, True), result.err
 
 
+@pytest.mark.system
 def test_a_server_that_nobody_can_log_in_to_says_so(tmp_path: Path) -> None:
     with serving("data", "--listener", "SASL_PLAINTEXT://127.0.0.1:0", port=(), cwd=tmp_path) as (process, _):
         process.terminate()
@@ -118,6 +123,7 @@ def test_a_server_that_nobody_can_log_in_to_says_so(tmp_path: Path) -> None:
     assert "there are no users, so nobody can log in" in err
 
 
+@pytest.mark.system
 def test_where_no_port_is_advertised_it_is_the_listeners(tmp_path: Path) -> None:
     with serving("data", "--advertised", "bus.example.org", cwd=tmp_path) as (_, told):
         host, _, port = told["bootstrap"].rpartition(":")

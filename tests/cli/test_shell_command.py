@@ -79,6 +79,7 @@ def test_what_goes_wrong_is_shown_from_the_program_on(shell: Cli, source: str, c
     assert "interactive.py" not in result.err
 
 
+@pytest.mark.system
 def test_a_log_that_is_in_use_is_told(shell: Cli, tmp_path: Path) -> None:
     result = shell("-c", "from eventbus import EventBus\nimport subprocess, sys\n"
                    "print(subprocess.run([sys.executable, '-m', 'eventbus', 'shell', 'shell_app:bus', '-c', '1'],"
@@ -86,6 +87,7 @@ def test_a_log_that_is_in_use_is_told(shell: Cli, tmp_path: Path) -> None:
     assert "eventbus serve" in result.out
 
 
+@pytest.mark.system
 def test_at_a_terminal_there_is_a_banner_and_values_are_shown(tmp_path: Path, spawn: Spawn) -> None:
     (tmp_path / "shell_app.py").write_text(SERVICE)
     ours, theirs = pty.openpty()

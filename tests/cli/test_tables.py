@@ -61,6 +61,7 @@ def test_no_rows_are_headings_alone() -> None:
     assert table_lines(PLAIN, ["name"], [], [False], dense=True) == ["name"]
 
 
+@pytest.mark.system
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"])), st.integers(2, 30))
 def test_folding_fits_and_loses_nothing_but_blanks_between_words(text: str, width: int) -> None:
     lines = folded(text, width)

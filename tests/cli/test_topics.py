@@ -118,6 +118,7 @@ def test_memory_is_forgotten_and_that_is_said(cli: Cli) -> None:
     assert "forgotten when this command ends" in cli("topics", "create", "orders", "--url", "memory://").err
 
 
+@pytest.mark.system
 def test_a_locked_directory_names_its_holder(orders: Cli, spawn: Callable[..., Any]) -> None:
     holder = spawn("consume", "orders", "--from-beginning")
     assert holder.stdout.readline()  # it has the lock

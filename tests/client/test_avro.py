@@ -315,6 +315,7 @@ def test_a_type_without_a_schema_is_said_at_the_declaration_of_its_bus() -> None
 # a registry that does not answer --------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 @on_both
 async def test_a_handler_waits_for_a_schema_and_skips_nothing(caplog: pytest.LogCaptureFixture) -> None:
     registry = FakeRegistry()
@@ -388,6 +389,7 @@ TROUBLES = [
 ]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("trouble", TROUBLES, ids=["password", "proxy", "another error"])
 async def test_trouble_of_any_kind_makes_no_record_wrong(trouble: Any) -> None:
     """A password that has changed, an address that leads to a proxy: with on_error="skip" each record would be lost."""

@@ -58,6 +58,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"file://{tmp_path / 'log'}" if request.param == "file" else "memory://avro-in-the-log"
 
 
+@pytest.mark.system
 async def test_a_class_evolves_and_a_break_is_refused_at_the_start(url: str) -> None:
     avro = Avro("log")
     seen: list[Any] = []
@@ -133,6 +134,7 @@ async def test_two_buses_at_once_have_a_serde_each() -> None:
         await first.prepare("flights", Flight)
 
 
+@pytest.mark.system
 async def test_a_registry_that_is_given_stays_the_one() -> None:
     async with EventBus("memory://one") as elsewhere, Registry(elsewhere) as registry:
         bus = EventBus("memory://two", serde=Avro(registry.client()))

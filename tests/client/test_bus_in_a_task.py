@@ -53,6 +53,7 @@ async def cancelled_after(steps: int) -> None:
             raise
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_what_leaves_a_cancelled_bus_does_not_lead_back_to_itself(backend: str) -> None:
     for steps in range(40):

@@ -168,6 +168,7 @@ def test_times_that_make_no_sense_are_refused(config: dict[str, int]) -> None:
         EventBus("memory://", **config)
 
 
+@pytest.mark.system
 async def test_closing_gives_the_record_at_work_its_time_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
     bus = TestBus(drain_timeout_ms=5_000)
     bus.topic("t", partitions=2)

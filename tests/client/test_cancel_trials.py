@@ -363,12 +363,14 @@ def every_turn(step: int) -> list[tuple[str, Callable[[Trial], Awaitable[None]]]
     ]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", KINDS)
 def test_interrupted_at_random(name: str) -> None:
     run_the_same("asyncio", trials, KINDS[name], random_ends(range(8)))
     run_the_same("trio", trials, KINDS[name], random_ends(range(40, 45)))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", KINDS)
 def test_interrupted_at_many_turns(name: str) -> None:
     run_the_same("asyncio", trials, KINDS[name], every_turn(13))
@@ -434,6 +436,7 @@ def test_a_partition_that_moves_while_its_record_is_at_work_would_be_found(monke
     assert found("record")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["plain", "exactly_once"])
 def test_a_record_that_is_skipped_would_be_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     starting = EmbeddedConsumer._starting_offset

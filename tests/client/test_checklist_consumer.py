@@ -34,6 +34,7 @@ async def test_partitions_added_later_are_not_taken_by_who_assigned_its_own() ->
             assert consumer.assignment() == ORDERS
 
 
+@pytest.mark.system
 async def test_a_handler_that_takes_longer_than_every_timeout_keeps_its_place() -> None:
     bus = TestBus()
     enough = anyio.Event()

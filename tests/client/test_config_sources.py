@@ -256,6 +256,7 @@ def test_secrets_are_shown_nowhere(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     assert CANARY not in str(caught.value)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("odd", ["?", "#", "/", "@", "%", "&", ":", " ", "?x=", ";", "\\", "1?"])
 @pytest.mark.parametrize("form", ["kafka://me:{}@h:9092", "kafka://me@x.org:{}@h?acks=1", "kafka://h?sasl_password={}"])
 @pytest.mark.parametrize("where", ["{odd}{it}", "{it}{odd}", "{it}{odd}{it}"])

@@ -436,6 +436,7 @@ async def test_seek_by_time(filled: Any) -> None:
             assert (await consumer.position(T0), await consumer.position(T1)) == (10, 6)
 
 
+@pytest.mark.system
 async def test_reading_begins_where_an_open_transaction_will_have_committed(filled: Any) -> None:
     """KIP-447: the offset before it would be read twice, once it commits."""
     bus, fill = filled

@@ -534,6 +534,7 @@ async def test_what_health_is_made_of() -> None:
         assert (await runner.lag())[T0] == 0 and runner.counts.handled == 10
 
 
+@pytest.mark.system
 @on_both
 async def test_a_thread_that_acknowledges_its_record() -> None:
     elsewhere = threading.Event()

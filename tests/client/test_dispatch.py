@@ -307,6 +307,7 @@ async def test_a_batch_of_records(is_async: bool) -> None:
 # threads --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_plain_handler_runs_once_at_a_time_on_every_loop(batch: bool) -> None:
     partitions = 4

@@ -103,6 +103,7 @@ async def test_transfers_are_made_once(url: str) -> None:
         assert set(listed) <= {f"bank.move.transfers-{partition}" for partition in range(3)} and listed
 
 
+@pytest.mark.system
 async def test_a_handler_that_fails_at_random_and_is_started_again(url: str, caplog: pytest.LogCaptureFixture) -> None:
     """``on_error="stop"``: the partition stops, somebody restarts the service, the record succeeds some day."""
     caplog.set_level(logging.CRITICAL)
@@ -129,6 +130,7 @@ async def test_a_handler_that_fails_at_random_and_is_started_again(url: str, cap
         assert restarts
 
 
+@pytest.mark.system
 async def test_skipped_records_leave_nothing(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     wanted = transfers(Random(3))
@@ -233,6 +235,7 @@ def test_under_trio_too() -> None:
 # several buses --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", range(4))
 async def test_members_come_and_go_and_are_killed(url: str, seed: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
@@ -324,6 +327,7 @@ class _AllTo:
 # crashes --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", range(25))
 async def test_power_cuts_at_any_call(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     """The machine stops at a random call on its disk, over and over, until all is done."""
@@ -357,6 +361,7 @@ async def test_power_cuts_at_any_call(seed: int, caplog: pytest.LogCaptureFixtur
     assert crashes
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", range(10))
 async def test_a_bus_cancelled_at_any_point(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     """As a service killed by its supervisor: what was under way is aborted, and done by the next."""

@@ -321,6 +321,7 @@ def lost_with_the_brokers() -> TransactionOutcomeUnknown:
     return error
 
 
+@pytest.mark.system
 async def test_brokers_that_do_not_answer_are_waited_for_and_no_record_is_blamed(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,6 +150,7 @@ async def test_a_fenced_member_holds_nothing_while_its_successor_waits_to_join()
     await Storm(10_048, "cooperative-sticky").run("memory://storm-fenced")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_storm_on_disk(seed: int, tmp_path: Any) -> None:
     await Storm(1_000 + seed, "cooperative-sticky").run(f"file://{tmp_path / 'log'}")

@@ -463,6 +463,7 @@ async def test_one_consumer_one_task(log: Log) -> None:
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.system
 async def test_a_hundred_members_over_two_hundred_partitions(log: Log) -> None:
     async with opened(log, partitions=200) as bus, AsyncExitStack() as stack:
         members = [await stack.enter_async_context(bus.new_consumer("t", group="g", **COOPERATIVE)) for _ in range(100)]

@@ -483,6 +483,8 @@ async def test_a_key_of_an_enumeration_is_stored_as_its_text() -> None:
 if TYPE_CHECKING:
     from decimal import Decimal as Hidden
 
+pytestmark = pytest.mark.system
+
 
 class Plain:
     """A class that nobody can make out of bytes."""

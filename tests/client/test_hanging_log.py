@@ -101,6 +101,7 @@ async def test_cancelled_from_outside_it_closes_though_no_clock_moves() -> None:
     assert scope.cancelled_caught
 
 
+@pytest.mark.system
 @on_both
 async def test_a_log_that_is_only_slow_gets_its_time(caplog: pytest.LogCaptureFixture) -> None:
     bus = TestBus(drain_timeout_ms=BUDGET_MS)

@@ -72,6 +72,7 @@ async def test_starting_then_idle_then_running(bus: TestBus) -> None:
         assert health.since_last_commit_ms is not None and health.since_last_commit_ms <= 1_100
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["async", "batch", "key", "exactly-once"])
 async def test_a_record_that_never_ends_is_told_once_and_so_is_its_end(
     bus: TestBus, kind: str, caplog: pytest.LogCaptureFixture

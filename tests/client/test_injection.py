@@ -18,6 +18,8 @@ from eventbus import ConsumerRecord, Depends, EventBus, Transaction, consumer, p
 from eventbus.errors import ConfigError
 from tests.client.dispatching import Outputs, dispatched
 
+pytestmark = pytest.mark.system
+
 
 class Order(msgspec.Struct):
     amount: int

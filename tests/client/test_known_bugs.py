@@ -281,6 +281,7 @@ async def test_faust_312_a_gap_in_the_acknowledgements_is_not_committed_over(bus
             assert (await committed(bus)).get(T0, 0) == prefix
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("raises", [False, True])
 async def test_faststream_1001_what_is_not_acknowledged_is_not_committed(bus: TestBus, raises: bool) -> None:
     """A message counted as acknowledged after a nack, or because its handler returned; here it comes again.

@@ -116,6 +116,7 @@ async def test_faststream_1414_a_commit_that_fails_blocks_nobody(bus: TestBus) -
         assert await committed(bus) == {T0: 3}
 
 
+@pytest.mark.system
 async def test_faust_175_consumers_live_for_days(bus: TestBus) -> None:
     """Consumers died slowly, over days. faust-streaming/faust#175, #523."""
     seen: list[int] = []
@@ -135,6 +136,7 @@ async def test_faust_175_consumers_live_for_days(bus: TestBus) -> None:
         assert after.generation_id == before.generation_id, "nobody left it in between"
 
 
+@pytest.mark.system
 async def test_faust_133_a_rebalance_ends_though_a_member_does_not_answer() -> None:
     """A rebalance never completed. faust-streaming/faust#133."""
     async with (
@@ -257,6 +259,7 @@ async def test_spring_kafka_1612_a_handler_whose_id_was_taken_takes_it_back_or_s
 # slow handlers --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 async def test_aiokafka_848_a_handler_of_seven_minutes_keeps_its_place(bus: TestBus) -> None:
     """A message that took seven minutes: an endless loop of rebalances. aio-libs/aiokafka#848.
 
@@ -279,6 +282,7 @@ async def test_aiokafka_848_a_handler_of_seven_minutes_keeps_its_place(bus: Test
         assert (group.state, group.generation_id) == ("Stable", 1)
 
 
+@pytest.mark.system
 async def test_kafka_python_2070_a_plain_function_that_sleeps_keeps_its_place(bus: TestBus) -> None:
     """A sleep in the handler: no heartbeat, no progress, endless rebalances. dpkp/kafka-python#2070, #2422."""
     seen: list[int] = []
@@ -301,6 +305,7 @@ async def test_kafka_python_2070_a_plain_function_that_sleeps_keeps_its_place(bu
         assert (group.state, group.generation_id) == ("Stable", 1)
 
 
+@pytest.mark.system
 async def test_kafkajs_1764_a_slow_batch_needs_no_heartbeats(bus: TestBus) -> None:
     """A batch with heartbeats by hand: duplicates, rebalances. tulios/kafkajs#1764."""
     seen: list[int] = []

@@ -19,6 +19,8 @@ from starlette.testclient import TestClient
 from eventbus import EventBus, ProducerInterceptor, ProducerRecord
 from eventbus.errors import ConfigError
 
+pytestmark = pytest.mark.system
+
 
 def telling(story: list[Any]) -> EventBus:
     """A bus whose handler tells what it gets."""

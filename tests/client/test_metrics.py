@@ -22,6 +22,7 @@ from eventbus.types import TopicPartition
 PATIENCE_SECONDS = 10
 
 
+@pytest.mark.system
 async def test_what_a_bus_of_an_embedded_log_counts() -> None:
     bus = EventBus("memory://")
     bus.topic("orders", partitions=2)

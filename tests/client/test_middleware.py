@@ -227,6 +227,7 @@ async def test_a_result_that_it_drops_is_told_of_once(kind: str, caplog: pytest.
     assert set(outputs.values) == {None}
 
 
+@pytest.mark.system
 async def test_python_says_what_was_not_awaited() -> None:
     async def forgetful(record: Any, call_next: CallNext) -> Any:
         call_next(record)  # pyright: ignore[reportUnusedCoroutine] - that is the slip

@@ -15,6 +15,8 @@ from eventbus import EventBus
 from eventbus.client.partitioner import make_partitioner
 from eventbus.errors import ConfigError
 
+pytestmark = pytest.mark.system
+
 
 @given(st.binary(max_size=60), st.integers(1, 500))
 def test_keys_go_where_other_kafka_clients_send_them(key: bytes, count: int) -> None:

@@ -282,6 +282,7 @@ def test_one_bus_may_run_under_one_loop_after_another() -> None:
     assert len(seen) == 3
 
 
+@pytest.mark.system
 async def test_large_keys_and_headers_fail_alone(make_bus: Any) -> None:
     async with make_bus() as bus:
         await bus.admin.create_topic("t")
@@ -303,6 +304,7 @@ async def test_send_many_raises_its_own_errors_only(make_bus: Any) -> None:
         assert other.exception() is not None
 
 
+@pytest.mark.system
 async def test_offsets_are_committed_while_a_slow_fetch_is_at_work(make_bus: Any) -> None:
     bus = make_bus()
     bus.topic("t")

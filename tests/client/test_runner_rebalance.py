@@ -75,6 +75,7 @@ async def ends_of(bus: EventBus) -> dict[TopicPartition, int]:
     return {tp: found.offset for tp, found in (await bus.admin.list_offsets(dict.fromkeys(partitions, -1))).items()}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 async def test_members_share_the_partitions_and_take_over_from_each_other(url: str, assignor: str) -> None:
     ledger = Ledger()
@@ -108,6 +109,7 @@ async def test_members_share_the_partitions_and_take_over_from_each_other(url: s
     assert repeated == 0, "every partition moved after a commit"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_storm_of_members(url: str, seed: int) -> None:
     """Members come, leave, and are cancelled in the middle, while records arrive."""

@@ -20,7 +20,7 @@ import pytest
 
 from eventbus import EventBus, TopicPartition
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 
 SERVICE = """
 import logging, sys, threading, time

@@ -19,6 +19,8 @@ from eventbus.errors import RequestTimedOut
 from eventbus.testing import FakeClock
 from tests.client.trials import LOGS, run_the_same, turns
 
+pytestmark = pytest.mark.system
+
 PARTITIONS = 64
 MOST_MEMBERS = 16
 STEPS = 200

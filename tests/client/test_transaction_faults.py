@@ -218,6 +218,7 @@ async def test_wait_for_around_a_block(make_bus: Any) -> None:
 # -- on a disk that is full --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("persistent", [False, True], ids=["one call", "from then on"])
 async def test_a_full_disk_at_any_append(persistent: bool) -> None:
     await at_every_call(
@@ -301,6 +302,7 @@ async def test_a_commit_that_found_no_room_can_be_asked_again() -> None:
         assert await values(bus, "t") == [b"x"]
 
 
+@pytest.mark.system
 async def test_markers_that_find_no_room_are_written_later() -> None:
     storage = FaultyStorage(CrashStorage(), error=disk_full, persistent=True, only=("append",))
     async with bus_on(storage) as bus:
@@ -321,6 +323,7 @@ async def test_markers_that_find_no_room_are_written_later() -> None:
 # -- on a disk that fails a flush --------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("only", ["sync", "sync_dir"])
 async def test_a_flush_that_fails_at_any_place(only: str) -> None:
     """The log is poisoned then; opened again it tells what became of the transaction."""
@@ -364,6 +367,7 @@ async def test_a_flush_that_fails_at_any_place(only: str) -> None:
 # -- a process that dies -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 async def test_a_process_that_dies_at_any_call_leaves_no_half_transaction() -> None:
     for n in range(1, 200):
         disk = CrashStorage()

@@ -38,6 +38,7 @@ class Output:
     async def wait(self) -> None: ...
 
 
+@pytest.mark.system
 @settings(max_examples=300, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 7), min_size=1, max_size=5),

@@ -15,6 +15,8 @@ from tests.clients.fleet import CLIENTS, FEATURES, Client, play
 from tests.clients.stored import stored_codecs
 from tests.clients.tools import KafkaTools
 
+pytestmark = pytest.mark.system
+
 Play = Callable[..., dict[str, Any]]
 Create = Callable[..., str]
 

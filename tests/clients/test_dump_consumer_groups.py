@@ -12,6 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.clients.serving import Served
 from tests.clients.tools import KafkaTools
 
+pytestmark = pytest.mark.system
+
 PATIENCE_S = 30
 
 

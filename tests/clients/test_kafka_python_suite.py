@@ -18,6 +18,8 @@ import pytest
 from tests.clients.conftest import AGAINST_KAFKA, or_skip
 from tests.clients.jars import ROOT, NotAvailableError
 
+pytestmark = pytest.mark.system
+
 CACHE = ROOT / ".venv" / "clients-python"
 FAILS = {
     "test_create_partitions": "it asks for replicas on broker 0, the number of its own brokers; ours is 1",

@@ -16,6 +16,8 @@ from tests.clients.conftest import AGAINST_KAFKA, Server
 from tests.clients.jars import LATEST, OLD
 from tests.clients.tools import Done, KafkaTools
 
+pytestmark = pytest.mark.system
+
 Create = Callable[..., str]
 Fill = Callable[..., None]
 

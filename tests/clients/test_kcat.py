@@ -14,6 +14,8 @@ from tests.clients.conftest import Server, or_skip
 from tests.clients.jars import NotAvailableError
 from tests.clients.stored import stored_codecs
 
+pytestmark = pytest.mark.system
+
 Kcat = Callable[..., str]
 
 

@@ -13,6 +13,8 @@ from tests.clients.conftest import AGAINST_KAFKA, RESULTS
 from tests.clients.jars import ROOT
 from tests.clients.tools import TOOLS
 
+pytestmark = pytest.mark.system
+
 PAGES = [ROOT / "README.md", ROOT / "docs" / "clients.md"]
 BLOCK = re.compile(rf"(?<={re.escape(matrix.BEGIN)}\n).*?(?={re.escape(matrix.END)})", re.S)
 

@@ -22,6 +22,8 @@ from tests.clients.conftest import or_skip
 from tests.clients.sockets import PATIENCE_SECONDS, Socket
 from tests.kafka_fixtures import java_options
 
+pytestmark = pytest.mark.system
+
 ANYTHING: dict[str, Any] = {
     "resource_type_filter": 1,
     "resource_name_filter": None,

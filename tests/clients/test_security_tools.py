@@ -14,6 +14,8 @@ from eventbus.testing import KafkaServer
 from tests.clients.tools import Done, KafkaTools
 from tests.server.again import Again
 
+pytestmark = pytest.mark.system
+
 SECURITY = SecurityConfig(
     users={"admin": "admin-secret", "alice": "alice-secret"}, acls=True, super_users=("User:admin",)
 )

@@ -15,7 +15,7 @@ from tests.cluster_faults.conftest import Cluster
 from tests.cluster_faults.load import load, until
 from tests.kafka.frames import ADD_PARTITIONS_TO_TXN, END_TXN, OFFSET_COMMIT, TXN_OFFSET_COMMIT
 
-pytestmark = pytest.mark.timeout(500)  # far more than it takes: see PATIENCE_SECONDS
+pytestmark = [pytest.mark.system, pytest.mark.timeout(500)]
 
 When = Literal["asked", "answered"]
 CASES = [

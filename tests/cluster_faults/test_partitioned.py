@@ -11,7 +11,7 @@ from tests.cluster_faults.conftest import Cluster
 from tests.cluster_faults.load import load, until
 
 RETURN_SECONDS = 60
-pytestmark = pytest.mark.timeout(500)  # far more than it takes: see PATIENCE_SECONDS
+pytestmark = [pytest.mark.system, pytest.mark.timeout(500)]
 
 
 async def leader_of(bus: EventBus, topic: str, partition: int = 0) -> int:

@@ -115,10 +115,12 @@ def broken() -> set[str]:
     return found
 
 
+@pytest.mark.system
 def test_a_backend_that_keeps_its_promises_breaks_none() -> None:
     assert broken() == set()
 
 
+@pytest.mark.system
 def test_a_backend_that_shows_open_transactions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark))
     found = broken()
@@ -126,6 +128,7 @@ def test_a_backend_that_shows_open_transactions_is_found(monkeypatch: pytest.Mon
     assert "a_partition_keeps_the_order_of_sends" not in found
 
 
+@pytest.mark.system
 def test_a_backend_that_shows_aborted_records_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartitionLog, "aborted_in", lambda *_: ())
     assert {
@@ -135,6 +138,7 @@ def test_a_backend_that_shows_aborted_records_is_found(monkeypatch: pytest.Monke
     } <= broken()
 
 
+@pytest.mark.system
 def test_a_backend_that_lets_anybody_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eventbus.coordinator.groups.GroupsShard._check_commit", lambda *_, **__: None)
     assert {"an_offset_outside_the_group_spoils_the_transaction", "a_group_at_work_is_left_alone"} <= broken()

@@ -13,6 +13,8 @@ import pytest
 
 from tests.cli.conftest import Cli, cli
 
+pytestmark = pytest.mark.system
+
 __all__ = ["cli"]
 
 WORKER = "value.converter=org.apache.kafka.connect.storage.StringConverter\nbootstrap.servers=localhost:9092\n"

@@ -31,6 +31,8 @@ from eventbus.testing import FakeClock, TestBus
 from eventbus.types import TopicPartition
 from tests.connect.conftest import Notes, all_values
 
+pytestmark = pytest.mark.system
+
 HERE = "tests.connect.test_connectors"
 
 

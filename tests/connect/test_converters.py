@@ -19,6 +19,8 @@ from eventbus.errors import SerializationError
 from eventbus.testing import TestBus
 from schema_registry.http import HttpServer, create_app
 
+pytestmark = pytest.mark.system
+
 ROW = Schema(
     "struct",
     name="invoices",

@@ -16,6 +16,8 @@ from eventbus.connect.file_source import FileStreamSource
 from eventbus.errors import RecordTooLarge
 from tests.connect.conftest import Notes, Opened, all_values
 
+pytestmark = pytest.mark.system
+
 
 class Lines:
     """A file that is followed."""

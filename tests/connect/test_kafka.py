@@ -13,6 +13,8 @@ from tests.clients.serving import Served
 from tests.connect.conftest import Notes, all_values
 from tests.kafka_fixtures import real
 
+pytestmark = pytest.mark.system
+
 __all__ = ["real"]
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.killed import kill
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize(
     ("trials", "seed"), [(5, 1), *(pytest.param(20, seed, marks=pytest.mark.slow) for seed in range(2, 8))]

@@ -11,6 +11,8 @@ from eventbus.connect import Connectors
 from eventbus.connect.settings import Key, Properties, read
 from eventbus.errors import ConfigError
 
+pytestmark = pytest.mark.system
+
 FILE = {"name": "lines", "connector.class": "FileStreamSource", "topic": "lines", "file": "x.txt"}
 SINK = {"name": "out", "connector.class": "FileStreamSink", "topics": "lines", "file": "y.txt"}
 KEYS = (

@@ -20,6 +20,8 @@ from eventbus.errors import ConfigError
 from tests.connect.conftest import Notes, Opened, all_values
 from tests.databases import Database
 
+pytestmark = pytest.mark.system
+
 INVOICES = "CREATE TABLE invoices (id INTEGER PRIMARY KEY, who VARCHAR(20) NOT NULL, changed VARCHAR(30) NOT NULL)"
 MODES: dict[str, dict[str, str]] = {
     "incrementing": {},

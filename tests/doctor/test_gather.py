@@ -23,6 +23,8 @@ from eventbus.doctor.blocking import blocking_calls
 from eventbus.doctor.connected import directory_facts, with_log
 from eventbus.doctor.facts import RetryFacts
 
+pytestmark = pytest.mark.system
+
 
 def shop(url: str = "memory://", **config: Any) -> EventBus:
     bus = EventBus(url, client_id="shop", **config)

@@ -18,7 +18,7 @@ from tests.test_readme import blocks_of, commands_of, missing
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE, PAGE = ROOT / "examples" / "21_failover.py", ROOT / "docs" / "failover.md"
 UNAVAILABLE_S = 15
-pytestmark = pytest.mark.timeout(900)  # brokers start and die in seconds, unless the machine has other work
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
 async def kill_and_check(cluster: RealKafka, kills: int, *, every_s: float = 0, rest_s: float = 0.02) -> list[float]:

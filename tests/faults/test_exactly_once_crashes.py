@@ -214,6 +214,7 @@ async def run(seed: int) -> None:
         raise
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("block", quick(range(4), 2))
 async def test_crashes(block: int) -> None:
     for seed in range(block * 10, (block + 1) * 10):
@@ -245,6 +246,7 @@ async def found_by(seeds: range) -> str:
     raise LookupError(f"not found by {len(seeds)} seeds")
 
 
+@pytest.mark.system
 async def test_readers_of_open_transactions_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark))
     assert await found_by(range(20))

@@ -152,6 +152,7 @@ def remembers_nothing(bus: EventBus, kind: str) -> None:
             async def batches(values: list[bytes]) -> None: ...
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "kind", quick(["payload", "producer", "plain", "key", "manual", "batch"], ["producer", "key", "batch"])
 )

@@ -10,6 +10,8 @@ import pytest
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage, SimulatedCrash
 
+pytestmark = pytest.mark.system
+
 
 async def left_open() -> CrashStorage:
     storage = CrashStorage()

@@ -31,6 +31,7 @@ def server_on(storage: Storage, **settings: Any) -> Server:
     return server
 
 
+@pytest.mark.system
 async def test_a_full_disk_is_an_error_of_that_partition_and_heals() -> None:
     storage = FaultyStorage(CrashStorage(), error=disk_full, persistent=True, only=("append",))
     async with server_on(storage) as server, WireClient(server) as client:

@@ -12,6 +12,8 @@ import pytest
 from tests.clients import modules
 from tests.clients.jars import NotAvailableError
 
+pytestmark = pytest.mark.system
+
 SCRIPT = Path(__file__).with_name("kill_server.py")
 PYTHON_KINDS = ("confluent", "kafka-python", "aiokafka")
 

@@ -67,6 +67,7 @@ async def test_a_failed_flush_is_never_acknowledged_nor_tried_again() -> None:
             await reopened.send("t", b"goes on")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["append", "sync", "open", "sync_dir"])
 async def test_every_call_of_a_session_fails_once(name: str) -> None:
     """The n-th call fails, for every n: nothing acknowledged is lost, no error escapes that is not ours."""
@@ -100,6 +101,7 @@ async def test_every_call_of_a_session_fails_once(name: str) -> None:
     pytest.fail("the session never got through")
 
 
+@pytest.mark.system
 async def test_a_directory_held_by_another_process_names_it(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/log"
     holder = (
@@ -129,6 +131,7 @@ async def test_a_read_only_place_that_even_root_cannot_write() -> None:
             pass
 
 
+@pytest.mark.system
 async def test_a_flipped_byte_below_the_watermark_is_an_error_never_silence(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/log"
     async with EventBus(url) as bus:

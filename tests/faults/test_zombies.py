@@ -301,6 +301,7 @@ KINDS = (
 )
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", KINDS)
 async def test_zombies(kind: Callable[[Case], Awaitable[None]]) -> None:
     for seed in range(60):

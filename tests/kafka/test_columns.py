@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 from confluent_kafka import KafkaError as ClientError
 from hypothesis import given
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from eventbus.backends.kafka.columns import Collected
 from eventbus.types import TopicPartition
+
+pytestmark = pytest.mark.system
 
 
 def message(

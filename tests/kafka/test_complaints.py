@@ -18,6 +18,8 @@ from eventbus.backends.kafka.watch import ClusterWatch
 from eventbus.backends.kafka.wire import Connection
 from eventbus.errors import CoordinatorNotAvailable
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize("kind", ["asyncio", "trio"])
 def test_a_refusal_is_said_once_from_whichever_loop(kind: str, caplog: pytest.LogCaptureFixture) -> None:

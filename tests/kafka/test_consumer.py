@@ -21,6 +21,8 @@ from eventbus.errors import ProducerFenced
 from eventbus.types import FetchedRecords, GroupMetadata, TimestampType, TopicPartition
 from tests.kafka.targets import QUICK, Node, bus_url
 
+pytestmark = pytest.mark.system
+
 
 @asynccontextmanager
 async def reading(

@@ -11,6 +11,8 @@ from eventbus.doctor import examine, facts_of
 from eventbus.doctor.connected import with_log
 from eventbus.testing.real_kafka import RealKafka
 
+pytestmark = pytest.mark.system
+
 
 async def test_what_a_cluster_says(real: RealKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"doctored-{uuid4()}"

@@ -15,6 +15,8 @@ from eventbus.client.handling.exactly_once import _is_away
 from eventbus.errors import FencedInstanceId
 from eventbus.types import OffsetAndMetadata, TopicPartition
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize(
     "name",

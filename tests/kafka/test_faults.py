@@ -17,6 +17,8 @@ from eventbus.errors import (
 from eventbus.types import ConsumerRecord
 from tests.kafka.targets import Node, bus_url
 
+pytestmark = pytest.mark.system
+
 SERVERS = ("served", pytest.param("real", marks=pytest.mark.slow))
 
 

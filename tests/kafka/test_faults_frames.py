@@ -22,6 +22,8 @@ from tests.kafka import frames
 from tests.kafka.frames import FrameProxy, first
 from tests.kafka.targets import KillableServer, bus_url, kept_ports
 
+pytestmark = pytest.mark.system
+
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 
 

@@ -13,6 +13,8 @@ import pytest
 from eventbus import EventBus
 from tests.kafka.targets import Node, bus_url
 
+pytestmark = pytest.mark.system
+
 OUTAGES = [
     pytest.param("served", 3.0, id="served"),
     pytest.param("real", 3.0, id="real", marks=pytest.mark.slow),

@@ -32,6 +32,8 @@ from eventbus.types import IsolationLevel, TopicPartition
 from tests.kafka.doors import Doors
 from tests.kafka.targets import bus_url, kept_ports
 
+pytestmark = pytest.mark.system
+
 AT_ONCE_SECONDS = 8
 """Far below the 30 s and more that librdkafka's own timeouts are; a busy machine included."""
 

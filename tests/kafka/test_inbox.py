@@ -8,6 +8,8 @@ from eventbus.backends.kafka import inbox
 from eventbus.backends.kafka.inbox import Inbox
 from eventbus.types import FetchedRecords, TimestampType, TopicPartition
 
+pytestmark = pytest.mark.system
+
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 

@@ -21,6 +21,8 @@ from eventbus.testing import KafkaServer
 from eventbus.types import FetchedRecords, GroupMetadata, OffsetAndMetadata, TimestampType, TopicPartition
 from tests.kafka.targets import QUICK, bus_url
 
+pytestmark = pytest.mark.system
+
 WHERE = TopicPartition("t", 0)
 
 

@@ -15,6 +15,8 @@ from eventbus.backends.kafka.topic_admin import TopicAdmin
 from eventbus.errors import RequestTimedOut
 from eventbus.types import IsolationLevel, TopicPartition
 
+pytestmark = pytest.mark.system
+
 ORDERS = TopicPartition("orders", 0)
 
 

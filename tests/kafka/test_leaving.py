@@ -10,6 +10,8 @@ pytest.importorskip("confluent_kafka", reason="what kafka:// is made of")
 from eventbus import EventBus
 from eventbus.testing import KafkaServer
 
+pytestmark = pytest.mark.system
+
 PATIENCE_SECONDS = 30
 
 

@@ -14,6 +14,8 @@ from eventbus.backends.urls import open_backend
 from eventbus.protocol import messages as m
 from eventbus.testing import KafkaServer
 
+pytestmark = pytest.mark.system
+
 
 async def test_a_request_given_up_when_all_is_closed_closes_its_connection(
     monkeypatch: pytest.MonkeyPatch,

@@ -14,6 +14,8 @@ from eventbus.server import Listener, ServerConfig
 from eventbus.testing import KafkaServer
 from tests.kafka.targets import free_ports
 
+pytestmark = pytest.mark.system
+
 
 async def test_only_topics_in_use_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large cluster has thousands; who reads by pattern needs them all."""

@@ -14,6 +14,8 @@ from eventbus.backends.kafka.counts import Counts
 from eventbus.types import TopicPartition
 from tests.kafka.targets import KillableServer, Node, bus_url
 
+pytestmark = pytest.mark.system
+
 PATIENCE_SECONDS = 30
 
 

@@ -10,6 +10,8 @@ from eventbus import EventBus
 from eventbus.testing.conformance import PROMISES, Promise
 from tests.kafka.targets import KillableServer, Node, OnNode, bus_url
 
+pytestmark = pytest.mark.system
+
 QUICK_HEARTBEATS = "group.consumer.heartbeat.interval.ms=100"
 """With the new protocol it is the broker that says how often members speak."""
 

@@ -20,6 +20,8 @@ from eventbus.errors import ProducerClosed, RecordTooLarge, SerializationError, 
 from eventbus.types import TopicPartition
 from tests.kafka.targets import Node, bus_url
 
+pytestmark = pytest.mark.system
+
 PATIENCE_SECONDS = 20
 
 

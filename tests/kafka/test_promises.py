@@ -13,6 +13,8 @@ from eventbus.testing import RealKafka
 from eventbus.testing.conformance import PROMISES, Promise, promises_for
 from tests.kafka.targets import Node, OnNode, on
 
+pytestmark = pytest.mark.system
+
 PATIENCE_SECONDS = 90
 """A broker that is started again takes seconds for it, and some promises do so several times."""
 _STICKY = "librdkafka assigns, and has no eager sticky assignor: 'cooperative-sticky' is what it has of that kind"

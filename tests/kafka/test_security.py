@@ -24,6 +24,8 @@ from eventbus.testing import KafkaServer, RealKafka
 from tests.kafka.targets import free_ports
 from tests.kafka_fixtures import kafka_or_skip
 
+pytestmark = pytest.mark.system
+
 PEM = Path(__file__).resolve().parents[1] / "server" / "tls"
 CA = {"ssl_ca_location": str(PEM / "server.pem")}
 LOGIN = {"sasl_username": "alice", "sasl_password": "wonderland"}

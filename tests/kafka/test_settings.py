@@ -15,6 +15,8 @@ from eventbus.backends.kafka.settings import ClientSettings, read_settings
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import Compression, GroupMetadata, IsolationLevel
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize(
     ("rest", "bootstrap"),

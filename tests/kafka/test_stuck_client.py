@@ -17,6 +17,8 @@ from eventbus.errors import EventBusError, TransactionAborted
 from eventbus.types import OffsetAndMetadata, TopicPartition
 from tests.kafka.targets import Node, bus_url
 
+pytestmark = pytest.mark.system
+
 
 class Stuck:
     """A handle whose offsets are never sent."""

@@ -9,6 +9,8 @@ from eventbus import EventBus
 from eventbus.testing import RealKafka
 from tests.kafka.targets import Node, bus_url
 
+pytestmark = pytest.mark.system
+
 PATIENCE_SECONDS = 60
 
 

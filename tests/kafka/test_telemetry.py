@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dlq import Retry
@@ -12,6 +13,8 @@ from eventbus.telemetry.prometheus import exposition
 from eventbus.testing import RealKafka
 from tests.kafka.targets import Node, bus_url
 from tests.telemetry.conftest import Spans, traces
+
+pytestmark = pytest.mark.system
 
 PATIENCE_SECONDS = 60
 

@@ -9,6 +9,8 @@ pytest.importorskip("confluent_kafka", reason="what kafka:// is made of")
 from eventbus import EventBus
 from eventbus.testing import KafkaServer
 
+pytestmark = pytest.mark.system
+
 
 async def test_ids_are_written_as_kafka_writes_them() -> None:
     """librdkafka has "+" and "/" in them; twenty topics are enough to meet one."""

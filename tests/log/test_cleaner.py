@@ -437,6 +437,7 @@ def test_an_old_dirty_record_makes_a_log_overdue():
 # -- beside readers and retention --------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_reads_between_the_slices_see_the_old_or_the_new(storage):
     table = Table(storage)
     table.fill(400, keys=3)
@@ -502,6 +503,7 @@ def test_a_cleaning_that_is_dropped_leaves_nothing_behind(storage):
     table.check()
 
 
+@pytest.mark.system
 def test_readers_of_other_processes_meanwhile(tmp_path):
     """At every step of a swap, as the directory stands then."""
     table = Table(FileStorage(str(tmp_path)))
@@ -603,6 +605,7 @@ def test_the_newest_record_is_one_that_is_there(storage, last):
 # -- faults and crashes ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("error", [disk_full, io_error], ids=["full", "io"])
 def test_a_fault_at_any_call_loses_nothing(error):
     """What a failed cleaning leaves reads as before or as after, at once and after opening it again."""
@@ -661,6 +664,7 @@ def crash_table(crash_at: int, seed: int) -> tuple[Table, list[Row], bool]:
     return table, before, done
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", quick(range(12), [0, 5]))  # 5: compacted before, and with transactions
 def test_a_crash_at_any_call_leaves_the_old_or_the_new(seed):
     done = False
@@ -689,6 +693,7 @@ def test_a_crash_at_any_call_leaves_the_old_or_the_new(seed):
     assert crash_at > 15
 
 
+@pytest.mark.system
 def test_each_group_of_segments_is_old_or_new_as_a_whole():
     """Freeze one swap of many segments into one at every call: never some of the old ones beside the new one."""
     for crash_at in range(1, 200):
@@ -873,6 +878,7 @@ def test_entries_move_with_their_markers_into_a_merged_segment(storage):
     assert committed_rows(again) == table.rows
 
 
+@pytest.mark.system
 def test_a_reader_of_another_process_beside_a_compaction_of_transactions(tmp_path):
     """At every change of a name in the directory it meets no aborted record, and every committed one that counts."""
     table = Table(FileStorage(str(tmp_path)))
@@ -1032,6 +1038,7 @@ STEPS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.system
 @settings(max_examples=200, deadline=None)
 @given(steps=STEPS)
 def test_any_history_reads_as_the_model(steps):

@@ -276,6 +276,7 @@ def test_a_failed_flush_of_a_directory_counts(disk, logs):
     assert world.logs[0].poisoned
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("count", [1, 2, 100])
 def test_want_of_descriptors_is_not_a_failed_flush(tmp_path, logs, monkeypatch, count):
     """The flush of many files opens each for itself; one that cannot be opened was not tried."""
@@ -472,6 +473,7 @@ def test_a_journal_that_was_not_replayed_is_not_overwritten(disk, logs):
     logs.opened.clear()
 
 
+@pytest.mark.system
 def test_more_logs_than_descriptors(tmp_path, logs):
     storage = FileStorage(str(tmp_path), max_open_files=8)
     world = World(storage, logs, 100)

@@ -28,6 +28,8 @@ from eventbus.testing.storage import CrashFile, CrashStorage, SimulatedCrash
 from eventbus.types import TopicPartition
 from tests.tiers import quick
 
+pytestmark = pytest.mark.system
+
 TOPICS = ("a", "b", "c", "d", "e")
 CONFIG = LogConfig(segment_bytes=300, index_interval_bytes=100, retention_bytes=600, retention_ms=-1)
 NOW_MS = 1_700_000_000_000

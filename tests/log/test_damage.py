@@ -79,6 +79,7 @@ def without_epoch(batch: bytes) -> bytes:
 # -- the log itself ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("flip", quick([0x01, 0x80, 0xFF], [0x01]), ids=hex)
 @pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
 def test_every_flipped_byte_below_the_watermark_is_named_or_means_nothing(files, logs, clean, flip):
@@ -104,6 +105,7 @@ def test_every_flipped_byte_below_the_watermark_is_named_or_means_nothing(files,
     assert harmless == 4 * COUNT, "the leader epochs, and nothing else"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
 def test_every_cut_below_the_watermark_is_named(files, logs, clean):
     for path in log_paths(files):
@@ -204,6 +206,7 @@ def check_answers(storage: MemoryStorage, logs, **opening) -> PartitionLog:
     return log
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
 def test_no_flipped_byte_of_an_index_changes_an_answer(files, logs, clean):
     for path in sorted(files):
@@ -335,6 +338,7 @@ def test_what_only_the_journal_holds_comes_back(logs):
         assert ends(storage.crash(Random(seed)), logs) == [3, 3, 3]
 
 
+@pytest.mark.system
 def test_a_damaged_last_frame_is_a_torn_one(logs):
     storage, second = journaled(logs)
     size = storage.open(journal.JOURNAL).size
@@ -376,6 +380,7 @@ def on_disk(files, tmp_path) -> FileStorage:
     return storage
 
 
+@pytest.mark.system
 def test_readers_and_verify_find_every_flipped_byte(on_disk, files):
     root = on_disk.root
     for path in log_paths(files):

@@ -22,6 +22,8 @@ from eventbus.records import iter_batches, read_header
 from eventbus.testing.storage import CrashStorage, FaultyStorage, disk_full, io_error
 from eventbus.types import TopicPartition
 
+pytestmark = pytest.mark.system
+
 NAMES = ("a", "b", "c", "d")
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100, retention_bytes=900, retention_ms=-1)
 NOW_MS = 1_700_000_000_000

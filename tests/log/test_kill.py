@@ -16,6 +16,8 @@ from eventbus.log.storage import FileStorage
 from eventbus.records import iter_batches
 from eventbus.types import TopicPartition
 
+pytestmark = pytest.mark.system
+
 PARTITIONS = 4
 CONFIG = LogConfig(segment_bytes=20_000)
 

@@ -283,6 +283,7 @@ steps = st.builds(Batch, sequences, st.integers(0, 2), epochs, st.booleans(), id
 )
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("examples", quick([80, 500], 1))
 def test_as_a_list_of_everything(examples):
     settings(max_examples=examples)(given(st.data())(as_a_list_of_everything))()

@@ -26,6 +26,8 @@ from eventbus.testing.storage import CrashStorage, SimulatedCrash
 from eventbus.types import TopicPartition
 from tests.tiers import quick
 
+pytestmark = pytest.mark.system
+
 WHERE, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
 CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=100)
 NOW_MS = 1_700_000_000_000

@@ -237,6 +237,7 @@ def test_a_seek_does_not_scan_the_segment(owner, logs, monkeypatch):
     assert sum(read) < 20_000 < log.size_bytes / 10
 
 
+@pytest.mark.system
 def test_another_process_writes_and_rolls_meanwhile(tmp_path):
     """Whatever has been published can be read at once, whole and in order."""
     writer = subprocess.Popen([sys.executable, "-c", WRITE, tmp_path], stdout=subprocess.PIPE, text=True)
@@ -255,6 +256,7 @@ def test_another_process_writes_and_rolls_meanwhile(tmp_path):
     assert next_offset == 3000
 
 
+@pytest.mark.system
 def test_a_thread_that_deletes_never_yields_wrong_records(owner, logs):
     """Readers racing retention get the records of the offsets they asked for, or are told that they are gone."""
     log = PartitionLog.open(

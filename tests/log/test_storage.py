@@ -202,6 +202,7 @@ def test_short_reads_are_continued(tmp_path, monkeypatch):
     assert file.pread(5, 100) == b"56789"
 
 
+@pytest.mark.system
 def test_a_real_file_that_may_not_grow(tmp_path):
     """The kernel takes a part of the last write before it refuses; a size limit stands for the full disk."""
     ran = subprocess.run([sys.executable, "-c", FILL_THE_FILE, tmp_path], capture_output=True, text=True, check=True)
@@ -294,6 +295,7 @@ def test_errors_of_the_system_get_our_names():
 # -- locks -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_a_second_process_is_told_who_holds_the_log(tmp_path):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD_THE_LOCK, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -313,6 +315,7 @@ def test_a_second_process_is_told_who_holds_the_log(tmp_path):
     storage.unlock()
 
 
+@pytest.mark.system
 def test_the_lock_of_a_killed_process_is_free(tmp_path):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD_THE_LOCK, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -345,6 +348,7 @@ def test_an_unsigned_lock_names_nobody(tmp_path):
     first.unlock()
 
 
+@pytest.mark.system
 def test_a_forked_child_can_neither_write_nor_keep_the_lock(tmp_path):
     ran = subprocess.run([sys.executable, "-c", FORK, tmp_path], capture_output=True, text=True, check=True, timeout=20)
     refusal, freed = ran.stdout.splitlines()
@@ -451,6 +455,7 @@ def test_a_faulty_append_leaves_a_part_behind(tmp_path):
     assert Path(tmp_path, "f").read_bytes() == b"1234abcd"
 
 
+@pytest.mark.system
 def test_a_storage_that_is_dropped_takes_its_descriptors_and_its_lock_along(tmp_path: Path) -> None:
     storage = FileStorage(str(tmp_path))
     storage.lock()

@@ -39,6 +39,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return run
 
 
+@pytest.mark.system
 def test_a_plan_a_copy_and_a_comparison(cli: Cli) -> None:
     code, out, _ = cli("mirror", "data", "copy", "--dry-run")
     assert (code, out.splitlines()[1].split()) == (0, ["orders", "create", "2", "retention.ms=77000000000"])
@@ -56,6 +57,7 @@ def test_a_plan_a_copy_and_a_comparison(cli: Cli) -> None:
     assert "orders" in out
 
 
+@pytest.mark.system
 def test_a_difference_is_exit_code_1(cli: Cli) -> None:
     assert cli("mirror", "./data", "./copy")[0] == 0
     assert cli("produce", "orders", "--url", "file://./copy")[0] == 0
@@ -79,6 +81,7 @@ def test_what_is_refused_is_exit_code_1_with_a_reason(cli: Cli) -> None:
     assert cli("mirror", "data")[0] == 2
 
 
+@pytest.mark.system
 def test_it_follows_until_it_is_interrupted(cli: Cli, tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "EVENTBUS_URL"}
     process = subprocess.Popen(

@@ -27,6 +27,7 @@ PAIRS = [pytest.param(*pair, marks=pytest.mark.slow if pair in LONG else ()) for
 ORDERS = TopicPartition("orders", 0)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("of", "to"), PAIRS)
 async def test_all_that_is_committed_is_copied_and_later_what_is_new(of: str, to: str, new_log: NewLog) -> None:
     here, there = new_log(of), new_log(to)
@@ -132,6 +133,7 @@ async def test_compaction_at_the_source_leaves_gaps_that_are_mapped(new_log: New
         await assert_copied(source, destination, "orders", "m")
 
 
+@pytest.mark.system
 async def test_a_second_mirror_of_the_name_stops_the_first(new_log: NewLog) -> None:
     here, there = new_log("memory"), new_log("memory")
     async with opened(here) as source, opened(there) as destination:
@@ -189,6 +191,7 @@ async def test_others_may_write_between_its_records(new_log: NewLog, monkeypatch
         assert check.records == 1_000
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["memory", "served"])
 async def test_a_copy_ends_while_producers_go_on(kind: str, new_log: NewLog) -> None:
     """It ends where the log ended when it began: producers do not wait for it."""
@@ -211,6 +214,7 @@ async def test_a_copy_ends_while_producers_go_on(kind: str, new_log: NewLog) -> 
         assert mirror.progress.copied >= 2
 
 
+@pytest.mark.system
 async def test_one_that_was_fenced_by_nobody_else_goes_on(new_log: NewLog) -> None:
     """A transaction that was open for too long is ended by the log, with a new epoch: nobody else has begun."""
     here, there = new_log("memory"), new_log("memory")
@@ -229,6 +233,7 @@ async def test_one_that_was_fenced_by_nobody_else_goes_on(new_log: NewLog) -> No
         assert [record.value for record in await visible(destination, ORDERS)] == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["memory", "served"])
 async def test_of_two_that_follow_the_younger_goes_on_whatever_befalls_them(kind: str, new_log: NewLog) -> None:
     """The older one begins anew after some trouble: it looks who has begun since before it takes anything over."""
@@ -286,6 +291,7 @@ async def test_a_record_as_large_as_any_is_copied(kind: str, new_log: NewLog) ->
         assert len(copy.value or b"") == 70_000_000
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["memory", "served"])
 async def test_transactions_that_take_long_to_end(kind: str, new_log: NewLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each of them a Kafka producer has its transactional id taken anew; that is no way past another mirror."""

@@ -14,6 +14,8 @@ from eventbus.types import TopicPartition
 from tests.mirror.dying import Killed, Life, dying
 from tests.mirror.logs import assert_copied, create, fill, opened, visible
 
+pytestmark = pytest.mark.system
+
 NAME = "crashes"
 QUICK_SETTINGS = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
 

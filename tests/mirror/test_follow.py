@@ -47,6 +47,7 @@ async def topic(backend: Backend, name: str) -> object:
     return found.get(name)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["memory", "served"])
 async def test_topics_partitions_configs_and_records_come_as_they_come(kind: str, new_log: NewLog) -> None:
     here, there = new_log(kind), new_log("memory")
@@ -86,6 +87,7 @@ async def test_what_somebody_sets_at_the_destination_stays(new_log: NewLog) -> N
         assert own == {"retention.ms": "5000000", "segment.ms": "70000", "max.message.bytes": "2000000"}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["memory", "served"])
 async def test_a_topic_deleted_and_made_anew_is_not_mixed_with_the_old_one(kind: str, new_log: NewLog) -> None:
     here, there = new_log(kind), new_log("memory")
@@ -136,6 +138,7 @@ async def test_a_topic_made_anew_while_it_is_described_is_told_from_one_that_los
         assert [record.value for record in await visible(destination, ORDERS)] == [b"old 1", b"old 2"]
 
 
+@pytest.mark.system
 async def test_a_mirror_that_began_anew_in_the_middle_stops_that_topic_alone(
     new_log: NewLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +206,7 @@ async def assert_next(source: Backend, destination: Backend) -> None:
     assert (await destination.group_offsets("billing"))[ORDERS].offset == copy.offset
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", range(10))
 async def test_cancelled_at_any_time_it_goes_on_where_it_was(seed: int, new_log: NewLog) -> None:
     here, there = new_log("memory"), new_log("memory")

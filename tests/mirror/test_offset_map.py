@@ -27,6 +27,7 @@ def mapped(base: int, steps: list[tuple[int, int, int]]) -> tuple[OffsetMap, dic
 on_a_busy_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.system
 @on_a_busy_machine
 @given(st.integers(0, 5), STEPS)
 def test_an_offset_is_translated_to_the_first_record_not_read(base: int, steps: list[tuple[int, int, int]]) -> None:
@@ -44,6 +45,7 @@ def test_an_offset_is_translated_to_the_first_record_not_read(base: int, steps: 
         assert found.origin_of(offset) == origins.get(offset)
 
 
+@pytest.mark.system
 @on_a_busy_machine
 @given(st.integers(0, 5), STEPS, st.data())
 def test_what_is_stored_piece_by_piece_is_the_whole(
@@ -65,6 +67,7 @@ def test_what_is_stored_piece_by_piece_is_the_whole(
     assert (again.end, again.position, again.last_chunk) == (found.end, found.position, found.last_chunk)
 
 
+@pytest.mark.system
 @on_a_busy_machine
 @given(STEPS, st.integers(0, 900), st.integers(0, 900))
 def test_what_both_sides_have_lost_is_forgotten_and_nothing_else(

@@ -26,6 +26,7 @@ async def names(backend: Backend) -> set[str]:
     return {topic.name for topic in await backend.describe_topics() if not topic.name.startswith("__")}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "urls",
     [
@@ -39,6 +40,7 @@ def test_one_log_under_two_urls_is_refused(urls: tuple[str, str]) -> None:
         Mirror(*urls)
 
 
+@pytest.mark.system
 async def test_one_log_behind_two_addresses_is_refused(new_log: NewLog) -> None:
     there = new_log("served")
     other = there.replace("127.0.0.1", "localhost")
@@ -136,6 +138,7 @@ async def test_a_source_that_was_made_anew_is_refused(new_log: NewLog) -> None:
         assert [record.value for record in await visible(destination, ORDERS)] == [b"1"]
 
 
+@pytest.mark.system
 async def test_a_directory_in_use_says_what_to_do(tmp_path: Path) -> None:
     import subprocess
     import sys
@@ -169,6 +172,7 @@ async def test_a_record_that_the_destination_does_not_take_ends_it_with_the_reas
         assert [content(one) for one in there_records] == [content(one) for one in here_records]
 
 
+@pytest.mark.system
 async def test_more_replicas_than_brokers_are_refused(new_log: NewLog) -> None:
     here, there = new_log("memory"), new_log("served")
     async with opened(here) as source:

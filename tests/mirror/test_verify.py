@@ -136,6 +136,7 @@ async def test_a_record_doubled_or_of_somebody_else_is_found(new_log: NewLog) ->
     assert (check.records, check.newer) == (2, 1)  # what comes behind the last copy may well be others'
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("side", ["source", "destination"])
 async def test_what_retention_took_is_told_and_no_difference(side: str, new_log: NewLog) -> None:
     here, there = new_log("memory"), new_log("memory")

@@ -25,6 +25,8 @@ from outbox import OffsetsMoved, SqlOffsets
 from tests.databases import KINDS, MOST, ON_SERVERS, THREE, Database, NewDatabase
 from tests.tiers import quick
 
+pytestmark = pytest.mark.system
+
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ROWS = text("INSERT INTO seen (part, offset_, value) VALUES (:partition, :offset, :value)")
 

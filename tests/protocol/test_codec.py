@@ -42,6 +42,7 @@ def test_records_of_internal_topics_come_back(name: str) -> None:
             assert decode(type(value), version, encode(value, version)) == value
 
 
+@pytest.mark.system
 def test_every_cut_of_every_message_is_refused() -> None:
     chance = random.Random(5)
     for name, version in VERSIONS:
@@ -54,6 +55,7 @@ def test_every_cut_of_every_message_is_refused() -> None:
             decode(type(value), version, data + b"\0")
 
 
+@pytest.mark.system
 def test_random_changes_are_refused_or_read() -> None:
     chance = random.Random(6)
     for name, version in VERSIONS:

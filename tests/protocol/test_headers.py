@@ -13,6 +13,8 @@ from kio.static.primitive import i16, i32
 
 from eventbus.protocol import MalformedMessage, read_request_header, request_header, response_header
 
+pytestmark = pytest.mark.system
+
 
 def kio_header(schema: Any, key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
     buffer = io.BytesIO()

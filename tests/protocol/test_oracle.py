@@ -15,6 +15,8 @@ from eventbus.protocol.schema import blocks, message
 from tests.protocol.instances import instance
 from tests.protocol.schemas import snake
 
+pytestmark = pytest.mark.system
+
 INSTANCES = 6
 APIS = [name for name in blocks() if name.endswith(("Request", "Response"))]
 

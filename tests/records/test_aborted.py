@@ -28,6 +28,8 @@ from eventbus.types import AbortedTransaction, Compression
 
 from .conftest import VECTORS, load
 
+pytestmark = pytest.mark.system
+
 
 class Step(NamedTuple):
     """What one producer does next: send (codec, transactional or not), or end its transaction."""

@@ -75,6 +75,7 @@ times = st.integers(-1, 5) | st.integers(-1, 1 << 45) | st.integers(-(1 << 61), 
 some_records = st.lists(st.builds(Record, blobs, blobs, st.just(()) | headers, times), min_size=1, max_size=8)
 
 
+@pytest.mark.system
 @settings(max_examples=200, deadline=None)
 @given(some_records)
 @example([Record(None, None), Record(b"", b""), Record(b"", None), Record(None, b"")])

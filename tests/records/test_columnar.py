@@ -15,6 +15,8 @@ from eventbus.records import RecordBatch, columnar, fetched_records, patch_offse
 from eventbus.records.columnar import RecordArrays, record_arrays
 from eventbus.types import Compression, Record
 
+pytestmark = pytest.mark.system
+
 Build = Callable[..., bytearray]
 RECORDS = [
     Record(

@@ -20,6 +20,8 @@ from eventbus.errors import ConfigError, CorruptRecord
 from eventbus.records import compress, compression, decompress
 from eventbus.types import Compression
 
+pytestmark = pytest.mark.system
+
 CODECS = [codec for codec in Compression if codec]
 TEXT = b"".join(b'{"carrier":"UA","flight":%d,"delay":%d}' % (number, number % 90) for number in range(6000))
 MIB = 1 << 20

@@ -18,6 +18,8 @@ from eventbus.records import (
     read_marker,
 )
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize("control_type", list(ControlType))
 def test_round_trip(control_type: ControlType) -> None:

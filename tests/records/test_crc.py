@@ -26,6 +26,7 @@ def test_published_values(data: bytes, checksum: int) -> None:
     assert crc32c(memoryview(data)[3:], crc32c(data[:3])) == checksum, "in parts"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("first", ["", "import crc32c; "])
 def test_the_package_is_not_loaded(first: str) -> None:
     """It takes 30 ms, but loading it before or after does no harm."""

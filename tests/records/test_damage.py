@@ -28,6 +28,8 @@ from eventbus.records.columnar import record_arrays
 from eventbus.records.varint import encode_varint, read_varint, read_varlong
 from eventbus.types import Compression, Record
 
+pytestmark = pytest.mark.system
+
 Build = Callable[..., bytearray]
 
 SAMPLE = [

@@ -26,6 +26,8 @@ from eventbus.records import (
 from eventbus.records.columnar import record_arrays
 from eventbus.types import Compression, ConsumerRecord, FetchedRecords, Record, TimestampType
 
+pytestmark = pytest.mark.system
+
 Build = Callable[..., bytearray]
 Decode = Callable[[bytes, int], FetchedRecords]
 MARKER = EndTransactionMarker(ControlType.COMMIT, 1)

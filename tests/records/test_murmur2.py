@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from eventbus.records import decrement_sequence, increment_sequence, murmur2, to_positive
 
+pytestmark = pytest.mark.system
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas the old way
     from kafka.partitioner.default import murmur2 as kafka_python_murmur2

@@ -12,6 +12,8 @@ from eventbus.records.columnar import record_arrays
 from eventbus.records.rewrite import empty_batch, keep_header, keep_records, open_batch
 from eventbus.types import Compression, TimestampType
 
+pytestmark = pytest.mark.system
+
 NOW_MS = 1_700_000_000_000
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=2).map(tuple)
 RECORDS = st.lists(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eventbus.records import BatchBuilder
 from eventbus.records.single import build_single
 from eventbus.types import Compression
+
+pytestmark = pytest.mark.system
 
 payloads = st.none() | st.binary(max_size=200) | st.sampled_from([b"x" * 8170, b"x" * 8185, b"x" * 8192, b"x" * 20_000])
 producers = st.just((-1, -1, -1, False)) | st.tuples(

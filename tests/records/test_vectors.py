@@ -65,6 +65,7 @@ def test_fetched(vector: Any) -> None:
     assert fetched.timestamp_type == (TimestampType.LOG_APPEND_TIME if is_stamped else TimestampType.CREATE_TIME)
 
 
+@pytest.mark.system
 def test_byte_by_byte(vectors: Any) -> None:
     """A growing prefix of a log yields the batches that are whole, and nothing is raised."""
     data, ends = bytearray(), []

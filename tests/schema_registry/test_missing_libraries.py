@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize(
     ("library", "code", "extra"),

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from serdes import Json
 
+pytestmark = pytest.mark.system
+
 
 class Order(msgspec.Struct):
     order_id: str

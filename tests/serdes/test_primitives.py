@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from serdes import Bytes, Int, Long, Str, bind_decoder, bind_encoder
 
 
+@pytest.mark.system
 @given(st.integers(-(2**31), 2**31 - 1))
 def test_int_is_kafkas_integer(value: int) -> None:
     oracle = pytest.importorskip("confluent_kafka.serialization")
@@ -27,6 +28,7 @@ def test_long_is_eight_bytes_big_endian(value: int) -> None:
     assert Long.deserialize("t", data) == value
 
 
+@pytest.mark.system
 @given(st.text())
 def test_str_is_kafkas_string(value: str) -> None:
     oracle = pytest.importorskip("confluent_kafka.serialization")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from eventbus.coordinator.acls import Acl, Operation, PatternType, Permission, ResourceType
 from eventbus.server.security.acls import Authorizer
 from tests.server.test_acls import Rules
 from tests.vectors.make_acl_decisions import SCENARIOS, questions
+
+pytestmark = pytest.mark.system
 
 DECISIONS = Path(__file__).parents[1] / "vectors" / "acl_decisions.txt"
 

@@ -239,6 +239,7 @@ def _has_ipv6() -> bool:
     return True
 
 
+@pytest.mark.system
 def test_uvloop_serves_too() -> None:
     """It is used when it is installed. Its transports are none of asyncio's, and refuse to write once closed."""
     uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed (pip install uvloop)")
@@ -313,6 +314,7 @@ async def test_client_certificates(certificate: str | None, is_let_in: bool) -> 
     assert names == (["User:CN=client of the tests"] if is_let_in else [])
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("turns", range(6))
 async def test_who_connects_in_the_moment_of_the_stop_is_closed_and_left_to_nobody(turns: int) -> None:
     """The kernel has the connection before the server's loop has looked: it is a socket, a task, then a connection."""

@@ -9,6 +9,8 @@ import pytest
 from eventbus.testing.server import KafkaServer
 from tests.server.group_answers import play_on
 
+pytestmark = pytest.mark.system
+
 KAFKAS = Path(__file__).parents[1] / "vectors" / "group_answers.txt"
 
 

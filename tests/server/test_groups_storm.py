@@ -30,6 +30,8 @@ from tests.server.groups import (
 )
 from tests.server.wire import PATIENCE_SECONDS, WireClient
 
+pytestmark = pytest.mark.system
+
 REQUESTS = 1_000
 MEMBER_ID_REQUIRED = 79
 CONNECTIONS = 12

@@ -175,6 +175,7 @@ async def storm(caplog: pytest.LogCaptureFixture, frames: int, first_seed: int) 
         assert closed > frames // 20
 
 
+@pytest.mark.system
 @pytest.mark.timeout(300)
 async def test_mutated_requests(caplog: pytest.LogCaptureFixture) -> None:
     await storm(caplog, FRAMES, SEED)
@@ -201,6 +202,7 @@ async def test_mutated_requests_before_authentication(caplog: pytest.LogCaptureF
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
+@pytest.mark.system
 async def test_random_bytes_are_no_request() -> None:
     chance = random.Random(4)
     async with serving() as server, WireClient(server) as other:

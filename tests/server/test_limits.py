@@ -164,6 +164,7 @@ async def test_a_peer_that_does_not_go_on_gives_its_turn_up() -> None:
         assert (await client.receive(waits)).responses[0].partition_responses[0].error_code == 0
 
 
+@pytest.mark.system
 async def test_requests_of_one_connection_wait_when_too_many_are_under_way() -> None:
     parked: list[Call] = []
     async with serving(connection_in_flight_max=10) as server, WireClient(server) as client:
@@ -344,6 +345,7 @@ async def test_a_byte_now_and_then_is_not_enough(caplog: pytest.LogCaptureFixtur
         assert await client.is_closed()
 
 
+@pytest.mark.system
 async def test_a_large_request_has_time_by_its_size() -> None:
     clock = FakeClock()
     async with serving(clock) as server, WireClient(server) as client:
@@ -358,6 +360,7 @@ async def test_a_large_request_has_time_by_its_size() -> None:
         assert answer.responses[0].partition_responses[0].error_code == 0
 
 
+@pytest.mark.system
 async def test_an_idle_peer_is_sent_away_but_not_one_that_waits(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
     async with serving(clock) as server, WireClient(server) as waiting, WireClient(server) as idle:
@@ -386,6 +389,7 @@ async def test_who_does_not_say_who_it_is(caplog: pytest.LogCaptureFixture) -> N
     assert "closed: it does not say who it is" in caplog.text
 
 
+@pytest.mark.system
 async def test_a_peer_that_takes_no_answers_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
     async with serving(clock) as server, WireClient(server) as client, WireClient(server) as slow:
@@ -415,6 +419,7 @@ async def settled(connection: Connection) -> None:
         unsent, same = now, same + 1 if now == unsent else 0
 
 
+@pytest.mark.system
 async def test_a_peer_that_takes_a_little_now_and_then_is_kept() -> None:
     clock = FakeClock()
     async with serving(clock) as server, WireClient(server) as client, WireClient(server) as slow:
@@ -442,6 +447,7 @@ async def test_the_system_looks_after_peers_that_went_without_a_word() -> None:
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
+@pytest.mark.system
 async def test_stopping_does_not_wait_for_who_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eventbus.server.server._CLOSING_SECONDS", 0.05)
     async with serving() as server, WireClient(server) as client, WireClient(server) as slow:

@@ -38,6 +38,7 @@ def kept_bytes(connection: Connection) -> int:
     return parked + sum(len(buffer) for call in connection._calls for buffer in call.buffers or ())
 
 
+@pytest.mark.system
 async def test_answers_behind_one_that_waits_are_few() -> None:
     """Answers leave in order: a first fetch that waits holds up what was found for many others."""
     async with KafkaServer(log_defaults=LOG) as server, WireClient(server) as client, WireClient(server) as greedy:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from eventbus.coordinator.credentials import ScramMechanism, salt_password
 from eventbus.protocol import messages as m
 from eventbus.server import Listener, ServerConfig
@@ -170,6 +172,7 @@ async def users(client: WireClient, *names: str) -> dict[str, int | dict[int, in
     }
 
 
+@pytest.mark.system
 async def test_a_user_that_is_added_can_log_in_and_one_that_is_removed_cannot(tmp_path: Path) -> None:
     url, config = f"file://{tmp_path / 'log'}", ServerConfig(listeners=(Listener(port=0), SASL))
     async with KafkaServer(url, config) as running, WireClient(running) as admin:

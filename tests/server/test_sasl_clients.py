@@ -31,6 +31,8 @@ from eventbus.testing import KafkaServer
 from tests.clients.sockets import Socket
 from tests.server.again import Again
 
+pytestmark = pytest.mark.system
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas by an old door of importlib
     import kafka

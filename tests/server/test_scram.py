@@ -184,6 +184,7 @@ def test_a_final_message_that_is_none(final: bytes) -> None:
     assert exchange.user is None
 
 
+@pytest.mark.system
 @given(st.lists(st.binary(max_size=80), max_size=4), st.booleans())
 def test_no_bytes_authenticate_or_break_the_exchange(messages: list[bytes], begun: bool) -> None:
     exchange = server()

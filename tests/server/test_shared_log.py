@@ -15,6 +15,8 @@ from eventbus.testing import KafkaServer
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="the client that shares the log")
 
+pytestmark = pytest.mark.system
+
 PATIENCE_SECONDS = 30
 
 

@@ -17,6 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from eventbus.testing.server import KafkaServer
 from tests.server.test_wire_groups import PARTITIONS, PATIENCE_S, Reader, Watched, produce
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def server() -> Iterator[KafkaServer]:

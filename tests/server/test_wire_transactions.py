@@ -17,6 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from eventbus.server import Listener, ServerConfig
 from eventbus.testing.server import KafkaServer
 
+pytestmark = pytest.mark.system
+
 PATIENCE_S = 30
 COUNT = 20
 

@@ -13,6 +13,8 @@ from eventbus.client.metrics import Sample
 from eventbus.telemetry.dashboard import ALERTS, ROWS, alert_rules, dashboard, dashboard_json
 from tests.telemetry.everything import everything
 
+pytestmark = pytest.mark.system
+
 OF_PROMETHEUS = {"job", "instance"}
 """Labels that whoever scrapes adds."""
 METRIC = re.compile(r"\b(eventbus_[a-z0-9_]+)(?:\{([^}]*)\})?")

@@ -17,6 +17,8 @@ from eventbus.errors import ConfigError
 from eventbus.telemetry import JsonLogs, Tracing, bind_logs, bind_record, configure_logging
 from eventbus.telemetry.logs import TextLogs, bound
 
+pytestmark = pytest.mark.system
+
 logger = logging.getLogger("shop")
 
 

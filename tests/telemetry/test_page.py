@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from eventbus.telemetry.prometheus import families
 from tests.telemetry.everything import everything
+
+pytestmark = pytest.mark.system
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "telemetry.md"
 BEGIN, END = "<!-- metrics: begin -->\n", "<!-- metrics: end -->"

@@ -20,6 +20,8 @@ from eventbus.errors import ConfigError
 from eventbus.telemetry.prometheus import CONTENT_TYPE, exposition, register
 from tests.telemetry.everything import everything
 
+pytestmark = pytest.mark.system
+
 Read = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 

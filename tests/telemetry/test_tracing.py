@@ -18,6 +18,8 @@ from eventbus.telemetry import Tracing
 from eventbus.testing import FakeClock
 from tests.telemetry.conftest import Spans, traces
 
+pytestmark = pytest.mark.system
+
 
 def attributes(span: ReadableSpan) -> Mapping[str, object]:
     return dict(span.attributes or {})

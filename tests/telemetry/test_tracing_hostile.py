@@ -20,6 +20,8 @@ from eventbus.errors import UnknownTopicOrPartition
 from eventbus.telemetry import Tracing
 from tests.telemetry.conftest import Spans, traces
 
+pytestmark = pytest.mark.system
+
 TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 

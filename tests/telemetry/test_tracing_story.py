@@ -13,6 +13,8 @@ from eventbus import EventBus
 from outbox import Outbox
 from tests.telemetry.conftest import Spans, traces
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize("log", ["memory", "file"])
 async def test_a_request_an_outbox_tries_a_dead_letter_and_its_redrive_are_one_trace(

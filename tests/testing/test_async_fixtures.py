@@ -9,6 +9,8 @@ import pytest
 from tests.testing.test_plugin import run_pytest
 from tests.tiers import quick
 
+pytestmark = pytest.mark.system
+
 TESTS = """
 import pytest
 from eventbus import EventBus

@@ -17,6 +17,8 @@ from eventbus.testing.crash_report import CrashReport
 from eventbus.testing.crash_trials import crash_points
 from tests.tiers import quick
 
+pytestmark = pytest.mark.system
+
 ORDERS = [("orders", b"%d" % number, key) for number, key in enumerate([b"k0", b"k1", b"k3"])]  # in two partitions
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 ASYNCIO_FIRST = pytest.mark.parametrize("backend", quick(["asyncio", "trio"], 1))

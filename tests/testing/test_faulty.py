@@ -153,6 +153,7 @@ def test_what_a_hook_raises_is_what_the_step_raises(run: Callable[[Test], None])
     run(test)
 
 
+@pytest.mark.system
 def test_records_of_a_fetch_that_fails_are_fetched_again(run: Callable[[Test], None]) -> None:
     async def test(log: Log) -> None:
         consumer = log.backend.consumer(ConsumerConfig(group="g"))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 TESTS = """
 import anyio, pytest
 from eventbus.testing import FakeClock, TestBus

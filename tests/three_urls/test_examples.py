@@ -25,7 +25,7 @@ ELSEWHERE = {"07_retries_and_order", "21_failover", "27_spark_landing", "28_spar
 OF_THE_LOG = ("_schemas", "_dlq_state", "_outbox.", "_scheduled.", "_every.")
 """How their names begin: its registry of schemas, what became of its dead letters, receipts of outboxes."""
 
-pytestmark = pytest.mark.timeout(300)  # the first test of a URL runs all the examples that are asked for
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 
 class Ran(NamedTuple):

@@ -140,6 +140,7 @@ async def test_it_may_be_mounted(path: str, root_path: str) -> None:
         assert (await get(health_app(bus), path, root_path=root_path)).status == 200
 
 
+@pytest.mark.system
 async def test_fastapi_mounts_it() -> None:
     fastapi = pytest.importorskip("fastapi", reason="needs fastapi, which is no base dependency")
     async with EventBus("memory://") as bus:
@@ -190,6 +191,7 @@ def test_a_bus_under_trio_is_asked() -> None:
     anyio.run(main, backend="trio")
 
 
+@pytest.mark.system
 async def test_a_log_that_does_not_answer_does_not_hold_a_probe_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kubernetes waits for a second. The last that was heard counts, until nothing was heard for too long."""
     clock = FakeClock()

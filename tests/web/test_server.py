@@ -20,6 +20,8 @@ from eventbus.web import HealthServer
 
 pytest.importorskip("uvicorn", reason="needs uvicorn, which is no base dependency")
 
+pytestmark = pytest.mark.system
+
 
 def asked(server: HealthServer, path: str, method: str = "GET") -> tuple[int, bytes, dict[str, str]]:
     request = Request(server.url + path, method=method)

@@ -113,6 +113,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.system
 @given(STEPS, st.sampled_from([0, 60, 1 << 20]))
 @settings(max_examples=300)
 def test_once_in_time_in_order_and_never_lost(steps: list[tuple[Any, ...]], held_bytes: int) -> None:

@@ -25,6 +25,7 @@ def since(ms: int) -> int:
     return (ms - START_MS) // 1000
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_functions_of_each_kind_are_called_at_their_times(backend: str) -> None:
     async def main() -> None:
@@ -135,6 +136,7 @@ async def test_a_service_that_comes_back(file_url: str, missed: Missed, fired: l
     assert calls == fired
 
 
+@pytest.mark.system
 async def test_with_skip_what_is_late_by_more_than_a_minute_is_left_out() -> None:
     bus, calls = TestBus(), dict[str, list[int]]()
 
@@ -192,6 +194,7 @@ async def test_a_function_with_retries_is_called_again() -> None:
     assert calls == [10, 10, 10]
 
 
+@pytest.mark.system
 async def test_a_function_that_takes_longer_than_its_interval_does_not_fall_behind() -> None:
     bus, began = TestBus(), list[int]()
 
@@ -246,6 +249,7 @@ async def test_cancelled_it_stays_away_until_the_next_start() -> None:
     assert calls == [40]
 
 
+@pytest.mark.system
 async def test_an_applications_functions_fire_under_a_clock_that_stands_still() -> None:
     app, calls, clock = EventBus("file://./nowhere", client_id="app"), list[int](), FakeClock()
 

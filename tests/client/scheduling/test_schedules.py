@@ -249,6 +249,7 @@ async def test_whoever_lost_the_partition_delivers_no_more(caplog: pytest.LogCap
                     await tx.send("t", b"z")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("held_bytes", [0, 600])
 async def test_more_than_is_held_in_memory_is_read_again(
     bus: TestBus, held_bytes: int, monkeypatch: pytest.MonkeyPatch
@@ -444,6 +445,7 @@ async def test_a_record_that_its_topic_refuses_is_found_among_others(caplog: pyt
         assert (await bus.health()).parts[0].details["dead"] == 1
 
 
+@pytest.mark.system
 async def test_a_log_that_is_away_for_a_while_loses_nothing() -> None:
     async with TestBus() as bus:
         await bus.admin.create_topic("t")

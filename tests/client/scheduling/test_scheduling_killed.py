@@ -11,6 +11,8 @@ import pytest
 from eventbus import EventBus
 from tests.killed import told_by_killed
 
+pytestmark = pytest.mark.system
+
 
 def work(url: str, first: int, pipe: int) -> None:
     async def main() -> None:

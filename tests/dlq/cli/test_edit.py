@@ -14,6 +14,8 @@ from eventbus import EventBus, TopicPartition
 from serdes import Avro
 from tests.dlq.cli.conftest import TOPIC, Cli, Dlq, letter, write
 
+pytestmark = pytest.mark.system
+
 ID = f"{TOPIC}/0/0"
 
 
@@ -102,12 +104,14 @@ def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return script
 
 
+@pytest.mark.system
 def test_an_editor_gets_json_in_lines_and_it_is_sent_in_one(shop: Dlq, cli: Cli, editor: Path) -> None:
     editor.write_text(EDITOR % 'text.replace("-5", "5") + "\\n"')
     assert shop("edit", ID, "--editor", "--yes").code == 0
     assert sent(cli)[0]["value"] == '{"cents":5}'
 
 
+@pytest.mark.system
 def test_an_editor_that_changes_nothing_breaks_it_fails_or_is_not_there(
     shop: Dlq, cli: Cli, editor: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

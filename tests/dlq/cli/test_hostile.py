@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from itertools import cycle
 
 import anyio
+import pytest
 
 from dlq import headers as names
 from eventbus import EventBus, Record
 from tests.dlq.cli.conftest import FORBIDDEN, TOPIC, Dlq, Letter, OnTerminal
+
+pytestmark = pytest.mark.system
 
 SEEDS = [
     b"\x1b[31mred\x1b[0m", b"\x1b[2J\x1b[H", b"\x1b]0;title\x07", b"\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\",

@@ -68,6 +68,7 @@ def test_a_case_is_named_by_its_id_alone(shop: Dlq) -> None:
         assert {one["case"] for one in shop("list", "--letters", *args, "--json").json} == {case}
 
 
+@pytest.mark.system
 def test_what_is_dealt_with_is_out_of_the_way_until_it_is_asked_for(shop: Dlq) -> None:
     assert shop("resolve", "--all", "--yes").code == 0
     shown = shop("list")
@@ -98,6 +99,7 @@ def test_counts_ages_and_how_many_an_hour(shop: Dlq) -> None:
     assert [one["name"] for one in shop("stats", "ship-dlq", "--json").json] == ["ship-dlq"]
 
 
+@pytest.mark.system
 def test_topics_of_any_name_and_logs_without_any(dlq: Dlq) -> None:
     write(letter(1, ValueError("x"), topic="graveyard"))
     nothing = dlq("list")

@@ -15,6 +15,7 @@ def statuses(dlq: Dlq) -> list[str]:
     return sorted(one["status"] for one in dlq("list", "--letters", "--status", "all", "--json").json)
 
 
+@pytest.mark.system
 def test_parked_resolved_and_opened_again(shop: Dlq) -> None:
     assert shop("park", "--handler", "ship", "--note", "later").out == "1 letter parked\n"
     assert statuses(shop) == ["open"] * 4 + ["parked"]
@@ -24,6 +25,7 @@ def test_parked_resolved_and_opened_again(shop: Dlq) -> None:
     assert statuses(shop) == ["open"] * 4 + ["resolved"]
 
 
+@pytest.mark.system
 def test_several_letters_are_asked_for(shop: Dlq) -> None:
     for stdin, told in ((b"", "--yes does not ask"), (b"n\n", "nothing is done")):
         result = shop("park", TOPIC, stdin=stdin)
@@ -48,6 +50,7 @@ def test_a_note_that_is_too_long_is_refused_before_anything_is_done(shop: Dlq) -
 # export ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_lines_of_json(shop: Dlq) -> None:
     assert shop("resolve", "--handler", "ship").code == 0
     exported = shop("export")

@@ -6,7 +6,11 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.dlq.cli.conftest import TOPIC, Cli, Dlq, Spawn, letter, write
+
+pytestmark = pytest.mark.system
 
 
 def values(cli: Cli, topic: str) -> list[str]:
@@ -82,6 +86,7 @@ def test_as_json(shop: Dlq) -> None:
     assert (done["redriven"], done["seen"], done["cancelled"]) == (5, 5, False) and done["run_id"]
 
 
+@pytest.mark.system
 def test_ctrl_c_is_an_answer(shop: Dlq, cli: Cli, spawn: Spawn) -> None:
     process = spawn("dlq", "redrive", "--all")
     assert process.stderr is not None
@@ -95,6 +100,7 @@ def test_ctrl_c_is_an_answer(shop: Dlq, cli: Cli, spawn: Spawn) -> None:
     assert values(cli, "orders") == []
 
 
+@pytest.mark.system
 def test_ctrl_c_ends_it_says_what_was_done_and_the_same_command_goes_on(
     shop: Dlq, cli: Cli, spawn: Spawn, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def test_a_page(shop: Dlq) -> None:
     assert f"eventbus dlq redrive {ID}" in shown.err
 
 
+@pytest.mark.system
 def test_the_newest_letter_of_a_case_or_of_a_filter(shop: Dlq) -> None:
     case = shop("list", "--error", "ValueError", "--handler", "bill", "--json").json[0]["case"]
     newest = shop("list", "--letters", case, "--json").json[-1]["id"]
@@ -88,6 +89,7 @@ def test_a_long_payload_is_cut_unless_all_of_it_is_wanted(dlq: Dlq) -> None:
     assert "x" * 50_000 in dlq("show", id, "--full").out
 
 
+@pytest.mark.system
 def test_the_payload_alone_byte_for_byte(dlq: Dlq, spawn: Spawn) -> None:
     value = bytes(range(256))
     [id] = write(letter(0, ValueError("x"), value=value))
@@ -142,6 +144,7 @@ def pages(shown: Result) -> str:
     return shown.out.partition("payload, ")[2]
 
 
+@pytest.mark.system
 def test_a_payload_is_read_by_the_schema_it_names(dlq: Dlq, framed: bytes) -> None:
     [id, odd] = write(
         letter(0, ValueError("x"), value=framed), letter(1, ValueError("x"), value=framed[:4] + b"\x63" + framed[5:])

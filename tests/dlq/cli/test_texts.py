@@ -20,6 +20,7 @@ PAYLOADS = st.one_of(
 )
 
 
+@pytest.mark.system
 @given(PAYLOADS, st.booleans())
 @example(b"[" * 400_000, False)
 @example(b"[" * 30 + b"1," * 200_000, True)
@@ -31,6 +32,7 @@ def test_any_payload_is_a_text_of_a_bearable_size(data: bytes, full: bool) -> No
     assert not (full and shown.left_out)
 
 
+@pytest.mark.system
 @given(st.recursive(st.integers() | st.text(), st.lists, max_leaves=8).filter(lambda one: isinstance(one, list)))
 def test_json_in_lines_is_the_same_json(value: list[object]) -> None:
     shown = show_payload(msgspec.json.encode(value), full=True)

@@ -14,6 +14,8 @@ import pytest
 from dlq import Retry
 from eventbus import ConsumerRecord, EventBus
 
+pytestmark = pytest.mark.system
+
 LETHAL = 9
 """What a child leaves with when a record killed it."""
 COUNT, KILLS_AT, KILLS_LATER = 40, 7, 20

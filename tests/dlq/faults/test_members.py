@@ -17,6 +17,8 @@ from tests.dlq.faults.failing import Breaking, letters, retry
 from tests.dlq.kill.account import Account, account, disordered, unsettled, wrong
 from tests.dlq.kill.service import Call, Names, send_some, service
 
+pytestmark = pytest.mark.system
+
 _numbers = itertools.count()
 PROMISES = pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
 

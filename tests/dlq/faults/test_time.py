@@ -30,6 +30,7 @@ async def test_a_handler_that_hangs_has_failed_when_its_time_is_over(log: Breaki
         assert "timeout=5 s" in letter.message
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("hours", [1, 24 * 365])
 async def test_after_a_jump_of_the_clock_what_is_due_is_tried_once(log: Breaking, hours: int) -> None:
     """A machine that slept: no try is made up for."""

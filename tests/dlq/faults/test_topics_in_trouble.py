@@ -11,6 +11,8 @@ from eventbus.errors import EventBusError, KafkaError
 from eventbus.server.admin import error_of
 from tests.dlq.faults.failing import Breaking, entries, letters, retry, settle
 
+pytestmark = pytest.mark.system
+
 AWAY = error_of(19, "two replicas are away")
 READ_ONLY = error_of(29, "not authorized to write")
 

@@ -230,6 +230,7 @@ def test_each_family_with_any_value_in_any_header(family: str, headers: list[Hea
             assert read.source_offset is None or 0 <= read.source_offset < 2**63
 
 
+@pytest.mark.system
 @given(
     st.lists(
         st.tuples(

@@ -8,6 +8,8 @@ import pytest
 
 from tests.killed import kill
 
+pytestmark = pytest.mark.system
+
 PROGRAM = "tests.dlq.kill.kill_service"
 FEW = pytest.mark.parametrize(("kills", "promise"), [(20, ""), (10, "once:")], ids=["at-least", "exactly"])
 PROMISES = pytest.mark.parametrize(("kills", "promise"), [(140, ""), (60, "once:")], ids=["at-least", "exactly"])

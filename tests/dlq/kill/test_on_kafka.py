@@ -9,6 +9,8 @@ from tests.dlq.kill.test_kill import PROGRAM
 from tests.kafka_fixtures import real
 from tests.killed import kill
 
+pytestmark = pytest.mark.system
+
 __all__ = ["real"]
 
 

@@ -23,6 +23,8 @@ from tests.dlq.kill.account import Account, account, disordered, unsettled, wron
 from tests.dlq.kill.service import NEVER, ONCE, REJECTED, Call, Names, service
 from tests.tiers import quick
 
+pytestmark = pytest.mark.system
+
 NAMES = Names()
 DELAYS_S = (0.2, 0.3)
 """Shorter than the second after which a life in which nothing moves is over."""

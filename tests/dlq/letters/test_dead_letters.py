@@ -203,6 +203,7 @@ async def test_parked_by_the_handler_is_parked_from_the_start(bus: TestBus) -> N
         }
 
 
+@pytest.mark.system
 async def test_many_letters_are_marked_at_once_while_others_come(bus: TestBus) -> None:
     async with bus:
         await topics(bus, TOPIC, partitions=3)

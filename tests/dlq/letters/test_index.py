@@ -92,6 +92,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "_ROWS", 4)
 
 
+@pytest.mark.system
 @given(st.lists(letters, max_size=30), st.lists(changes, max_size=10), selections, st.integers(0, 70))
 def test_index_is_what_a_list_says(
     added: list[tuple[int, int, int, int, int]],
@@ -171,6 +172,7 @@ headers = st.lists(
 )
 
 
+@pytest.mark.system
 @given(st.lists(headers, min_size=1, max_size=8))
 def test_index_says_what_the_letters_say(letters: list[list[tuple[str, bytes | None]]]) -> None:
     """Also where the index has worked it out for the letter before."""

@@ -34,6 +34,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
             return f"kafka://{kafka.bootstrap}"
 
 
+@pytest.mark.system
 async def test_letters_are_seen_and_sent_back_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redrive, "_BATCH", 20)
     async with EventBus(url) as bus:

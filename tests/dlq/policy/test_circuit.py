@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,6 +103,7 @@ events = st.lists(
 )
 
 
+@pytest.mark.system
 @given(events)
 def test_in_any_sequence_waits_end(sequence: list[tuple[str, int, int]]) -> None:
     """However it came there: whoever waits as long as is said, time after time, is let through."""
@@ -174,6 +176,7 @@ def test_a_clock_that_is_set_back_does_not_hold_the_budget() -> None:
     assert spending.left(0) == 9
 
 
+@pytest.mark.system
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 50), st.integers(0, 20_000)), max_size=100))
 def test_it_counts_as_a_list_of_times_would(sequence: list[tuple[bool, int, int]]) -> None:
     """Give or take a slice of five seconds, by which old calls go too."""

@@ -26,6 +26,8 @@ from eventbus.errors import (
 )
 from serdes import SchemaRegistryError
 
+pytestmark = pytest.mark.system
+
 
 class Order(pydantic.BaseModel):
     amount: int

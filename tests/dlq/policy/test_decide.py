@@ -219,6 +219,7 @@ policies = st.builds(
 steps = st.tuples(st.sampled_from(ERRORS), st.floats(0, 1, exclude_max=True), st.booleans(), st.booleans())
 
 
+@pytest.mark.system
 @given(policies, st.lists(steps, min_size=1, max_size=40))
 def test_any_sequence_ends_or_is_an_outage(
     policy: Retry, sequence: list[tuple[type[Exception], float, bool, bool]]

@@ -105,6 +105,7 @@ def test_every_public_name_is_there() -> None:
         _ = dlq.Retries
 
 
+@pytest.mark.system
 def test_who_only_says_what_is_to_be_pays_for_no_client() -> None:
     program = (
         "import sys; from dlq import Retry, Reject; Retry(); "

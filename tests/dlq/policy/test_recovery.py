@@ -374,6 +374,7 @@ policies = st.builds(
 )
 
 
+@pytest.mark.system
 @given(policies, st.lists(failures, min_size=1, max_size=30), st.floats(0, 1), st.lists(st.booleans(), max_size=30))
 def test_whatever_happens_attempts_grow_and_no_try_is_early(
     policy: Retry, errors: list[type[Exception]], chance: float, restarts: list[bool]

@@ -178,6 +178,7 @@ def test_a_receiver_that_is_down_is_said_once_without_secrets(caplog: pytest.Log
     assert SECRET not in caplog.text + repr(webhook)
 
 
+@pytest.mark.system
 def test_a_receiver_that_hangs_holds_nobody_up(receiver: Callable[..., Receiver]) -> None:
     with socket.socket() as hangs:
         hangs.bind(("127.0.0.1", 0))
@@ -269,6 +270,7 @@ def test_posts_that_fail_are_made_again_later_and_later() -> None:
     assert posts.due_ms() == now_ms + 1_000
 
 
+@pytest.mark.system
 @given(st.lists(st.tuples(st.sampled_from(["posted", "refused", "failed"]), st.integers(0, 400)), max_size=40))
 def test_every_event_arrives_once_in_order_or_is_counted(sequence: list[tuple[str, int]]) -> None:
     posts, made, arrived, told = PostQueue(1), 0, list[int](), 0

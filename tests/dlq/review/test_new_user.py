@@ -75,6 +75,7 @@ def test_a_header_that_is_not_there(shop: Dlq) -> None:
     assert "it has no headers" in shop("edit", bare, "--no-header", "tenant", "--yes").err
 
 
+@pytest.mark.system
 def test_a_second_edit_says_how_it_is_sent_once_more(shop: Dlq) -> None:
     edit = ("edit", "dlq.billing/0/0", "--value", "{}", "--yes")
     assert shop(*edit).code == 0

@@ -51,6 +51,7 @@ async def test_a_record_is_begun_after_all_when_what_it_waited_for_ends_before_t
 LATE: list[dict[str, Any]] = [{}, {"order": "key", "concurrency": 2}, {"exactly_once": True}, {"batch": 1}]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("order", ["none", "key"])
 @pytest.mark.parametrize("raises", [True, False])
 @pytest.mark.parametrize("options", LATE, ids=str)

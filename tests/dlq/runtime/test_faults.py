@@ -147,6 +147,7 @@ async def test_something_happens_again_and_again(shape: str, event: str) -> None
     await story.nothing_is_left()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_log_that_is_away_stops_the_handler_and_loses_nothing(shape: str) -> None:
     bus = TestBus()
@@ -176,6 +177,7 @@ async def test_a_zombie_is_fenced() -> None:
     await story.nothing_is_left()
 
 
+@pytest.mark.system
 async def test_while_there_is_no_dead_letter_topic_nothing_is_passed_over() -> None:
     bus = TestBus(auto_create_topics=False)
     bus.topic("bills")

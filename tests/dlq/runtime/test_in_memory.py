@@ -80,6 +80,7 @@ async def test_who_waits_is_healthy() -> None:
         assert health.is_healthy, health
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("circuit", [False, True])
 async def test_stopping_does_not_wait_for_a_next_try(circuit: bool) -> None:
     bus, calls = TestBus(), list[bytes]()
@@ -99,6 +100,7 @@ async def test_stopping_does_not_wait_for_a_next_try(circuit: bool) -> None:
     assert len(calls) == (2 if circuit else 3)
 
 
+@pytest.mark.system
 async def test_an_open_circuit_fills_no_dead_letters() -> None:
     bus, calls, works = TestBus(), list[int](), False
     circuit = Circuit(failures=0.5, of=4, open=30)
@@ -122,6 +124,7 @@ async def test_an_open_circuit_fills_no_dead_letters() -> None:
         assert bus.metrics().handlers[0].counts.handled == 40
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("exactly_once", [False, True])
 async def test_a_cancelled_call_is_no_try(exactly_once: bool) -> None:
     bus = TestBus(drain_timeout_ms=100)

@@ -40,6 +40,7 @@ def test_memory(promise: Promise) -> None:
     promise.check(Log(f"memory://dlq-runtime-{next(_numbers)}", clock=FakeClock(), keep=True))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("promise", some(PROMISES, 6))
 def test_file(promise: Promise, tmp_path: Path) -> None:
     promise.check(Log(f"file://{tmp_path}/log?fsync=os", clock=FakeClock()))
@@ -73,6 +74,7 @@ def kept_by_kafka(real: RealKafka, request: pytest.FixtureRequest) -> Iterator[d
     yield from side_by_side(real.bootstrap, "test_kafka", request)
 
 
+@pytest.mark.system
 @pytest.mark.timeout(600)  # the first waits for a broker that starts
 @pytest.mark.parametrize("promise", some(ON_KAFKA, 3))
 def test_kafka(kept_by_kafka: dict[str, Future[None]], promise: Promise) -> None:

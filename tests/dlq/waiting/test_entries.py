@@ -110,6 +110,7 @@ def test_the_place_with_the_largest_numbers() -> None:
     assert place is not None and TimestampType(place.timestamp_type) is TimestampType.CREATE_TIME
 
 
+@pytest.mark.system
 @given(st.sets(st.integers(0, 2**40) | st.integers(0, 30)))
 def test_a_mark_tells_what_it_was_told(offsets: set[int]) -> None:
     mark = done_mark(sorted(offsets))

@@ -13,6 +13,8 @@ from dlq.waiting import WaitingEntries
 from eventbus.types import Headers, Record, TopicPartition
 from tests.dlq.waiting.retry_log import fetched, source_record
 
+pytestmark = pytest.mark.system
+
 ENTRIES = 3_000
 
 

@@ -29,6 +29,8 @@ from eventbus.recovery import Plan, RetryOrder
 from eventbus.types import Record
 from tests.dlq.waiting.retry_log import SOURCE, fetched, source_record
 
+pytestmark = pytest.mark.system
+
 delays_ms = st.integers(0, 300)
 KEYS = (b"a", b"b", b"c", None)
 JUNK = Record(b"a", b"x", (("eb-retry-root", b"[1"),))

@@ -401,6 +401,7 @@ def test_there_is_room_for_what_the_others_wait_for() -> None:
     assert not waiting.has_room
 
 
+@pytest.mark.system
 def test_what_is_finished_is_not_kept_behind_one_that_waits_long() -> None:
     waiting = WaitingEntries("none")
     add(waiting, failed(0, 10**12))

@@ -11,6 +11,8 @@ from tests.databases import THREE, Database, NewDatabase
 from tests.killed import kill
 from tests.outbox.bank.books import bank
 
+pytestmark = pytest.mark.system
+
 PROGRAM = "tests.outbox.bank.kill_bank"
 KILLS = {"sqlite": 8, "psycopg": 4, "mariadb": 4}
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.outbox.bank.books import Books, bank, unsettled, wrong
 
+pytestmark = pytest.mark.system
+
 
 def fair() -> Books:
     """One transfer has arrived, one is between its credit and its account, one still in the outbox."""

@@ -14,6 +14,8 @@ from outbox.quarantine import Choice, Quarantine
 from tests.databases import NewDatabase
 from tests.outbox.cli.conftest import Shop
 
+pytestmark = pytest.mark.system
+
 SMALL, LARGE = b"", b"x" * 5_000
 KEYS = ("a", "b", None)
 ROUNDS = 30

@@ -14,6 +14,8 @@ from tests.cli.conftest import Cli
 from tests.databases import NewDatabase
 from tests.outbox.cli.conftest import OnOutbox, Shop
 
+pytestmark = pytest.mark.system
+
 on_sqlite = pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
 
 

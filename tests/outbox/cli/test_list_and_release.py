@@ -7,6 +7,8 @@ import pytest
 from tests.cli.conftest import Cli
 from tests.outbox.cli.conftest import OnOutbox, Shop, fill
 
+pytestmark = pytest.mark.system
+
 on_sqlite = pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
 
 

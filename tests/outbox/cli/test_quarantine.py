@@ -14,6 +14,8 @@ from outbox.quarantine import Choice, Content, Quarantine, Released, Row, going,
 from tests.databases import NewDatabase
 from tests.outbox.cli.conftest import Shop, fill
 
+pytestmark = pytest.mark.system
+
 ALL = Choice()
 
 

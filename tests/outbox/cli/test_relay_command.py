@@ -14,6 +14,8 @@ from outbox.cli.relay import Going, Pace, bar_on, line_of
 from outbox.status import Backlog
 from tests.outbox.cli.conftest import Cli, OnOutbox, Shop, Spawn
 
+pytestmark = pytest.mark.system
+
 on_sqlite = pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
 
 

@@ -29,6 +29,8 @@ from outbox.status import (
 )
 from tests.outbox.cli.conftest import OnOutbox, Shop, Spawn, fill
 
+pytestmark = pytest.mark.system
+
 MINUTE_MS = 60_000
 
 

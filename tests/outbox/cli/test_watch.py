@@ -14,6 +14,8 @@ from outbox.status import Backlog, OpenTransaction, Stall
 from outbox.watch import Seen, Watch
 from tests.outbox.cli.conftest import Shop, fill
 
+pytestmark = pytest.mark.system
+
 STALL = Stall(writer=OpenTransaction(2_500, "pid 7"), snapshot=OpenTransaction(9_000, "pid 8"))
 
 

@@ -15,6 +15,8 @@ from tests.databases import KINDS, ON_SERVERS, THREE, Database, Databases
 from tests.outbox.faults.scenes import Sleep, scene, until
 from tests.tiers import quick
 
+pytestmark = pytest.mark.system
+
 STEPS = ("entered", "fenced", "renewed", "looked", "taken", "begun", "sent", "receipt", "committed", "deleting")
 OTHERS = {
     "postgresql": "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "

@@ -9,6 +9,8 @@ from eventbus.testing.storage import CrashStorage, FaultyStorage, disk_full
 from tests.databases import THREE, Database
 from tests.outbox.faults.scenes import Sleep, scene, until
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize("database", THREE, indirect=True)
 async def test_a_log_that_is_full_is_waited_for(database: Database) -> None:

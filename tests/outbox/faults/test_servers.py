@@ -15,6 +15,8 @@ from tests.databases import Databases
 from tests.outbox.faults.scenes import until
 from tests.tiers import quick
 
+pytestmark = pytest.mark.system
+
 USER = """
 import sys
 from pathlib import Path

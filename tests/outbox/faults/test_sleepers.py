@@ -13,6 +13,8 @@ from tests.outbox.faults.scenes import Scene, Sleep, scene
 from tests.outbox.kill.shop import wrong
 from tests.tiers import quick
 
+pytestmark = pytest.mark.system
+
 STEPS = (
     "entered", "fenced", "renewed", "settled", "looked", "shared", "taken", "begun", "sent", "receipt", "committed",
     "deleting", "deleted",

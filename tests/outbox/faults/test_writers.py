@@ -17,6 +17,8 @@ from tests.databases import ON_SERVERS, Database
 from tests.outbox.faults.scenes import TOPIC, Scene, scene
 from tests.tiers import quick
 
+pytestmark = pytest.mark.system
+
 PLAIN_SERVERS = pytest.mark.parametrize("database", ["psycopg", "mariadb"], indirect=True)
 
 

@@ -28,6 +28,8 @@ from tests.outbox.inbox.given import (
     service,
 )
 
+pytestmark = pytest.mark.system
+
 on_files = pytest.mark.parametrize("database", ["sqlite", "sqlite-async"], indirect=True)
 on_sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 

@@ -33,6 +33,8 @@ from tests.outbox.inbox.given import (
     until,
 )
 
+pytestmark = pytest.mark.system
+
 on_three = pytest.mark.parametrize("database", THREE, indirect=True)
 on_files = pytest.mark.parametrize("database", ["sqlite", "sqlite-async"], indirect=True)
 

@@ -10,6 +10,8 @@ from tests.databases import KINDS, NewDatabase
 from tests.killed import kill
 from tests.outbox.inbox.given import Ledger
 
+pytestmark = pytest.mark.system
+
 
 def killed(new_database: NewDatabase, kind: str, folder: Path, trials: int, seed: int) -> str:
     database = new_database(kind)

@@ -24,6 +24,8 @@ from tests.outbox.inbox.given import (
     until,
 )
 
+pytestmark = pytest.mark.system
+
 on_sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
 

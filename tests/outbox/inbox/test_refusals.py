@@ -19,6 +19,8 @@ from outbox import Inbox
 from tests.databases import Database
 from tests.outbox.inbox.given import Ledger, log_of, service
 
+pytestmark = pytest.mark.system
+
 ENGINE = create_engine("sqlite:///never-opened.db")
 ASYNC_ENGINE = create_async_engine("sqlite+aiosqlite:///never-opened.db")
 SESSIONS, ASYNC_SESSIONS = sessionmaker(ENGINE), async_sessionmaker(ASYNC_ENGINE)

@@ -44,6 +44,8 @@ from tests.outbox.inbox.given import (
     until,
 )
 
+pytestmark = pytest.mark.system
+
 on_sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 on_files = pytest.mark.parametrize("database", ["sqlite", "sqlite-async"], indirect=True)
 _ROW = text("INSERT INTO ledger (part, off, value) VALUES (:part, :off, :value)")

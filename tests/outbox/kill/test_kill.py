@@ -10,7 +10,7 @@ from tests.databases import KINDS, THREE, Database
 from tests.killed import kill
 
 PROGRAM = "tests.outbox.kill.kill_relay"
-pytestmark = pytest.mark.seeds
+pytestmark = pytest.mark.system
 
 
 @pytest.mark.parametrize("database", THREE, indirect=True)

@@ -11,7 +11,7 @@ from tests.killed import kill
 
 __all__ = ["real"]
 
-pytestmark = pytest.mark.seeds
+pytestmark = pytest.mark.system
 ON_ONE = pytest.mark.parametrize("database", ["psycopg"], indirect=True)
 
 

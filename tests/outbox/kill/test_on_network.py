@@ -10,7 +10,7 @@ from tests.clients.serving import Served
 from tests.databases import THREE, Database
 from tests.killed import kill
 
-pytestmark = pytest.mark.seeds
+pytestmark = pytest.mark.system
 FEW = ["psycopg", *(pytest.param(kind, marks=pytest.mark.slow) for kind in THREE if kind != "psycopg")]
 
 

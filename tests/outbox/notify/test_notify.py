@@ -19,6 +19,8 @@ from outbox.notify import Listener, Notifier, channel_of
 from tests.databases import Database, NewDatabase
 from tests.outbox.notify.pooler import Pooler
 
+pytestmark = pytest.mark.system
+
 PATIENCE_SECONDS = 20
 CHANNEL = channel_of("eventbus_outbox")
 on_each_driver = pytest.mark.parametrize("database", ["psycopg", "psycopg-async", "asyncpg"], indirect=True)

@@ -10,6 +10,8 @@ from outbox import Outbox
 from outbox.relay.relay import Relay
 from tests.databases import Database
 
+pytestmark = pytest.mark.system
+
 PATIENCE_SECONDS = 20
 NEVER_MS = 600_000
 

@@ -27,6 +27,8 @@ from outbox.database import Database
 from outbox.relay.relay import Relay
 from outbox.relay.work import Work
 
+pytestmark = pytest.mark.system
+
 SHARDS = 4
 KEYS = [b"a", b"b", b"c", b"d", b"e", b"f"]
 LEASE_MS = 9_000

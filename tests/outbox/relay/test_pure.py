@@ -19,6 +19,8 @@ from outbox.relay.receipts import LONGEST_BYTES, Part, decode, encode, fits, par
 from outbox.relay.slots import Change, Other, fair_change
 from outbox.relay.work import cut
 
+pytestmark = pytest.mark.system
+
 # receipts ------------------------------------------------------------------------------------------------------------
 
 ids = st.lists(st.integers(1, 1 << 62), unique=True, min_size=1, max_size=200).map(sorted).map(tuple)

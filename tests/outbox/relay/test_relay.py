@@ -20,6 +20,8 @@ from outbox import Outbox
 from outbox.relay.relay import Relay
 from tests.databases import THREE, Database
 
+pytestmark = pytest.mark.system
+
 ON_THREE = pytest.mark.parametrize("database", THREE, indirect=True)
 ON_SQLITE = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 

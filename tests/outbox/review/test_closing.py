@@ -15,6 +15,8 @@ from eventbus import EventBus
 from tests.databases import THREE, Database
 from tests.outbox.relay.test_relay import ON_SQLITE, outbox_in
 
+pytestmark = pytest.mark.system
+
 
 @ON_SQLITE
 async def test_a_bus_closes_while_the_database_does_not_answer(database: Database) -> None:

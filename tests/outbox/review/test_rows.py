@@ -10,6 +10,8 @@ from outbox.relay.rows import Row, Rows, delete_rows
 from tests.databases import THREE, Database
 from tests.outbox.relay.test_relay import outbox_in
 
+pytestmark = pytest.mark.system
+
 _MB = 1_048_576
 
 

@@ -13,6 +13,8 @@ from eventbus.errors import ConfigError
 from outbox import Outbox
 from tests.databases import Database
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize("database", ["sqlite", "psycopg", "mariadb"], indirect=True)
 async def test_relays_that_start_at_once_make_the_tables(database: Database) -> None:

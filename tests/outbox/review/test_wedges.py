@@ -14,6 +14,8 @@ from eventbus.errors import KafkaError
 from tests.databases import THREE, Database
 from tests.outbox.relay.test_relay import ON_SQLITE, outbox_in, running
 
+pytestmark = pytest.mark.system
+
 
 class Refusal(KafkaError):
     """As for a topic that this client may not use."""

@@ -10,6 +10,8 @@ import pytest
 from tests.killed import kill
 from tests.outbox.saga.kill_saga import OVER, saga
 
+pytestmark = pytest.mark.system
+
 PROGRAM = "tests.outbox.saga.kill_saga"
 ANSWERS = {"pay": ("paid", "refused"), "reserve": ("reserved", "sold out"), "refund": (), "release": ()}
 """What a service may say to a command."""

@@ -16,6 +16,8 @@ from outbox.schema import read_meta
 from tests.databases import KINDS, MORE_KINDS, THREE, Database
 from tests.outbox.writing.given import Rollback, awaited, events, later, made, savepoint, transaction
 
+pytestmark = pytest.mark.system
+
 HOWS = ("session", "connection")
 
 

@@ -25,6 +25,8 @@ from serdes import Encode, SchemaNeeded
 from tests.databases import Database, NewDatabase
 from tests.outbox.writing.given import Rollback, events, later, made, transaction
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def database(new_database: NewDatabase) -> Database:

@@ -17,6 +17,8 @@ from outbox import Outbox
 from tests.databases import Database, NewDatabase
 from tests.outbox.writing.given import awaited, events, made
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def database(new_database: NewDatabase) -> Database:

@@ -21,6 +21,8 @@ from outbox.schema import read_meta
 from tests.databases import THREE, Database, NewDatabase
 from tests.outbox.writing.given import events, made
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def database(request: pytest.FixtureRequest, new_database: NewDatabase) -> Database:

@@ -18,6 +18,8 @@ from outbox.wakes import Wakes
 from tests.databases import Database, NewDatabase
 from tests.outbox.writing.given import awaited, events, made, transaction
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def database(new_database: NewDatabase) -> Database:

@@ -32,6 +32,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext, Se
 
 from tests.schema_registry.clients.conftest import Both
 
+pytestmark = pytest.mark.system
+
 Fresh = Callable[[], SchemaRegistryClient]
 
 USER = {"type": "record", "name": "User", "namespace": "shop", "fields": [{"name": "name", "type": "string"}]}

@@ -14,6 +14,8 @@ from schema_registry.client import RegistryClient
 from tests.clients import modules
 from tests.schema_registry.clients.conftest import Both
 
+pytestmark = pytest.mark.system
+
 PROGRAM = Path(__file__).with_name("kafkajs.cjs")
 Play = Callable[[str], dict[str, Any]]
 

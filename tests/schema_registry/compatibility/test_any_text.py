@@ -14,6 +14,8 @@ from tests.schema_registry.compatibility.avro_pairs import pairs
 from tests.schema_registry.compatibility.test_json_sound import schema as json_schema
 from tests.schema_registry.compatibility.test_protobuf import FLIGHT, FLIGHT_DESCRIPTOR, OLD
 
+pytestmark = pytest.mark.system
+
 WORDS = {
     "AVRO": [
         '"type"',

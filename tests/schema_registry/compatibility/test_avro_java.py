@@ -15,6 +15,8 @@ from serdes.avro.parse import parse
 from tests.schema_registry.compatibility import java_oracle
 from tests.schema_registry.compatibility.avro_pairs import pairs
 
+pytestmark = pytest.mark.system
+
 RECORDED = Path(__file__).parents[2] / "vectors" / "avro_compat.jsonl.gz"
 RULES = {
     "NAME_MISMATCH",

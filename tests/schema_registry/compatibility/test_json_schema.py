@@ -11,6 +11,8 @@ from schema_registry.formats import InvalidSchema, parse
 from serdes.registry import Reference, SchemaText
 from tests.schema_registry.compatibility.schemas import checked, parsed
 
+pytestmark = pytest.mark.system
+
 STRING, NUMBER, NULL = {"type": "string"}, {"type": "number"}, {"type": "null"}
 DRAFTS = [
     "http://json-schema.org/draft-04/schema#",

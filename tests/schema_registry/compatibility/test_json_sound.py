@@ -16,6 +16,8 @@ from jsonschema import Draft7Validator
 from schema_registry.formats import InvalidSchema
 from tests.schema_registry.compatibility.schemas import checked
 
+pytestmark = pytest.mark.system
+
 NAMES = ("a", "b", "c")
 LIMITS = {
     "string": ("minLength", "maxLength"),

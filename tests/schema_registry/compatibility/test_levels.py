@@ -83,6 +83,7 @@ def test_a_long_old_schema_is_cut() -> None:
     assert len(line) == len("{oldSchema: <truncated> '...'}") + 10 * 1024
 
 
+@pytest.mark.system
 def test_another_type_of_schema_never_fits() -> None:
     verdict = check("BACKWARD", parsed({"type": "object"}, "JSON"), [(3, parsed(ONE))])
     assert verdict.messages == (

@@ -286,6 +286,7 @@ def test_imports_are_references_by_their_path() -> None:
     assert of("string", "sea").unreadable(of("string")) == []
 
 
+@pytest.mark.system
 def test_depth_is_bounded_wherever_it_comes_from() -> None:
     groups = "extend M { optional group A = 1 { " * 900 + "} }" * 900
     with pytest.raises(InvalidSchema, match="more than 32 levels"):

@@ -105,6 +105,7 @@ def test_what_resolving_raises_passes_through() -> None:
         parse(text, lambda _: (_ for _ in ()).throw(LookupError("no such version")))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("schema_type", ["AVRO", "JSON", "PROTOBUF"])
 def test_a_schema_over_a_megabyte_is_not_read(schema_type: str) -> None:
     with pytest.raises(InvalidSchema, match=r"1,048,577 characters; at most 1,048,576 are taken"):

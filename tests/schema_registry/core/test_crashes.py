@@ -18,6 +18,8 @@ from eventbus.testing.storage import CrashStorage, SimulatedCrash
 from schema_registry import Registry, RegistryError, SchemaRequest
 from tests.schema_registry.core.lab import record
 
+pytestmark = pytest.mark.system
+
 WRITERS = 4
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.killed import kill
 
+pytestmark = pytest.mark.system
+
 PROGRAM = "tests.schema_registry.core.kill_registrations"
 
 

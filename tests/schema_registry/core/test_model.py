@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.schema_registry.core.lab import Lab, record, refused
+
+pytestmark = pytest.mark.system
 
 SUBJECTS = st.sampled_from(["a", "b", "c"])
 TEXTS = st.sampled_from([record(f"R{number}") for number in range(4)])

@@ -14,6 +14,8 @@ from eventbus.testing import KafkaServer, RealKafka
 from schema_registry import ConfigUpdate, Registry, RegistryRefused, SchemaRequest
 from tests.schema_registry.core.lab import INT, LONG, record
 
+pytestmark = pytest.mark.system
+
 _numbers = count()
 
 

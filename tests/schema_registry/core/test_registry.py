@@ -340,6 +340,7 @@ async def test_foreign_records_are_read_before_anything_is_written() -> None:
 # what takes long -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("schema_type", ["AVRO", "JSON", "PROTOBUF"])
 async def test_long_schemas_are_parsed_once_and_compared_beside_the_event_loop(
     schema_type: str, monkeypatch: pytest.MonkeyPatch
@@ -500,6 +501,7 @@ async def test_the_client_for_threads(url: str) -> None:
         await anyio.to_thread.run_sync(work)
 
 
+@pytest.mark.system
 async def test_reading_costs_no_garbage() -> None:
     """An id that is known is one look-up: the same object, until something changes."""
     async with open_registry("memory://") as registry:

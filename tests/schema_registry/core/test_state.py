@@ -48,6 +48,7 @@ def lives(draw: st.DrawFn) -> Lab:
     return lab
 
 
+@pytest.mark.system
 @given(lives())
 def test_the_state_is_that_of_its_records(lab: Lab) -> None:
     """After a life, after reading the topic again, after compaction: the same; and one step ahead as well."""
@@ -60,6 +61,7 @@ def test_the_state_is_that_of_its_records(lab: Lab) -> None:
     assert compacted.max_ids.get(".", 0) == lab.state.max_ids.get(".", 0)
 
 
+@pytest.mark.system
 @given(lives())
 def test_an_id_means_one_schema(lab: Lab) -> None:
     for context in lab.state.places:

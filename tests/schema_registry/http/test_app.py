@@ -20,6 +20,8 @@ from schema_registry.http.wire import Message
 from tests.schema_registry.http.asgi import ask
 from tests.schema_registry.http.opening import opened
 
+pytestmark = pytest.mark.system
+
 INT = {"schema": '"int"'}
 
 

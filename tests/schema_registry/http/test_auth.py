@@ -14,6 +14,8 @@ from schema_registry.http.auth import credentials_of
 from tests.schema_registry.http.asgi import ask
 from tests.schema_registry.http.opening import opened
 
+pytestmark = pytest.mark.system
+
 SCHEMA = {"schema": '"int"'}
 DIGEST = "sha256:" + "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"  # of "secret"
 

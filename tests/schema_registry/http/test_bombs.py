@@ -12,6 +12,8 @@ from schema_registry.http import create_app
 from tests.schema_registry.http.asgi import ask
 from tests.schema_registry.http.opening import opened
 
+pytestmark = pytest.mark.system
+
 
 def nested(depth: int, open_: str = '{"type":"array","items":', inner: str = '"int"', close: str = "}") -> str:
     return open_ * depth + inner + close * depth

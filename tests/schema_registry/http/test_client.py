@@ -17,6 +17,8 @@ from schema_registry.client import OAuth, RegistryClient, open_client, segment
 from serdes.registry import Reference, RegisteredSchema, SchemaClient, SchemaRegistryError, SchemaText
 from tests.schema_registry.http.scripted import Asked, scripted
 
+pytestmark = pytest.mark.system
+
 TEXT = SchemaText('"string"')
 NOBODY = "http://127.0.0.1:1"
 

@@ -15,6 +15,8 @@ from schema_registry.http import HttpServer, Limits
 from schema_registry.http.guard import GuardedConnection
 from schema_registry.http.wire import Receive, Scope, Send, read_body
 
+pytestmark = pytest.mark.system
+
 LIMITS = Limits(connections=8, connections_per_address=4, body_bytes=200_000)
 
 

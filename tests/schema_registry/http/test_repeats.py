@@ -16,6 +16,8 @@ from schema_registry.http import Access, Credentials, HttpServer, RegistryApp, c
 from schema_registry.http.guard import Gate
 from tests.schema_registry.http.opening import opened
 
+pytestmark = pytest.mark.system
+
 GET = b"GET /schemas/ids/1 HTTP/1.1\r\nHost: x\r\n\r\n"
 
 

@@ -21,6 +21,8 @@ from schema_registry.http.wire import CONTENT_TYPES
 from tests.schema_registry.http.asgi import Answer, ask
 from tests.schema_registry.http.opening import opened
 
+pytestmark = pytest.mark.system
+
 SUBJECTS = ["a", "b", ":.ctx:c", "a/b"]
 SCHEMAS = [
     '"int"', '"long"', "null", "{}", '["null","int"]', '{"type":"record","name":"A","fields":[]}',

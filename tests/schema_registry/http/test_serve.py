@@ -16,6 +16,8 @@ from eventbus.cli.app import run
 from schema_registry.client import RegistryClient
 from serdes.registry import SchemaRegistryError, SchemaText
 
+pytestmark = pytest.mark.system
+
 TEXT = SchemaText('"int"')
 
 

@@ -15,6 +15,8 @@ from schema_registry.http import create_app
 from tests.schema_registry.http.asgi import ask
 from tests.schema_registry.http.transcript import FOLDER, Story, rendered, shown, stories
 
+pytestmark = pytest.mark.system
+
 PATHS = sorted(FOLDER.glob("*.txt"))
 STORIES = [pytest.param(path, story, id=f"{path.stem}: {story.name}") for path in PATHS for story in stories(path)]
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.cli.conftest import Cli, Result
 
+pytestmark = pytest.mark.system
+
 V1 = "order_id: str\n    amount: float"
 V2 = f"{V1}\n    note: str | None = None"
 BROKEN = f"{V1}\n    customer: str"

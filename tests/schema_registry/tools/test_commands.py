@@ -19,6 +19,8 @@ from schema_registry.entities import ConfigUpdate
 from tests.cli.conftest import Cli, Spawn
 from tests.schema_registry.tools.conftest import ORDER, ORDER_2, Schema
 
+pytestmark = pytest.mark.system
+
 GUID = "8b8bd78e-4456-4c99-8d72-64cbe6177dae"
 """Of `ORDER`: MD5 of its text, wherever it is registered."""
 

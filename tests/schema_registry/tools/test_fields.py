@@ -12,6 +12,8 @@ from schema_registry.tools.fields import Row, compare
 from schema_registry.tools.places import place_of_class, place_of_field
 from serdes.avro.parse import parse
 
+pytestmark = pytest.mark.system
+
 FILE = "tests/schema_registry/tools/test_fields.py"
 
 

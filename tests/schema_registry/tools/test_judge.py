@@ -9,6 +9,8 @@ from schema_registry.tools.judge import WAREHOUSE, Declared, Known, judge
 from schema_registry.tools.problems import ERROR, NOTE, UNREADABLE, Checked, Place
 from tests.schema_registry.tools.schemas import CARRIER, GATE, NULLABLE_GATE, TAIL, deployed, flight, read, written
 
+pytestmark = pytest.mark.system
+
 V1 = flight(CARRIER, TAIL)
 
 

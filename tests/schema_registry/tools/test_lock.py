@@ -12,6 +12,8 @@ from schema_registry.tools.lock import Lock, LockedReader, LockedSubject, LockEr
 from schema_registry.tools.recorded import known_of_lock, recorded, with_outdated
 from tests.schema_registry.tools.schemas import CARRIER, NULLABLE_GATE, TAIL, flight, read, written
 
+pytestmark = pytest.mark.system
+
 V1, V2 = flight(CARRIER, TAIL), flight(CARRIER, TAIL, NULLABLE_GATE)
 
 TEXT = """\

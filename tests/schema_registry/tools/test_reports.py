@@ -12,6 +12,8 @@ from schema_registry.tools.junit import junit_text
 from schema_registry.tools.problems import NOTE, WARNING, Checked, Place, Problem, Report, lines_of
 from schema_registry.tools.sarif import sarif_text
 
+pytestmark = pytest.mark.system
+
 BROKEN = Problem(
     rule="READER_FIELD_MISSING_DEFAULT_VALUE",
     subject="flights-value",

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import fastavro
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from serdes.avro.codec.reader import Decoder
 from serdes.avro.codec.writer import Encoder
 from serdes.avro.parse import parse
 from tests.serdes.avro_codec.generating import schemas, values
+
+pytestmark = pytest.mark.system
 
 
 def written(schema: Any, value: Any) -> bytes:

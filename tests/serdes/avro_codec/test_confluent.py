@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 from confluent_kafka.schema_registry import (
     RegisteredSchema,
     Schema,
@@ -20,6 +21,8 @@ from serdes.avro.parse import parse
 from serdes.avro.text import to_text
 from serdes.registry import SchemaText
 from tests.serdes.avro_codec.fake_registry import FakeRegistry
+
+pytestmark = pytest.mark.system
 
 
 class Theirs(SchemaRegistryClient):

@@ -154,6 +154,7 @@ def test_an_error_names_the_field(data: bytes, path: str, reason: str) -> None:
     assert (error.path, reason in error.reason) == (path, True), error
 
 
+@pytest.mark.system
 def test_ten_thousand_damaged_messages() -> None:
     """Each is read or refused; the random numbers are the same each time."""
     chance = random.Random(7)

@@ -318,6 +318,7 @@ def test_registries_are_found_by_what_their_name_begins_with(registry: FakeRegis
         Avro(registry, id_in="body")
 
 
+@pytest.mark.system
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     code = (
         "import sys, eventbus, serdes\n"

@@ -23,6 +23,8 @@ from serdes.avro.from_types import schema_of
 from serdes.avro.marks import AvroType, Int32
 from serdes.avro.parse import parse
 
+pytestmark = pytest.mark.system
+
 
 class Color(enum.Enum):
     RED = "red"

@@ -99,6 +99,7 @@ def good_texts() -> list[str]:
     return [text for text in dict.fromkeys(plain) if "[" * 100 not in text]  # Python's own parser has a limit there
 
 
+@pytest.mark.system
 def test_every_recorded_schema_is_said_again() -> None:
     schemas = list(map(parse, good_texts()))
     assert len(schemas) > 500
@@ -140,6 +141,7 @@ def test_the_title_can_be_given() -> None:
     assert generate(parse('"int"'), title="Numbers.").startswith('"""Numbers."""\n')
 
 
+@pytest.mark.system
 def test_ruff_has_nothing_to_say(tmp_path: Path) -> None:
     """Of ordinary schemas; a default that makes a line of 700 characters is another matter."""
     (tmp_path / "order.py").write_text(SOURCE, "utf-8")

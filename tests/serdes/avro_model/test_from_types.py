@@ -30,6 +30,8 @@ from serdes.avro.marks import (
 from serdes.avro.schema import AvroSchemaError, Record
 from serdes.avro.text import to_text
 
+pytestmark = pytest.mark.system
+
 T = TypeVar("T")
 OrderId = NewType("OrderId", str)
 

@@ -196,6 +196,7 @@ class TestLimits:
         assert json.loads(to_text(parse(json.dumps(schema))))[1]["fields"][0]["default"] == value(30)
         assert "nested" in refused([tree, record(field("T", value(sys.getrecursionlimit() // 6)))]).reason
 
+    @pytest.mark.system
     def test_many_names_used_before_their_definition(self) -> None:
         """Looked up once each, not once for each other."""
         fields = [field(["null", f"T{number}"], None, name=f"f{number}") for number in range(900)]
@@ -204,6 +205,7 @@ class TestLimits:
         assert isinstance(schema, Union)
         assert len(schema.branches) == 901
 
+    @pytest.mark.system
     @pytest.mark.parametrize(
         "text",
         [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import fastavro.schema
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,8 @@ from serdes.avro.text import canonical_form, fingerprint64, to_text
 from tests.serdes.avro_model.generated import schema_of_source
 from tests.serdes.avro_model.random_schemas import Texts
 from tests.serdes.avro_model.strategies import texts, texts_in_namespaces
+
+pytestmark = pytest.mark.system
 
 
 @given(texts)

@@ -19,6 +19,8 @@ from spark_sinks import land
 from tests.spark.conftest import TestLog
 from tests.spark.upkeep.conftest import land_here
 
+pytestmark = pytest.mark.system
+
 MODULES = {
     "broken.py": "def large(orders)\n    return orders\n",
     "raising.py": "raise ValueError('no such setting: SHOP')\n",

@@ -23,6 +23,8 @@ from spark_sinks.running import LandProgress
 from tests.spark.conftest import TestLog
 from tests.spark.upkeep.conftest import land_here
 
+pytestmark = pytest.mark.system
+
 ORDERS = [Record(b"k", b'{"id": %d}' % number, (), 1_700_000_000_000) for number in range(4)]
 BAD = Record(b"k", b"no JSON", (), 1_700_000_000_000)
 

@@ -18,6 +18,8 @@ from spark_sinks.decoding.avro.nodes import BadValue
 from tests.spark.decoding.avro_records import Maker, decoder_of, framed
 from tests.spark.decoding.batches import source_batch
 
+pytestmark = pytest.mark.system
+
 COORDINATES = {"_key", "_topic", "_partition", "_offset", "_timestamp"}
 
 

@@ -19,6 +19,8 @@ from spark_sinks.decoding.avro.nodes import BadValue
 from tests.spark.decoding.avro_records import decoder_of, framed
 from tests.spark.decoding.batches import source_batch
 
+pytestmark = pytest.mark.system
+
 UTC = dt.UTC
 US, NS = pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")
 DAY_MS, FIRST_MS, LAST_MS = 86_400_000, -62_135_596_800_000, 253_402_300_799_999

@@ -24,6 +24,8 @@ from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.values import Decoded, RowPlan, Values, ValueSettings
 from tests.spark.decoding.batches import source_batch
 
+pytestmark = pytest.mark.system
+
 COORDINATES = ("_key", "_topic", "_partition", "_offset", "_timestamp")
 INT, LONG, TEXT = pa.int32(), pa.int64(), pa.string()
 

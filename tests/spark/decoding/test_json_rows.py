@@ -20,6 +20,8 @@ from spark_sinks.decoding.values import Decoded, ValueSettings
 from spark_sinks.shape import quarantine_schema
 from tests.spark.decoding.batches import DAY, source_batch
 
+pytestmark = pytest.mark.system
+
 
 class Colour(enum.Enum):
     RED = "red"

@@ -14,6 +14,8 @@ from spark_sinks.decoding.choose import open_values
 from spark_sinks.decoding.values import ValueSettings
 from tests.spark.decoding.batches import source_batch
 
+pytestmark = pytest.mark.system
+
 COORDINATES = ["_topic", "_partition", "_offset", "_timestamp"]
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from spark_sinks.decoding.unite import Columns, Conflict, conform, united
 
+pytestmark = pytest.mark.system
+
 INT, LONG, FLOAT, DOUBLE = pa.int32(), pa.int64(), pa.float32(), pa.float64()
 TEXT, BYTES, US, MS = pa.string(), pa.binary(), pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC")
 

@@ -41,7 +41,7 @@ import pytest
 from tests.databases import NewDatabase
 from tests.spark.faults.harness import ROOT
 
-pytestmark = [pytest.mark.spark, pytest.mark.skipif(os.name == "nt", reason="SIGKILL is a signal of POSIX")]
+pytestmark = [pytest.mark.system, pytest.mark.skipif(os.name == "nt", reason="SIGKILL is a signal of POSIX")]
 
 
 def kill(directory: Path, trials: int, seed: int, tables: Sequence[str]) -> str:

@@ -81,6 +81,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, home: Path, program: str) -> None:
     monkeypatch.setattr(warming.subprocess, "run", instead)
 
 
+@pytest.mark.system
 def test_warmup_puts_the_whole_file_in_place_and_removes_those_of_others(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +95,7 @@ def test_warmup_puts_the_whole_file_in_place_and_removes_those_of_others(
     assert list(cache_directory().iterdir()) == [file_of(home)]
 
 
+@pytest.mark.system
 def test_a_warmup_that_fails_says_why_and_keeps_the_old_cache(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file_of(home).parent.mkdir(parents=True)
     file_of(home).write_bytes(b"old")

@@ -75,6 +75,7 @@ def test_what_is_no_place_to_start(log: TestLog, said: Any) -> None:
         starting_point(open_origin(log.path, "orders"), said)
 
 
+@pytest.mark.system
 def test_where_a_table_started_is_its_own_affair(log: TestLog, tmp_path: Path) -> None:
     """Also when retention has passed the place meanwhile. Nothing waits, so Spark is not started."""
     log.write("orders", [Record(None, b"x", (), 1)] * 4)

@@ -16,6 +16,8 @@ from spark_sinks import SparkCrashed
 from spark_sinks.errors import own_error
 from spark_sinks.running import collected
 
+pytestmark = pytest.mark.system
+
 _KILLED = SimpleNamespace(_jsc=None)
 
 

@@ -24,6 +24,8 @@ from spark_sinks.tasks import FIT, REJECTED, ROWS, UNKNOWN, Decoding, FusedTask,
 from tests.spark.decoding.batches import source_batch
 from tests.spark.upkeep.conftest import GappyLog
 
+pytestmark = pytest.mark.system
+
 DAY = dt.datetime(2024, 2, 29, 23, 59, 59, 999000, tzinfo=dt.UTC)
 
 

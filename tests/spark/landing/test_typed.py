@@ -14,6 +14,8 @@ from spark_sinks.decoding.values import Decoded, RowDecoder, RowPlan, ValueSetti
 from spark_sinks.typed_frames import TypedTask, typed
 from tests.spark.decoding.batches import source_batch
 
+pytestmark = pytest.mark.system
+
 
 class Stop(msgspec.Struct):
     name: str

@@ -23,7 +23,7 @@ __all__ = ["real"]
 
 EXAMPLE = FOLDER / "27_spark_landing.py"
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.system
 
 
 def on(url: str, monkeypatch: pytest.MonkeyPatch) -> str:

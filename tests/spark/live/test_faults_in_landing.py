@@ -18,7 +18,7 @@ from tests.spark.faults.given import TOPIC, Shop
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.system
 
 PLACES = {
     "parquet": "{}/t",

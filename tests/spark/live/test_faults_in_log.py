@@ -19,7 +19,7 @@ from tests.spark.faults.given import TOPIC, Shop
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture

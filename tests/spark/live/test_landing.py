@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import TestLog
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.system
 
 T0 = 1_709_251_199_000  # 2024-02-29T23:59:59Z
 PARTITIONS = 3

@@ -23,7 +23,7 @@ from tests.spark.conftest import TestLog
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.system
 
 DAY_MS = 86_400_000
 WHEN = dt.datetime(2024, 2, 29, 23, 59, 59, 500_000, dt.UTC)

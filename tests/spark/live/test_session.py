@@ -14,6 +14,8 @@ from eventbus.errors import ConfigError
 from spark_sinks.java import jvm
 from spark_sinks.java.jvm import Jvm, find_java, require_pyspark
 
+pytestmark = pytest.mark.system
+
 
 def fake_java(home: Path, version: str) -> str:
     (home / "bin").mkdir(parents=True)
@@ -140,7 +142,7 @@ print(spark.range(7).count(), spark.conf.get("spark.driver.memory"), len(pids))
 """
 
 
-@pytest.mark.spark
+@pytest.mark.system
 @pytest.mark.slow
 @pytest.mark.timeout(320)
 def test_the_jvm_ends_with_its_session_and_with_the_interpreter(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import TestLog
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.system
 
 T0 = 1_709_251_199_000
 PLACE = ("_topic", "_partition", "_offset", "_timestamp")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import TestLog
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.system
 
 
 class Order(msgspec.Struct):

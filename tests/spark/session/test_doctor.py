@@ -18,6 +18,7 @@ def found(checks: list[Check], name: str) -> Check:
     return next(check for check in checks if check.name == name)
 
 
+@pytest.mark.system
 def test_here_nothing_is_bad() -> None:
     """The machine of these tests can land: the fixture `spark` of other tests does."""
     checks = doctor()
@@ -97,6 +98,7 @@ def test_little_memory_or_disk_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "set TMPDIR" in found(checks, "temporary files").advice
 
 
+@pytest.mark.system
 def test_jars_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv(doctoring.JARS_VARIABLE, raising=False)
@@ -127,6 +129,7 @@ def test_libraries_that_do_not_do(monkeypatch: pytest.MonkeyPatch, name: str, ve
     assert (check.status, check.found, check.advice) == ("bad", version or "missing", advice)
 
 
+@pytest.mark.system
 def test_no_java_is_bad_and_no_cache_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert found(doctor(), "class cache").advice == "`eventbus spark warmup` halves the start"

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.system
+
 _SESSION = """
 import atexit
 from spark_sinks.session import spark as session

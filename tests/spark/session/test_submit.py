@@ -20,7 +20,7 @@ from serdes import Avro
 from spark_sinks import verify
 from spark_sinks.java.jvm import find_java
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[3]
 JOB = """
 import sys

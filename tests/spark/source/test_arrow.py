@@ -31,6 +31,8 @@ from tests.spark.conftest import NOW_MS
 if TYPE_CHECKING:
     from tests.spark.conftest import TestLog
 
+pytestmark = pytest.mark.system
+
 WHERE = TopicPartition("orders", 3)
 
 

@@ -187,6 +187,7 @@ offsets_of = st.dictionaries(
 )
 
 
+@pytest.mark.system
 @settings(deadline=None)
 @given(offsets_of)
 def test_json_is_kafkas(offsets: dict[TopicPartition, int]) -> None:
@@ -199,6 +200,7 @@ def test_json_by_example() -> None:
     assert to_json({TopicPartition("t", 10): 2, TopicPartition("t", 9): 1}) == {"t": {"9": 1, "10": 2}}
 
 
+@pytest.mark.system
 @settings(deadline=None)
 @given(offsets_of, st.data(), st.integers(1, 50_000))
 def test_a_limited_batch_advances_everything_that_waits(
@@ -213,6 +215,7 @@ def test_a_limited_batch_advances_everything_that_waits(
     assert sum(cut[each] - start[each] for each in end) <= most + len(end)
 
 
+@pytest.mark.system
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 300_000)), max_size=5), st.integers(1, 8), st.data())
 def test_split_covers_each_range_once(sizes: list[tuple[int, int]], tasks: int, data: st.DataObject) -> None:

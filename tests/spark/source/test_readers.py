@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import TestLog
 
+pytestmark = pytest.mark.system
+
 
 def plain(count: int, first: int = 0) -> list[Record]:
     return [Record(b"k%d" % (n % 7), b"v%d" % n, (), NOW_MS + n) for n in range(first, first + count)]

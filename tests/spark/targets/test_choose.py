@@ -14,6 +14,7 @@ from spark_sinks.targets.choose import TargetOptions, open_target
 from spark_sinks.targets.target import Founding
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("to", "name"),
     [
@@ -30,6 +31,7 @@ def test_names(tmp_path: Path, to: str, name: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("to", "text"),
     [
@@ -61,6 +63,7 @@ def test_missing_library_is_named_with_the_command(monkeypatch: pytest.MonkeyPat
         open_target(to)
 
 
+@pytest.mark.system
 def test_choosing_imports_no_library() -> None:
     code = (
         "import sys; from spark_sinks.targets.choose import open_target; open_target('./x');"
@@ -70,6 +73,7 @@ def test_choosing_imports_no_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "[]\n"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("one", "other"), [*itertools.permutations(["", "delta:", "iceberg:"], 2)])
 def test_directory_of_another_kind_is_refused(tmp_path: Path, one: str, other: str) -> None:
     """A forgotten `delta:` must not land the topic once more among the files of its table."""

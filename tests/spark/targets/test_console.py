@@ -8,9 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from spark_sinks.targets.console import ConsoleTarget
 from spark_sinks.targets.target import StagedFile
+
+pytestmark = pytest.mark.system
 
 
 class Terminal(io.StringIO):

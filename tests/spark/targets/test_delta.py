@@ -37,6 +37,8 @@ from tests.spark.targets.kit import (
 )
 from tests.spark.targets.steps import SteppingFiles, record_syncs, stepping_log
 
+pytestmark = pytest.mark.system
+
 
 class DeltaRig(Rig):
     every = 3

@@ -17,6 +17,8 @@ from spark_sinks.targets.target import Target
 from tests.spark.targets.kit import Conformance, MakeRig, Record, Rig
 from tests.spark.targets.steps import SteppingFiles
 
+pytestmark = pytest.mark.system
+
 
 class ParquetRig(Rig):
     def target(self) -> Target:

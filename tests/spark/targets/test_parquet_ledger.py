@@ -29,6 +29,8 @@ from spark_sinks.targets.target import Batch, Founding, StagedFile
 from tests.spark.targets.kit import NOW_MS, Crash, Record, Row, Story, founding, records, refused, stage, table_columns
 from tests.spark.targets.test_parquet import ParquetRig, plain_records
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def rig(tmp_path: Path) -> ParquetRig:

@@ -16,6 +16,8 @@ from spark_sinks.targets.target import Batch, Founding, StagedFile
 from tests.spark.targets.disk import FakeDisk, FakeFiles
 from tests.spark.targets.kit import Crash, Record
 
+pytestmark = pytest.mark.system
+
 PARTITIONS = 2
 RECORDS = 12  # per partition
 PER_BATCH = 6

@@ -9,6 +9,8 @@ import pytest
 
 from spark_sinks.upkeep.offsets import WINDOW, OffsetSet, Ranges, RangesBuilder
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_set_is_a_set_and_tells_what_came_again(seed: int) -> None:

@@ -19,6 +19,8 @@ from spark_sinks.upkeep.verify import verify
 
 from .conftest import NOW_MS, GappyLog, land_here
 
+pytestmark = pytest.mark.system
+
 
 class Order(msgspec.Struct):
     id: int

@@ -15,6 +15,8 @@ from spark_sinks.upkeep.verify import verify
 
 from .conftest import GappyLog, Table
 
+pytestmark = pytest.mark.system
+
 
 def account(*offsets: int, **more: Any) -> dict[str, Any]:
     """That of a table landed from the beginning to these offsets."""

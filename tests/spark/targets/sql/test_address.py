@@ -11,6 +11,8 @@ from spark_sinks.targets.choose import TargetOptions, open_target
 from spark_sinks.targets.sql.address import parse_address, table_of, with_topic
 from spark_sinks.targets.target import Founding
 
+pytestmark = pytest.mark.system
+
 OPTIONS = TargetOptions()
 
 

@@ -8,6 +8,8 @@ from spark_sinks.targets.sql.postgresql import PostgresDialect
 from tests.databases import ON_SERVERS, Database, NewDatabase
 from tests.spark.targets.kit import Conformance, MakeRig, UpsertConformance
 
+pytestmark = pytest.mark.system
+
 BLOCKING = [kind for kind in ON_SERVERS if "async" not in kind]
 
 

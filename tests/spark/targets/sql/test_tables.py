@@ -13,6 +13,8 @@ from tests.databases import Database
 from tests.spark.targets.kit import NOW_MS
 from tests.spark.targets.sql.conftest import make_target
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize("database", ["sqlite", "psycopg"], indirect=True)
 def test_table_that_somebody_made_before_the_first_rows_is_not_dropped(database: Database) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.databases import NewDatabase
+
+pytestmark = pytest.mark.system
 
 _PROGRAM = """
 import importlib, sys, threading

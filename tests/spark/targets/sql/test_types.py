@@ -22,6 +22,8 @@ from tests.databases import Database
 from tests.spark.targets.kit import NOW_MS
 from tests.spark.targets.sql.conftest import make_target, write
 
+pytestmark = pytest.mark.system
+
 NAMES = itertools.count()
 
 

@@ -1,6 +1,6 @@
 """How fast a table is filled: records per second of CPU time, beside a consumer's loop over the same log.
 
-python tests/benchmarks/tables.py [RECORDS]
+python benchmarks/tables.py [RECORDS]
 """
 
 from __future__ import annotations

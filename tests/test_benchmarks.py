@@ -11,8 +11,11 @@ from types import ModuleType
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-DOCS = HERE.parent.parent / "docs"
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).resolve().parent.parent
+HERE = ROOT / "benchmarks"
+DOCS = ROOT / "docs"
 PAGE = DOCS / "benchmarks.md"
 
 

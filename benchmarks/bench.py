@@ -1,6 +1,6 @@
 """Measure the figures of docs/benchmarks.md beside their peers and print one table.
 
-python tests/benchmarks/bench.py [--wire | --kafka | --registry | --failures | --outbox | --spark]
+python benchmarks/bench.py [--wire | --kafka | --registry | --failures | --outbox | --spark]
                                   [--quick] [--only E1,G4] [--rounds 5] [--dir FOLDER] [--markdown PAGE]
 """
 

@@ -16,7 +16,7 @@ from harness import Skip, scratch
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL, Engine
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 VALUE = b'{"order_id":"4711","customer":"customer042","amount":129.95,"currency":"EUR","items":3,"note":"a gift"}'
 """About 100 bytes."""
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from harness import Numbers, Skip, case, scratch
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PATIENCE_S = 30
 _SHAPES = {"100 B in 64 KB": (100, 65_536, 5), "100 B in 1 MB": (100, 1_000_000, 50),

@@ -13,7 +13,7 @@ from uuid import uuid4
 from harness import Skip
 from work import pairs
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PARTITIONS = 4
 PATIENCE_S = 30.0
 _BOOTSTRAP, _MISSING = "BENCH_KAFKA", "BENCH_KAFKA_MISSING"

@@ -37,7 +37,7 @@ LANDING_FIGURES = [
 ]
 """With ``bench.py --spark``."""
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PARTITIONS = 4
 PER_BATCH = 200
 SCHEMA = """{"type": "record", "name": "Order", "fields": [

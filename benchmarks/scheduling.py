@@ -1,6 +1,6 @@
 """Scheduled records: how late they come with many pending, and how fast a backlog that falls due at once is delivered.
 
-python tests/benchmarks/scheduling.py [PENDING]
+python benchmarks/scheduling.py [PENDING]
 """
 
 from __future__ import annotations

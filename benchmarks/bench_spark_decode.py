@@ -1,6 +1,6 @@
 """Columnar decode for Spark against the per-record path, over the same log bytes.
 
-    python tests/benchmarks/bench_spark_decode.py
+    python benchmarks/bench_spark_decode.py
 
 About 50,000 records of 100 bytes with keys of 8, in batches of 200 and of 9,000 (a producer's 16 KiB and 1 MiB),
 decoded from bytes to the Arrow columns of the source. Rounds are interleaved, CPU time, median of five.

@@ -1,0 +1,44 @@
+"""What many tests need: waiting for a condition."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+
+import anyio
+import anyio.lowlevel
+
+PATIENCE_SECONDS = 60
+"""How long a test waits for something that must happen: far longer than it takes on a loaded machine."""
+
+
+async def until(
+    condition: Callable[[], object | Awaitable[object]],
+    what: str = "",
+    *,
+    poll_seconds: float = 0,
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> None:
+    """Return when ``condition`` is true.
+
+    Without ``poll_seconds`` the condition is checked at every turn of the event loop: for conditions that tasks of
+    this loop bring about. Give ``poll_seconds`` for those that depend on a thread, a process or a server.
+
+    Raises:
+        TimeoutError: the condition stayed false for ``patience_seconds`` of real time; ``what`` is in the message.
+    """
+    try:
+        with anyio.fail_after(patience_seconds):
+            while not await _value(condition):
+                if poll_seconds:
+                    await anyio.sleep(poll_seconds)
+                else:
+                    await anyio.lowlevel.checkpoint()
+    except TimeoutError:
+        waited_for = what or inspect.getsource(condition).strip()
+        raise TimeoutError(f"Not true within {patience_seconds} s: {waited_for}") from None
+
+
+async def _value(condition: Callable[[], object | Awaitable[object]]) -> object:
+    value = condition()
+    return await value if inspect.isawaitable(value) else value

@@ -1,0 +1,55 @@
+"""Every test belongs to one tier, and the core tier keeps its rules (tests/tiers.py)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.tiers import LONGEST_SLEEP_SECONDS, TIERS, quick, tier_of, tier_of_file
+
+
+def test_every_test_has_one_tier(request: pytest.FixtureRequest) -> None:
+    for item in request.session.items:
+        marks = [mark.name for mark in item.iter_markers() if mark.name in TIERS]
+        assert marks, item.nodeid
+        slowest = max(marks, key=TIERS.index)
+        assert marks[0] == slowest == tier_of(item), f"{item.nodeid} inherits {marks}: the closest must be the slowest"
+
+
+@pytest.mark.parametrize(
+    ("text", "tier"),
+    [
+        ("import pytest\n\npytestmark = pytest.mark.system\n", "system"),
+        ('pytestmark = [pytest.mark.xdist_group("kafka"), pytest.mark.slow]\n', "slow"),
+        ("@pytest.mark.system\ndef test_x(): ...\n", "core"),
+    ],
+)
+def test_the_tier_of_a_file_is_read_from_its_text(tmp_path: Path, text: str, tier: str) -> None:
+    (tmp_path / "test_x.py").write_text(text)
+    assert tier_of_file(tmp_path / "test_x.py") == tier
+
+
+def test_a_core_test_starts_no_process() -> None:
+    with pytest.raises(AssertionError, match=r"test_a_core_test_starts_no_process.*starts a process"):
+        subprocess.run([sys.executable, "-c", ""], check=False)
+
+
+def test_a_core_test_does_not_sleep() -> None:
+    with pytest.raises(AssertionError, match="sleeps for"):
+        time.sleep(LONGEST_SLEEP_SECONDS * 2)
+
+
+@pytest.mark.system
+def test_a_system_test_may_start_a_process() -> None:
+    assert subprocess.run([sys.executable, "-c", ""], check=True).returncode == 0
+
+
+def test_quick_marks_the_other_values_slow() -> None:
+    assert [bool(row.marks) for row in quick("abc", 1)] == [False, True, True]
+    assert [bool(row.marks) for row in quick(["a", "b"], ["b"])] == [True, False]
+    with pytest.raises(AssertionError, match="are not in"):
+        quick("abc", ["d"])
