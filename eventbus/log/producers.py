@@ -33,6 +33,11 @@ from eventbus.records.crc import crc32c
 
 SNAPSHOT_BYTES = 4 << 20
 """A snapshot is taken after so much of log: what a start reads through takes some 50 ms."""
+_TURN_BYTES = 4 << 10
+"""A batch that begins a transaction, and a marker, each count as so much log: a start takes ten times as long over them
+as over another batch, and there may be a hundred partitions of them."""
+_REPLAY_RATIO = 32
+"""What a start read through counts so many times where there are producers: it may be nothing but such batches."""
 _SNAPSHOT_RATIO = 16
 """And after so many times its own size."""
 _KEPT_SNAPSHOTS = 2
@@ -80,6 +85,7 @@ class LogProducers:
         segment: Segment,
     ) -> bool:
         """Fold in a batch that was appended to ``segment``; True when a new file came to be for it."""
+        self._unsnapped_bytes += _TURN_BYTES
         if marker is None:
             self.states.append(header, base_offset, timestamp_ms)
             return False
@@ -293,7 +299,7 @@ class LogProducers:
         self.settle_files(segments)
         if not known:  # they vouch for files that are others now
             self._remove_snapshots(self._snapshots)
-        if self.grown(scanned_bytes) or not known:
+        if self.grown(scanned_bytes * (_REPLAY_RATIO if self.states.producers else 1)) or not known:
             self.take_snapshot(segments, log_end_offset, log_end_offset)
 
     def _remove_beyond(self, segments: Sequence[Segment], log_end_offset: int) -> None:

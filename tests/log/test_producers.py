@@ -403,6 +403,34 @@ def test_few_snapshots_are_kept(storage, logs, monkeypatch):
     assert len([name for name in names(storage, ".snapshot") if int(name[:20]) <= work.end_offset]) == 2
 
 
+def test_a_start_after_a_kill_reads_few_of_many_small_transactions(tmp_path, directory, logs, monkeypatch):
+    """A marker takes ten times as long to read as a batch, and a hundred partitions may be full of them."""
+    writer = Writer(logs.open(directory()))
+    for _ in range(1_500):
+        writer.send(1)
+        writer.end(1, committed=True)
+    writer.flush()
+    before, end = state(writer.log), writer.log.log_end_offset
+    writer.log.closed = True  # killed
+    replayed: list[int] = []
+
+    def counted(data, *rest, replay=replay) -> None:
+        replayed.append(len(data))
+        replay(data, *rest)
+
+    monkeypatch.setattr(producers_module, "replay", counted)
+    log = logs.open(directory(), recovery_point=end)
+    assert state(log) == before
+    assert 0 < sum(replayed) < log.size_bytes / 2
+    log.closed = True  # killed again before it wrote anything
+    for path in (tmp_path / "orders-0").glob("*.snapshot"):
+        path.unlink()
+    logs.open(directory(), recovery_point=end).closed = True
+    replayed.clear()
+    assert state(logs.open(directory(), recovery_point=end)) == before
+    assert not replayed, "what a start had to read in full it has written down"
+
+
 def test_opening_reads_no_log_after_a_clean_close(tmp_path, logs, monkeypatch):
     log = logs.open(FileStorage(str(tmp_path)), segment_bytes=50_000)
     for sequence in range(3000):
