@@ -23,6 +23,7 @@ import handlers
 import kafka_consume
 import kafka_mirror
 import kafka_produce
+import opening
 import peers
 import transactions
 import wire

@@ -60,6 +60,10 @@ FIGURES = [
     Figure("L2a", "durable publish p50", "durable publish:p50 us", "raw fdatasync:p50 us", 4, 2.5, True, "us"),
     Figure("L2b", "slowest ack of a minute", "durable publish:worst ms", None, None, 1_000, True, "ms"),
     Figure("G1a", "open 2 GiB after SIGKILL", "open after SIGKILL:s", None, None, 1, True, "s"),
+    Figure("G1c", "open after 1 M transactions", "open after transactions:clean s", None, None, 0.3, True, "s"),
+    Figure("G1d", "the same after SIGKILL", "open after transactions:killed s", None, None, 1, True, "s"),
+    Figure("G1e", "open after 1 M commits", "open after commits:clean s", None, None, 0.3, True, "s"),
+    Figure("G1f", "the same after SIGKILL", "open after commits:killed s", None, None, 1, True, "s"),
     Figure("G1b", "full verify / cold read", "full verify, cold:B/s", "cold read:B/s", None, 0.4, unit="B/s"),
     Figure("G2", "open at 10x the log", "open after SIGKILL:s", "open after SIGKILL, a tenth:s", 2, 1.2, True, "s"),
     Figure(

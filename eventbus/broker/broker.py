@@ -78,7 +78,7 @@ class Broker:
         logs.advanced = lambda topic_partition: self.on_advance(topic_partition)
         writes = Writes(logs)
         metadata = logs.open_partition(_METADATA, _METADATA_CONFIG, _METADATA_TOPIC_ID, now_ms)
-        self._metadata = ShardLog(TopicsShard(), metadata.log, writes.append_metadata)
+        self._metadata = ShardLog(TopicsShard(), metadata.log, writes.append_metadata, storage=logs.storage)
         self._metadata.load()
         self.topic_admin = TopicAdmin(logs, self._metadata, config, new_topic_id)
         """Looks at topics and their configs, and checks changes without making them."""
@@ -168,6 +168,9 @@ class Broker:
         """Flush, publish, let go. Raises StorageError when the last flush failed."""
         if not self._closed:
             self._closed = True
+            self._metadata.close()
+            self.groups.close()
+            self.transactions.close()
             self._logs.close()
 
     # topics ----------------------------------------------------------------------------------------------------------
@@ -581,7 +584,7 @@ class Broker:
                 f"{topic_partition} is a stray"
             )
             partition.log.check()
-        self._metadata.check(TopicsShard())
+        self._metadata.check(TopicsShard)
         self.groups.check()
         self.transactions.check()
 

@@ -403,9 +403,14 @@ class Groups:
         deadlines = [shard_log.shard.next_deadline_ms() for shard_log in self._shards.values()]
         return min([self._next_retention_ms, *(deadline for deadline in deadlines if deadline is not None)])
 
+    def close(self) -> None:
+        """Save what the next opening goes on from."""
+        for shard_log in self._shards.values():
+            shard_log.close()
+
     def check(self) -> None:
         """Live state equals replayed state, or AssertionError."""
         for number, shard_log in self._shards.items():
-            shard_log.check(self._new_shard())
+            shard_log.check(self._new_shard)
             for group in shard_log.shard.names:
                 assert partition_for_group(group, self._partition_count) == number, f"{group!r} in partition {number}"

@@ -75,6 +75,7 @@ class Writes:
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
+        self.storage = logs.storage
 
     def append(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
         """A shard's records."""
@@ -149,7 +150,9 @@ class InternalTopics:
         config = self._config
         configs = {"compression.type": "producer"} | _segments_of(config.offsets_topic_segment_bytes)
         log = self._log(CONSUMER_OFFSETS, number, config.offsets_topic_num_partitions, configs, now_ms)
-        shard_log = ShardLog(self.new_groups_shard(), log, self._writes.append, self._writes.append_marker)
+        shard_log = ShardLog(
+            self.new_groups_shard(), log, self._writes.append, self._writes.append_marker, self._writes.storage
+        )
         shard_log.load()
         return shard_log
 
@@ -160,7 +163,7 @@ class InternalTopics:
         config = self._config
         configs = {"compression.type": "uncompressed"} | _segments_of(config.transaction_state_log_segment_bytes)
         log = self._log(TRANSACTION_STATE, number, config.transaction_state_log_num_partitions, configs, now_ms)
-        shard_log = ShardLog(TransactionsShard(producers), log, self._writes.append)
+        shard_log = ShardLog(TransactionsShard(producers), log, self._writes.append, storage=self._writes.storage)
         shard_log.load()
         return shard_log
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from eventbus.coordinator import Decision, Shard
-from eventbus.coordinator.shard import ReplyT_co, TransactionalShard
-from eventbus.errors import CorruptRecord
+from eventbus.broker.latest_records import FILE_NAME, BadRecord, LatestRecords, decode
+from eventbus.coordinator import Decision, IdentifyingShard, Shard, TransactionalShard
+from eventbus.coordinator.shard import ReplyT_co
+from eventbus.errors import CorruptRecord, KafkaError
 from eventbus.log.partition_log import AppendInfo, PartitionLog
-from eventbus.records import BatchBuilder, ControlType, iter_batches, read_marker
+from eventbus.log.storage import Storage, read_whole, storage_error, write_atomic
+from eventbus.records import BatchBuilder, ControlType, iter_batches, read_header, read_marker
 from eventbus.records.batch import RecordBatch
 from eventbus.types import ProducerIdAndEpoch, TopicPartition
+
+_logger = logging.getLogger("eventbus.broker")
 
 ShardT_co = TypeVar("ShardT_co", covariant=True, bound=Shard)
 
@@ -22,27 +28,74 @@ AppendMarker = Callable[[TopicPartition, ProducerIdAndEpoch, bool, int, int], "A
 """How the broker ends a producer's transaction on a partition: committed or not, by the coordinator of an epoch, at
 ``now_ms``; None when the partition is gone."""
 
+SAVE_RECORDS = 1_000
+"""The latest records are saved after so many batches, and after twice as many as there are: opening reads no more."""
+_SAVE_RATIO = 2
+_CLOSE_RATIO = 16
+"""At close a sixteenth of them is enough: a process that writes one record must not write out a large state."""
 _LOAD_BYTES = 1 << 20
+_NEVER = 1 << 62
 _ADVICE = (
     "the log's own bookkeeping cannot be read, so it is not opened. "
     "`eventbus log verify DIR` shows the extent; restore the partition from a copy, or use the version that wrote it"
 )
 
 
+class _EveryRecord(LatestRecords):
+    """Replays each record at once, instead of only the last of each key: what the log says in full, for `check`."""
+
+    __slots__ = ("_shard",)
+
+    def __init__(self, shard: Shard) -> None:
+        super().__init__()
+        self._shard = shard
+
+    def add(self, offset: int, key: bytes, value: bytes | None) -> None:
+        self._shard.replay(key, value)
+
+    def add_pending(self, producer_id: int, offset: int, key: bytes, value: bytes | None) -> None:
+        assert isinstance(self._shard, TransactionalShard)
+        self._shard.replay_pending(producer_id, key, value)
+
+    def complete_transaction(self, producer_id: int, committed: bool) -> None:
+        if isinstance(self._shard, TransactionalShard):
+            self._shard.complete_transaction(producer_id, committed)
+
+
 class ShardLog(Generic[ShardT_co]):
     """A shard and its partition, kept together: nothing else writes either."""
 
-    __slots__ = ("_append", "_append_marker", "_replayed_offset", "_transactional", "log", "shard")
+    __slots__ = (
+        "_append",
+        "_append_marker",
+        "_latest",
+        "_replayed_offset",
+        "_save_at",
+        "_storage",
+        "_unsaved_count",
+        "log",
+        "shard",
+    )
 
     def __init__(
-        self, shard: ShardT_co, log: PartitionLog, append: Append, append_marker: AppendMarker | None = None
+        self,
+        shard: ShardT_co,
+        log: PartitionLog,
+        append: Append,
+        append_marker: AppendMarker | None = None,
+        storage: Storage | None = None,
     ) -> None:
+        """``storage`` holds the log; the latest records are saved there, unless nothing in it outlives the process."""
         self.shard = shard
         self.log = log
         self._append = append
         self._append_marker = append_marker
+        self._storage = storage if storage is not None and storage.durable else None
+        self._latest: LatestRecords | None = None
+        """None before `load`, and where nothing is saved."""
+        self._unsaved_count = 0
+        self._save_at = SAVE_RECORDS if self._storage is not None else _NEVER
         self._replayed_offset = log.log_start_offset
-        self._transactional = shard if isinstance(shard, TransactionalShard) else None
 
     def __repr__(self) -> str:
         return f"{self.log.topic_partition}@{self._replayed_offset} {self.shard!r}"
@@ -59,7 +112,9 @@ class ShardLog(Generic[ShardT_co]):
             info = (append or self._append)(self.log, builder.build(), now_ms)
             for key, value in decision.records:
                 self.shard.replay(key, value)
-            self._replayed_offset = info.last_offset + 1
+            if self._latest is not None:
+                self._latest.add_batch(info.base_offset, decision.records)
+            self._appended(info)
         return decision.reply
 
     def execute_in_transaction(
@@ -76,7 +131,11 @@ class ShardLog(Generic[ShardT_co]):
             info = self._append(self.log, batch, now_ms)
             for key, value in decision.records:
                 self.shard.replay_pending(producer.producer_id, key, value)
-            self._replayed_offset = info.last_offset + 1
+            latest = self._latest
+            if latest is not None:
+                for offset, (key, value) in enumerate(decision.records, info.base_offset):
+                    latest.add_pending(producer.producer_id, offset, key, value)
+            self._appended(info)
         return decision.reply
 
     def end_transaction(
@@ -91,55 +150,160 @@ class ShardLog(Generic[ShardT_co]):
         info = self._append_marker(self.log.topic_partition, producer, committed, coordinator_epoch, now_ms)
         if info is not None:
             self.shard.complete_transaction(producer.producer_id, committed)
-            self._replayed_offset = info.last_offset + 1
+            if self._latest is not None:
+                self._latest.complete_transaction(producer.producer_id, committed)
+            self._appended(info)
         return info
 
-    def load(self) -> int:
-        """Replay what the log holds; returns the number of records.
+    def _appended(self, info: AppendInfo) -> None:
+        """Count batches that were appended and replayed, and save when there are enough."""
+        self._replayed_offset = info.last_offset + 1
+        self._unsaved_count += 1
+        if self._unsaved_count >= self._save_at:
+            self._save()
+
+    # opening ---------------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Bring the shard to the end of the log: with the saved records, if there are any, and with the log after them.
 
         Damage is an error for a human: a group that silently starts over reads everything twice, or skips it.
         """
-        log, count = self.log, 0
+        latest = self._load_saved() or LatestRecords(self._identify())
+        saved_offset = self._replayed_offset
+        self._read_log(latest)
+        try:
+            latest.replay(self.shard)
+        except BadRecord as error:
+            raise self._corrupt(error.offset, error) from error
+        if self._storage is None:
+            return
+        self._latest = latest
+        self._unsaved_count = self._replayed_offset - saved_offset
+        self._set_limit()
+        if self._unsaved_count >= self._save_at:
+            self._save()
+
+    def _identify(self) -> Callable[[bytes, bytes | None], tuple[bytes, bool]] | None:
+        return self.shard.identify if isinstance(self.shard, IdentifyingShard) else None
+
+    def _read_log(self, latest: LatestRecords) -> None:
+        """Add what the log holds from the replayed offset on."""
+        log = self.log
         while self._replayed_offset < log.log_end_offset:
             buffer = log.read(self._replayed_offset, _LOAD_BYTES, max_offset=log.log_end_offset)
             before = self._replayed_offset
             for batch in iter_batches(buffer, verify=False):
                 if batch.header.last_offset >= self._replayed_offset:
-                    count += self._replay(batch)
+                    self._add(batch, latest)
                     self._replayed_offset = batch.header.next_offset
             if self._replayed_offset <= before:
                 raise CorruptRecord(f"{log.topic_partition}: no batch at offset {before}; {_ADVICE}")
-        return count
 
-    def _replay(self, batch: RecordBatch) -> int:
-        """Fold one batch in; returns how many records it held for the shard."""
-        header, shard, first_offset = batch.header, self.shard, self._replayed_offset
-        transactional = self._transactional
-        columns = batch.columns()
+    def _add(self, batch: RecordBatch, latest: LatestRecords) -> None:
+        header, first_offset = batch.header, self._replayed_offset
         offset = header.base_offset
         try:
+            columns = batch.columns()
             if header.is_control:
                 marker = read_marker(columns.keys[0], columns.values[0]) if columns.keys else None
-                if marker is not None and transactional is not None:
-                    transactional.complete_transaction(header.producer_id, marker.control_type is ControlType.COMMIT)
-                return 0
-            count = 0
+                if marker is not None:
+                    latest.complete_transaction(header.producer_id, marker.control_type is ControlType.COMMIT)
+                return
             for offset, key, value in zip(columns.offsets, columns.keys, columns.values, strict=True):
                 if offset < first_offset:
                     continue
-                if not header.is_transactional:
-                    shard.replay(key or b"", value)
-                elif transactional is not None:
-                    transactional.replay_pending(header.producer_id, key or b"", value)
+                if header.is_transactional:
+                    latest.add_pending(header.producer_id, offset, key or b"", value)
                 else:
-                    raise ValueError("a record of a transaction, which is never written here")
-                count += 1
+                    latest.add(offset, key or b"", value)
         except ValueError as error:
-            raise CorruptRecord(f"{self.log.topic_partition}, offset {offset}: {error}; {_ADVICE}") from error
-        return count
+            raise self._corrupt(offset, error) from error
 
-    def check(self, fresh: Shard) -> None:
-        """AssertionError unless the records alone, folded into ``fresh``, give the live state."""
-        replayed = ShardLog(fresh, self.log, self._append)
-        replayed.load()
+    def _corrupt(self, offset: int, error: ValueError) -> CorruptRecord:
+        return CorruptRecord(f"{self.log.topic_partition}, offset {offset}: {error}; {_ADVICE}")
+
+    # the saved records -----------------------------------------------------------------------------------------------
+
+    @property
+    def _path(self) -> str:
+        return f"{self.log.directory}/{FILE_NAME}"
+
+    def close(self) -> None:
+        """Save the latest records for the next opening, if enough of them are new. Call it before the log closes."""
+        if self._latest is not None and self._unsaved_count * _CLOSE_RATIO > len(self._latest):
+            self._save()
+
+    def _set_limit(self) -> None:
+        if self._latest is not None:
+            self._save_at = max(SAVE_RECORDS, _SAVE_RATIO * len(self._latest))
+
+    def _save(self) -> None:
+        """Write the latest records to their file. No error comes out of here: the file saves work, no more.
+
+        The log may end before them after a crash. The next opening sees that, and removes the file.
+        """
+        latest, storage = self._latest, self._storage
+        if latest is None or storage is None or self.log.poisoned:
+            return
+        self._unsaved_count = 0
+        self._set_limit()
+        try:
+            data = latest.encode(self._replayed_offset, self._last_batch_crc(self._replayed_offset))
+            write_atomic(storage, self._path, data, sync=False)
+        except (OSError, KafkaError) as error:
+            _logger.debug("%s is not written: %s", self._path, error)
+            with contextlib.suppress(OSError):
+                storage.remove(f"{self._path}.tmp")
+
+    def _last_batch_crc(self, end_offset: int) -> int:
+        """The CRC of the batch that ends at an offset. Raises KafkaError if there is none."""
+        header = read_header(self.log.read(end_offset - 1, 1, max_offset=end_offset))
+        if header.next_offset != end_offset:
+            raise CorruptRecord(f"{self.log.topic_partition}: no batch ends at offset {end_offset}")
+        return header.crc
+
+    def _load_saved(self) -> LatestRecords | None:
+        """The saved records, if they are those of this log. A file that is not believed is removed, durably.
+
+        Or it could be believed later: of records up to an offset that a crash has taken from the log, the log will have
+        others when it reaches that offset again.
+        """
+        storage, log = self._storage, self.log
+        if storage is None:
+            return None
+        try:
+            data = read_whole(storage, self._path)
+        except OSError as error:
+            _logger.warning("%s cannot be read, so all of the log is: %s", self._path, error)
+            return None
+        if data is None:
+            return None
+        saved = decode(data, self._identify())
+        if saved is not None and log.log_start_offset < saved.next_offset <= log.log_end_offset:
+            with contextlib.suppress(KafkaError):
+                if self._last_batch_crc(saved.next_offset) == saved.last_batch_crc:
+                    self._replayed_offset = saved.next_offset
+                    return saved.records
+        _logger.info("%s is damaged, or not of this log: all of the log is read", self._path)
+        try:
+            storage.remove(self._path)
+            storage.sync_dir(log.directory)
+        except OSError as error:
+            raise storage_error(error, f"removing {self._path}") from error
+        return None
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def check(self, fresh: Callable[[], ShardT_co]) -> None:
+        """Raise AssertionError unless replaying every record of the log gives the live state.
+
+        Replaying only the latest records must give it, too.
+        """
+        replayed = ShardLog(fresh(), self.log, self._append)
+        replayed._read_log(_EveryRecord(replayed.shard))
         assert repr(replayed) == repr(self), f"replay differs from the live state: {replayed!r}, live {self!r}"
+        if self._latest is not None:
+            shard = fresh()
+            self._latest.replay(shard)
+            assert repr(shard) == repr(self.shard), f"the latest records give {shard!r}, live {self.shard!r}"

@@ -529,12 +529,17 @@ class Transactions:
             for transactional_id, shard_log in self._homes.items()
         )
 
+    def close(self) -> None:
+        """Save what the next opening goes on from."""
+        for shard_log in self._shards.values():
+            shard_log.close()
+
     def check(self) -> None:
         """Every invariant, or AssertionError: live state equals replayed state, and the indexes tell the same."""
         producers: dict[int, TransactionMetadata] = {}
         homes: dict[str, TransactionsLog] = {}
         for number, shard_log in self._shards.items():
-            shard_log.check(TransactionsShard())
+            shard_log.check(TransactionsShard)
             for transactional_id, known in shard_log.shard.transactions.items():
                 assert self._number(transactional_id) == number, f"{transactional_id!r} in partition {number}"
                 assert known.producer_id not in producers, f"producer id {known.producer_id} has two transactional ids"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         partition_for_group,
     )
     from eventbus.coordinator.groups import GroupsShard
-    from eventbus.coordinator.shard import CoordinatorRecord, Decision, Shard, TransactionalShard
+    from eventbus.coordinator.shard import CoordinatorRecord, Decision, IdentifyingShard, Shard, TransactionalShard
     from eventbus.coordinator.topics import TopicsShard, TopicState
     from eventbus.coordinator.transactions import TransactionsShard
 
@@ -25,6 +25,7 @@ __all__ = [
     "CoordinatorRecord",
     "Decision",
     "GroupsShard",
+    "IdentifyingShard",
     "OffsetCommitKey",
     "OffsetCommitValue",
     "Shard",
@@ -45,6 +46,7 @@ _HOMES = {
     "CoordinatorRecord": "shard",
     "Decision": "shard",
     "GroupsShard": "groups",
+    "IdentifyingShard": "shard",
     "OffsetCommitKey": "codec",
     "OffsetCommitValue": "codec",
     "Shard": "shard",

@@ -255,6 +255,25 @@ class SecurityShard:
         return result
 
 
+def identify_security_record(value: bytes | None) -> tuple[bytes, bool]:
+    """Return a name for the subject of the record, and False if the record removes that subject. Raises ValueError.
+
+    The records have no keys, as in Kafka. A removal of an ACL names it by its id alone.
+    """
+    record = decode_metadata_record(value or b"")
+    match record:
+        case m.AccessControlEntryRecord() | m.RemoveAccessControlEntryRecord():
+            return b"acl " + record.id, isinstance(record, m.AccessControlEntryRecord)
+        case m.UserScramCredentialRecord() | m.RemoveUserScramCredentialRecord():
+            name = f"scram {record.mechanism} {record.name}"
+            return name.encode(), isinstance(record, m.UserScramCredentialRecord)
+        case m.ClientQuotaRecord():
+            entity = [(part.entity_type, part.entity_name) for part in record.entity]
+            return b"quota " + msgspec.json.encode((entity, record.key)), not record.remove
+        case _:
+            raise ValueError(f"a metadata record {type(record).__name__}, which is never written here")
+
+
 def _record(message: msgspec.Struct) -> CoordinatorRecord:
     return CoordinatorRecord(b"", encode_metadata_record(message, _VERSION))
 

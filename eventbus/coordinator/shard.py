@@ -52,3 +52,15 @@ class TransactionalShard(Shard, Protocol):
     def complete_transaction(self, producer_id: int, committed: bool) -> None:
         """Apply what is pending of the producer, or drop it. Nothing may be pending."""
         ...
+
+
+@runtime_checkable
+class IdentifyingShard(Shard, Protocol):
+    """A shard whose keys alone do not distinguish its records."""
+
+    def identify(self, key: bytes, value: bytes | None) -> tuple[bytes, bool]:
+        """Return the name under which a later record replaces this record, and whether this record is kept.
+
+        A record that is not kept deletes the record that has its name. Raises ValueError as `replay` does.
+        """
+        ...

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import msgspec
 
-from eventbus.coordinator.security import SecurityShard
+from eventbus.coordinator.security import SecurityShard, identify_security_record
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
 from eventbus.errors import InvalidPartitions, TopicAlreadyExists, UnknownTopicOrPartition
 from eventbus.suggest import nearest
@@ -158,12 +158,16 @@ class TopicsShard:
         if not name:
             raise ValueError("metadata that cannot be read (a topic without a name)")
         if value is None:
-            if self.topics.pop(name, None) is not None:
-                self.deleted.add(name)
+            self.topics.pop(name, None)
+            self.deleted.add(name)
             return
         told = _decode_versioned(value, _Value)
         self.topics[name] = TopicState(name, told.topic_id, told.partitions, told.configs, told.created_ms)
         self.deleted.discard(name)
+
+    def identify(self, key: bytes, value: bytes | None) -> tuple[bytes, bool]:
+        """See `IdentifyingShard`. The tombstone of a topic is kept: its files may still have to be removed."""
+        return (key, True) if key else identify_security_record(value)
 
     # look ------------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,12 @@ __all__ = ["nothing_waits_for_the_disk"]
 START_MS = 1_700_000_000_000
 
 
+@pytest.fixture
+def latest_records_are_saved_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save them after four records, so that a short life has files of them in every state."""
+    monkeypatch.setattr("eventbus.broker.shard_log.SAVE_RECORDS", 4)
+
+
 class World:
     """``world.broker`` over ``world.storage`` at ``world.now_ms``."""
 

@@ -179,11 +179,13 @@ def run_seeds(seeds: range) -> None:
             raise
 
 
+@pytest.mark.usefixtures("latest_records_are_saved_often")
 @pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in (1, 2, 3))])
 def test_power_cuts(block: int) -> None:
     run_seeds(range(block * 200, (block + 1) * 200))
 
 
+@pytest.mark.usefixtures("latest_records_are_saved_often")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("block", range(10))

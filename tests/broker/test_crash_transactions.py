@@ -402,7 +402,7 @@ class Machine:
     def seen(self) -> tuple[str, dict[str, bytes]]:
         """The state, and the files but for what every opening renews: checkpoints, caches, the journal."""
         files = self.storage.tree()
-        caches = ("-checkpoint", ".snapshot", ".journal")
+        caches = ("-checkpoint", ".snapshot", ".state", ".journal")
         return repr(self.broker), {path: files[path] for path in files if not path.endswith(caches)}
 
     def check(self) -> None:
@@ -539,11 +539,13 @@ def run_seeds(seeds: range) -> None:
 
 
 @pytest.mark.system
+@pytest.mark.usefixtures("latest_records_are_saved_often")
 @pytest.mark.parametrize("block", quick(range(5), 2))
 def test_power_cuts(block: int) -> None:
     run_seeds(range(block * 200, (block + 1) * 200))
 
 
+@pytest.mark.usefixtures("latest_records_are_saved_often")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("block", range(50))
@@ -604,7 +606,8 @@ def test_offsets_that_do_not_wait_for_the_commit_would_be_found(monkeypatch: pyt
 
     pending = Offsets.replay_pending
     monkeypatch.setattr(Offsets, "replay_pending", at_once)
-    assert "offset in" in found_by(range(60))
+    found = found_by(range(60))
+    assert "offset in" in found or "replay differs from the live state" in found
 
 
 @pytest.mark.system

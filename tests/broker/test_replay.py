@@ -251,7 +251,7 @@ def lived(directory: Path, seed: int, steps: int = 120) -> Life:
     return life
 
 
-CACHES = {".snapshot", ".txnindex", ".index", ".timeindex"}
+CACHES = {".state", ".snapshot", ".txnindex", ".index", ".timeindex"}
 
 
 SEEDS_COUNT = 8
@@ -259,6 +259,7 @@ SEEDS_COUNT = 8
 
 
 @pytest.mark.system
+@pytest.mark.usefixtures("latest_records_are_saved_often")
 @pytest.mark.parametrize("seed", quick(range(25), SEEDS_COUNT))
 def test_replay_equals_life(tmp_path: Path, seed: int) -> None:
     life = lived(tmp_path / "log", seed)

@@ -15,6 +15,8 @@ from eventbus.coordinator.security import QuotaAlteration, ScramDeletion, ScramU
 from eventbus.errors import KafkaError
 from eventbus.testing.storage import CrashStorage
 
+pytestmark = pytest.mark.usefixtures("latest_records_are_saved_often")
+
 NOW_MS = 1_700_000_000_000
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 
