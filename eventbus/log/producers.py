@@ -37,7 +37,7 @@ _TURN_BYTES = 4 << 10
 """A batch that begins a transaction, and a marker, each count as so much log: a start takes ten times as long over them
 as over another batch, and there may be a hundred partitions of them."""
 _REPLAY_RATIO = 32
-"""What a start read through counts so many times where there are producers: it may be nothing but such batches."""
+"""Bytes that a start has read count so many times if there are producers: all of them may be markers."""
 _SNAPSHOT_RATIO = 16
 """And after so many times its own size."""
 _KEPT_SNAPSHOTS = 2
