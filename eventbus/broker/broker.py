@@ -30,6 +30,7 @@ from eventbus.errors import (
     OffsetOutOfRange,
     PolicyViolation,
     StorageError,
+    StorageFull,
     UnknownTopicOrPartition,
 )
 from eventbus.log.commit import Flush
@@ -146,23 +147,37 @@ class Broker:
 
     def _open_logs(self, now_ms: int) -> None:
         """Open what is on disk; partitions nothing was written to are opened when somebody asks for them."""
+        deleted = self._metadata.shard.deleted
+        self._logs.finish_deletions(self._is_deleted)
         for topic_partition in self._logs.written_partitions():
             topic = self._known_topics.get(topic_partition.topic)
             if topic_partition == _METADATA:
                 continue
             if topic is not None and topic_partition.partition < topic.partitions:
                 self._open_partition(topic_partition, now_ms)
-            elif topic_partition.topic in self._metadata.shard.deleted:
-                self._logs.remove_stray(topic_partition)
+            elif topic_partition.topic in deleted:
+                self._logs.remove_stray(topic_partition, deleted[topic_partition.topic])
             else:
                 _logger.warning("%s belongs to no topic known here: left alone", topic_partition)
         for topic_partition in [tp for tp in self._partitions if tp.topic == CONSUMER_OFFSETS]:
             self.groups.load(topic_partition.partition, now_ms)
         for topic_partition in [tp for tp in self._partitions if tp.topic == TRANSACTION_STATE]:
             self.transactions.load(topic_partition.partition, now_ms)
-        self._finish_deletion(self._metadata.shard.deleted, now_ms)
+        try:
+            self._finish_deletion(deleted.keys(), now_ms)
+        except StorageFull as error:
+            # A full disk must not keep the log closed. `create_topics` forgets them before the name is used again.
+            _logger.warning("the offsets that groups have in deleted topics are kept for now: %s", error)
         self._logs.forget_recovery()
         self.transactions.recover(now_ms)
+
+    def _is_deleted(self, name: str, topic_id: str) -> bool:
+        """Whether the metadata records that the topic with this id (empty: unknown) was deleted."""
+        topic = self._known_topics.get(name)
+        deleted = self._metadata.shard.deleted
+        if topic is not None:
+            return topic_id != topic.topic_id
+        return name in deleted or topic_id in deleted.values()
 
     def close(self, now_ms: int) -> None:
         """Flush, publish, let go. Raises StorageError when the last flush failed."""
@@ -185,7 +200,7 @@ class Broker:
     ) -> dict[str, TopicDescription | KafkaError]:
         """Create each topic, or say why not. They are on disk on return. ``validate_only`` changes nothing."""
         self._check_open()
-        used_before = self._metadata.shard.deleted & {spec.name for spec in specs}
+        used_before = self._metadata.shard.deleted.keys() & {spec.name for spec in specs}
         if used_before and not validate_only:
             self._finish_deletion(used_before, now_ms)
         return self.topic_admin.create(specs, now_ms, validate_only=validate_only)
@@ -216,13 +231,11 @@ class Broker:
 
         Not even a crash or a full disk in the middle of it may hand an offset or a record to a new topic of the name.
         """
-        try:
-            self._logs.sync_files(self.groups.forget_topics(topics, now_ms))
-        finally:  # a topic that is gone takes no record; its offsets are forgotten before the name is used again
-            doomed = [topic_partition for topic_partition in self._partitions if topic_partition.topic in topics]
-            self._logs.delete(doomed)
-            for topic_partition in doomed:
-                self.on_advance(topic_partition)
+        doomed = [topic_partition for topic_partition in self._partitions if topic_partition.topic in topics]
+        self._logs.delete(doomed)  # first: on a full disk, forgetting the offsets may need the room
+        for topic_partition in doomed:
+            self.on_advance(topic_partition)
+        self._logs.sync_files(self.groups.forget_topics(topics, now_ms))
 
     def add_partitions(self, name: str, total_count: int, now_ms: int) -> None:
         """Grow a topic to ``total_count`` partitions. Records keep their partition; keys may map to another one."""

@@ -396,7 +396,10 @@ class Groups:
             _logger.warning("%s: offsets that expired are kept: %s", shard_log.log.topic_partition, error)
         else:
             if count:
-                _logger.info("%s: %d offsets and groups expired", shard_log.log.topic_partition, count)
+                _logger.info(
+                    "%s: %d offsets and groups expired: unused for offsets_retention_ms",
+                    shard_log.log.topic_partition, count,
+                )  # fmt: skip
 
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do; perhaps earlier, never later."""

@@ -12,15 +12,37 @@ from eventbus.errors import ConfigError, CorruptRecord, StorageError
 from eventbus.log import checkpoints
 from eventbus.log.commit import GroupCommit
 from eventbus.log.config import LogConfig
+from eventbus.log.journal import JOURNAL, replay
+from eventbus.log.leftovers import (
+    IsDeleted,
+    deleted_partition,
+    finish_deletions,
+    is_own_file,
+    remove_directory,
+    set_aside,
+)
+from eventbus.log.metadata import parse_directory, read_partition_metadata
 from eventbus.log.partition_log import PartitionLog
-from eventbus.log.reader import parse_directory
-from eventbus.log.recovery import UNKNOWN, remove_directory, remove_leftovers
+from eventbus.log.recovery import UNKNOWN
 from eventbus.log.storage import File, Storage, storage_error
 from eventbus.types import TopicPartition
 
 _logger = logging.getLogger("eventbus.broker")
 
 Offsets = dict[TopicPartition, int]
+
+_OWN_FILES = frozenset(
+    {
+        checkpoints.RECOVERY_POINTS,
+        checkpoints.HIGH_WATERMARKS,
+        checkpoints.LOG_START_OFFSETS,
+        checkpoints.LAST_STABLE_OFFSETS,
+        checkpoints.CLEANED_OFFSETS,
+        checkpoints.META_PROPERTIES,
+        JOURNAL,
+    }
+)
+"""Next to the partitions, without those whose name begins with a dot."""
 
 
 class Partition(msgspec.Struct):
@@ -67,7 +89,7 @@ class Logs:
         logs = cls(storage, fsync)
         storage.lock()
         try:
-            remove_leftovers(storage)
+            replay(storage)
             logs._clean_shutdown = checkpoints.take_clean_shutdown(storage)
             logs._recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
             logs._log_start_offsets = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS)
@@ -129,13 +151,45 @@ class Logs:
                 "written by Kafka itself cannot be opened; mirror it through kafka://)"
             )
 
-    def remove_stray(self, topic_partition: TopicPartition) -> None:
-        """Finish the deletion of a partition whose topic is gone."""
-        _logger.info("%s: removing what its deleted topic left behind", topic_partition)
+    def finish_deletions(self, is_deleted: IsDeleted) -> None:
+        """Remove what deletions that a crash interrupted left under a name of its own, and name what is not the log's.
+
+        Raises StorageError only if the directory cannot be listed.
+        """
         try:
-            remove_directory(self.storage, str(topic_partition))
+            finish_deletions(self.storage, is_deleted)
+            foreign = [name for name in self.storage.listdir("") if _is_foreign(name)]
         except OSError as error:
-            raise storage_error(error, f"removing {topic_partition}") from error
+            raise storage_error(error, f"opening {self.storage.describe()}") from error
+        if foreign:
+            _logger.warning(
+                "%s holds entries that are no part of the log, which are left alone: %s%s",
+                self.storage.describe(), ", ".join(foreign[:5]), ", ..." if len(foreign) > 5 else "",
+            )  # fmt: skip
+
+    def remove_stray(self, topic_partition: TopicPartition, topic_id: str) -> None:
+        """Remove, or keep aside, the directory of a partition whose topic was deleted, when it had ``topic_id``.
+
+        A crash between the topic's tombstone and the renaming of its directories leaves the partition in the checkpoint
+        of the last run. Whatever appears in the directory later, from a backup say, is in no checkpoint: a finished
+        deletion and a clean shutdown both publish them without it. That may be the only copy, so it is kept.
+        """
+        directory = str(topic_partition)
+        try:
+            if not self.storage.exists(directory):
+                return
+            stored_id = read_partition_metadata(self.storage, directory)
+            is_unfinished = not self._clean_shutdown and topic_partition in (self._recovery_points or {})
+            if is_unfinished and stored_id == topic_id:
+                remove_directory(self.storage, directory)
+            elif not any(map(is_own_file, self.storage.listdir(directory))):
+                _logger.warning("%s in %s is not the log's: left alone", directory, self.storage.describe())
+            else:
+                set_aside(self.storage, directory, "holds records of a topic that was deleted")
+        except OSError as error:
+            _logger.warning(
+                "%s in %s belongs to a deleted topic; left alone: %s", directory, self.storage.describe(), error
+            )
 
     def forget_recovery(self) -> None:
         """Every log is open: what the checkpoints said is history, and must not meet a new topic of an old name."""
@@ -258,21 +312,30 @@ class Logs:
 
     def apply_retention(self, now_ms: int) -> list[TopicPartition]:
         """Delete what is too old or too much; returns the partitions that lost something."""
+        due = [tp for tp, partition in self.partitions.items() if partition.log.expire_segments(now_ms)]
+        if not due:
+            return []
+        try:
+            starts = {tp: partition.log.log_start_offset for tp, partition in self._written()}
+            self._publish_durably(checkpoints.LOG_START_OFFSETS, starts)
+        except StorageError as error:  # retention has to work on a full disk: it makes the room
+            _logger.warning("retention goes on without a checkpoint: %s", error)
         shrunk: list[TopicPartition] = []
-        for topic_partition, partition in self.partitions.items():
+        for topic_partition in due:
             try:
-                if partition.log.apply_retention(now_ms):
+                if self.partitions[topic_partition].log.apply_retention(now_ms):
                     shrunk.append(topic_partition)
             except StorageError as error:
                 _logger.warning("retention: %s", error)
-        if shrunk:
-            self.publish()
+        self.publish()
         return shrunk
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> None:
         """Forget the producers that wrote nothing for so long."""
-        for partition in self.partitions.values():
-            partition.log.producers.states.expire(now_ms, expiration_ms)
+        logs = [partition.log for partition in self.partitions.values()]
+        count = sum(log.producers.states.expire(now_ms, expiration_ms) for log in logs)
+        if count:
+            _logger.info("%d idle producer(s) expired: producer_id_expiration_ms=%d", count, expiration_ms)
 
     def delete(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Remove the logs of a topic that is gone from the metadata."""
@@ -284,7 +347,7 @@ class Logs:
             try:
                 partition.log.delete()
             except StorageError as error:
-                _logger.warning("%s; the next start removes it", error)
+                _logger.warning("%s. Its records stay in %s until you remove them", error, topic_partition)
         # Durably, before the name can be used again: a new log must not be measured by the old one's watermark.
         self.publish(sync=True)
 
@@ -323,6 +386,12 @@ class Logs:
 
 def _nobody(topic_partition: TopicPartition) -> None:
     """Nobody listens yet."""
+
+
+def _is_foreign(name: str) -> bool:
+    """True for an entry of the directory that is not the log's. Hidden files are not worth a warning."""
+    is_own = name.removesuffix(".tmp") in _OWN_FILES or parse_directory(name) is not None
+    return not (is_own or name.startswith(".") or deleted_partition(name) is not None or name == "lost+found")
 
 
 def _known(offsets: Offsets | None, topic_partition: TopicPartition, damaged: int) -> int:

@@ -494,6 +494,12 @@ class Transactions:
             except StorageError as error:
                 _logger.warning("idle transactional ids of %s: %s", shard_log.log.topic_partition, error)
                 continue
+            if decision.reply:
+                _logger.info(
+                    "%s: %d transactional id(s) expired (%s...): unused for transactional_id_expiration_ms=%d",
+                    shard_log.log.topic_partition, len(decision.reply), decision.reply[0],
+                    self._config.transactional_id_expiration_ms,
+                )  # fmt: skip
             for transactional_id in decision.reply:
                 del self._homes[transactional_id]
                 self._answers.pop(transactional_id, None)

@@ -107,7 +107,7 @@ class Flush:
 class GroupCommit:
     """What has been appended and is not yet on disk, over all logs of a storage.
 
-    Before any log is opened, what a crash left in the journal must be replayed (`recovery.remove_leftovers`).
+    Before any log is opened, what a crash left in the journal must be replayed (`eventbus.log.journal.replay`).
     """
 
     def __init__(self, storage: Storage, mode: str = "commit") -> None:

@@ -14,9 +14,9 @@ import msgspec
 from eventbus.errors import ConfigError, CorruptRecord
 from eventbus.log import checkpoints
 from eventbus.log.config import LogConfig
+from eventbus.log.metadata import parse_directory
 from eventbus.log.producer_state import ProducerStates
 from eventbus.log.producers import replay
-from eventbus.log.reader import parse_directory
 from eventbus.log.recovery import remove_segment
 from eventbus.log.segment import Segment
 from eventbus.log.snapshot import decode_snapshot

@@ -90,7 +90,7 @@ class Journal:
                 file.hold()
             except OSError:
                 return False  # a full disk, no descriptor: the files are flushed one by one this time
-            assert not file.size, f"{JOURNAL} was not replayed: call recovery.remove_leftovers() first"
+            assert not file.size, f"{JOURNAL} was not replayed: call replay() first"
             self._file = file
         return not self.broken
 

@@ -7,9 +7,18 @@ never be applied to the second.
 from __future__ import annotations
 
 from eventbus.log.storage import File, Storage, read_whole, write_atomic
+from eventbus.types import TopicPartition
 
 _ID_LENGTH = 22
 """A UUID in Kafka's text form. Less than that was torn in a crash, before anything here was acknowledged."""
+
+
+def parse_directory(name: str) -> TopicPartition | None:
+    """Return the partition that a directory name stands for; None for other names, such as ``orders-007``."""
+    topic, dash, partition = name.rpartition("-")
+    if not dash or not topic or not partition.isdecimal() or str(int(partition)) != partition:
+        return None
+    return TopicPartition(topic, int(partition))
 
 
 def write_partition_metadata(storage: Storage, directory: str, topic_id: str, *, sync: bool) -> None:

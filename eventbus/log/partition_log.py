@@ -12,6 +12,7 @@ moves ``recovery_point`` and ``high_watermark`` once it is there.
 from __future__ import annotations
 
 import contextlib
+import logging
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, cast
@@ -20,6 +21,7 @@ from eventbus.errors import CorruptRecord, LogPoisoned, OffsetOutOfRange, Storag
 from eventbus.log import recovery, retention, swap
 from eventbus.log.config import LogConfig
 from eventbus.log.journal import part_place, part_target
+from eventbus.log.leftovers import remove_directory
 from eventbus.log.metadata import open_partition_metadata, write_partition_metadata
 from eventbus.log.producer_state import CachedBatch
 from eventbus.log.producers import LogProducers
@@ -33,6 +35,8 @@ from eventbus.types import NO_TIMESTAMP, AbortedTransaction, OffsetAndTimestamp,
 
 LEADER_EPOCH = 0
 """One writer, one term: the embedded log never changes its leader."""
+
+_logger = logging.getLogger("eventbus.log")
 
 _ROLL_OFFSETS = 1 << 30
 _MAX_HINTS = 64
@@ -542,9 +546,41 @@ class PartitionLog:
         Only what readers may see is deleted, oldest first. The active segment goes only with everything else, by age;
         an empty one takes its place, so that no offset is given out twice.
         """
+        doomed = len(self._doomed(now_ms))
+        if not doomed:
+            return []
+        if doomed == len(self.segments):
+            try:
+                self._roll(now_ms)
+            except StorageError:  # no room for a new segment: the old ones make some, and the active one goes next time
+                doomed -= 1
+                if not doomed:
+                    raise
+        return self._delete_segments(doomed)
+
+    def expire_segments(self, now_ms: int) -> bool:
+        """Move the log start offset past what the next `apply_retention` deletes, and log why; True if it moved.
+
+        Published in between, the log start offset tells segments that were deleted from segments that are missing.
+        """
+        reasons = self._doomed(now_ms)
+        if not reasons:
+            return False
+        segments, count = self.segments, len(reasons)
+        end_offset = segments[count].base_offset if count < len(segments) else self.log_end_offset
+        _logger.info(
+            "%s: deleting %d segment(s), offsets %d to %d, %d bytes: %s",
+            self.topic_partition, count, segments[0].base_offset, end_offset - 1,
+            sum(segment.size_bytes for segment in segments[:count]), "; ".join(dict.fromkeys(reasons)),
+        )  # fmt: skip
+        self.log_start_offset = max(self.log_start_offset, end_offset)
+        return True
+
+    def _doomed(self, now_ms: int) -> list[str]:
+        """Why each of the oldest segments has to go."""
         if not self.segments:
             return []
-        doomed = retention.doomed_count(
+        return retention.doomed_segments(
             self.segments,
             self.config,
             now_ms,
@@ -553,11 +589,6 @@ class PartitionLog:
             high_watermark=self.high_watermark,
             gaps=self.allows_gaps,
         )
-        if not doomed:
-            return []
-        if doomed == len(self.segments):
-            self._roll(now_ms)
-        return self._delete_segments(doomed)
 
     def advance_log_start_offset(self, offset: int) -> None:
         """Records below ``offset`` are gone for readers; their segments follow with the next `apply_retention`."""
@@ -681,7 +712,7 @@ class PartitionLog:
         self.segments = []
         self._active = None
         try:
-            recovery.remove_directory(self._storage, self.directory)
+            remove_directory(self._storage, self.directory)
         except OSError as error:
             raise storage_error(error, f"deleting {self.topic_partition}") from error
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from eventbus.errors import ConfigError, CorruptRecord, OffsetOutOfRange, UnknownTopicOrPartition
 from eventbus.log import checkpoints
 from eventbus.log.config import LogConfig
-from eventbus.log.metadata import read_partition_metadata
+from eventbus.log.metadata import parse_directory, read_partition_metadata
 from eventbus.log.recovery import corrupt_record
 from eventbus.log.segment import Damage, Segment
 from eventbus.log.snapshot import SUFFIX as SNAPSHOT_SUFFIX
@@ -318,11 +318,3 @@ class LogReader:
             "published. If the machine crashed, open the log once to recover it (any eventbus command with its "
             "file:// URL), then read again"
         )
-
-
-def parse_directory(name: str) -> TopicPartition | None:
-    """The partition a directory name stands for; None for other names."""
-    topic, dash, partition = name.rpartition("-")
-    if not dash or not topic or not partition.isdecimal():
-        return None
-    return TopicPartition(topic, int(partition))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from eventbus.errors import CorruptRecord
 from eventbus.log.config import LogConfig
-from eventbus.log.journal import replay
+from eventbus.log.leftovers import is_own_file, remove_file, set_aside
 from eventbus.log.metadata import read_partition_metadata, write_partition_metadata
 from eventbus.log.segment import Damage, Segment
 from eventbus.log.storage import Storage
@@ -27,8 +27,6 @@ _logger = logging.getLogger("eventbus.log")
 UNKNOWN = -1
 """A recovery point whose checkpoint is damaged: nobody knows what was durable, so nothing valid may be cut."""
 
-DELETED_SUFFIX = "-delete"
-STRAY_SUFFIX = "-stray"
 _CHUNK_BYTES = 1 << 20
 _SEARCH_LIMIT_BYTES = 16 << 20
 _EVERYTHING = 1 << 62
@@ -58,12 +56,11 @@ def recover(
     if storage.exists(directory):
         stored_id = read_partition_metadata(storage, directory)
         if topic_id and stored_id and stored_id != topic_id:
-            aside = f"{directory}.{storage.unique_id()}{STRAY_SUFFIX}"
-            _logger.warning(
-                "%s belongs to topic id %s, not to %s: kept aside as %s", directory, stored_id, topic_id, aside
-            )
-            storage.rename(directory, aside)
-            storage.sync_dir("")
+            if not set_aside(storage, directory, f"belongs to topic id {stored_id}, not to {topic_id}"):
+                raise CorruptRecord(
+                    f"{topic_partition} in {storage.describe()} cannot be opened. {directory} belongs to another topic "
+                    f"(id {stored_id}, not {topic_id}) and cannot be renamed. Move the directory away"
+                )
             stored_id = ""
         topic_id = topic_id or stored_id or storage.unique_id()
         if topic_id != stored_id and storage.exists(directory):
@@ -243,8 +240,10 @@ def _find_segments(storage: Storage, directory: str, config: LogConfig, now_ms: 
     stems = [name[:-4] for name in names if name.endswith(".log") and name[:-4].isdecimal()]
     for name in names:
         stem, _, suffix = name.rpartition(".")
-        if suffix in ("tmp", "deleted") or (suffix in ("index", "timeindex") and stem not in stems):
-            storage.remove(f"{directory}/{name}")
+        if is_own_file(name) and (
+            suffix in ("tmp", "deleted") or (suffix in ("index", "timeindex") and stem not in stems)
+        ):
+            remove_file(storage, f"{directory}/{name}")
     segments = [
         Segment(storage, f"{directory}/{stem}", int(stem), now_ms, config.index_interval_bytes, create=False)
         for stem in stems
@@ -258,27 +257,6 @@ def remove_segment(storage: Storage, stem: str) -> None:
     for suffix in (".log", ".index", ".timeindex"):
         if storage.exists(stem + suffix):
             storage.remove(stem + suffix)
-
-
-def remove_directory(storage: Storage, directory: str) -> None:
-    """Remove a partition in two steps: a crash leaves it whole, or under a name that says it is deleted."""
-    if not storage.exists(directory):
-        return
-    doomed = f"{directory}.{storage.unique_id()}{DELETED_SUFFIX}"
-    storage.rename(directory, doomed)
-    storage.sync_dir("")
-    storage.remove_tree(doomed)
-
-
-def remove_leftovers(storage: Storage) -> None:
-    """Finish what a crash interrupted: commits that only the journal holds, and deletions.
-
-    To be called once the storage is locked, before any log is opened.
-    """
-    replay(storage)
-    for name in storage.listdir(""):
-        if name.endswith(DELETED_SUFFIX):
-            storage.remove_tree(name)
 
 
 def corrupt_record(storage: Storage, topic_partition: TopicPartition, damage: Damage) -> CorruptRecord:

@@ -12,7 +12,7 @@ from eventbus.log.segment import Damage, Segment
 from eventbus.types import NO_TIMESTAMP
 
 
-def doomed_count(
+def doomed_segments(
     segments: Sequence[Segment],
     config: LogConfig,
     now_ms: int,
@@ -21,8 +21,8 @@ def doomed_count(
     log_end_offset: int,
     high_watermark: int,
     gaps: bool,
-) -> int:
-    """How many of the oldest segments have to go.
+) -> list[str]:
+    """Return why each of the oldest segments has to go, one reason a segment.
 
     Only what readers may see goes. The last segment goes only with all others, and by age.
     """
@@ -30,18 +30,22 @@ def doomed_count(
     excess = -1
     if by_policy and config.retention_bytes >= 0:
         excess = sum(segment.size_bytes for segment in segments) - config.retention_bytes
-    count = 0
+    reasons: list[str] = []
     ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
     for segment, end_offset in zip(segments, ends, strict=True):
-        is_last = count == len(segments) - 1
+        is_last = len(reasons) == len(segments) - 1
         if end_offset > high_watermark or (is_last and not segment.size_bytes):
             break
         excess -= segment.size_bytes
-        spare = not is_last and (end_offset <= log_start_offset or excess >= 0)
-        if not spare and not (by_policy and _is_expired(segment, config, now_ms, gaps)):
+        if not is_last and end_offset <= log_start_offset:
+            reasons.append(f"below the log start offset {log_start_offset}")
+        elif not is_last and excess >= 0:
+            reasons.append(f"the log is larger than retention.bytes={config.retention_bytes}")
+        elif by_policy and _is_expired(segment, config, now_ms, gaps):
+            reasons.append(f"older than retention.ms={config.retention_ms}")
+        else:
             break
-        count += 1
-    return count
+    return reasons
 
 
 def deadline_ms(oldest: Segment, config: LogConfig, *, gaps: bool) -> int | None:

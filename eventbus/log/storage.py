@@ -269,6 +269,9 @@ class FileStorage:
         os.unlink(self._path(path))
 
     def remove_tree(self, path: str) -> None:
+        if os.path.islink(self._path(path)):  # what it leads to is not in this directory
+            os.unlink(self._path(path))
+            return
         for name in self.listdir(path):
             child = f"{path}/{name}"
             full = self._path(child)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from eventbus.log.leftovers import is_own_file, remove_file
 from eventbus.log.segment import Damage, Segment
 from eventbus.log.storage import Storage
 
@@ -64,12 +65,12 @@ def recover_swaps(storage: Storage, directory: str) -> None:
     names = storage.listdir(directory)
     for name in names:
         stem, _, suffix = name.partition(".")
-        if suffix.startswith("cleaned."):
-            storage.remove(f"{directory}/{name}")
-        elif suffix == "swap.log" and stem.isdecimal():
+        if suffix.startswith("cleaned.") and is_own_file(name):
+            remove_file(storage, f"{directory}/{name}")
+        elif suffix == "swap.log" and is_own_file(name):
             _recover(storage, directory, int(stem), names)
     for name in names:
-        if name.partition(".")[2] in ("swap.index", "swap.timeindex"):
+        if is_own_file(name) and name.partition(".")[2] in ("swap.index", "swap.timeindex"):
             with contextlib.suppress(FileNotFoundError):
                 storage.remove(f"{directory}/{name}")
 
@@ -81,11 +82,34 @@ def _recover(storage: Storage, directory: str, base_offset: int, names: Sequence
         scan = segment.scan(0, base_offset, check_crcs=True, index=False)
     finally:
         segment.close()
-    if scan.damage:
-        raise Damage(segment.path, scan.position, scan.next_offset, scan.damage)
-    offsets = [int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal()]
-    others = [stem_of(directory, offset) for offset in sorted(offsets) if base_offset < offset < scan.next_offset]
+    offsets = sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal())
+    damage = scan.damage or _misfit(storage, directory, base_offset, scan.next_offset, offsets)
+    if damage:
+        raise Damage(segment.path, scan.position, scan.next_offset, damage)
+    others = [stem_of(directory, offset) for offset in offsets if base_offset < offset < scan.next_offset]
     finish_swap(storage, directory, first, others)
+
+
+def _misfit(storage: Storage, directory: str, base_offset: int, end_offset: int, offsets: Sequence[int]) -> str:
+    """Why a swap file with these offsets is not what compaction left there; empty when it is.
+
+    A committed swap has all offsets of the segments it replaces. The first of these keeps its name until the very end,
+    and the segment that follows begins where the swap file ends. That one may be missing only if a crash took its name;
+    then the last segment that is still there must not reach beyond the swap file.
+    """
+    following = [offset for offset in offsets if offset >= end_offset]
+    fits = base_offset in offsets and base_offset < end_offset
+    if fits and following:
+        fits = following[0] == end_offset
+    elif fits:
+        last = Segment(storage, stem_of(directory, offsets[-1]), offsets[-1], 0, 4096, create=False)
+        try:
+            fits = last.scan(0, offsets[-1], check_crcs=False, gaps=True, index=False).next_offset <= end_offset
+        finally:
+            last.close()
+    if fits:
+        return ""
+    return f"offsets {base_offset} to {end_offset - 1} are not those of the segments it would replace"
 
 
 def remove_files(storage: Storage, stem: str) -> None:

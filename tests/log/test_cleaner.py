@@ -17,6 +17,7 @@ from eventbus.log.partition_log import PartitionLog
 from eventbus.log.reader import LogReader
 from eventbus.log.segment import Segment
 from eventbus.log.storage import FileStorage, MemoryStorage, Storage
+from eventbus.log.walk import walk
 from eventbus.records import (
     BatchBuilder,
     ControlType,
@@ -731,6 +732,23 @@ def test_a_damaged_swap_is_an_error_and_changes_nothing(tmp_path):
     with pytest.raises(CorruptRecord, match=r"swap\.log"):
         table.open(recovery_point=60)
     assert sorted(path.name for path in directory.iterdir()) == names
+
+
+@pytest.mark.parametrize("part", ["nothing", "half", "more"])
+def test_a_swap_that_does_not_cover_the_segments_it_would_replace_replaces_nothing(tmp_path, part):
+    """A file that somebody copied there, or cut: whole batches, but not the offsets of whole segments."""
+    table = Table(FileStorage(str(tmp_path)))
+    table.fill(60, keys=2)
+    bases = [segment.base_offset for segment in table.log.segments]
+    table.log.close()
+    directory = tmp_path / "table-0"
+    first, second = [(directory / f"{base:020d}.log").read_bytes() for base in bases[:2]]
+    size = walk(first, 0, 0, 1, check_crcs=True, gaps=False).position
+    content = {"nothing": b"", "half": first[:size], "more": first + second[:size]}[part]
+    (directory / f"{0:020d}.swap.log").write_bytes(content)
+    with pytest.raises(CorruptRecord, match="are not those of the segments it would replace"):
+        table.open(recovery_point=60)
+    assert [(directory / f"{base:020d}.log").read_bytes() for base in bases[:2]] == [first, second]
 
 
 # -- transactions and producers ----------------------------------------------------------------------------------------

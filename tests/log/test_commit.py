@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from eventbus.errors import ConfigError, LogPoisoned, StorageError
-from eventbus.log import commit, journal, recovery
+from eventbus.log import commit, journal
 from eventbus.log import storage as storage_module
 from eventbus.log.commit import GroupCommit
 from eventbus.log.partition_log import PartitionLog
@@ -469,7 +469,7 @@ def test_a_journal_that_was_not_replayed_is_not_overwritten(disk, logs):
     again.append(0, 1, 2)
     with pytest.raises(AssertionError, match="was not replayed"):
         again.flush()
-    recovery.remove_leftovers(disk)
+    journal.replay(disk)
     logs.opened.clear()
 
 

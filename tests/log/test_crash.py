@@ -15,13 +15,13 @@ from random import Random
 import pytest
 
 from eventbus.errors import CorruptRecord, StorageError
-from eventbus.log import checkpoints, commit, journal, recovery
+from eventbus.log import checkpoints, commit, journal, leftovers, recovery
 from eventbus.log.commit import Flush, GroupCommit
 from eventbus.log.config import LogConfig
+from eventbus.log.metadata import parse_directory
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.producer_state import ANY_SEQUENCE, ProducerStates
 from eventbus.log.producers import replay
-from eventbus.log.reader import parse_directory
 from eventbus.log.transaction_index import TransactionIndex
 from eventbus.records import BatchBuilder, ControlType, EndTransactionMarker, build_marker, iter_batches, read_header
 from eventbus.testing.storage import CrashFile, CrashStorage, SimulatedCrash
@@ -63,7 +63,8 @@ class Machine:
     def start(self) -> None:
         storage = self.storage
         storage.lock()
-        recovery.remove_leftovers(storage)
+        journal.replay(storage)
+        leftovers.finish_deletions(storage, lambda *_: True)
         clean = checkpoints.take_clean_shutdown(storage)
         points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
         starts = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS)
@@ -74,7 +75,7 @@ class Machine:
         for name in storage.listdir(""):
             where = parse_directory(name)
             if where is not None and where.topic not in self.topics:
-                recovery.remove_directory(storage, name)
+                leftovers.remove_directory(storage, name)
         for name, topic in self.topics.items():
             where = TopicPartition(name, 0)
             self.logs[name] = PartitionLog.open(

@@ -326,7 +326,7 @@ def journaled(logs) -> tuple[CrashStorage, int]:
 
 
 def ends(storage: CrashStorage, logs) -> list[int]:
-    recovery.remove_leftovers(storage)
+    journal.replay(storage)
     opened = [logs.open(storage, TopicPartition("t", number), recovery_point=1) for number in range(3)]
     assert not storage.exists(journal.JOURNAL) or not storage.open(journal.JOURNAL).size
     return [log.log_end_offset for log in opened]

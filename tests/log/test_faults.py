@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from eventbus.errors import EventBusError, LogPoisoned, StorageFull
-from eventbus.log import checkpoints, commit, recovery
+from eventbus.log import checkpoints, commit, journal
 from eventbus.log.commit import GroupCommit
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import PartitionLog
@@ -74,7 +74,7 @@ class Script:
 
     def open(self) -> None:
         try:
-            recovery.remove_leftovers(self.storage)
+            journal.replay(self.storage)
             points = checkpoints.read_offsets(self.storage, checkpoints.RECOVERY_POINTS)
             starts = checkpoints.read_offsets(self.storage, checkpoints.LOG_START_OFFSETS)
         except OSError as error:

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from eventbus.log import checkpoints, recovery
+from eventbus.log import checkpoints, journal
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.storage import FileStorage
@@ -23,7 +23,7 @@ CONFIG = LogConfig(segment_bytes=20_000)
 
 WRITE = """
 import sys
-from eventbus.log import checkpoints, recovery
+from eventbus.log import checkpoints, journal
 from eventbus.log.commit import GroupCommit
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import PartitionLog
@@ -32,7 +32,7 @@ from eventbus.records import BatchBuilder, read_header
 from eventbus.types import TopicPartition
 storage = FileStorage(sys.argv[1])
 storage.lock()
-recovery.remove_leftovers(storage)
+journal.replay(storage)
 points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
 commit = GroupCommit(storage)
 logs = []
@@ -82,7 +82,7 @@ def kill_again_and_again(directory: Path, times: int) -> None:
 def check(directory: Path, acked: list[int]) -> None:
     storage = FileStorage(str(directory))
     storage.lock()
-    recovery.remove_leftovers(storage)
+    journal.replay(storage)
     points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
     assert points is not None
     for number, least in enumerate(acked):

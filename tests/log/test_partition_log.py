@@ -579,14 +579,18 @@ def test_left_over_files_are_removed(storage, logs):
     for name in (
         "00000000000000000007.index",
         "00000000000000000007.timeindex",
-        "x.tmp",
+        "partition.metadata.tmp",
         "00000000000000000000.log.deleted",
     ):
         storage.open(f"orders-0/{name}", create=True)
-    storage.open("orders-0/notes.txt", create=True)
+    for name in ("notes.txt", "notes.tmp", "7.index"):
+        storage.open(f"orders-0/{name}", create=True)
     logs.open(storage, recovery_point=3)
     names = [name for name in storage.listdir("orders-0") if not name.startswith("0" * 20)]
-    assert names == ["00000000000000000003.snapshot", "leader-epoch-checkpoint", "notes.txt", "partition.metadata"]
+    assert names == [
+        "00000000000000000003.snapshot", "7.index", "leader-epoch-checkpoint",
+        "notes.tmp", "notes.txt", "partition.metadata",
+    ]  # fmt: skip
 
 
 def test_an_empty_segment_among_others_is_forgotten(storage, logs):

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from eventbus.log import commit, recovery
+from eventbus.log import commit, journal
 from eventbus.log import producers as producers_module
 from eventbus.log.commit import GroupCommit
 from eventbus.log.config import LogConfig
@@ -47,7 +47,7 @@ class Machine:
     def start(self, recovery_point: int) -> None:
         storage = self.storage
         storage.lock()
-        recovery.remove_leftovers(storage)
+        journal.replay(storage)
         self.commit = GroupCommit(storage)
         self.logs = {
             where: PartitionLog.open(
