@@ -46,6 +46,7 @@ logger = logging.getLogger("eventbus.producer")
 _FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping)
 """What the log says to a producer that is no longer the one of its transactional id, or whose transaction timed out."""
 _RETRY_SECONDS = 0.005
+_REPORT_AFTER_SECONDS = 5.0
 
 
 class _State(Enum):
@@ -80,6 +81,8 @@ class ProducerTransactions:
         self._error: EventBusError | None = None
         """Why the transaction can only be aborted, or why the producer is finished."""
         self._initialising = anyio.Lock()
+        self._reported = False
+        """It was logged what the end of the open transaction waits for."""
 
     # beginning -------------------------------------------------------------------------------------------------------
 
@@ -108,7 +111,9 @@ class ProducerTransactions:
                 await self._let_end(deadline, error)
                 continue
             if engine.waits_for_flush:
-                await engine.flush_all()
+                # The epoch is taken: whoever is cancelled here and never learns it would be fenced by it.
+                with anyio.CancelScope(shield=True):
+                    await engine.flush_all()
             return taken
 
     def _deadline(self) -> float:
@@ -117,14 +122,24 @@ class ProducerTransactions:
     async def _let_end(self, deadline: float, error: EventBusError | None = None) -> None:
         """The transaction before is being ended: its decision needs a flush, its markers room on the disk."""
         engine = self._engine
-        if engine.timers.current_time() > deadline:
+        left_seconds = deadline - engine.timers.current_time()
+        if left_seconds < 0:
             raise RequestTimedOut(
                 f"the transaction of {self._id!r} could not be ended within "
                 f"max_block_ms={self._producer.config.max_block_ms:,}: is there room on the disk?"
             ) from error
+        waited_seconds = self._producer.config.max_block_ms / 1000 - left_seconds
+        if waited_seconds > _REPORT_AFTER_SECONDS and not self._reported:
+            self._reported = True
+            logger.warning(
+                "the end of the transaction of %r has waited for %.0f s, and waits up to max_block_ms=%d: %s",
+                self._id, waited_seconds, self._producer.config.max_block_ms,
+                error or "it is decided, and there is no room on the disk for its markers",
+            )  # fmt: skip
         engine.broker.check_healthy()
         if engine.waits_for_flush:
-            await engine.flush_all()
+            with anyio.CancelScope(shield=True):
+                await engine.flush_all()
         engine.broker.transactions.finish_prepared(self._now_ms())
         await engine.timers.sleep(_RETRY_SECONDS)
 
@@ -259,15 +274,13 @@ class ProducerTransactions:
         try:
             end = self._decide(committed)
         except (ConcurrentTransactions, *_FENCED) as error:
-            with anyio.CancelScope(shield=True):
-                await self._decide_later(committed, error)
+            await self._decide_later(committed, error)
             end = self._end
         assert end is not None
         if end.markers is not None and not self._engine.waits_for_flush:
             self._go_on_after(end)
             return
-        with anyio.CancelScope(shield=True):
-            await self._see_through(end)
+        await self._see_through(end)
 
     def _decide(self, committed: bool) -> TransactionEnd:
         assert self._owner is not None
@@ -307,16 +320,21 @@ class ProducerTransactions:
         ) from error
 
     async def _see_through(self, end: TransactionEnd) -> None:
-        """Wait until the decision and the markers are durable. Can be done twice, and by two tasks."""
+        """Wait until the decision and the markers are durable. Can be done twice, and by two tasks.
+
+        A task that is cancelled still waits for the flushes, which take milliseconds: then it knows the outcome. It does
+        not wait for room on a full disk, which may take for ever: asked again, or by the next producer of the id, the
+        transaction is ended then.
+        """
         engine = self._engine
         try:
             if end.offset >= 0:
-                await engine.wait_durable(end.topic_partition, end.offset)
+                await self._wait_durable(end.topic_partition, end.offset)
                 if end.markers is None:
                     await self._wait_for_markers(end)
             for topic_partition, offset in end.markers or ():
                 try:
-                    await engine.wait_durable(topic_partition, offset)
+                    await self._wait_durable(topic_partition, offset)
                 except UnknownTopicOrPartition:  # deleted since: nobody is left to read the marker
                     engine.broker.transactions.finish_prepared(self._now_ms())
         except EventBusError as error:
@@ -334,6 +352,10 @@ class ProducerTransactions:
             self._check_not_lost(error)
         self._go_on_after(end)
 
+    async def _wait_durable(self, topic_partition: TopicPartition, offset: int) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._engine.wait_durable(topic_partition, offset)
+
     def _go_on_after(self, end: TransactionEnd) -> None:
         if self._end is end:
             self._owner = end.next
@@ -348,6 +370,7 @@ class ProducerTransactions:
     def _become_ready(self) -> None:
         self._end = None
         self._error = None
+        self._reported = False
         self._touched = {}
         self._offsets = {}
         self._state = _State.READY

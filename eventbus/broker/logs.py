@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from eventbus.broker.names import CLUSTER_METADATA, INTERNAL_TOPICS
-from eventbus.errors import ConfigError, CorruptRecord, StorageError
+from eventbus.errors import ConfigError, CorruptRecord, StorageError, StorageFull
 from eventbus.log import checkpoints
 from eventbus.log.commit import GroupCommit
 from eventbus.log.config import LogConfig
@@ -23,7 +23,8 @@ from eventbus.log.leftovers import (
 )
 from eventbus.log.metadata import parse_directory, read_partition_metadata
 from eventbus.log.partition_log import PartitionLog
-from eventbus.log.recovery import UNKNOWN
+from eventbus.log.recovery import UNKNOWN, missing_offsets
+from eventbus.log.reserve import Reserve
 from eventbus.log.storage import File, Storage, storage_error
 from eventbus.types import TopicPartition
 
@@ -73,6 +74,7 @@ class Logs:
         self.advances_at_append = fsync != "commit" or not storage.durable
         self.advanced: Callable[[TopicPartition], None] = _nobody
         """Called when `sync_metadata` moved a high watermark."""
+        self.reserve = Reserve(storage)
         self._clean_shutdown = False
         self._found: set[TopicPartition] = set()
         self._recovery_points: Offsets | None = {}
@@ -93,7 +95,9 @@ class Logs:
             logs._clean_shutdown = checkpoints.take_clean_shutdown(storage)
             logs._recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
             logs._log_start_offsets = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS)
+            checkpoints.warn_of_lost_starts(storage, logs._recovery_points, logs._log_start_offsets)
             logs.cleaned_offsets = checkpoints.read_offsets(storage, checkpoints.CLEANED_OFFSETS) or {}
+            logs.reserve.fill()
             logs._found = {tp for tp in map(parse_directory, storage.listdir("")) if tp is not None}
         except OSError as error:
             storage.unlock()
@@ -130,6 +134,12 @@ class Logs:
             clean_shutdown=self._clean_shutdown,
             topic_id=topic_id,
         )
+        missing = missing_offsets(log.segments, (self._log_start_offsets or {}).get(topic_partition))
+        if missing:
+            _logger.warning(
+                "%s in %s: %s. Restore the files from a backup before they are needed, or go on without these records",
+                topic_partition, self.storage.describe(), missing,
+            )  # fmt: skip
         compacted = "compact" in config.cleanup_policy
         internal = topic_partition.topic in INTERNAL_TOPICS
         partition = Partition(log, config.max_message_bytes, internal, compacted, internal or compacted)
@@ -264,6 +274,7 @@ class Logs:
                 if offsets != self._published.get(name):
                     checkpoints.write_offsets(self.storage, name, offsets, sync=sync and self.storage.durable)
                     self._published[name] = offsets
+            self.reserve.fill()
         except OSError as error:
             _logger.warning("checkpoints of %s not written: %s", self.storage.describe(), error)
 
@@ -289,7 +300,8 @@ class Logs:
     def publish_log_start(self, topic_partition: TopicPartition, offset: int) -> None:
         """Put on disk, durably, that a log begins at ``offset``, before it does. Raises StorageError."""
         starts = {tp: partition.log.log_start_offset for tp, partition in self._written()}
-        self._publish_durably(checkpoints.LOG_START_OFFSETS, {**starts, topic_partition: offset})
+        starts[topic_partition] = offset
+        self.reserve.spend(lambda: self._publish_durably(checkpoints.LOG_START_OFFSETS, starts))
 
     def _publish_durably(self, name: str, offsets: Offsets) -> None:
         if not self.storage.durable:
@@ -369,7 +381,9 @@ class Logs:
         try:
             self.publish(sync=True)
             if clean:
-                checkpoints.mark_clean_shutdown(self.storage)
+                self.reserve.spend(self._mark_clean_shutdown)
+        except StorageFull as error:  # everything is on disk, and the next start can see that for itself
+            _logger.warning("%s; the next start reads the ends of the logs, as after a crash", error)
         except OSError as error:
             first_error = first_error or storage_error(error, f"closing {self.storage.describe()}")
         finally:
@@ -377,6 +391,12 @@ class Logs:
             self.storage.unlock()
         if first_error is not None:
             raise first_error
+
+    def _mark_clean_shutdown(self) -> None:
+        try:
+            checkpoints.mark_clean_shutdown(self.storage)
+        except OSError as error:
+            raise storage_error(error, f"closing {self.storage.describe()}") from error
 
     def abandon(self) -> None:
         """Let go after a failed open: nothing was changed, nothing is to be flushed."""

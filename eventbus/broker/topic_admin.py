@@ -168,7 +168,8 @@ class TopicAdmin:
     def delete(self, name: str, now_ms: int) -> None:
         """Forget a topic; its logs are still there. Raises UnknownTopicOrPartition."""
         names.check_not_internal(name, "deleted")
-        self._shard_log.execute(self._shard_log.shard.delete(name), now_ms)
+        decision = self._shard_log.shard.delete(name)
+        self._logs.reserve.spend(lambda: self._shard_log.execute(decision, now_ms))
         self._log_configs.pop(name, None)
         self.version += 1
         self._logs.sync_metadata(self._shard_log.log)

@@ -271,6 +271,7 @@ def verify_directory(args: argparse.Namespace) -> int:
                 "directory": report.directory,
                 "ok": report.ok,
                 "warnings": report.warnings,
+                "damage": report.damage,
                 "partitions": [_partition_fields(partition) for partition in report.partitions],
             }
         )
@@ -348,6 +349,8 @@ def _show_report(out: Output, report: Report) -> None:
 def _remarks(report: Report) -> Iterable[str]:
     for warning in report.warnings:
         yield f"warning: {warning}"
+    for damage in report.damage:
+        yield f"damage: {damage}"
     for partition in report.partitions:
         if partition.damage:
             yield f"damage: {partition.damage}"

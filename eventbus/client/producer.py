@@ -524,6 +524,12 @@ class Producer:
         with self._scope:
             await self._backend.run()
 
+    @property
+    def name(self) -> str:
+        """What logs call it."""
+        transactional_id = self._settings.config.transactional_id
+        return "a producer" if transactional_id is None else f"the producer of {transactional_id!r}"
+
     async def aclose(self) -> None:
         """Flush, then refuse further records. A transaction that is open is aborted.
 

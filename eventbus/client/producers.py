@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,10 @@ _MOVER_TIMEOUT_MS = 20_000
 """Its transactions are short; what a killed process left open must not keep the partition's next owner for long."""
 _LEAST_SECONDS = 1.0
 """For closing, where handlers have no time at all to finish. A log that answers needs a fraction of it."""
+
+_REPORT_AFTER_SECONDS = 5.0
+
+logger = logging.getLogger("eventbus.producer")
 
 
 class Producers:
@@ -173,7 +178,16 @@ class Producers:
 
         async def give_up() -> None:
             with in_time:
-                await RealTimers().sleep(max(seconds, _LEAST_SECONDS))
+                limit = max(seconds, _LEAST_SECONDS)
+                if limit > _REPORT_AFTER_SECONDS:
+                    await RealTimers().sleep(_REPORT_AFTER_SECONDS)
+                    names = ", ".join(sorted({one.name for one in self._open})) or "what sends with the bus's producers"
+                    logger.warning(
+                        "closing has waited for %g s, and waits up to %.0f s (drain_timeout_ms) for the log to answer: "
+                        "%s", _REPORT_AFTER_SECONDS, limit, names,
+                    )  # fmt: skip
+                    limit -= _REPORT_AFTER_SECONDS
+                await RealTimers().sleep(limit)
                 for one in list(self._open):
                     one.give_up()
 

@@ -52,6 +52,26 @@ def read_offsets(storage: Storage, name: str) -> dict[TopicPartition, int] | Non
         return None
 
 
+def lost_starts(points: Mapping[TopicPartition, int] | None, starts: Mapping[TopicPartition, int] | None) -> str:
+    """What is wrong with the log start offsets as a whole; empty when nothing is. Both are written together."""
+    if starts is None:
+        return f"{LOG_START_OFFSETS} is damaged"
+    return f"{LOG_START_OFFSETS} is missing" if points and not starts else ""
+
+
+def warn_of_lost_starts(
+    storage: Storage, points: Mapping[TopicPartition, int] | None, starts: Mapping[TopicPartition, int] | None
+) -> None:
+    """Log what a lost checkpoint of log start offsets means: nothing else records where a log starts."""
+    lost = lost_starts(points, starts)
+    if lost:
+        _logger.warning(
+            "%s in %s: every log starts at its first segment. Records that were deleted by request and whose segment "
+            "is still there can be read again: delete them again (`eventbus topics delete-records`)",
+            lost, storage.describe(),
+        )  # fmt: skip
+
+
 def _parse(text: str) -> dict[TopicPartition, int]:
     version, count, *lines = text.split("\n")
     if version != "0" or not text.endswith("\n"):
@@ -92,11 +112,28 @@ def load_or_create_meta(storage: Storage, cluster_id: str) -> str:
         text = f"#\nversion=1\ncluster.id={cluster_id}\nnode.id=1\n"
         write_atomic(storage, META_PROPERTIES, text.encode(), sync=storage.durable)
         return cluster_id
-    pairs = (line.partition("=") for line in data.decode("utf-8", "replace").splitlines() if not line.startswith("#"))
-    properties = {key.strip(): value.strip() for key, _, value in pairs}
+    properties = _properties(data)
     if properties.get("version") not in ("0", "1"):
         raise ConfigError(
             f"{storage.describe()}/{META_PROPERTIES} is of version {properties.get('version')!r}; this release reads "
-            "1. Is the directory a log of eventbus or Kafka?"
+            "1. Is the directory a log of eventbus or Kafka? If the file is damaged, restore it from a backup, or move "
+            "it away: the log then opens under a new cluster id"
         )
     return properties.get("cluster.id", cluster_id)
+
+
+def meta_fault(storage: Storage) -> str:
+    """What is wrong with ``meta.properties``; empty when it can be read."""
+    data = read_whole(storage, META_PROPERTIES)
+    if data is None:
+        return f"{META_PROPERTIES} is missing; the next start writes one with a new cluster id"
+    properties = _properties(data)
+    cluster_id = properties.get("cluster.id", "")
+    if properties.get("version") in ("0", "1") and cluster_id.isascii() and cluster_id.isprintable() and cluster_id:
+        return ""
+    return f"{META_PROPERTIES} is damaged: it should hold version=1 and cluster.id=..."
+
+
+def _properties(data: bytes) -> dict[str, str]:
+    pairs = (line.partition("=") for line in data.decode("utf-8", "replace").splitlines() if not line.startswith("#"))
+    return {key.strip(): value.strip() for key, _, value in pairs}

@@ -14,10 +14,10 @@ import msgspec
 from eventbus.errors import ConfigError, CorruptRecord
 from eventbus.log import checkpoints
 from eventbus.log.config import LogConfig
-from eventbus.log.metadata import parse_directory
+from eventbus.log.metadata import parse_directory, read_partition_metadata
 from eventbus.log.producer_state import ProducerStates
 from eventbus.log.producers import replay
-from eventbus.log.recovery import remove_segment
+from eventbus.log.recovery import missing_offsets, remove_segment
 from eventbus.log.segment import Segment
 from eventbus.log.snapshot import decode_snapshot
 from eventbus.log.storage import FileStorage, Storage, read_whole
@@ -113,11 +113,13 @@ class Report(msgspec.Struct):
     directory: str
     partitions: list[PartitionReport]
     warnings: list[str]
+    damage: list[str] = msgspec.field(default_factory=list[str])
+    """Of files that belong to no partition."""
 
     @property
     def ok(self) -> bool:
         """Nothing that was durable is damaged."""
-        return not any(partition.damage for partition in self.partitions)
+        return not (self.damage or any(partition.damage for partition in self.partitions))
 
 
 def dump_segment(path: str, *, records: bool = False) -> Iterator[Line]:
@@ -225,20 +227,33 @@ def verify(directory: str) -> Report:
     recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
     if recovery_points is None:
         warnings.append(f"{checkpoints.RECOVERY_POINTS} is damaged; the next start reads everything to rebuild it")
-    starts = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS) or {}
+    starts = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS)
+    lost = checkpoints.lost_starts(recovery_points, starts)
+    damage: list[str] = []
+    if lost:
+        fault = f"{lost}; records that were deleted by request can be read again"
+        (damage if starts is None else warnings).append(fault)
     reports: list[PartitionReport] = []
     for name in storage.listdir(""):
         where = parse_directory(name)
         if where is not None:
-            report = PartitionReport(where, log_start_offset=starts.get(where, 0))
+            published_start = (starts or {}).get(where)
+            report = PartitionReport(where, log_start_offset=published_start or 0)
             report.recovery_point = (recovery_points or {}).get(where, 0)
-            _verify_partition(storage, report)
+            _verify_partition(storage, report, published_start)
             reports.append(report)
-    return Report(storage.root, reports, warnings)
+    meta_fault = checkpoints.meta_fault(storage)
+    if meta_fault and reports:
+        (damage if storage.exists(checkpoints.META_PROPERTIES) else warnings).append(meta_fault)
+    return Report(storage.root, reports, warnings, damage)
 
 
-def _verify_partition(storage: Storage, report: PartitionReport) -> None:
+def _verify_partition(storage: Storage, report: PartitionReport, published_start: int | None = None) -> None:
     segments = _segments(storage, report.topic_partition)
+    report.damage = missing_offsets(segments, published_start)
+    if segments and report.recovery_point and not read_partition_metadata(storage, str(report.topic_partition)):
+        metadata = f"{report.topic_partition}/partition.metadata is damaged or missing: it should hold the topic's id"
+        report.damage = f"{report.damage}; {metadata}" if report.damage else metadata
     report.segments_count = len(segments)
     report.size_bytes = sum(segment.size_bytes for segment in segments)
     report.log_end_offset = report.log_start_offset
@@ -293,7 +308,7 @@ def _unreadable_snapshots(storage: Storage, where: TopicPartition) -> list[str]:
 def _note(report: PartitionReport, segment: Segment, position: int, offset: int, what: str) -> None:
     text = f"{segment.path} at position {position} (offset {offset}): {what}"
     if offset < report.recovery_point:
-        report.damage = text
+        report.damage = f"{report.damage}; {text}" if report.damage else text
     else:
         report.torn = text
 

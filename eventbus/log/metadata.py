@@ -23,8 +23,26 @@ def parse_directory(name: str) -> TopicPartition | None:
 
 def write_partition_metadata(storage: Storage, directory: str, topic_id: str, *, sync: bool) -> None:
     """Write the file; what is not synced here must be flushed together with the log's first records."""
-    text = f"version: 0\ntopic_id: {topic_id}"
-    write_atomic(storage, _metadata_path(directory), text.encode(), sync=sync)
+    write_atomic(storage, _metadata_path(directory), _encode(topic_id), sync=sync)
+
+
+def secure_partition_metadata(storage: Storage, directory: str, topic_id: str) -> None:
+    """Bring the file to the disk for certain, whatever became of an earlier flush.
+
+    Content that is right is written again where it stands: that needs no room on a full disk, and a crash in the middle
+    of it leaves the same bytes.
+    """
+    data = _encode(topic_id)
+    if read_whole(storage, _metadata_path(directory)) != data:
+        write_partition_metadata(storage, directory, topic_id, sync=True)
+        return
+    file = open_partition_metadata(storage, directory)
+    try:
+        file.pwrite(0, data)
+        file.sync()
+        storage.sync_dir(directory)
+    finally:
+        file.close()
 
 
 def open_partition_metadata(storage: Storage, directory: str) -> File:
@@ -40,6 +58,10 @@ def read_partition_metadata(storage: Storage, directory: str) -> str:
         return ""
     topic_id = lines[1].removeprefix("topic_id: ")
     return topic_id if len(topic_id) == _ID_LENGTH and topic_id.isprintable() else ""
+
+
+def _encode(topic_id: str) -> bytes:
+    return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def _metadata_path(directory: str) -> str:

@@ -18,7 +18,7 @@ from eventbus.log import snapshot
 from eventbus.log.producer_state import CachedBatch, CompletedTransaction, ProducerBatch, ProducerStates
 from eventbus.log.segment import Segment
 from eventbus.log.snapshot import IndexedSegment, Snapshot
-from eventbus.log.storage import Buffer, File, Storage, read_whole, write_atomic
+from eventbus.log.storage import Buffer, File, Storage, is_full, read_whole, write_atomic
 from eventbus.log.transaction_index import (
     ENTRY_BYTES,
     SUFFIX,
@@ -296,7 +296,15 @@ class LogProducers:
             scanned_bytes = _scan(segments, segments[0].base_offset, witness, self.aborted)
         scanned_bytes += _scan(segments, start_offset, self.states, self.aborted if known else TransactionIndex())
         self.states.settle()
-        self.settle_files(segments)
+        try:
+            self.settle_files(segments)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            # A full disk must not keep the log closed. The next flush tries again, and until it succeeds readers in
+            # other processes go no further than the first aborted transaction.
+            _logger.warning("%s: aborted transactions not written: %s", self._directory, error)
+            self._unsaved_offset = segments[0].base_offset if segments else _NEVER
         if not known:  # they vouch for files that are others now
             self._remove_snapshots(self._snapshots)
         if self.grown(scanned_bytes * (_REPLAY_RATIO if self.states.producers else 1)) or not known:

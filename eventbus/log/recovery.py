@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from eventbus.errors import CorruptRecord
 from eventbus.log.config import LogConfig
 from eventbus.log.leftovers import is_own_file, remove_file, set_aside
-from eventbus.log.metadata import read_partition_metadata, write_partition_metadata
+from eventbus.log.metadata import read_partition_metadata, secure_partition_metadata, write_partition_metadata
 from eventbus.log.segment import Damage, Segment
 from eventbus.log.storage import Storage
 from eventbus.log.swap import recover_swaps
@@ -211,7 +212,7 @@ class _Recovery:
             segment.file.pwrite(position, data)
             position += len(data)
         segment.file.sync()
-        write_partition_metadata(self.storage, str(self.topic_partition), self.topic_id, sync=True)
+        secure_partition_metadata(self.storage, str(self.topic_partition), self.topic_id)
         self.storage.sync_dir("")
 
     def _read_first_timestamp(self, segment: Segment) -> None:
@@ -257,6 +258,21 @@ def remove_segment(storage: Storage, stem: str) -> None:
     for suffix in (".log", ".index", ".timeindex"):
         if storage.exists(stem + suffix):
             storage.remove(stem + suffix)
+
+
+def missing_offsets(segments: Sequence[Segment], published_start: int | None) -> str:
+    """Which offsets are missing before the first segment; empty when none are, or when no start was published.
+
+    Retention publishes the new log start offset before it deletes a segment, so a first segment beyond the published
+    offset was not deleted by the log.
+    """
+    if not segments or published_start is None or segments[0].base_offset <= published_start:
+        return ""
+    first = segments[0]
+    return (
+        f"{first.base_offset - published_start:,} offsets ({published_start} to {first.base_offset - 1}) are missing: "
+        f"the log starts at offset {published_start}, and its first segment is {first.path}"
+    )
 
 
 def corrupt_record(storage: Storage, topic_partition: TopicPartition, damage: Damage) -> CorruptRecord:

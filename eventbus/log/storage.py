@@ -36,6 +36,12 @@ class NotFlushed(OSError):
     """A flush could not even begin, for want of a descriptor: nothing was tried, so nothing is lost. Try again."""
 
 
+class NoInodes(OSError):
+    """The file system has room for bytes, but not for another file: it has run out of inodes."""
+
+    free_bytes = 0
+
+
 class File(Protocol):
     """One open file. All calls come from one thread, but for `sync`: it may run in a worker while others append."""
 
@@ -114,9 +120,19 @@ class Storage(Protocol):
     def describe(self) -> str: ...
 
 
+def is_full(error: OSError) -> bool:
+    """True if the disk, or the user's quota, has no more room."""
+    return error.errno in _FULL
+
+
 def storage_error(error: OSError, doing: str) -> StorageError:
     """Our name for an error of the operating system. ``doing`` says what failed, with the path in it."""
-    if error.errno in _FULL:
+    if isinstance(error, NoInodes):
+        return StorageFull(
+            f"{doing}: the file system has no free inodes, though it has {error.free_bytes:,} free bytes. Delete some "
+            "files: writing goes on by itself, nothing acknowledged is lost"
+        )
+    if is_full(error):
         return StorageFull(
             f"{doing}: the disk is full. Free some space: writing goes on by itself, nothing acknowledged is lost"
         )
@@ -260,7 +276,10 @@ class FileStorage:
         return sorted(os.listdir(self._path(path)))
 
     def makedirs(self, path: str) -> None:
-        os.makedirs(self._path(path), mode=0o700, exist_ok=True)
+        try:
+            os.makedirs(self._path(path), mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise self._out_of_inodes(error) or error from None
 
     def rename(self, source: str, target: str) -> None:
         os.replace(self._path(source), self._path(target))
@@ -311,9 +330,11 @@ class FileStorage:
                 f"one hold it, `eventbus serve {self.root}`, and be its clients: kafka://HOST:PORT as the URL, "
                 "--bootstrap-server HOST:PORT at the command line. Others may read the directory meanwhile"
             ) from error
-        os.ftruncate(fd, 0)
-        _pwrite(fd, f"pid={os.getpid()} host={socket.gethostname()}\n".encode(), 0)
         self._lock_fd = fd
+        holder = f"pid={os.getpid()} host={socket.gethostname()}\n".encode()
+        with contextlib.suppress(OSError):  # a full disk: who holds the lock is a courtesy
+            _pwrite(fd, holder, 0)
+            os.ftruncate(fd, len(holder))
 
     def unlock(self) -> None:
         """Let go of the directory and of every descriptor."""
@@ -335,7 +356,21 @@ class FileStorage:
         if self.read_only:
             return os.open(self._path(path), os.O_RDONLY | _BINARY)
         flags = os.O_RDWR | _BINARY | (os.O_CREAT if create else 0)
-        return os.open(self._path(path), flags, 0o600)
+        try:
+            return os.open(self._path(path), flags, 0o600)
+        except OSError as error:
+            raise self._out_of_inodes(error) or error from None
+
+    def _out_of_inodes(self, error: OSError) -> NoInodes | None:
+        """Tell a file that finds no inode from bytes that find no room: the operating system reports both alike."""
+        if error.errno != errno.ENOSPC or sys.platform == "win32":
+            return None
+        status = os.statvfs(self.root)
+        if not status.f_files or status.f_favail:
+            return None
+        named = NoInodes(error.errno, "No free inodes", error.filename)
+        named.free_bytes = status.f_bavail * status.f_frsize
+        return named
 
     def _opened(self, file: _File) -> None:
         """Remember an open descriptor; close one that was not used lately when there are too many (second chance)."""

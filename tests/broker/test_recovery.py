@@ -173,6 +173,51 @@ def test_metadata_of_a_newer_version(disk) -> None:
         disk.open()
 
 
+def test_offsets_that_are_missing_at_the_start_are_counted(disk, caplog) -> None:
+    disk.open()
+    disk.create("orders", **{"internal.segment.bytes": 100})
+    for _ in range(3):
+        disk.produce(ORDERS, b"x" * 60)
+    disk.broker.close(disk.now_ms)
+    log_file(disk, ORDERS).unlink()
+    with caplog.at_level(logging.WARNING):
+        disk.open()
+    assert f"orders-0 in {disk.directory}: 1 offsets (0 to 0) are missing" in caplog.text
+    disk.broker.close(0)
+
+
+def test_what_retention_deleted_just_before_a_crash_is_not_missing(disk, caplog) -> None:
+    disk.open()
+    disk.create("orders", **{"internal.segment.bytes": 100, "retention.bytes": 100})
+    for _ in range(3):
+        disk.produce(ORDERS, b"x" * 60)
+    disk.broker.publish_checkpoints(disk.now_ms)
+    disk.broker._logs.publish = lambda **_: None  # killed before it could
+    disk.broker._logs.apply_retention(disk.now_ms)
+    disk.kill()
+    with caplog.at_level(logging.WARNING):
+        disk.open()
+    assert disk.broker.log_start_offset(ORDERS) == 2
+    assert "missing" not in caplog.text
+    disk.broker.close(0)
+
+
+@pytest.mark.parametrize("content", [None, b"0\n9\n"])
+def test_a_lost_checkpoint_of_log_starts_is_no_secret(disk, caplog, content) -> None:
+    disk.open()
+    disk.create("orders")
+    disk.produce(ORDERS, b"a", b"b")
+    disk.broker.delete_records(ORDERS, 1, disk.now_ms)
+    disk.broker.close(disk.now_ms)
+    path = disk.directory / "log-start-offset-checkpoint"
+    path.unlink() if content is None else path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        disk.open()
+    assert f"{path.name} is {'missing' if content is None else 'damaged'}" in caplog.text
+    assert "can be read again: delete them again" in caplog.text
+    disk.broker.close(0)
+
+
 # deletions that were interrupted -------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from eventbus import (
     TransactionAborted,
     TransactionOutcomeUnknown,
 )
+from eventbus.client import last_words, producers
 from eventbus.client.producer import Producer
 from eventbus.errors import EventBusError, InvalidTxnState, LogPoisoned, StorageError, StorageFull
 from eventbus.testing.bus import bus_on
@@ -318,6 +319,27 @@ async def test_markers_that_find_no_room_are_written_later() -> None:
         async with bus.transaction("id") as tx:  # a new producer waits until it is done
             await tx.send("t", b"y")
         assert await values(bus, "t") == [b"x", b"y"]
+
+
+async def test_a_cancelled_transaction_and_the_bus_end_although_the_disk_is_full(monkeypatch) -> None:
+    """Its markers wait for room for up to max_block_ms, a minute. A task that is cancelled does not."""
+    monkeypatch.setattr(last_words, "_AT_ONCE_SECONDS", 0.05)
+    monkeypatch.setattr(producers, "_LEAST_SECONDS", 0.05)
+    storage = FaultyStorage(CrashStorage(), error=disk_full, persistent=True, only=("append",))
+    seen: list[Transaction] = []
+    with anyio.fail_after(20):
+        async with bus_on(storage, drain_timeout_ms=50) as bus:
+            await bus.admin.create_topic("t")
+            with anyio.move_on_after(0.1) as scope:
+                async with bus.transaction("id") as tx:
+                    seen.append(tx)
+                    await tx.send("t", b"x")
+                    storage.calls_count, storage.fail_at = 0, 2  # the decision is written, its marker is not
+    assert scope.cancelled_caught
+    assert seen[0].outcome == "unknown"
+    storage.heal()
+    async with bus_on(storage) as bus:
+        assert await values(bus, "t") == [b"x"], "it was decided, so the next start finishes it"
 
 
 # -- on a disk that fails a flush --------------------------------------------------------------------------------------

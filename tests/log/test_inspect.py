@@ -97,6 +97,8 @@ def test_verify_counts_everything(log, tmp_path, logs):
     other.apply_retention(NOW_MS)
     other.close()
     checkpoints.write_offsets(storage, checkpoints.RECOVERY_POINTS, {TopicPartition("parcels", 3): 5}, sync=False)
+    checkpoints.write_offsets(storage, checkpoints.LOG_START_OFFSETS, {TopicPartition("parcels", 3): 2}, sync=False)
+    checkpoints.load_or_create_meta(storage, "cluster")
     report = verify(str(tmp_path))
     assert report.ok
     assert report.warnings == []
@@ -125,6 +127,43 @@ def test_verify_misses_what_is_gone(log, tmp_path):
     storage = FileStorage(str(tmp_path))
     checkpoints.write_offsets(storage, checkpoints.RECOVERY_POINTS, {log.topic_partition: 6}, sync=False)
     assert verify(str(tmp_path)).partitions[0].damage == "orders-0 ends at offset 0, but was on disk up to offset 6"
+
+
+def test_verify_misses_the_first_segment(tmp_path, logs):
+    storage = FileStorage(str(tmp_path))
+    log = logs.open(storage, segment_bytes=250)
+    logs.fill(log, 5)
+    log.close()
+    for name, offset in ((checkpoints.RECOVERY_POINTS, 5), (checkpoints.LOG_START_OFFSETS, 1)):
+        checkpoints.write_offsets(storage, name, {log.topic_partition: offset}, sync=False)
+    assert verify(str(tmp_path)).ok
+    storage.remove(f"orders-0/{STEM}.log")
+    report = verify(str(tmp_path))
+    assert not report.ok
+    assert report.partitions[0].damage == (
+        f"1 offsets (1 to 1) are missing: the log starts at offset 1, and its first segment is orders-0/{2:020d}.log"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("meta.properties", b"\0\0\0", "meta.properties is damaged"),
+        ("meta.properties", b"version=1\ncluster.ie=x\n", "meta.properties is damaged"),
+        ("log-start-offset-checkpoint", b"0\n7\n", "log-start-offset-checkpoint is damaged; records that were deleted"),
+        ("orders-0/partition.metadata", b"version: 0\ntopic", "orders-0/partition.metadata is damaged or missing"),
+    ],
+)
+def test_verify_reports_damage_in_files_without_records(log, tmp_path, name, content, what):
+    storage = FileStorage(str(tmp_path))
+    checkpoints.write_offsets(storage, checkpoints.RECOVERY_POINTS, {log.topic_partition: 6}, sync=False)
+    checkpoints.write_offsets(storage, checkpoints.LOG_START_OFFSETS, {log.topic_partition: 0}, sync=False)
+    checkpoints.load_or_create_meta(storage, "cluster")
+    assert verify(str(tmp_path)).ok
+    (tmp_path / name).write_bytes(content)
+    report = verify(str(tmp_path))
+    assert not report.ok
+    assert what in "".join([*report.damage, *(partition.damage for partition in report.partitions)])
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
