@@ -338,6 +338,12 @@ class StorageFull(StorageError):
     """Free space on the disk; writing goes on by itself, nothing acknowledged is lost."""
 
 
+class PartitionOffline(StorageError):
+    """The partition is damaged on disk: restore its files from a backup, or see ``eventbus log repair``."""
+
+    retriable = False
+
+
 class LogPoisoned(StorageError):
     """A flush failed, so what the disk holds is unknown: close the log and open it again, it re-verifies itself."""
 

@@ -62,7 +62,7 @@ class EmbeddedBackend:
 
     @property
     def trouble(self) -> str:
-        return ""  # what goes wrong with a disk is raised
+        return "" if self._engine is None else self._engine.broker.trouble
 
     def statistics(self) -> Statistics:
         if self._engine is None:

@@ -322,9 +322,9 @@ class ProducerTransactions:
     async def _see_through(self, end: TransactionEnd) -> None:
         """Wait until the decision and the markers are durable. Can be done twice, and by two tasks.
 
-        A task that is cancelled still waits for the flushes, which take milliseconds: then it knows the outcome. It does
-        not wait for room on a full disk, which may take for ever: asked again, or by the next producer of the id, the
-        transaction is ended then.
+        A task that is cancelled still waits for the flushes, which take milliseconds, and then knows the outcome. It
+        does not wait for room on a full disk, which may never come: the next call, or the next producer of the id, ends
+        the transaction.
         """
         engine = self._engine
         try:

@@ -14,7 +14,13 @@ from eventbus.broker.cleaning import Cleaning, LogCleaner, Pause
 from eventbus.broker.descriptions import FetchData, TopicDescription, TopicSpec
 from eventbus.broker.groups import Groups
 from eventbus.broker.logs import Logs
-from eventbus.broker.names import CLUSTER_METADATA, CONSUMER_OFFSETS, TRANSACTION_STATE, check_not_internal
+from eventbus.broker.names import (
+    CLUSTER_METADATA,
+    CONSUMER_OFFSETS,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE,
+    check_not_internal,
+)
 from eventbus.broker.partitions import InternalTopics, Opener, Writes
 from eventbus.broker.security_admin import SecurityAdmin
 from eventbus.broker.settings import BrokerConfig
@@ -25,6 +31,7 @@ from eventbus.broker.validation import check_batch, check_keys, refuse_large
 from eventbus.coordinator import TopicsShard
 from eventbus.coordinator.requests import ProducerDescription
 from eventbus.errors import (
+    CorruptRecord,
     InvalidRequest,
     KafkaError,
     OffsetOutOfRange,
@@ -108,7 +115,7 @@ class Broker:
             open_shard=internal.open_transactions_shard,
             allocate_producer_ids=self.topic_admin.allocate_producer_ids,
             append_marker=writes.append_marker,
-            refuse=self._unknown,
+            refuse=lambda topic_partition: self._unknown(topic_partition) or opener.offline(topic_partition),
             store_lazily=writes.append_lazily,
             flush_now=self._flush_now,
             check_open=self._check_open,
@@ -154,7 +161,12 @@ class Broker:
             if topic_partition == _METADATA:
                 continue
             if topic is not None and topic_partition.partition < topic.partitions:
-                self._open_partition(topic_partition, now_ms)
+                try:
+                    self._open_partition(topic_partition, now_ms)
+                except CorruptRecord as error:
+                    if topic_partition.topic in INTERNAL_TOPICS:
+                        raise  # offsets or transactions that are missing would look like none at all
+                    self._logs.take_offline(topic_partition, error)
             elif topic_partition.topic in deleted:
                 self._logs.remove_stray(topic_partition, deleted[topic_partition.topic])
             else:
@@ -231,7 +243,8 @@ class Broker:
 
         Not even a crash or a full disk in the middle of it may hand an offset or a record to a new topic of the name.
         """
-        doomed = [topic_partition for topic_partition in self._partitions if topic_partition.topic in topics]
+        known = (*self._partitions, *self._logs.offline)
+        doomed = [topic_partition for topic_partition in known if topic_partition.topic in topics]
         self._logs.delete(doomed)  # first: on a full disk, forgetting the offsets may need the room
         for topic_partition in doomed:
             self.on_advance(topic_partition)
@@ -510,6 +523,15 @@ class Broker:
                 "was deleted"
             )
         return False
+
+    @property
+    def trouble(self) -> str:
+        """What an operator should look at, in a line; empty when nothing is."""
+        offline = self._logs.offline
+        if not offline:
+            return ""
+        names = ", ".join(map(str, sorted(offline)))
+        return f"{len(offline)} partition(s) are offline ({names}): {offline[min(offline)]}"
 
     def check_healthy(self) -> None:
         """Raises LogPoisoned when a flush of any log failed."""

@@ -82,6 +82,10 @@ class Logs:
         self._published: dict[str, Offsets] = {}
         self.cleaned_offsets: Offsets = {}
         """How far each log was compacted."""
+        self.offline: dict[TopicPartition, str] = {}
+        """The damaged partitions that were not opened, and why."""
+        self._offline_offsets: dict[str, Offsets] = {}
+        """What the checkpoints hold of these: it is published again until they are repaired."""
 
     # open ------------------------------------------------------------------------------------------------------------
 
@@ -146,6 +150,26 @@ class Logs:
         self.partitions[topic_partition] = partition
         return partition
 
+    def take_offline(self, topic_partition: TopicPartition, error: CorruptRecord) -> None:
+        """Go on without a damaged partition. Nothing of it is changed, and its checkpoints are kept."""
+        self.offline[topic_partition] = str(error)
+        _logger.error("%s is offline: %s", topic_partition, error)
+        high_watermarks = checkpoints.read_offsets(self.storage, checkpoints.HIGH_WATERMARKS) or {}
+        stable = checkpoints.read_offsets(self.storage, checkpoints.LAST_STABLE_OFFSETS) or {}
+        # Without a recovery point the next start would take the damage for a torn tail, and cut it.
+        point = (self._recovery_points or {}).get(topic_partition) or high_watermarks.get(topic_partition) or 1
+        kept = {
+            checkpoints.RECOVERY_POINTS: point,
+            checkpoints.HIGH_WATERMARKS: high_watermarks.get(topic_partition, point),
+            checkpoints.LOG_START_OFFSETS: _known(self._log_start_offsets, topic_partition, 0),
+            checkpoints.LAST_STABLE_OFFSETS: stable.get(topic_partition, 0),
+        }
+        for name, offset in kept.items():
+            self._offline_offsets.setdefault(name, {})[topic_partition] = offset
+
+    def _with_offline(self, name: str, offsets: Offsets) -> Offsets:
+        return {**self._offline_offsets[name], **offsets} if name in self._offline_offsets else offsets
+
     def written_partitions(self) -> list[TopicPartition]:
         """Partitions that have, or should have, something on disk: found as a directory or told by a checkpoint."""
         told = {tp for tp, offset in (self._recovery_points or {}).items() if offset > 0}
@@ -203,11 +227,12 @@ class Logs:
 
     def forget_recovery(self) -> None:
         """Every log is open: what the checkpoints said is history, and must not meet a new topic of an old name."""
-        stale = self._recovery_points is None or not self._recovery_points.keys() <= self.partitions.keys()
+        there = self.partitions.keys() | self.offline.keys()
+        stale = self._recovery_points is None or not self._recovery_points.keys() <= there
         self._recovery_points = {}
         self._log_start_offsets = {}
         self._clean_shutdown = False
-        self.cleaned_offsets = {tp: offset for tp, offset in self.cleaned_offsets.items() if tp in self.partitions}
+        self.cleaned_offsets = {tp: offset for tp, offset in self.cleaned_offsets.items() if tp in there}
         self.publish(sync=stale)
 
     # durability ------------------------------------------------------------------------------------------------------
@@ -271,6 +296,7 @@ class Logs:
             del now[checkpoints.CLEANED_OFFSETS]
         try:
             for name, offsets in now.items():
+                offsets = self._with_offline(name, offsets)
                 if offsets != self._published.get(name):
                     checkpoints.write_offsets(self.storage, name, offsets, sync=sync and self.storage.durable)
                     self._published[name] = offsets
@@ -281,6 +307,7 @@ class Logs:
     def publish_stable_offsets(self) -> None:
         """Tell readers in other processes how far they may read, and no more: it is not flushed, so it is cheap."""
         now = {tp: partition.log.published_offset for tp, partition in self._written()}
+        now = self._with_offline(checkpoints.LAST_STABLE_OFFSETS, now)
         if now != self._published.get(checkpoints.LAST_STABLE_OFFSETS):
             try:
                 checkpoints.write_offsets(self.storage, checkpoints.LAST_STABLE_OFFSETS, now, sync=False)
@@ -306,6 +333,7 @@ class Logs:
     def _publish_durably(self, name: str, offsets: Offsets) -> None:
         if not self.storage.durable:
             return
+        offsets = self._with_offline(name, offsets)
         try:
             checkpoints.write_offsets(self.storage, name, offsets, sync=True)
         except OSError as error:
@@ -354,6 +382,7 @@ class Logs:
         for topic_partition in topic_partitions:
             partition = self.partitions.pop(topic_partition, None)
             if partition is None:
+                self._delete_offline(topic_partition)
                 continue
             self.cleaned_offsets.pop(topic_partition, None)
             try:
@@ -362,6 +391,16 @@ class Logs:
                 _logger.warning("%s. Its records stay in %s until you remove them", error, topic_partition)
         # Durably, before the name can be used again: a new log must not be measured by the old one's watermark.
         self.publish(sync=True)
+
+    def _delete_offline(self, topic_partition: TopicPartition) -> None:
+        if self.offline.pop(topic_partition, None) is None:
+            return
+        for offsets in self._offline_offsets.values():
+            del offsets[topic_partition]
+        try:
+            remove_directory(self.storage, str(topic_partition))
+        except OSError as error:
+            _logger.warning("%s is not removed, though its topic was deleted: %s", topic_partition, error)
 
     # the end ---------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from eventbus.coordinator import GroupsShard, TopicsShard, TransactionsShard
 from eventbus.coordinator.consumer_group_topics import TopicsView
 from eventbus.coordinator.group_rules import GroupConfig
 from eventbus.coordinator.transaction_codec import TransactionMetadata
-from eventbus.errors import UnknownTopicOrPartition
+from eventbus.errors import PartitionOffline, UnknownTopicOrPartition
 from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.records import ControlType, EndTransactionMarker, build_marker, read_header
 from eventbus.types import ProducerIdAndEpoch, TopicPartition
@@ -47,7 +47,7 @@ class Opener:
     def open(self, topic_partition: TopicPartition, now_ms: int) -> Partition:
         """First use of a partition: nothing is on disk yet, and nothing will be before it is appended to."""
         self._check_open()
-        error = self.refusal(topic_partition)
+        error = self.refusal(topic_partition) or self.offline(topic_partition)
         if error is not None:
             raise error
         topic = self._topic_admin.topics[topic_partition.topic]
@@ -55,6 +55,13 @@ class Opener:
             self._metadata.log.raise_if_poisoned()
         config = self._topic_admin.log_config(topic.name)
         return self._logs.open_partition(TopicPartition(*topic_partition), config, topic.topic_id, now_ms)
+
+    def offline(self, topic_partition: TopicPartition) -> PartitionOffline | None:
+        """The error for a partition that was too damaged to open."""
+        why = self._logs.offline.get(topic_partition)
+        if why is None:
+            return None
+        return PartitionOffline(f"{topic_partition} is offline, the other partitions are not. {why}")
 
     def refusal(self, topic_partition: TopicPartition) -> UnknownTopicOrPartition | None:
         """The error for a partition that does not exist."""

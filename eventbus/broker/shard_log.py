@@ -37,7 +37,8 @@ _LOAD_BYTES = 1 << 20
 _NEVER = 1 << 62
 _ADVICE = (
     "the log's own bookkeeping cannot be read, so it is not opened. "
-    "`eventbus log verify DIR` shows the extent; restore the partition from a copy, or use the version that wrote it"
+    "Restore the partition from a copy, or use the version that wrote it; if its bytes are damaged, "
+    "`eventbus log repair DIR` shows what giving them up costs"
 )
 
 

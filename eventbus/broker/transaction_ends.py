@@ -6,7 +6,7 @@ Also what a crash left open in partitions without the coordinator knowing of it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from eventbus.broker.groups import Groups
@@ -22,7 +22,7 @@ from eventbus.coordinator.transaction_states import (
     PREPARE_COMMIT,
 )
 from eventbus.coordinator.transactions import LAST_EPOCH, MAX_EPOCH
-from eventbus.errors import KafkaError
+from eventbus.errors import KafkaError, PartitionOffline
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.producer_state import ProducerState
 from eventbus.records.sequence import MAX_SEQUENCE
@@ -67,12 +67,18 @@ class Endings:
     """The prepared transactions, by transactional id."""
 
     def __init__(
-        self, partitions: Partitions, groups: Groups, append_marker: AppendMarker, store_lazily: Append
+        self,
+        partitions: Partitions,
+        groups: Groups,
+        append_marker: AppendMarker,
+        store_lazily: Append,
+        refuse: Callable[[TopicPartition], KafkaError | None],
     ) -> None:
         self._partitions = partitions
         self._groups = groups
         self._append_marker = append_marker
         self._store_lazily = store_lazily
+        self._refuse = refuse
         self._endings: dict[str, _Ending] = {}
         self._unsettled: dict[str, int] = {}
         """Where Complete* of a transaction without a bumped epoch stands."""
@@ -128,6 +134,9 @@ class Endings:
         known = shard_log.shard.transactions[transactional_id]
         while ending.remaining:
             topic_partition = ending.remaining[-1]
+            error = self._refuse(topic_partition)
+            if isinstance(error, PartitionOffline):
+                raise error  # the transaction waits: without its marker, what it wrote there would be aborted one day
             offset = None
             if self._open_epoch(topic_partition, known.producer_id) in _epochs_of(known):
                 offset = self.mark(topic_partition, known.producer, known.state is PREPARE_COMMIT, now_ms)

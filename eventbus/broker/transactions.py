@@ -91,7 +91,7 @@ class Transactions:
         self._producer_ids = iter(range(0))
         self._deadlines: dict[str, int] = {}
         """When each open transaction times out. Not from what is stored: time spent closed does not count."""
-        self._endings = Endings(partitions, groups, append_marker, store_lazily)
+        self._endings = Endings(partitions, groups, append_marker, store_lazily, refuse)
         self._answers: dict[str, TransactionEnd] = {}
         """The last end of each id, for its retry."""
         self._next_timeout_ms = NEVER_MS

@@ -1,4 +1,4 @@
-"""``eventbus log dump FILE`` and ``eventbus log verify DIR``: looking at a log's files, without opening the log."""
+"""``eventbus log dump FILE``, ``log verify DIR`` and ``log repair DIR``: a log's files, without opening the log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def register(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser("log", help="dump a segment file, verify a directory")
+    parser = subcommands.add_parser("log", help="dump a segment file, verify or repair a directory")
     actions = parser.add_subparsers(metavar="ACTION", title="actions")
 
     dump = actions.add_parser(
@@ -66,6 +66,18 @@ def register(subcommands: Subcommands) -> None:
     )
     verify.add_argument("directory", nargs="?", metavar="DIR", help="default: the directory of --url")
     verify.set_defaults(run=verify_directory)
+
+    repair = actions.add_parser(
+        "repair",
+        help="give up what is damaged, and nothing else",
+        description="Show what giving up the damaged bytes of a log costs, per partition and per transaction; with\n"
+        "--execute do it. The lost offsets stay empty, everything before and after them stays readable, and what is\n"
+        "cut is kept in a side folder of DIR. Restore the files from a backup instead, if there is one. Exit code 1\n"
+        "when there is damage and nothing was changed.",
+    )
+    repair.add_argument("directory", nargs="?", metavar="DIR", help="default: the directory of --url")
+    repair.add_argument("--execute", action="store_true", help="repair the log; without it nothing is changed")
+    repair.set_defaults(run=repair_directory)
 
 
 # dump -----------------------------------------------------------------------------------------------------------------
@@ -280,6 +292,12 @@ def verify_directory(args: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
+def repair_directory(args: argparse.Namespace) -> int:
+    from eventbus.cli.repair import repair
+
+    return repair(_directory(args), Output.of(args), execute=args.execute)
+
+
 def _directory(args: argparse.Namespace) -> str:
     given: str = args.directory or args.url
     if "://" not in given:
@@ -343,7 +361,10 @@ def _show_report(out: Output, report: Report) -> None:
     if report.ok:
         out.line(f"{report.directory}: {sum(each.records_count for each in shown):,} records, no damage")
     else:
-        out.note("error: what is named above was on disk and is damaged: restore the files from a copy of the log")
+        out.note(
+            "error: what is named above was on disk and is damaged. Restore the files from a copy of the log; if there "
+            f"is none, see what giving them up costs: eventbus log repair {report.directory}"
+        )
 
 
 def _remarks(report: Report) -> Iterable[str]:

@@ -1,6 +1,6 @@
 """Looking into a log from outside: the lines of ``eventbus log dump``, the report of ``eventbus log verify``.
 
-Nothing here changes a byte, but for `repair`, which a human has to ask for.
+Nothing here changes a byte. `eventbus.log.repair` does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from eventbus.log.config import LogConfig
 from eventbus.log.metadata import parse_directory, read_partition_metadata
 from eventbus.log.producer_state import ProducerStates
 from eventbus.log.producers import replay
-from eventbus.log.recovery import missing_offsets, remove_segment
+from eventbus.log.recovery import missing_offsets
 from eventbus.log.segment import Segment
 from eventbus.log.snapshot import decode_snapshot
 from eventbus.log.storage import FileStorage, Storage, read_whole
@@ -320,54 +320,3 @@ def _segments(storage: Storage, where: TopicPartition) -> list[Segment]:
         Segment(storage, f"{where}/{base:020d}", base, 0, _INTERVAL_BYTES, create=False) for base in base_offsets
     ]
     return [segment for segment in segments if segment.size_bytes or segment is segments[0]]
-
-
-def repair(directory: str, topic_partition: TopicPartition) -> PartitionReport:
-    """Give up everything of a partition from its first damage on, for good; returns what `verify` says afterwards.
-
-    For a human who has no backup. Nothing calls this by itself.
-    """
-    storage = FileStorage(directory)
-    storage.lock()
-    try:
-        recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS) or {}
-        end_offset = _cut_at_damage(storage, topic_partition)
-        for name in (
-            checkpoints.RECOVERY_POINTS,
-            checkpoints.HIGH_WATERMARKS,
-            checkpoints.LAST_STABLE_OFFSETS,
-        ):
-            offsets = checkpoints.read_offsets(storage, name) or {}
-            if offsets.get(topic_partition, 0) > end_offset:
-                offsets[topic_partition] = end_offset
-                checkpoints.write_offsets(storage, name, offsets, sync=True)
-        report = PartitionReport(
-            topic_partition, recovery_point=min(recovery_points.get(topic_partition, 0), end_offset)
-        )
-        _verify_partition(storage, report)
-        return report
-    finally:
-        storage.unlock()
-
-
-def _cut_at_damage(storage: Storage, where: TopicPartition) -> int:
-    """Truncate the first damaged segment and remove those that follow; returns the end of what is left."""
-    segments = _segments(storage, where)
-    offset = segments[0].base_offset if segments else 0
-    for number, segment in enumerate(segments):
-        joins = segment.base_offset == offset
-        if joins:
-            scan = segment.scan(0, segment.base_offset, check_crcs=True, index=False)
-            offset = scan.next_offset
-            if not scan.damage:
-                continue
-            segment.file.truncate(scan.position)
-            segment.file.sync()
-        for later in reversed(segments[number + joins :]):
-            later.close()
-            remove_segment(storage, later.stem)
-        storage.sync_dir(str(where))
-        break
-    for segment in segments:
-        segment.close()
-    return offset

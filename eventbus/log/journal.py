@@ -42,7 +42,7 @@ from collections.abc import Iterator
 from eventbus.errors import CorruptRecord
 from eventbus.log.checkpoints import RECOVERY_POINTS, read_offsets
 from eventbus.log.metadata import read_partition_metadata
-from eventbus.log.storage import Buffer, File, NotFlushed, Storage, storage_error
+from eventbus.log.storage import Buffer, File, NotFlushed, Storage, read_whole, storage_error
 from eventbus.records.batch import HEADER_BYTES, read_header
 from eventbus.records.crc import crc32c
 
@@ -157,16 +157,33 @@ def replay(storage: Storage) -> int:
         raise storage_error(error, f"replaying {storage.describe()}/{JOURNAL}") from error
 
 
+def replay_good(storage: Storage, *, dry_run: bool) -> None:
+    """Bring to its place what a damaged journal holds before the damage; with ``dry_run`` only look for damage.
+
+    Raises `CorruptRecord` if it is damaged, after that, and leaves the journal as it is. One that is whole is replayed
+    and emptied.
+    """
+    if not storage.durable or not storage.exists(JOURNAL):
+        return
+    if not dry_run:
+        _replay(storage)
+        return
+    for _ in _frames(read_whole(storage, JOURNAL) or b"", f"{storage.describe()}/{JOURNAL}"):
+        pass
+
+
 def _replay(storage: Storage) -> int:
     journal = storage.open(JOURNAL)
     try:
         data = journal.pread(0, journal.size)
         targets = _Targets(storage)
         count = 0
-        for body in _frames(data, f"{storage.describe()}/{JOURNAL}"):
-            targets.apply(body)
-            count += 1
-        targets.sync()
+        try:
+            for body in _frames(data, f"{storage.describe()}/{JOURNAL}"):
+                targets.apply(body)
+                count += 1
+        finally:
+            targets.sync()  # before the damage too: repair moves a damaged journal away
         if journal.size:
             journal.truncate(0)
             journal.sync()

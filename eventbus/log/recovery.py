@@ -75,7 +75,8 @@ def recover(
         if recovery_point > log_start_offset:
             raise CorruptRecord(
                 f"{topic_partition} in {storage.describe()} should hold offsets up to {recovery_point}, but its "
-                f"directory has no segment. Restore {directory}/ from a backup, or delete the topic"
+                f"directory has no segment. Restore {directory}/ from a backup, or see what going on without it costs: "
+                f"eventbus log repair {storage.describe()}"
             )
         return Recovered([], log_start_offset, log_start_offset, topic_id)
     task = _Recovery(storage, topic_partition, config, segments, recovery_point, clean_shutdown, topic_id)
@@ -280,5 +281,5 @@ def corrupt_record(storage: Storage, topic_partition: TopicPartition, damage: Da
     return CorruptRecord(
         f"{topic_partition} is damaged: {storage.describe()}/{damage.path} at position {damage.position} "
         f"(offset {damage.offset}): {damage.what}. These bytes were on disk once, so nothing was changed. Restore the "
-        f"file from a backup, or see the extent with: eventbus log verify {storage.describe()}"
+        f"file from a backup, or see what giving the damaged bytes up costs: eventbus log repair {storage.describe()}"
     )

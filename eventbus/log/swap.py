@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from eventbus.log.leftovers import is_own_file, remove_file
 from eventbus.log.segment import Damage, Segment
@@ -75,18 +76,35 @@ def recover_swaps(storage: Storage, directory: str) -> None:
                 storage.remove(f"{directory}/{name}")
 
 
-def _recover(storage: Storage, directory: str, base_offset: int, names: Sequence[str]) -> None:
-    first = stem_of(directory, base_offset)
-    segment = Segment(storage, first + SWAP, base_offset, 0, 4096, create=False)
+class Swap(NamedTuple):
+    """A swap file that was found."""
+
+    position: int
+    end_offset: int
+    damage: str
+    """Why it replaces nothing; empty when it is whole and has the offsets of the segments it replaces."""
+    offsets: list[int]
+    """Where the segments in the directory begin."""
+
+
+def examine_swap(storage: Storage, directory: str, base_offset: int, names: Sequence[str]) -> Swap:
+    """Read a swap file and compare it with the segments among ``names``."""
+    segment = Segment(storage, stem_of(directory, base_offset) + SWAP, base_offset, 0, 4096, create=False)
     try:
         scan = segment.scan(0, base_offset, check_crcs=True, index=False)
     finally:
         segment.close()
     offsets = sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal())
     damage = scan.damage or _misfit(storage, directory, base_offset, scan.next_offset, offsets)
-    if damage:
-        raise Damage(segment.path, scan.position, scan.next_offset, damage)
-    others = [stem_of(directory, offset) for offset in offsets if base_offset < offset < scan.next_offset]
+    return Swap(scan.position, scan.next_offset, damage, offsets)
+
+
+def _recover(storage: Storage, directory: str, base_offset: int, names: Sequence[str]) -> None:
+    first = stem_of(directory, base_offset)
+    swap = examine_swap(storage, directory, base_offset, names)
+    if swap.damage:
+        raise Damage(f"{first}{SWAP}.log", swap.position, swap.end_offset, swap.damage)
+    others = [stem_of(directory, offset) for offset in swap.offsets if base_offset < offset < swap.end_offset]
     finish_swap(storage, directory, first, others)
 
 

@@ -11,10 +11,10 @@ import pytest
 from eventbus.broker import Broker, BrokerConfig
 from eventbus.broker.broker import _METADATA
 from eventbus.broker.partitions import Writes
-from eventbus.errors import CorruptRecord, LogLocked, LogPoisoned, StorageError, StorageFull
+from eventbus.errors import CorruptRecord, LogLocked, LogPoisoned, PartitionOffline, StorageError, StorageFull
 from eventbus.log.storage import FileStorage
 from eventbus.records import BatchBuilder
-from eventbus.types import OffsetAndMetadata, TopicPartition
+from eventbus.types import IsolationLevel, OffsetAndMetadata, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
 LOG = "00000000000000000000.log"
@@ -140,8 +140,14 @@ def test_a_missing_partition(disk) -> None:
     disk.produce(ORDERS, b"x")
     disk.broker.close(disk.now_ms)
     (disk.directory / "orders-0").rename(disk.directory / "elsewhere")
-    with pytest.raises(CorruptRecord, match="orders-0"):
-        disk.open()
+    disk.open()
+    with pytest.raises(PartitionOffline, match="should hold offsets up to 1, but its directory has no segment"):
+        disk.read(ORDERS)
+    disk.broker.close(0)
+    (disk.directory / "elsewhere").rename(disk.directory / "orders-0")
+    disk.open()
+    assert disk.read(ORDERS) == [(0, b"x")]
+    disk.broker.close(0)
 
 
 def test_directories_of_nobody_are_left_alone(disk, caplog) -> None:
@@ -216,6 +222,86 @@ def test_a_lost_checkpoint_of_log_starts_is_no_secret(disk, caplog, content) -> 
     assert f"{path.name} is {'missing' if content is None else 'damaged'}" in caplog.text
     assert "can be read again: delete them again" in caplog.text
     disk.broker.close(0)
+
+
+# a damaged partition -------------------------------------------------------------------------------------------------
+
+BAD, GOOD = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+@pytest.fixture
+def damaged(disk):
+    """Two partitions, a transaction in both; the first one is damaged where it was on disk."""
+    disk.open()
+    disk.create("orders", 2)
+    disk.produce(BAD, b"a")
+    disk.produce(GOOD, b"a")
+    transactions = disk.broker.transactions
+    producer = transactions.init_producer_id("tx", 60_000, disk.now_ms)
+    transactions.add_partitions("tx", producer, (BAD, GOOD), disk.now_ms)
+    for tp in (BAD, GOOD):
+        builder = BatchBuilder()
+        builder.append(None, b"b", (), disk.now_ms)
+        how = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch, "base_sequence": 0}
+        disk.broker.produce(tp, builder.build(is_transactional=True, **how), disk.now_ms)
+    disk.flush()
+    disk.broker.publish_checkpoints(disk.now_ms)
+    disk.kill()
+    disk.good = log_file(disk, BAD).read_bytes()
+    flip(log_file(disk, BAD), 70)
+    return disk
+
+
+def test_a_damaged_partition_is_offline_and_the_others_work(damaged, caplog) -> None:
+    broker = damaged.open()
+    assert "orders-0 is offline: orders-0 is damaged" in caplog.text
+    assert broker.trouble.startswith("1 partition(s) are offline (orders-0): orders-0 is damaged: ")
+    producer = damaged.broker.transactions.init_producer_id(None, 0, 0)
+    calls = [
+        lambda: damaged.produce(BAD, b"x"),
+        lambda: broker.fetch(BAD, 0, 1000),
+        lambda: broker.list_offsets(BAD, -1),
+        lambda: broker.delete_records(BAD, 1, 0),
+        lambda: broker.transactions.write_marker(BAD, producer, True, 0, 0),
+    ]
+    for call in calls:
+        with pytest.raises(PartitionOffline, match=r"at position 0 \(offset 0\).*eventbus log repair"):
+            call()
+    assert damaged.produce(GOOD, b"c") == 2
+    assert commit(damaged, 1)
+    broker.close(0)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_nothing_of_an_offline_partition_is_changed_or_forgotten(damaged, clean) -> None:
+    """Restored from a backup, it is as it was: its checkpoints are kept, and its transaction waits for its marker."""
+    damaged.open()
+    damaged.broker.transactions.abort_all(damaged.now_ms)
+    damaged.produce(GOOD, b"c")
+    damaged.broker.publish_checkpoints(damaged.now_ms)
+    damaged.restart(clean=clean)
+    assert damaged.broker.transactions.describe("tx").state == "PrepareAbort"
+    damaged.restart(clean=clean)
+    damaged.broker.close(0)
+    log_file(damaged, BAD).write_bytes(damaged.good)
+    damaged.open()
+    assert damaged.broker.trouble == ""
+    fetched = damaged.broker.fetch(BAD, 0, 1 << 20, IsolationLevel.READ_COMMITTED)
+    assert [aborted.first_offset for aborted in fetched.aborted] == [1]
+    assert damaged.broker.transactions.describe("tx").state == "CompleteAbort"
+    damaged.broker.check()
+    damaged.broker.close(0)
+
+
+def test_the_topic_of_an_offline_partition_can_be_deleted(damaged) -> None:
+    damaged.open()
+    assert damaged.broker.delete_topics(["orders"], damaged.now_ms) == {"orders": None}
+    assert damaged.broker.trouble == ""
+    assert "orders-0" not in damaged.files()
+    damaged.restart()
+    damaged.create("orders", 2)
+    assert damaged.produce(BAD, b"new") == 0
+    damaged.broker.close(0)
 
 
 # deletions that were interrupted -------------------------------------------------------------------------------------

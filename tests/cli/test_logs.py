@@ -259,3 +259,24 @@ def test_flags_of_kafkas_dump_tool(one: Cli) -> None:
     checked = one("kafka-dump-log.sh", "--files", index, "--index-sanity-check")
     assert checked.lines == [f"Dumping {index}", f"{index} passed sanity check."]
     assert one(*script, "--share-group-state-decoder").code == 2
+
+
+def test_repair_shows_what_it_costs_and_does_it_when_asked(one: Cli) -> None:
+    path = Path(f"data/orders-0/{SEGMENT}.log")
+    good = path.read_bytes()
+    assert one("log", "repair", "data").lines == [f"{Path('data').resolve()}: no damage, nothing to repair"]
+    damaged = bytearray(good)
+    damaged[-3:] = b"\xee\xee\xee"
+    path.write_bytes(damaged)
+    planned = one("log", "repair", "data")
+    assert planned.code == 1
+    assert "offsets 2 to 2 are lost" in planned.err
+    assert "Nothing was changed." in planned.out
+    assert path.read_bytes() == bytes(damaged)
+    report = one("log", "repair", "data", "--json").json
+    assert (report["partitions"][0]["holes"][0]["first_offset"], report["executed"]) == (2, False)
+    done = one("log", "repair", "data", "--execute")
+    assert done.code == 0
+    assert "What was cut is in" in done.out
+    assert one("log", "verify", "data").code == 0
+    assert one("consume", "orders", "--from-beginning", "--max-messages", "2").lines == ["first", "second"]

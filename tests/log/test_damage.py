@@ -14,7 +14,7 @@ import pytest
 from eventbus.errors import CorruptRecord
 from eventbus.log import checkpoints, journal, recovery
 from eventbus.log.commit import GroupCommit
-from eventbus.log.inspect import repair, verify
+from eventbus.log.inspect import verify
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.reader import LogReader
 from eventbus.log.storage import FileStorage, MemoryStorage
@@ -402,18 +402,3 @@ def test_readers_and_verify_find_every_flipped_byte(on_disk, files):
     assert len(b"".join(LogReader(root).read("orders", 0, 0, COUNT, 300))) == sum(
         len(files[path]) for path in log_paths(files)
     )
-
-
-@pytest.mark.parametrize("number", range(4))
-def test_repair_gives_up_what_follows_the_damage(on_disk, files, logs, number):
-    path = log_paths(files)[number]
-    on_disk.open(path).pwrite(150, b"\xff")
-    lost_from = [batch.header.base_offset for batch in iter_batches(files[path]) if batch.position <= 150][-1]
-    assert not verify(on_disk.root).ok
-    report = repair(on_disk.root, ORDERS)
-    assert (report.damage, report.torn, report.log_end_offset) == ("", "", lost_from)
-    assert verify(on_disk.root).ok
-    points = checkpoints.read_offsets(on_disk, checkpoints.RECOVERY_POINTS)
-    assert points == {ORDERS: lost_from}
-    log = logs.open(FileStorage(on_disk.root), recovery_point=lost_from, **CONFIG)
-    assert log.log_end_offset == lost_from
