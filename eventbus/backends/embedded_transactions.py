@@ -111,7 +111,7 @@ class ProducerTransactions:
                 await self._let_end(deadline, error)
                 continue
             if engine.waits_for_flush:
-                # The epoch is taken: whoever is cancelled here and never learns it would be fenced by it.
+                # The epoch is taken: a caller that is cancelled here and never learns it would be fenced by it.
                 with anyio.CancelScope(shield=True):
                     await engine.flush_all()
             return taken
@@ -134,7 +134,7 @@ class ProducerTransactions:
             logger.warning(
                 "the end of the transaction of %r has waited for %.0f s, and waits up to max_block_ms=%d: %s",
                 self._id, waited_seconds, self._producer.config.max_block_ms,
-                error or "it is decided, and there is no room on the disk for its markers",
+                error or "it is decided, and the disk has no room for its markers",
             )  # fmt: skip
         engine.broker.check_healthy()
         if engine.waits_for_flush:

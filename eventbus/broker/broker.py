@@ -184,7 +184,7 @@ class Broker:
         self.transactions.recover(now_ms)
 
     def _is_deleted(self, name: str, topic_id: str) -> bool:
-        """Whether the metadata records that the topic with this id (empty: unknown) was deleted."""
+        """Return whether the metadata records that the topic with this id (empty: unknown) was deleted."""
         topic = self._known_topics.get(name)
         deleted = self._metadata.shard.deleted
         if topic is not None:
@@ -526,7 +526,7 @@ class Broker:
 
     @property
     def trouble(self) -> str:
-        """What an operator should look at, in a line; empty when nothing is."""
+        """One line about what an operator should look at; empty when all is well."""
         offline = self._logs.offline
         if not offline:
             return ""

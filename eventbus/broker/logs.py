@@ -85,7 +85,7 @@ class Logs:
         self.offline: dict[TopicPartition, str] = {}
         """The damaged partitions that were not opened, and why."""
         self._offline_offsets: dict[str, Offsets] = {}
-        """What the checkpoints hold of these: it is published again until they are repaired."""
+        """Their entries in the checkpoints, which are published again until the partitions are repaired."""
 
     # open ------------------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Logs:
             )
 
     def finish_deletions(self, is_deleted: IsDeleted) -> None:
-        """Remove what deletions that a crash interrupted left under a name of its own, and name what is not the log's.
+        """Finish deletions that a crash interrupted, and log a warning about entries that are not the log's.
 
         Raises StorageError only if the directory cannot be listed.
         """
@@ -197,7 +197,7 @@ class Logs:
             raise storage_error(error, f"opening {self.storage.describe()}") from error
         if foreign:
             _logger.warning(
-                "%s holds entries that are no part of the log, which are left alone: %s%s",
+                "%s holds entries that are not part of the log, which are left alone: %s%s",
                 self.storage.describe(), ", ".join(foreign[:5]), ", ..." if len(foreign) > 5 else "",
             )  # fmt: skip
 

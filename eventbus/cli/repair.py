@@ -95,7 +95,7 @@ def _remarks(partition: PartitionPlan) -> list[str]:
 
 
 def _transactions(storage: Storage) -> dict[int, KnownTransaction]:
-    """What ``__transaction_state`` records of every producer id, as far as it can be read."""
+    """Read the last record of every producer id from ``__transaction_state``, as far as it can be read."""
     from eventbus.coordinator.transaction_codec import decode_transaction_key, decode_transaction_value
     from eventbus.log.inspect import BatchLine, dump_segment
     from eventbus.log.metadata import parse_directory

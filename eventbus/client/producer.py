@@ -526,7 +526,7 @@ class Producer:
 
     @property
     def name(self) -> str:
-        """What logs call it."""
+        """The producer's name in log messages."""
         transactional_id = self._settings.config.transactional_id
         return "a producer" if transactional_id is None else f"the producer of {transactional_id!r}"
 

@@ -53,7 +53,7 @@ def read_offsets(storage: Storage, name: str) -> dict[TopicPartition, int] | Non
 
 
 def lost_starts(points: Mapping[TopicPartition, int] | None, starts: Mapping[TopicPartition, int] | None) -> str:
-    """What is wrong with the log start offsets as a whole; empty when nothing is. Both are written together."""
+    """Return why no log start offset is known, or an empty string. Both checkpoints are written together."""
     if starts is None:
         return f"{LOG_START_OFFSETS} is damaged"
     return f"{LOG_START_OFFSETS} is missing" if points and not starts else ""
@@ -123,7 +123,7 @@ def load_or_create_meta(storage: Storage, cluster_id: str) -> str:
 
 
 def meta_fault(storage: Storage) -> str:
-    """What is wrong with ``meta.properties``; empty when it can be read."""
+    """Return why ``meta.properties`` cannot be used, or an empty string."""
     data = read_whole(storage, META_PROPERTIES)
     if data is None:
         return f"{META_PROPERTIES} is missing; the next start writes one with a new cluster id"

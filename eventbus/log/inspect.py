@@ -114,7 +114,7 @@ class Report(msgspec.Struct):
     partitions: list[PartitionReport]
     warnings: list[str]
     damage: list[str] = msgspec.field(default_factory=list[str])
-    """Of files that belong to no partition."""
+    """Damage in files that belong to no partition."""
 
     @property
     def ok(self) -> bool:

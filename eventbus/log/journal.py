@@ -160,8 +160,8 @@ def replay(storage: Storage) -> int:
 def replay_good(storage: Storage, *, dry_run: bool) -> None:
     """Bring to its place what a damaged journal holds before the damage; with ``dry_run`` only look for damage.
 
-    Raises `CorruptRecord` if it is damaged, after that, and leaves the journal as it is. One that is whole is replayed
-    and emptied.
+    Raises `CorruptRecord` if it is damaged, after that, and leaves the journal unchanged. A journal that is
+    whole is replayed and emptied.
     """
     if not storage.durable or not storage.exists(JOURNAL):
         return

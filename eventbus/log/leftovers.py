@@ -20,7 +20,7 @@ DELETED_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 
 IsDeleted = Callable[[str, str], bool]
-"""Whether the metadata records that a topic was deleted, by its name and the topic id in ``partition.metadata``."""
+"""Return whether the metadata records that a topic, given by name and id (empty: unknown), was deleted."""
 
 _NAME_BYTES = 255
 _ID_LENGTH = 22

@@ -552,7 +552,9 @@ class PartitionLog:
         if doomed == len(self.segments):
             try:
                 self._roll(now_ms)
-            except StorageError:  # no room for a new segment: the old ones make some, and the active one goes next time
+            except StorageError:
+                # A full disk has no room for a new segment. Deleting the sealed segments makes some; the active segment
+                # goes next time.
                 doomed -= 1
                 if not doomed:
                     raise
@@ -561,7 +563,8 @@ class PartitionLog:
     def expire_segments(self, now_ms: int) -> bool:
         """Move the log start offset past what the next `apply_retention` deletes, and log why; True if it moved.
 
-        Published in between, the log start offset tells segments that were deleted from segments that are missing.
+        The caller publishes the log start offset in between, so that a segment that was deleted cannot be mistaken for
+        a segment that is missing.
         """
         reasons = self._doomed(now_ms)
         if not reasons:

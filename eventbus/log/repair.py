@@ -3,12 +3,12 @@
 What is lost keeps its offsets: a batch without records takes their place, as after compaction. So everything before and
 after the damage stays readable, no offset is given out twice, and what groups have committed stays right.
 
-Markers of transactions may be among what is lost. Without its marker a transaction would be open for ever, or aborted
-at the next start, and records that were committed would disappear. So its outcome is looked for, and its marker is
-written again into the place of the lost bytes:
+Markers of transactions may be among what is lost. A transaction without its marker would stay open, or be aborted at
+the next start, and committed records would disappear. So repair determines the outcome and writes the marker again, in
+the place of the lost bytes. These sources are used, in this order:
 
 1. ``.txnindex`` has an entry for every marker that aborted a transaction.
-2. The next marker of the producer after the damage ends the same transaction, unless (1) says it ended another one.
+2. The next marker of the producer after the damage ends the transaction, unless (1) shows that it ended a later one.
 3. The coordinator (``__transaction_state``) has recorded the last transaction of every transactional id.
 4. Unknown: it is committed. Repair must not hide committed records, and the plan names the transaction.
 
@@ -48,7 +48,7 @@ _NEVER = 1 << 62
 
 
 class KnownTransaction(NamedTuple):
-    """What the coordinator recorded last for a producer id."""
+    """The coordinator's last record for a producer id."""
 
     transactional_id: str
     producer_epoch: int
@@ -96,7 +96,7 @@ class Hole(msgspec.Struct):
 
 
 class PartitionPlan(msgspec.Struct):
-    """What the repair of one partition costs."""
+    """The cost of repairing one partition."""
 
     topic_partition: TopicPartition
     holes: list[Hole] = msgspec.field(default_factory=list[Hole])
@@ -118,7 +118,7 @@ class PartitionPlan(msgspec.Struct):
 
 
 class Plan(msgspec.Struct):
-    """What repair would do to a directory."""
+    """The changes that repair makes to a directory."""
 
     directory: str
     partitions: list[PartitionPlan] = msgspec.field(default_factory=list[PartitionPlan])
@@ -207,7 +207,7 @@ class _Analysis:
         self._plan = PartitionPlan(where)
         self._states = ProducerStates(self._directory)
         self._aborted: dict[tuple[int, int], int] = {}
-        """Where an aborted transaction began, by its producer id and the offset of its marker: from ``.txnindex``."""
+        """First offsets of aborted transactions by producer id and offset of the marker, read from ``.txnindex``."""
         self._pending: list[tuple[Hole, dict[int, _Open]]] = []
         self._timestamp_ms = NO_TIMESTAMP
 
@@ -275,7 +275,7 @@ class _Analysis:
             next_position, next_offset = (file.size, None) if following is None else following
             if next_offset is None:
                 next_offset = max(offset, self._recovery_point) if end_offset is None else end_offset
-            hole = Hole(segment.path, position, next_position, offset, next_offset, "bytes that are no valid batch")
+            hole = Hole(segment.path, position, next_position, offset, next_offset, "the bytes are not a valid batch")
             is_one_batch = (
                 lost is not None
                 and lost.base_offset == offset
@@ -301,7 +301,7 @@ class _Analysis:
         replay(data, self._states, TransactionIndex())
 
     def _decides(self, hole: Hole, producer_id: int, transaction: _Open, header: BatchHeader, data: bytes) -> bool:
-        """Whether a batch after the hole tells what became of a transaction that was open before it."""
+        """Return whether a batch after the hole settles the outcome of a transaction that was open before the hole."""
         if not header.is_control:
             if header.producer_epoch <= transaction.producer_epoch:
                 return False
@@ -343,7 +343,7 @@ class _Analysis:
             self._pending.append((hole, open_there))
 
     def _decide_rest(self) -> None:
-        """Nothing after the hole tells: ask what the coordinator recorded."""
+        """Settle by the coordinator's records what no batch after the hole has settled."""
         for hole, open_there in self._pending:
             for producer_id, transaction in open_there.items():
                 known = self._transactions.get(producer_id)

@@ -1,7 +1,7 @@
-"""A few blocks put by, so that topics and records can be deleted on a disk that is completely full.
+"""Reserve a few blocks, so that topics and records can be deleted on a disk that is completely full.
 
 A deletion has to be recorded, durably, before anything is removed: a tombstone in the metadata, the new log start
-offset. On a full disk there is no room for that record, and without it nothing may be removed that would make room. So
+offset. A full disk has no room for that record, and without the record nothing may be removed to make room. So
 the log keeps a small file and gives its blocks (and its inode) back at that moment. It is filled again once there is
 room.
 """
@@ -29,7 +29,7 @@ class Reserve:
         self._is_filled = not storage.durable
 
     def fill(self) -> None:
-        """Take the blocks, unless they are taken. On a full disk nothing is left behind."""
+        """Take the blocks, unless they are taken. On a full disk no partial file remains."""
         if self._is_filled:
             return
         try:

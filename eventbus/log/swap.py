@@ -84,7 +84,7 @@ class Swap(NamedTuple):
     damage: str
     """Why it replaces nothing; empty when it is whole and has the offsets of the segments it replaces."""
     offsets: list[int]
-    """Where the segments in the directory begin."""
+    """Base offsets of the segments in the directory."""
 
 
 def examine_swap(storage: Storage, directory: str, base_offset: int, names: Sequence[str]) -> Swap:

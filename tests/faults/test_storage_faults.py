@@ -11,7 +11,15 @@ from random import Random
 import pytest
 
 from eventbus import EventBus, TopicPartition
-from eventbus.errors import ConfigError, CorruptRecord, LogLocked, LogPoisoned, PartitionOffline, StorageError, StorageFull
+from eventbus.errors import (
+    ConfigError,
+    CorruptRecord,
+    LogLocked,
+    LogPoisoned,
+    PartitionOffline,
+    StorageError,
+    StorageFull,
+)
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage, FaultyStorage, disk_full, io_error
 

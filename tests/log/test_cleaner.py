@@ -736,7 +736,7 @@ def test_a_damaged_swap_is_an_error_and_changes_nothing(tmp_path):
 
 @pytest.mark.parametrize("part", ["nothing", "half", "more"])
 def test_a_swap_that_does_not_cover_the_segments_it_would_replace_replaces_nothing(tmp_path, part):
-    """A file that somebody copied there, or cut: whole batches, but not the offsets of whole segments."""
+    """A file that a user copied there, or that was cut: whole batches, but not the offsets of whole segments."""
     table = Table(FileStorage(str(tmp_path)))
     table.fill(60, keys=2)
     bases = [segment.base_offset for segment in table.log.segments]
