@@ -195,3 +195,27 @@ async def test_lost_indexes_are_rebuilt(tmp_path: Path) -> None:
         found = await bus.admin.list_offsets({T0: 1033})
         assert found[T0] == (33, 1033)
         assert len(await read_all(bus)) == 50
+
+
+async def test_a_damaged_partition_makes_health_degraded_and_stops_nobody_else(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/log"
+    async with EventBus(url) as bus:
+        for topic in ("t", "u"):
+            await bus.admin.create_topic(topic)
+            await bus.send(topic, b"x")
+    segment = tmp_path / "log" / "t-0" / f"{0:020d}.log"
+    segment.write_bytes(segment.read_bytes()[:-1] + b"\xee")
+    async with EventBus(url) as bus:
+        health = await bus.health()
+        assert health.status == "degraded"
+        assert "t-0 is damaged" in health.reason
+        assert "eventbus log repair" in health.reason
+        with pytest.raises(PartitionOffline):
+            await bus.send("t", b"y")
+        with pytest.raises(PartitionOffline):
+            await read_all(bus)
+        await bus.send("u", b"y")
+        async with bus.new_consumer("u") as consumer:
+            assert [record.value async for record in consumer.until_end()] == [b"x", b"y"]
+        await bus.admin.delete_topics(["t"])
+        assert (await bus.health()).status == "ok"

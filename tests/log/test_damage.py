@@ -96,7 +96,7 @@ def test_every_flipped_byte_below_the_watermark_is_named_or_means_nothing(files,
             except CorruptRecord as error:
                 assert path in str(error), (position, error)
                 assert "position" in str(error)
-                assert "eventbus log verify" in str(error)
+                assert "eventbus log repair" in str(error)
                 assert bytes(storage.open(path).data) == content, "damage was changed"
                 continue
             harmless += 1
