@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext
@@ -42,6 +43,11 @@ from serdes import SchemaSerde, Serde
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
+
+
+_REPORT_AFTER_SECONDS = 5.0
+
+logger = logging.getLogger("eventbus")
 
 
 class Plan(NamedTuple):
@@ -343,8 +349,21 @@ class Life:
             self.tasks.cancel_scope.cancel()
 
     async def _until_all_have_left(self) -> None:
-        while any(not runner.has_left for runner in self.runners):
+        with anyio.move_on_after(_REPORT_AFTER_SECONDS) as patience:
+            while self._working():
+                await self._progress.wait()
+        if patience.cancelled_caught and (working := self._working()):
+            logger.warning(
+                "closing has waited for %g s for records in flight of %s, and waits up to %g s (drain_timeout_ms); a "
+                "plain function in a thread cannot be interrupted", _REPORT_AFTER_SECONDS, ", ".join(working),
+                self._drain_seconds,
+            )  # fmt: skip
+        while self._working():
             await self._progress.wait()
+
+    def _working(self) -> list[str]:
+        """The names of the handlers that have not ended."""
+        return [runner.handler.__name__ for runner in self.runners if not runner.has_left]
 
     async def _close_parts(self) -> None:
         """The last one first, and those that begin meanwhile; what one raises is raised when all are closed."""

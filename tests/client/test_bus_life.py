@@ -13,6 +13,7 @@ import pytest
 
 from eventbus import ConsumerRecord, EventBus, TopicPartition
 from eventbus.backends.urls import open_backend, system_clock
+from eventbus.client import life
 from eventbus.errors import ConfigError
 from eventbus.testing import TestBus
 
@@ -193,6 +194,23 @@ async def test_closing_gives_the_record_at_work_its_time_and_no_more(caplog: pyt
     async with bus:
         offsets = await bus.admin.group_offsets("g")
         assert offsets[TopicPartition("t", 0)].offset == 1 and TopicPartition("t", 1) not in offsets
+
+
+async def test_closing_that_takes_long_logs_what_it_waits_for(monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setattr(life, "_REPORT_AFTER_SECONDS", 0.01)
+    bus = EventBus("memory://", drain_timeout_ms=100)
+    bus.topic("t")
+    begun = anyio.Event()
+
+    @bus.consumer("t")
+    async def handle(text: str) -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    async with bus:
+        await bus.send("t", "x")
+        await begun.wait()
+    assert "closing has waited for 0.01 s for records in flight of handle, and waits up to 0.1 s" in caplog.text
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
