@@ -42,6 +42,7 @@ from eventbus.errors import (
 )
 from eventbus.log.commit import Flush
 from eventbus.log.config import LogConfig
+from eventbus.log.leftovers import LONG_NAME
 from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.log.storage import Storage, storage_error
 from eventbus.protocol import random_uuid, uuid_text
@@ -168,7 +169,7 @@ class Broker:
                         raise  # offsets or transactions that are missing would look like none at all
                     self._logs.take_offline(topic_partition, error)
             elif topic_partition.topic in deleted:
-                self._logs.remove_stray(topic_partition, deleted[topic_partition.topic])
+                self._logs.remove_stray(topic_partition)
             else:
                 _logger.warning("%s belongs to no topic known here: left alone", topic_partition)
         for topic_partition in [tp for tp in self._partitions if tp.topic == CONSUMER_OFFSETS]:
@@ -176,7 +177,7 @@ class Broker:
         for topic_partition in [tp for tp in self._partitions if tp.topic == TRANSACTION_STATE]:
             self.transactions.load(topic_partition.partition, now_ms)
         try:
-            self._finish_deletion(deleted.keys(), now_ms)
+            self._finish_deletion(deleted, now_ms)
         except StorageFull as error:
             # A full disk must not keep the log closed. `create_topics` forgets them before the name is used again.
             _logger.warning("the offsets that groups have in deleted topics are kept for now: %s", error)
@@ -189,7 +190,8 @@ class Broker:
         deleted = self._metadata.shard.deleted
         if topic is not None:
             return topic_id != topic.topic_id
-        return name in deleted or topic_id in deleted.values()
+        # The directory of a topic with a long name has the beginning of the name.
+        return name in deleted or (len(name) >= LONG_NAME and any(each.startswith(name) for each in deleted))
 
     def close(self, now_ms: int) -> None:
         """Flush, publish, let go. Raises StorageError when the last flush failed."""
@@ -212,7 +214,7 @@ class Broker:
     ) -> dict[str, TopicDescription | KafkaError]:
         """Create each topic, or say why not. They are on disk on return. ``validate_only`` changes nothing."""
         self._check_open()
-        used_before = self._metadata.shard.deleted.keys() & {spec.name for spec in specs}
+        used_before = self._metadata.shard.deleted & {spec.name for spec in specs}
         if used_before and not validate_only:
             self._finish_deletion(used_before, now_ms)
         return self.topic_admin.create(specs, now_ms, validate_only=validate_only)

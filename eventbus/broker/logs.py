@@ -21,7 +21,7 @@ from eventbus.log.leftovers import (
     remove_directory,
     set_aside,
 )
-from eventbus.log.metadata import parse_directory, read_partition_metadata
+from eventbus.log.metadata import parse_directory
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.recovery import UNKNOWN, missing_offsets
 from eventbus.log.reserve import Reserve
@@ -201,8 +201,8 @@ class Logs:
                 self.storage.describe(), ", ".join(foreign[:5]), ", ..." if len(foreign) > 5 else "",
             )  # fmt: skip
 
-    def remove_stray(self, topic_partition: TopicPartition, topic_id: str) -> None:
-        """Remove, or keep aside, the directory of a partition whose topic was deleted, when it had ``topic_id``.
+    def remove_stray(self, topic_partition: TopicPartition) -> None:
+        """Remove, or keep aside, the directory of a partition whose topic was deleted.
 
         A crash between the topic's tombstone and the renaming of its directories leaves the partition in the checkpoint
         of the last run. Whatever appears in the directory later, from a backup say, is in no checkpoint: a finished
@@ -212,9 +212,8 @@ class Logs:
         try:
             if not self.storage.exists(directory):
                 return
-            stored_id = read_partition_metadata(self.storage, directory)
             is_unfinished = not self._clean_shutdown and topic_partition in (self._recovery_points or {})
-            if is_unfinished and stored_id == topic_id:
+            if is_unfinished:
                 remove_directory(self.storage, directory)
             elif not any(map(is_own_file, self.storage.listdir(directory))):
                 _logger.warning("%s in %s is not the log's: left alone", directory, self.storage.describe())

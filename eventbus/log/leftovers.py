@@ -23,6 +23,8 @@ IsDeleted = Callable[[str, str], bool]
 """Return whether the metadata records that a topic, given by name and id (empty: unknown), was deleted."""
 
 _NAME_BYTES = 255
+LONG_NAME = 200
+"""From so many characters on the name of a directory may hold only the beginning of its topic's name."""
 _ID_LENGTH = 22
 _OWN_FILE = re.compile(
     r"\d{20}(\.(cleaned|swap))?\.(log|index|timeindex|txnindex|snapshot)(\.(tmp|deleted))?"
