@@ -12,8 +12,6 @@ from tests.kafka_fixtures import cluster, real
 
 __all__ = ["cluster", "doors", "real"]
 
-pytest.register_assert_rewrite("eventbus.testing.conformance")
-
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
