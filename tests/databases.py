@@ -67,6 +67,19 @@ _ADMIN = {
 }
 """By server: a variable that may name one, and how its owner reaches it."""
 
+_EMPTY_POSTGRESQL = """
+DO $$
+DECLARE name text;
+BEGIN
+    PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid();
+    FOR name IN SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' LOOP
+        EXECUTE format('DROP SCHEMA %I CASCADE', name);
+    END LOOP;
+    CREATE SCHEMA public;
+END $$
+"""
+
 
 class Database:
     """An empty database, and an engine of its kind."""
@@ -123,6 +136,8 @@ class Databases:
         """That all workers of the run share."""
         self._stack = ExitStack()
         self._admins: dict[str, Engine] = {}
+        self._empty: list[URL] = []
+        """PostgreSQL's databases that tests have left: to empty one takes a tenth of the time of CREATE DATABASE."""
 
     def create(self, kind: str, folder: Path, **options: Any) -> Database:
         """``folder`` is for those that are files, ``options`` are those of its engines."""
@@ -131,9 +146,10 @@ class Databases:
         if not found.server:
             return Database(kind, URL.create("sqlite", database=str(folder / f"{name}.db")), **options)
         admin = self.admin(found.server)
-        with admin.connect() as connection:
-            utf8 = " CHARACTER SET utf8mb4" if found.server == "MariaDB" else ""
-            connection.execute(text(f"CREATE DATABASE {name}{utf8}"))
+        if found.server == "PostgreSQL" and self._empty:
+            return Database(kind, self._empty.pop(), **options)
+        utf8 = " CHARACTER SET utf8mb4" if found.server == "MariaDB" else ""
+        self._execute(found.server, f"CREATE DATABASE {name}{utf8}")
         return Database(kind, admin.url.set(database=name), **options)
 
     def check(self, kind: str) -> Kind:
@@ -146,15 +162,20 @@ class Databases:
             self.admin(found.server)
         return found
 
-    def drop(self, database: Database) -> None:
-        """Nobody is connected to it any longer, or those who are lose their connections."""
+    def release(self, database: Database) -> None:
+        """Drop a database, or empty it for the next test. Connections that are still open are closed by the server."""
         url = make_url(database.plain_url)
-        if url.get_backend_name() == "sqlite":
-            return
-        server = "MariaDB" if url.get_backend_name() == "mysql" else "PostgreSQL"
-        forced = " WITH (FORCE)" if server == "PostgreSQL" else ""
+        if url.get_backend_name() == "mysql":
+            self._execute("MariaDB", f"DROP DATABASE {url.database}")
+        elif url.get_backend_name() == "postgresql":
+            emptying = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+            with emptying.connect() as connection:
+                connection.execute(text(_EMPTY_POSTGRESQL))
+            self._empty.append(url)
+
+    def _execute(self, server: str, statement: str) -> None:
         with self.admin(server).connect() as connection:
-            connection.execute(text(f"DROP DATABASE {url.database}{forced}"))
+            connection.execute(text(statement))
 
     def admin(self, server: str) -> Engine:
         """Who makes databases on it."""
@@ -171,6 +192,8 @@ class Databases:
             _skip(f"no {server} server: install Debian's package {missing}, or name a server in {variable}")
 
     def close(self) -> None:
+        for url in self._empty:
+            self._execute("PostgreSQL", f"DROP DATABASE {url.database} WITH (FORCE)")
         self._stack.close()
 
 
@@ -213,7 +236,7 @@ async def new_database(databases: Databases, tmp_path: Path) -> AsyncIterator[Ne
     yield create
     for each in made:
         await each.aclose()
-        databases.drop(each)
+        databases.release(each)
 
 
 MOST = [kind for kind in KINDS if kind not in ("psycopg", "mariadb-async")]
