@@ -11,4 +11,4 @@ import pytest
 def nothing_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """No power is cut in these tests but on `CrashStorage`, so real flushes are only slow; a wrong path still fails."""
     monkeypatch.setattr("eventbus.log.storage._fdatasync", os.fstat)
-    monkeypatch.setattr("eventbus.log.storage._sync_directory", os.listdir)
+    monkeypatch.setattr("eventbus.log.storage._sync_directory", lambda path, root: os.stat(path, dir_fd=root))

@@ -163,7 +163,6 @@ def _file(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> Backe
     if directory.is_file():
         raise ConfigError(f"{shown_url(url)}: {directory} is a file; name a directory, it is created if missing")
     settings = broker_config(config)
-    name = f"file://{os.path.realpath(directory)}"
 
     def engine_of() -> Engine:
         from eventbus.backends.engine import Engine
@@ -171,6 +170,8 @@ def _file(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> Backe
 
         def make() -> Engine:
             return Engine(name, FileStorage(str(directory)), settings, clock, new_id)
+
+        name = f"file://{os.path.realpath(directory)}"  # as it is now: a link may have been switched
 
         return Engine.shared(name, settings, make)
 

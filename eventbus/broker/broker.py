@@ -529,11 +529,24 @@ class Broker:
     @property
     def trouble(self) -> str:
         """One line about what an operator should look at; empty when all is well."""
+        return " ".join(filter(None, (self._poisoned(), self._logs.check_root(), self._offline())))
+
+    def _offline(self) -> str:
         offline = self._logs.offline
         if not offline:
             return ""
         names = ", ".join(map(str, sorted(offline)))
         return f"{len(offline)} partition(s) are offline ({names}): {offline[min(offline)]}"
+
+    def _poisoned(self) -> str:
+        poisoned = self._logs.poisoned()
+        if not poisoned:
+            return ""
+        others = f" (and {len(poisoned) - 1} more partitions)" if len(poisoned) > 1 else ""
+        return (
+            f"{poisoned[0].topic_partition}{others} takes no more writes: {poisoned[0].poisoned}. Restart: the log "
+            "verifies itself when it is opened and keeps everything acknowledged."
+        )
 
     def check_healthy(self) -> None:
         """Raises LogPoisoned when a flush of any log failed."""
@@ -544,6 +557,7 @@ class Broker:
         """Tell readers in other processes how far they may read, and the next start where to begin its recovery."""
         self._next_checkpoint_ms = now_ms + self.config.checkpoint_interval_ms
         self._next_publication_ms = self._publication_after(now_ms)
+        self._logs.check_root()
         self._logs.publish()
 
     def _publication_after(self, now_ms: int) -> int:

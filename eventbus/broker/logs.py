@@ -80,6 +80,7 @@ class Logs:
         self._recovery_points: Offsets | None = {}
         self._log_start_offsets: Offsets | None = {}
         self._published: dict[str, Offsets] = {}
+        self._root_problem = ""
         self.cleaned_offsets: Offsets = {}
         """How far each log was compacted."""
         self.offline: dict[TopicPartition, str] = {}
@@ -347,6 +348,20 @@ class Logs:
             if partition.log.segments or partition.log.log_end_offset
         ]
 
+    # health ----------------------------------------------------------------------------------------------------------
+
+    def check_root(self) -> str:
+        """Return why the directory is not reachable under its path any more, which is logged when it changes."""
+        problem = self.storage.check_root()
+        if problem != self._root_problem:
+            self._root_problem = problem
+            _logger.warning("%s", problem or f"{self.storage.describe()} leads to the directory of this log again.")
+        return problem
+
+    def poisoned(self) -> list[PartitionLog]:
+        """The logs that take no more writes."""
+        return [partition.log for partition in self.partitions.values() if partition.log.poisoned]
+
     # retention, deletion ---------------------------------------------------------------------------------------------
 
     def apply_retention(self, now_ms: int) -> list[TopicPartition]:
@@ -415,7 +430,7 @@ class Logs:
                 partition.log.close()
             except StorageError as error:
                 first_error = first_error or error
-        clean = first_error is None and not any(partition.log.poisoned for partition in self.partitions.values())
+        clean = first_error is None and not self.poisoned()
         try:
             self.publish(sync=True)
             if clean:

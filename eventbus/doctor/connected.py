@@ -16,6 +16,7 @@ from eventbus.client.bus import EventBus
 from eventbus.coordinator.topics import TopicsShard
 from eventbus.doctor.facts import Facts, LogFacts
 from eventbus.errors import EventBusError, LogLocked
+from eventbus.log.checkpoints import META_PROPERTIES
 from eventbus.log.reader import LogReader
 from eventbus.log.storage import FileStorage
 from eventbus.records.decode import fetched_records
@@ -73,7 +74,7 @@ def _topics(reader: LogReader) -> dict[str, int]:
 
 def _locked_by(directory: Path) -> str:
     """Who has the log open; empty: nobody."""
-    if not (directory / ".lock").exists():
+    if not (directory / META_PROPERTIES).exists():  # no log: locking would create one
         return ""
     storage = FileStorage(str(directory))
     try:

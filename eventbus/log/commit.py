@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from eventbus.errors import ConfigError
 from eventbus.log.journal import Journal
 from eventbus.log.partition_log import Journaled, PartitionLog, Unsynced
-from eventbus.log.storage import Buffer, File, NotFlushed, Storage, storage_error
+from eventbus.log.storage import Buffer, File, OutOfDescriptors, Storage, storage_error
 from eventbus.records.batch import WritableBuffer
 
 MODES = {
@@ -258,7 +258,7 @@ class GroupCommit:
             failed = [entry.log for entry in flush.journaled]
             if self._journal.broken:
                 failed += self._journaled  # their bytes share pages with what could not be flushed
-        if isinstance(error, NotFlushed):
+        if isinstance(error, OutOfDescriptors):
             self._dirty.update(dict.fromkeys(failed))
             failed = []
         elif not failed and unreached:

@@ -42,7 +42,7 @@ from collections.abc import Iterator
 from eventbus.errors import CorruptRecord
 from eventbus.log.checkpoints import RECOVERY_POINTS, read_offsets
 from eventbus.log.metadata import read_partition_metadata
-from eventbus.log.storage import Buffer, File, NotFlushed, Storage, read_whole, storage_error
+from eventbus.log.storage import Buffer, File, OutOfDescriptors, Storage, read_whole, storage_error
 from eventbus.records.batch import HEADER_BYTES, read_header
 from eventbus.records.crc import crc32c
 
@@ -135,7 +135,7 @@ class Journal:
             if not self._named:
                 self._storage.sync_dir("")
                 self._named = True
-        except NotFlushed:
+        except OutOfDescriptors:
             raise
         except OSError:
             self.broken = True

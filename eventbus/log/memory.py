@@ -49,6 +49,8 @@ class MemoryFile:
 
     def release(self) -> None: ...
 
+    def idle(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -140,6 +142,12 @@ class MemoryStorage:
     def lock(self) -> None: ...
 
     def unlock(self) -> None: ...
+
+    def check_root(self) -> str:
+        return ""
+
+    def close_idle_files(self) -> bool:
+        return False
 
     def describe(self) -> str:
         return "memory"

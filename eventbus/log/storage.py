@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import sys
 import weakref
 from typing import Any, Protocol
@@ -25,15 +26,17 @@ __all__ = ["Buffer", "File", "FileStorage", "MemoryStorage", "Storage", "storage
 Buffer = bytes | bytearray | memoryview
 
 _FULL = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)})
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 _BINARY = getattr(os, "O_BINARY", 0)
 _LOCK_FILE = ".lock"
+_LOCK_ATTEMPTS = 3
 _WRITE_BYTES = 32_768
 """At most so much per system call: Linux takes larger writes into larger pieces of memory, and a MiB at once cost two
 to six times as much as in such pieces (ext4, 6.18)."""
 
 
-class NotFlushed(OSError):
-    """A flush could not even begin, for want of a descriptor: nothing was tried, so nothing is lost. Try again."""
+class OutOfDescriptors(OSError):
+    """The process had no file descriptor left to open the file. Nothing was read, written or flushed: try again."""
 
 
 class NoInodes(OSError):
@@ -73,6 +76,10 @@ class File(Protocol):
         ...
 
     def release(self) -> None: ...
+
+    def idle(self) -> None:
+        """Keep a descriptor only between `hold` and `release` from now on: the file is still flushed, not read."""
+        ...
 
     def close(self) -> None: ...
 
@@ -116,6 +123,17 @@ class Storage(Protocol):
         ...
 
     def unlock(self) -> None: ...
+
+    def check_root(self) -> str:
+        """Return why the locked directory is not the one that its path leads to; an empty string if it is.
+
+        A lock file that was deleted meanwhile is created again.
+        """
+        ...
+
+    def close_idle_files(self) -> bool:
+        """Close the descriptors that are only kept for the next use. Return False if there were none."""
+        ...
 
     def describe(self) -> str: ...
 
@@ -172,12 +190,12 @@ def read_whole(storage: Storage, path: str) -> bytes | None:
         file.close()
 
 
-def _open_to_flush(path: str, flags: int) -> int:
+def _open(path: str, flags: int, dir_fd: int | None) -> int:
     try:
-        return os.open(path, flags)
+        return os.open(path, flags | _BINARY, 0o600, dir_fd=dir_fd)
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise NotFlushed(error.errno, error.strerror, path) from error
+        if error.errno in _NO_DESCRIPTOR:
+            raise OutOfDescriptors(error.errno, error.strerror, path) from error
         raise
 
 
@@ -195,8 +213,11 @@ if sys.platform == "win32":  # pragma: no cover
 
     _fdatasync = os.fsync
 
-    def _sync_directory(path: str) -> None:
-        """NTFS journals names by itself; a directory cannot be opened."""
+    def _open_root(path: str) -> int | None:
+        """Windows opens no directories, and lets nobody rename one that has open files."""
+
+    def _sync_directory(path: str, dir_fd: int | None) -> None:
+        """NTFS journals names by itself."""
 
     def _try_lock(fd: int) -> None:
         import msvcrt
@@ -221,8 +242,11 @@ else:
     else:
         _fdatasync = os.fdatasync
 
-    def _sync_directory(path: str) -> None:
-        fd = _open_to_flush(path, os.O_RDONLY)
+    def _open_root(path: str) -> int | None:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def _sync_directory(path: str, dir_fd: int | None) -> None:
+        fd = _open(path, os.O_RDONLY, dir_fd)
         try:
             os.fsync(fd)
         finally:
@@ -247,14 +271,21 @@ class FileStorage:
     """A directory of the operating system.
 
     Any number of files may be open: descriptors are kept for those used lately, and reopened behind the scenes.
+
+    `lock` opens the directory itself, and from then on every file is reached relative to that descriptor. So the
+    directory that was locked is the one that is written to, even if its path leads somewhere else by now: it was
+    renamed, a symbolic link was switched, a file system was mounted over it. `check_root` reports that. A storage that
+    is not locked follows symbolic links once, when it is created, so that a reader never mixes two directories.
     """
 
     durable = True
 
     def __init__(self, root: str, *, read_only: bool = False, max_open_files: int | None = None) -> None:
         self._lock_fd = -1  # before what may fail: `__del__` looks at it
+        self._root_fd: int | None = None
         self.root = os.path.abspath(root)
         self.read_only = read_only
+        self._real_root = os.path.realpath(root)
         self._max_open_files = max_open_files or _open_files_limit()
         self._open_files: list[_File] = []
         self._hand = 0
@@ -263,45 +294,65 @@ class FileStorage:
 
     def __del__(self) -> None:
         """Who drops a log without closing it loses nothing but its descriptors: they, and the lock, go with it."""
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
+        self._close_locks()
 
     def open(self, path: str, create: bool = False) -> _File:
         return _File(self, path, create)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self._path(path))
+        try:
+            os.stat(self._path(path), dir_fd=self._root_fd)
+        except OSError:
+            return False
+        return True
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(os.listdir(self._path(path)))
+        if self._root_fd is None:
+            return sorted(os.listdir(self._path(path)))
+        fd = self._open_at(path, os.O_RDONLY)
+        try:
+            return sorted(os.listdir(fd))
+        finally:
+            os.close(fd)
 
     def makedirs(self, path: str) -> None:
         try:
-            os.makedirs(self._path(path), mode=0o700, exist_ok=True)
+            if self._root_fd is None:
+                os.makedirs(self._path(path), mode=0o700, exist_ok=True)
+                return
+            parent, _, name = path.rpartition("/")
+            if parent:
+                self.makedirs(parent)
+            if name:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(path, 0o700, dir_fd=self._root_fd)
         except OSError as error:
             raise self._out_of_inodes(error) or error from None
 
     def rename(self, source: str, target: str) -> None:
-        os.replace(self._path(source), self._path(target))
+        fd = self._root_fd
+        os.replace(self._path(source), self._path(target), src_dir_fd=fd, dst_dir_fd=fd)
 
     def remove(self, path: str) -> None:
-        os.unlink(self._path(path))
+        os.unlink(self._path(path), dir_fd=self._root_fd)
 
     def remove_tree(self, path: str) -> None:
-        if os.path.islink(self._path(path)):  # what it leads to is not in this directory
-            os.unlink(self._path(path))
+        if stat.S_ISLNK(self._mode(path)):  # what it leads to is not in this directory
+            self.remove(path)
             return
         for name in self.listdir(path):
             child = f"{path}/{name}"
-            full = self._path(child)
-            if os.path.isdir(full) and not os.path.islink(full):
+            if stat.S_ISDIR(self._mode(child)):
                 self.remove_tree(child)
             else:
-                os.unlink(full)
-        os.rmdir(self._path(path))
+                self.remove(child)
+        os.rmdir(self._path(path), dir_fd=self._root_fd)
+
+    def _mode(self, path: str) -> int:
+        return os.stat(self._path(path), dir_fd=self._root_fd, follow_symlinks=False).st_mode
 
     def sync_dir(self, path: str) -> None:
-        _sync_directory(self._path(path))
+        _sync_directory(self._path(path), self._root_fd)
 
     def unique_id(self) -> str:
         from eventbus.protocol.uuids import random_uuid, uuid_text
@@ -309,55 +360,148 @@ class FileStorage:
         return uuid_text(random_uuid(lambda: os.urandom(16)))
 
     def lock(self) -> None:
-        import socket
-
         if self._lock_fd >= 0:
             return
         try:
-            os.makedirs(self.root, mode=0o700, exist_ok=True)
-            fd = os.open(self._path(_LOCK_FILE), os.O_RDWR | os.O_CREAT | _BINARY, 0o600)
+            for _ in range(_LOCK_ATTEMPTS):
+                os.makedirs(self.root, mode=0o700, exist_ok=True)
+                self._real_root = os.path.realpath(self.root)
+                self._take_locks()
+                # The path may lead elsewhere since the directory was opened: its former owner deleted it, say.
+                if self._leads_to_root():
+                    return
+                self._close_locks()
         except OSError as error:
+            self._close_locks()
             raise ConfigError(
                 f"{self.root} cannot be used as a log: {error.strerror}. Name a directory this user may write to"
             ) from error
+        except BaseException:
+            self._close_locks()
+            raise
+        raise StorageError(f"{self.root} was replaced while it was being opened. Try again when nothing changes it.")
+
+    def _take_locks(self) -> None:
+        """Lock the directory, then the lock file in it. Raises LogLocked.
+
+        The lock of the directory is the one that counts: users delete lock files. The file names the holder. It is
+        locked as well, for file systems that lock no directories (NFS) and for releases that lock only the file.
+        """
+        self._root_fd = _open_root(self.root)
+        if self._root_fd is not None:
+            try:
+                _try_lock(self._root_fd)
+            except BlockingIOError as error:
+                raise self._locked_by_another() from error
+            except OSError:
+                pass  # this file system cannot: the lock of the file has to do
+        try:
+            self._lock_fd = self._sign_lock_file()
+        except BlockingIOError as error:
+            raise self._locked_by_another() from error
+
+    def _sign_lock_file(self) -> int:
+        """Lock the lock file, which is created if it is missing. Return its descriptor, to be kept open."""
+        import socket
+
+        fd = _open(self._path(_LOCK_FILE), os.O_RDWR | os.O_CREAT, self._root_fd)
         try:
             _try_lock(fd)
-        except OSError as error:
-            holder = _pread(fd, 200, 0).decode("utf-8", "replace").strip()
+            holder = f"pid={os.getpid()} host={socket.gethostname()}\n".encode()
+            with contextlib.suppress(OSError):  # a full disk: who holds the lock is a courtesy
+                _pwrite(fd, holder, 0)
+                os.ftruncate(fd, len(holder))
+        except BaseException:
             os.close(fd)
-            raise LogLocked(
-                f"{self.root} is in use by {_describe_holder(holder)}. Stop it first; or, for several to write, have "
-                f"one hold it, `eventbus serve {self.root}`, and be its clients: kafka://HOST:PORT as the URL, "
-                "--bootstrap-server HOST:PORT at the command line. Others may read the directory meanwhile"
-            ) from error
-        self._lock_fd = fd
-        holder = f"pid={os.getpid()} host={socket.gethostname()}\n".encode()
-        with contextlib.suppress(OSError):  # a full disk: who holds the lock is a courtesy
-            _pwrite(fd, holder, 0)
-            os.ftruncate(fd, len(holder))
+            raise
+        return fd
+
+    def _locked_by_another(self) -> LogLocked:
+        try:
+            holder = (read_whole(self, _LOCK_FILE) or b"")[:200].decode("utf-8", "replace").strip()
+        except OSError:
+            holder = ""
+        return LogLocked(
+            f"{self.root} is in use by {_describe_holder(holder)}. Stop it first; or, for several to write, have "
+            f"one hold it, `eventbus serve {self.root}`, and be its clients: kafka://HOST:PORT as the URL, "
+            "--bootstrap-server HOST:PORT at the command line. Others may read the directory meanwhile"
+        )
 
     def unlock(self) -> None:
         """Let go of the directory and of every descriptor."""
         for file in [*self._open_files]:
             file.close()
+        self._close_locks()  # the file stays: removing it would let two holders lock two files of one name
+
+    def _close_locks(self) -> None:
         if self._lock_fd >= 0:
-            os.close(self._lock_fd)  # the file stays: removing it would let two holders lock two files of one name
+            os.close(self._lock_fd)
             self._lock_fd = -1
+        if self._root_fd is not None and self._root_fd >= 0:
+            os.close(self._root_fd)
+            self._root_fd = None
+
+    def check_root(self) -> str:
+        if self._lock_fd < 0:
+            return ""
+        if not self._leads_to_root():
+            return (
+                f"{self.root} does not lead to the directory of this log any more{self._present_path()}. The directory "
+                "was moved or deleted, or a link or mount was switched; records are still written to it. Put it back, "
+                "or restart to use what is at the path now."
+            )
+        try:
+            if not self._is_lock_file_there():
+                fd = self._sign_lock_file()
+                os.close(self._lock_fd)
+                self._lock_fd = fd
+        except BlockingIOError:
+            return (
+                f"Two processes write to {self.root}. Its lock file was deleted, its file system locks no directories, "
+                "and another process has locked a new file. Stop one of them and run `eventbus log verify`."
+            )
+        except OSError:
+            pass  # a full disk, no descriptor: the directory is locked all the same, and the next check tries again
+        return ""
+
+    def _leads_to_root(self) -> bool:
+        """True if the path leads to the directory that was locked."""
+        if self._root_fd is None:
+            return True
+        try:
+            return os.path.samestat(os.stat(self.root), os.fstat(self._root_fd))
+        except OSError:
+            return False
+
+    def _is_lock_file_there(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path(_LOCK_FILE), dir_fd=self._root_fd), os.fstat(self._lock_fd))
+        except FileNotFoundError:
+            return False
+
+    def _present_path(self) -> str:
+        """Where the directory is now, as far as Linux can tell."""
+        try:
+            return f" (it is now {os.readlink(f'/proc/self/fd/{self._root_fd}')})"
+        except OSError:
+            return ""
 
     def describe(self) -> str:
         return self.root
 
     def _path(self, path: str) -> str:
-        return f"{self.root}/{path}" if path else self.root
+        """The path to give to the operating system, together with ``_root_fd``."""
+        if self._root_fd is not None:
+            return path or "."
+        return f"{self._real_root}/{path}" if path else self._real_root
 
     def _open_fd(self, path: str, create: bool) -> int:
         if self._forked:
             raise OSError(errno.EBADF, "this log was opened before a fork; open it anew in the child process")
         if self.read_only:
-            return os.open(self._path(path), os.O_RDONLY | _BINARY)
-        flags = os.O_RDWR | _BINARY | (os.O_CREAT if create else 0)
+            return self._open_at(path, os.O_RDONLY)
         try:
-            return os.open(self._path(path), flags, 0o600)
+            return self._open_at(path, os.O_RDWR | (os.O_CREAT if create else 0))
         except OSError as error:
             raise self._out_of_inodes(error) or error from None
 
@@ -365,12 +509,33 @@ class FileStorage:
         """Tell a file that finds no inode from bytes that find no room: the operating system reports both alike."""
         if error.errno != errno.ENOSPC or sys.platform == "win32":
             return None
-        status = os.statvfs(self.root)
+        status = os.statvfs(self.root if self._root_fd is None else self._root_fd)
         if not status.f_files or status.f_favail:
             return None
         named = NoInodes(error.errno, "No free inodes", error.filename)
         named.free_bytes = status.f_bavail * status.f_frsize
         return named
+
+    def _open_at(self, path: str, flags: int) -> int:
+        """Open; if the process has no descriptor left, close those that are only cached and try once more."""
+        try:
+            return _open(self._path(path), flags, self._root_fd)
+        except OutOfDescriptors:
+            if not self.close_idle_files():
+                raise
+        return _open(self._path(path), flags, self._root_fd)
+
+    def close_idle_files(self) -> bool:
+        idle = [file for file in self._open_files if not file.holds]
+        self._open_files = [file for file in self._open_files if file.holds]
+        for file in idle:
+            file.let_go()
+        return bool(idle)
+
+    @property
+    def has_too_many_open(self) -> bool:
+        """True while held files make more descriptors than are to be kept."""
+        return len(self._open_files) > self._max_open_files
 
     def _opened(self, file: _File) -> None:
         """Remember an open descriptor; close one that was not used lately when there are too many (second chance)."""
@@ -398,16 +563,16 @@ class FileStorage:
         for file in self._open_files:
             file.let_go()
         self._open_files = []
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        if self._root_fd is not None:
+            self._close_locks()
+            self._root_fd = -1  # no call of the child's reaches the directory any more
         self._forked = True
 
 
 class _File:
     """A file by its path, with a descriptor that comes and goes."""
 
-    __slots__ = ("_fd", "_storage", "closed", "holds", "path", "size", "used")
+    __slots__ = ("_fd", "_is_idle", "_storage", "closed", "holds", "path", "size", "used")
 
     def __init__(self, storage: FileStorage, path: str, create: bool) -> None:
         self._storage = storage
@@ -415,6 +580,7 @@ class _File:
         self.holds = 0
         self.closed = False
         self.used = True
+        self._is_idle = False
         self._fd = -1  # before what may fail: `__del__` looks at it
         self._fd = storage._open_fd(path, create)  # pyright: ignore[reportPrivateUsage]
         self.size = os.fstat(self._fd).st_size
@@ -465,7 +631,8 @@ class _File:
             _fdatasync(self._fd)
             return
         try:
-            fd = _open_to_flush(self._storage._path(self.path), os.O_RDWR | _BINARY)  # pyright: ignore[reportPrivateUsage]
+            # Not through the storage: closing cached descriptors is for the thread that uses them.
+            fd = _open(self._storage._path(self.path), os.O_RDWR, self._storage._root_fd)  # pyright: ignore[reportPrivateUsage]
         except FileNotFoundError:
             if self.closed:
                 return  # deleted meanwhile, on purpose
@@ -482,7 +649,14 @@ class _File:
 
     def release(self) -> None:
         self.holds -= 1
-        if self.closed and not self.holds:
+        if not self.holds and (self.closed or self._is_idle or self._storage.has_too_many_open):
+            self._storage._closed(self)  # pyright: ignore[reportPrivateUsage]
+            self.let_go()
+
+    def idle(self) -> None:
+        self._is_idle = True
+        if not self.holds:
+            self._storage._closed(self)  # pyright: ignore[reportPrivateUsage]
             self.let_go()
 
     def close(self) -> None:

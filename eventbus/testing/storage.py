@@ -171,6 +171,12 @@ class CrashStorage:
     def unlock(self) -> None:
         self._locked = False
 
+    def check_root(self) -> str:
+        return ""
+
+    def close_idle_files(self) -> bool:
+        return False
+
     def describe(self) -> str:
         return "crash-storage"
 
@@ -288,6 +294,8 @@ class CrashFile:
     def hold(self) -> None: ...
 
     def release(self) -> None: ...
+
+    def idle(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -483,6 +491,12 @@ class FaultyStorage:
     def unlock(self) -> None:
         self.inner.unlock()
 
+    def check_root(self) -> str:
+        return self.inner.check_root()
+
+    def close_idle_files(self) -> bool:
+        return self.inner.close_idle_files()
+
     def describe(self) -> str:
         return self.inner.describe()
 
@@ -527,6 +541,9 @@ class FaultyFile:
 
     def release(self) -> None:
         self._inner.release()
+
+    def idle(self) -> None:
+        self._inner.idle()
 
     def close(self) -> None:
         self._inner.close()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from eventbus import BusHealth, ConsumerRecord, HandlerHealth, TopicPartition
+from eventbus import BusHealth, ConsumerRecord, EventBus, HandlerHealth, TopicPartition
+from eventbus.errors import LogPoisoned, StorageError
 from eventbus.testing import TestBus
+from eventbus.testing.bus import bus_on
 from eventbus.testing.faulty import Call, Wait
+from eventbus.testing.storage import CrashStorage, FaultyStorage
 
 
 @pytest.fixture
@@ -346,3 +351,37 @@ def test_under_trio_too(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         anyio.run(main, backend="trio")
     assert len(warnings_of(caplog)) == 1
+
+
+async def test_a_directory_that_was_moved_away_degrades_the_health(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "data"
+    async with EventBus(f"file://{path}") as bus:
+        await bus.admin.create_topic("t")
+        await bus.send("t", b"1")
+        assert (await bus.health()).status == "ok"
+        path.rename(tmp_path / "moved")
+        await bus.send("t", b"2")
+        for _ in range(2):
+            health = await bus.health()
+        assert (health.status, health.is_healthy) == ("degraded", True)
+        assert f"{path} does not lead to the directory of this log any more" in health.reason
+        assert len([line for line in caplog.messages if "does not lead" in line]) == 1
+    assert not path.exists()
+    async with EventBus(f"file://{tmp_path}/moved") as bus:
+        assert (await bus.send("t", b"3")).offset == 2
+
+
+async def test_a_poisoned_partition_degrades_the_health() -> None:
+    storage = FaultyStorage(CrashStorage(), only=("sync",))
+    with contextlib.suppress(StorageError):
+        async with bus_on(storage) as bus:
+            await bus.admin.create_topic("t")
+            await bus.send("t", b"0")
+            storage.calls_count, storage.fail_at = 0, 1
+            with pytest.raises(LogPoisoned):
+                await bus.send("t", b"1")
+            health = await bus.health()
+    assert health.status == "degraded"
+    assert "t-0 takes no more writes: its flush to disk failed" in health.reason

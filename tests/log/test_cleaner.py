@@ -53,7 +53,7 @@ def every_batch_is_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """No power is cut here but on `CrashStorage`, so real flushes would only be slow; a wrong path still fails."""
     monkeypatch.setattr("eventbus.log.storage._fdatasync", os.fstat)
-    monkeypatch.setattr("eventbus.log.storage._sync_directory", os.listdir)
+    monkeypatch.setattr("eventbus.log.storage._sync_directory", lambda path, root: os.stat(path, dir_fd=root))
 
 
 class Table:

@@ -12,7 +12,7 @@ from eventbus.log import commit, journal
 from eventbus.log import storage as storage_module
 from eventbus.log.commit import GroupCommit
 from eventbus.log.partition_log import PartitionLog
-from eventbus.log.storage import FileStorage, MemoryStorage, NotFlushed
+from eventbus.log.storage import FileStorage, MemoryStorage, OutOfDescriptors
 from eventbus.records import read_header
 from eventbus.testing.storage import CrashStorage, FaultyStorage
 from eventbus.types import TopicPartition
@@ -286,14 +286,14 @@ def test_want_of_descriptors_is_not_a_failed_flush(tmp_path, logs, monkeypatch, 
     world.append(*range(count))
     original, calls = storage_module.os.open, itertools.count()
 
-    def refuse(path, *arguments):
+    def refuse(path, *arguments, **keywords):
         if next(calls) >= count // 2:
             raise OSError(errno.EMFILE, "Too many open files")
-        return original(path, *arguments)
+        return original(path, *arguments, **keywords)
 
     monkeypatch.setattr(storage_module.os, "open", refuse)
     flush = world.commit.begin()
-    with pytest.raises(NotFlushed) as refused:
+    with pytest.raises(OutOfDescriptors) as refused:
         flush.run()
     monkeypatch.undo()
     done = world.commit.complete(flush, refused.value)

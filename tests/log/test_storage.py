@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -337,6 +338,101 @@ def test_one_process_locks_itself_out_by_name(tmp_path):
     with pytest.raises(LogLocked, match="this very process"):
         FileStorage(str(tmp_path)).lock()
     first.unlock()
+
+
+def test_a_deleted_lock_file_lets_nobody_in_and_is_created_again(tmp_path):
+    first, second = FileStorage(str(tmp_path)), FileStorage(str(tmp_path))
+    first.lock()
+    (tmp_path / ".lock").unlink()
+    with pytest.raises(LogLocked, match="another process"):
+        second.lock()
+    assert first.check_root() == ""
+    with pytest.raises(LogLocked, match="this very process"):
+        second.lock()
+    first.unlock()
+    second.lock()
+    second.unlock()
+
+
+@pytest.mark.parametrize("is_link", [True, False])
+def test_the_locked_directory_is_written_to_wherever_its_path_leads(tmp_path, is_link):
+    path, locked, other = tmp_path / "data", tmp_path / ("a" if is_link else "moved"), tmp_path / "b"
+    other.mkdir()
+    if is_link:
+        locked.mkdir()
+        path.symlink_to(locked)
+    storage = FileStorage(str(path), max_open_files=1)
+    storage.lock()
+    storage.makedirs("t-0")
+    files = [storage.open(f"t-0/{name}", create=True) for name in "xyz"]
+    reader = FileStorage(str(path), read_only=True) if is_link else None
+    if is_link:
+        path.unlink()
+    else:
+        path.rename(locked)
+    path.symlink_to(other)
+    for file in files:
+        file.append(b"1")
+        file.sync()
+    storage.makedirs("t-1")
+    write_atomic(storage, "t-1/new", b"2", sync=True)
+    write_atomic(storage, "u", b"3", sync=True)
+    storage.remove("t-0/z")
+    storage.rename("t-0", "t-2")
+    storage.remove_tree("t-1")
+    assert storage.exists("t-2/x")
+    assert storage.listdir("") == [".lock", "t-2", "u"] == sorted(entry.name for entry in locked.iterdir())
+    assert storage.listdir("t-2") == ["x", "y"]
+    assert reader is None or reader.open("u").pread(0, 9) == b"3", "a reader does not mix two directories"
+    assert list(other.iterdir()) == []
+    assert "does not lead to the directory of this log" in storage.check_root()
+    successor = FileStorage(str(path))
+    successor.lock()  # it has another directory
+    successor.unlock()
+    path.unlink()
+    path.symlink_to(locked)
+    assert storage.check_root() == ""
+    storage.unlock()
+
+
+def test_a_file_system_that_locks_no_directories_has_the_lock_file(tmp_path, monkeypatch):
+    original = storage_module._try_lock
+
+    def try_lock(fd):
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EBADF, "Bad file descriptor")  # NFS: only what is open for writing
+        original(fd)
+
+    monkeypatch.setattr(storage_module, "_try_lock", try_lock)
+    first, second = FileStorage(str(tmp_path)), FileStorage(str(tmp_path))
+    first.lock()
+    with pytest.raises(LogLocked, match="this very process"):
+        second.lock()
+    (tmp_path / ".lock").unlink()
+    second.lock()
+    assert "Two processes write to" in first.check_root()
+    second.unlock()
+    assert first.check_root() == ""
+    first.unlock()
+
+
+def test_a_directory_that_is_replaced_while_it_is_locked_is_not_used(tmp_path, monkeypatch):
+    """Its former owner deletes the directory between our open and our lock."""
+    path = tmp_path / "data"
+    original = storage_module._try_lock
+    swaps = iter([True])
+
+    def try_lock(fd):
+        if next(swaps, False):
+            path.rename(tmp_path / "gone")
+        original(fd)
+
+    monkeypatch.setattr(storage_module, "_try_lock", try_lock)
+    storage = FileStorage(str(path))
+    storage.lock()
+    write_atomic(storage, "f", b"1", sync=False)
+    assert (path / "f").read_bytes() == b"1" and storage.check_root() == ""
+    storage.unlock()
 
 
 def test_an_unsigned_lock_names_nobody(tmp_path):
