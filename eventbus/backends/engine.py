@@ -29,7 +29,7 @@ from eventbus.broker.groups import Groups
 from eventbus.errors import ConfigError, EventBusError, KafkaError, StorageError, UnknownTopicOrPartition
 from eventbus.log.commit import Flush
 from eventbus.log.memory import Copy, MemoryStorage
-from eventbus.log.storage import Storage, storage_error
+from eventbus.log.storage import OutOfDescriptors, Storage, storage_error
 from eventbus.types import TopicPartition
 
 logger = logging.getLogger("eventbus.engine")
@@ -37,7 +37,9 @@ logger = logging.getLogger("eventbus.engine")
 _TICK_MS = 1_000
 _SELDOM_MS = 60_000
 _TOO_LATE = 3
-"""A flush that covers a record makes it durable; so many without that are a bug, not a reason to go on."""
+"""A flush that covers a record makes it durable; after so many without that, whoever waits gets an error."""
+_PAUSE_SECONDS = 0.25
+"""The time that a flush without a file descriptor waits, before it counts as failed and the next one begins."""
 
 
 _Result = TypeVar("_Result")
@@ -134,6 +136,8 @@ class Engine:
         self.batch_bytes = Histogram(BYTES)
         """What producers here write at a time, and how long the disk takes for all of it together."""
         self.producers: WeakSet[_Producer] = WeakSet()
+        self._is_out_of_descriptors = False
+        """Whether the last flush found no descriptor: one warning is enough for all that follow."""
         self._flush_called = False
         """A flush begins with the loop's next turn."""
         self._listeners: dict[TopicPartition, list[Callable[[TopicPartition], None]]] = {}
@@ -282,7 +286,7 @@ class Engine:
         promised.
         """
         broker = self.broker
-        flushes = 0
+        flushes = failures = 0
         if self._running is None and not broker.is_durable(topic_partition, offset):
             # Whom the last flush has woken are about to append: one turn for all of them, then one flush.
             await anyio.lowlevel.checkpoint()
@@ -290,15 +294,32 @@ class Engine:
             assert flushes < _TOO_LATE, f"{flushes} flushes have not made {topic_partition} durable at {offset}"
             # The flush under way began before this record, perhaps; the one after it covers it for certain.
             flushes += self._running is None
-            await self.flush_soon().completed.wait()
+            failures = await self._flushed(failures)
 
     async def flush_all(self) -> None:
-        """Return when everything appended so far is durable: for changes of groups, which are few."""
-        if self._running is not None:
-            await self._running.completed.wait()
-        if self.broker.needs_sync:
-            await self.flush_soon().completed.wait()
+        """Return when everything appended so far is durable: for changes of groups, which are few.
+
+        A flush that is under way may have begun before the last append. It is followed by one that covers that, which
+        may have begun by the time this task runs again. Raises StorageError.
+        """
+        covering = self._flushes_begun + self.broker.has_unsynced
+        failures = 0
+        while self._flushes_done < covering and (self._running is not None or self.broker.needs_sync):
+            failures = await self._flushed(failures)
             self.broker.check_healthy()
+
+    async def _flushed(self, failures: int) -> int:
+        """Wait for the flush under way, or the next one. Return how many have found no file descriptor so far.
+
+        Raises StorageError when they were too many. What was appended stays, and a later flush covers it.
+        """
+        running = self.flush_soon()
+        await running.completed.wait()
+        if not isinstance(running.error, OutOfDescriptors):
+            return failures
+        if failures + 1 >= _TOO_LATE:
+            raise storage_error(running.error, f"flushing {self.name}") from running.error
+        return failures + 1
 
     def when_durable(self, topic_partition: TopicPartition, offset: int, then: Then) -> None:
         """Call ``then`` when the record at ``offset`` is as durable as the log's policy promises: at once if it is.
@@ -341,10 +362,13 @@ class Engine:
     def _flush_for_waiters(self) -> None:
         self._flush_called = False
         if self._waiters and self._broker is not None:
-            self._begin_flush()
+            self.flush_soon()
 
-    def _tell_waiters(self) -> None:
-        """Those whose outcome is known by now. What they append then shares the next flush."""
+    def _tell_waiters(self, failure: Exception | None = None) -> None:
+        """Those whose outcome is known by now. What they append then shares the next flush.
+
+        ``failure`` is the error of the flush that has just ended.
+        """
         health = self._health() if any(waiter.topic_partition is None for waiter in self._waiters) else None
         waiting: list[_Waiter] = []
         told: list[tuple[Then, KafkaError | None]] = []
@@ -352,7 +376,7 @@ class Engine:
             try:
                 if health is not None and waiter.topic_partition is None:
                     raise health
-                if self._is_done(waiter):
+                if self._is_done(waiter, failure):
                     told.append((waiter.then, None))
                 else:
                     waiting.append(waiter)
@@ -362,7 +386,7 @@ class Engine:
         for then, error in told:
             self._tell(then, error)
 
-    def _is_done(self, waiter: _Waiter) -> bool:
+    def _is_done(self, waiter: _Waiter, failure: Exception | None) -> bool:
         topic_partition = waiter.topic_partition
         if topic_partition is None:
             done = waiter.flush_number <= self._flushes_done
@@ -372,6 +396,8 @@ class Engine:
             done = self.broker.is_durable(topic_partition, waiter.offset)
         waiter.flushes_left -= 1
         if not done and not waiter.flushes_left:
+            if isinstance(failure, OutOfDescriptors):
+                raise storage_error(failure, f"flushing {self.name}")
             raise StorageError(f"{_TOO_LATE} flushes have not reached {topic_partition or self.name}: see the log")
         return done
 
@@ -399,11 +425,7 @@ class Engine:
         Whoever waits for it may be cancelled in any way: the outcome is not theirs to lose.
         """
         if self._running is None:
-            try:
-                running = _RunningFlush(self.broker.begin_sync(), self._flushes_begun + 1)
-            except OSError as error:
-                raise storage_error(error, f"flushing {self.name}") from error
-            self._running = running
+            running = self._running = _RunningFlush(self.broker.begin_sync(), self._flushes_begun + 1)
             self._flushes_begun += 1
             if self._flusher is None:
                 self._flusher = ThreadPoolExecutor(1, thread_name_prefix="eventbus-flush")
@@ -411,21 +433,13 @@ class Engine:
             self._flusher.submit(self._flush_in_thread, running, self._loop)
         return self._running
 
-    def _begin_flush(self) -> None:
-        """As `flush_soon`, where nobody hears that it cannot begin (no descriptor, say): who waits is told instead.
-
-        Nothing was tried then, and the next flush takes it all.
-        """
-        try:
-            self.flush_soon()
-        except KafkaError as error:
-            logger.error("%s: %s", self.name, error)
-            self._tell_all(error)
-
     def _flush_in_thread(self, running: _RunningFlush, token: anyio.lowlevel.EventLoopToken) -> None:
         began = time.monotonic()
         try:
             running.flush.run()
+        except OutOfDescriptors as error:
+            running.error = error
+            time.sleep(_PAUSE_SECONDS)  # here, where it holds up nobody, or the loop would begin one after the other
         except Exception as error:
             running.error = error
         running.seconds = time.monotonic() - began
@@ -447,11 +461,18 @@ class Engine:
         if running.error is None:
             self._flushes_done = running.number
             self.flush_seconds.add(running.seconds)
+        is_out_of_descriptors = isinstance(running.error, OutOfDescriptors)
+        if is_out_of_descriptors and not self._is_out_of_descriptors:
+            logger.warning(
+                "%s cannot flush. The process has no file descriptors left. It is tried again; raise `ulimit -n`.",
+                self.name,
+            )
+        self._is_out_of_descriptors = is_out_of_descriptors
         running.completed.set()
-        self._tell_waiters()
+        self._tell_waiters(running.error)
         if go_on and self._broker is broker and (self._waiters or (self.waits_for_flush and broker.needs_sync)):
             # What came meanwhile: its senders wait for it, or were cancelled, or never waited.
-            self._begin_flush()
+            self.flush_soon()
 
     # counts ----------------------------------------------------------------------------------------------------------
 
@@ -579,4 +600,4 @@ class Engine:
             self.tick()
             # In commit mode: what the tick decided, say that a transaction timed out, which goes on after a flush.
             if self.config.fsync != "os" and self.broker.needs_sync:
-                self._begin_flush()
+                self.flush_soon()

@@ -25,7 +25,7 @@ from eventbus.log.metadata import parse_directory
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.recovery import UNKNOWN, missing_offsets
 from eventbus.log.reserve import Reserve
-from eventbus.log.storage import File, Storage, storage_error
+from eventbus.log.storage import File, OutOfDescriptors, Storage, storage_error
 from eventbus.types import TopicPartition
 
 _logger = logging.getLogger("eventbus.broker")
@@ -268,13 +268,21 @@ class Logs:
         if not files:
             return
         try:
-            for file in files:
-                file.sync()
-            self.storage.sync_dir(log.directory)
-            self.storage.sync_dir("")
+            try:
+                self._sync_files(log, files)
+            except OutOfDescriptors:
+                if not self.storage.close_idle_files():
+                    raise
+                self._sync_files(log, files)
         except OSError as error:
             log.poison(f"its flush to disk failed ({error})")
             raise storage_error(error, f"flushing {log.topic_partition}") from error
+
+    def _sync_files(self, log: PartitionLog, files: Sequence[File]) -> None:
+        for file in files:
+            file.sync()
+        self.storage.sync_dir(log.directory)
+        self.storage.sync_dir("")
 
     def publish(self, *, sync: bool = False) -> None:
         """Write the checkpoints that changed. Failing is no harm: they save work, and are written again."""

@@ -69,15 +69,21 @@ class Flush:
         self._held: list[File] = []
 
     def hold(self) -> None:
-        """Keep the files' descriptors, so that the worker needs none of its own."""
-        for work in self.direct:
-            for file in work.files:
+        """Keep the files' descriptors, so that the worker needs none of its own. Too many are opened one by one."""
+        files = [file for work in self.direct for file in work.files]
+        if len(files) > _HOLD_FILES:
+            return
+        try:
+            for file in files:
                 file.hold()
                 self._held.append(file)
+        except OSError:
+            self.release()  # the worker, which needs one at a time, may still find one
 
     def release(self) -> None:
         for file in self._held:
             file.release()
+        self._held.clear()
 
     def run(self) -> None:
         """Bring the snapshot to the disk. Raises `OSError`; give it to `GroupCommit.complete`, never call again."""
@@ -180,12 +186,7 @@ class GroupCommit:
                 journaled = []
             for entry in journaled:
                 del dirty[entry.log]
-        try:
-            return self._begin(dirty, journaled, parts, empties_journal=empties_journal)
-        except OSError:
-            # No descriptor to be had: nothing was tried, so all of it is still to be flushed.
-            self._dirty = {**dirty, **{entry.log: None for entry in journaled}}
-            raise
+        return self._begin(dirty, journaled, parts, empties_journal=empties_journal)
 
     def complete(self, flush: Flush, error: BaseException | None = None) -> list[PartitionLog]:
         """Move the watermarks of what is on disk; returns those logs. ``error`` is what `Flush.run` raised.
@@ -238,14 +239,7 @@ class GroupCommit:
     ) -> Flush:
         works = [log.begin_sync() for log in direct if not (log.closed or log.poisoned)]
         flush = Flush(self._storage, self._journal, works, journaled, parts, empties_journal=empties_journal)
-        if len(works) <= _HOLD_FILES:
-            try:
-                flush.hold()
-            except OSError:
-                flush.release()
-                for work in works:
-                    work.log.take_back(work)
-                raise
+        flush.hold()
         self._under_way = flush
         return flush
 
@@ -259,6 +253,7 @@ class GroupCommit:
             if self._journal.broken:
                 failed += self._journaled  # their bytes share pages with what could not be flushed
         if isinstance(error, OutOfDescriptors):
+            self._storage.close_idle_files()
             self._dirty.update(dict.fromkeys(failed))
             failed = []
         elif not failed and unreached:

@@ -26,7 +26,7 @@ from eventbus.log.metadata import open_partition_metadata, write_partition_metad
 from eventbus.log.producer_state import CachedBatch
 from eventbus.log.producers import LogProducers
 from eventbus.log.segment import Damage, Segment
-from eventbus.log.storage import Buffer, File, Storage, storage_error, write_atomic
+from eventbus.log.storage import Buffer, File, OutOfDescriptors, Storage, storage_error, write_atomic
 from eventbus.log.walk import batch_bounds
 from eventbus.records.batch import HEADER_BYTES, BatchHeader, WritableBuffer, patch_offsets, stamp_log_append_time
 from eventbus.records.control import EndTransactionMarker
@@ -300,7 +300,8 @@ class PartitionLog:
     def _undo(self, segment: Segment, error: OSError) -> StorageError:
         """Cut off what a failed write left behind. If even that fails the end of the file is unknown: poison."""
         try:
-            segment.file.truncate(segment.file.size)
+            if not isinstance(error, OutOfDescriptors):  # the file could not even be opened: nothing was written
+                segment.file.truncate(segment.file.size)
         except OSError as second:
             self.poison(f"a write to {segment.path} failed and could not be undone ({second.strerror or second})")
         return storage_error(error, f"appending to {self.topic_partition} ({segment.path})")
@@ -376,6 +377,7 @@ class PartitionLog:
         self.topic_id = self.topic_id or storage.unique_id()
         write_partition_metadata(storage, self.directory, self.topic_id, sync=False)
         self._metadata = open_partition_metadata(storage, self.directory)
+        self._metadata.idle()
         write_atomic(
             storage,
             f"{self.directory}/leader-epoch-checkpoint",

@@ -12,6 +12,7 @@ import pytest
 from eventbus import ConsumerRecord, EventBus, TopicPartition
 from eventbus.errors import ConfigError, HandlerError, NoCommittedOffset, RecordTooLarge, StorageError
 from eventbus.log.commit import Flush
+from eventbus.log.storage import OutOfDescriptors
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage
 
@@ -388,18 +389,19 @@ async def test_fetch_min_bytes_waits_for_company(make_bus: Any) -> None:
         assert len(polled) == 2
 
 
-async def test_a_flush_that_cannot_begin_is_said_and_made_up_for(
+async def test_a_flush_without_a_descriptor_is_reported_and_repeated(
     file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with EventBus(file_url) as bus:
         await bus.admin.create_topic("t")
         await bus.send("t", b"0")
 
-        def hold(flush: Flush) -> None:
-            raise OSError(errno.EMFILE, "Too many open files")
+        def run(flush: Flush) -> None:
+            raise OutOfDescriptors(errno.EMFILE, "Too many open files")
 
+        monkeypatch.setattr("eventbus.backends.engine._PAUSE_SECONDS", 0)
         with monkeypatch.context() as patched:
-            patched.setattr(Flush, "hold", hold)
+            patched.setattr(Flush, "run", run)
             with pytest.raises(StorageError, match="Too many open files"):
                 await bus.send("t", b"1")
         with anyio.fail_after(10):

@@ -12,6 +12,7 @@ from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.log.storage import FileStorage, MemoryStorage, Storage
 from eventbus.records import BatchBuilder, read_header
 from eventbus.types import TopicPartition
+from tests.descriptors import few_descriptors as few_descriptors
 
 ORDERS = TopicPartition("orders", 0)
 NOW_MS = 1_700_000_000_000

@@ -484,3 +484,23 @@ def test_more_logs_than_descriptors(tmp_path, logs):
     assert world.recovery_points == [3] * 100
     for log in world.logs:
         log.close()
+
+
+def test_a_flush_of_more_files_than_descriptors_ends(tmp_path, logs, few_descriptors):
+    """Each of the new partitions has two files, and its directory has to be flushed too."""
+    world = World(FileStorage(str(tmp_path)), logs, 30)
+    few_descriptors(tmp_path, 20)
+    for _ in range(2):
+        world.append(*range(30))
+        flush = world.commit.begin()
+        try:
+            flush.run()
+        except OutOfDescriptors as error:
+            world.commit.complete(flush, error)  # the cached ones are closed: now there is room
+            world.flush()
+        else:
+            world.commit.complete(flush)
+    assert world.high_watermarks == [2] * 30
+    assert not any(log.poisoned for log in world.logs)
+    for log in world.logs:
+        log.close()

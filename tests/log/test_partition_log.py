@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import struct
 from random import Random
 
 import pytest
 
 from eventbus.errors import CorruptRecord, LogPoisoned, OffsetOutOfRange, StorageError, StorageFull
+from eventbus.log import storage as storage_module
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.log.storage import FileStorage, MemoryStorage
@@ -623,3 +625,20 @@ def test_a_segment_without_index_entries_has_an_index_file_all_the_same(storage,
     log.close()
     assert storage.open("orders-0/00000000000000000000.index").size == 0
     assert logs.open(storage).log_end_offset == 1
+
+
+def test_an_append_without_a_descriptor_leaves_the_log_as_it_was(tmp_path, logs):
+    storage = FileStorage(str(tmp_path))
+    log = logs.open(storage)
+    logs.append(log)
+    storage.close_idle_files()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(storage_module.os, "open", _no_descriptor)
+        with pytest.raises(StorageError, match="Too many open files"):
+            logs.append(log)
+    assert not log.poisoned
+    assert logs.append(log).base_offset == 1
+
+
+def _no_descriptor(*arguments, **keywords):
+    raise OSError(errno.EMFILE, "Too many open files")

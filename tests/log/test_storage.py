@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import gc
 import os
@@ -17,8 +16,17 @@ import pytest
 
 from eventbus.errors import ConfigError, LogLocked, StorageError, StorageFull
 from eventbus.log import storage as storage_module
-from eventbus.log.storage import FileStorage, MemoryStorage, Storage, read_whole, storage_error, write_atomic
+from eventbus.log.storage import (
+    FileStorage,
+    MemoryStorage,
+    OutOfDescriptors,
+    Storage,
+    read_whole,
+    storage_error,
+    write_atomic,
+)
 from eventbus.testing.storage import CrashStorage, FaultyStorage, SimulatedCrash, disk_full
+from tests.descriptors import open_descriptors
 
 HOLD_THE_LOCK = """
 import sys
@@ -210,15 +218,6 @@ def test_a_real_file_that_may_not_grow(tmp_path):
     assert ran.stdout.splitlines() == [f"{errno.EFBIG} 600", f"700 {b'a' * 10 + b'c' * 100!r}"]
 
 
-def open_descriptors(folder: Path) -> int:
-    """Those of files in it: what threads of earlier tests open and close meanwhile does not count."""
-    count = 0
-    for descriptor in Path("/dev/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed since it was listed
-            count += folder in descriptor.readlink().parents
-    return count
-
-
 def test_more_files_than_descriptors(tmp_path):
     storage = FileStorage(str(tmp_path), max_open_files=8)
     before = open_descriptors(tmp_path)
@@ -233,6 +232,30 @@ def test_more_files_than_descriptors(tmp_path):
         file.close()
     assert open_descriptors(tmp_path) == before
     storage.unlock()
+
+
+def test_cached_descriptors_are_closed_before_one_is_missed(tmp_path, few_descriptors):
+    storage = FileStorage(str(tmp_path))
+    files = [storage.open(f"f{number}", create=True) for number in range(8)]
+    few_descriptors(tmp_path, 8)
+    storage.open("another", create=True).append(b"x")
+    assert files[0].pread(0, 1) == b""
+    few_descriptors(tmp_path, 0)
+    storage.close_idle_files()
+    with pytest.raises(OutOfDescriptors):
+        files[1].append(b"x")
+
+
+def test_an_idle_file_has_a_descriptor_only_while_it_is_held(tmp_path):
+    storage = FileStorage(str(tmp_path))
+    file = storage.open("f", create=True)
+    file.idle()
+    assert open_descriptors(tmp_path) == 0
+    file.hold()
+    file.sync()
+    assert open_descriptors(tmp_path) == 1
+    file.release()
+    assert open_descriptors(tmp_path) == 0
 
 
 def test_a_held_file_keeps_its_descriptor(tmp_path):

@@ -20,7 +20,7 @@ from eventbus.broker import BrokerConfig, TopicSpec
 from eventbus.coordinator.requests import JoinGroup, JoinGroupResult
 from eventbus.errors import KafkaError, LogPoisoned, StorageError, UnknownTopicOrPartition
 from eventbus.log.commit import Flush
-from eventbus.log.storage import MemoryStorage, Storage
+from eventbus.log.storage import MemoryStorage, OutOfDescriptors, Storage
 from eventbus.records import BatchBuilder
 from eventbus.testing.storage import CrashStorage, FaultyStorage, io_error
 from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
@@ -246,24 +246,56 @@ async def test_a_failed_flush_is_told_to_all_whom_it_covered_and_to_those_who_co
 
 
 class NoDescriptor:
-    """A flush finds no descriptor the first time, and one afterwards."""
+    """The first flushes find no file descriptor, the next one does."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failures: int = 1) -> None:
         self.tries = 0
+        loop = asyncio.get_running_loop()
         self.found = asyncio.Event()
-        hold = Flush.hold
+        run = Flush.run
 
         def scarce(flush: Flush) -> None:
             self.tries += 1
-            if self.tries == 1:
-                raise OSError(errno.EMFILE, "Too many open files")
-            hold(flush)
-            self.found.set()
+            if self.tries <= failures:
+                raise OutOfDescriptors(errno.EMFILE, "Too many open files")
+            run(flush)
+            loop.call_soon_threadsafe(self.found.set)
 
-        monkeypatch.setattr(Flush, "hold", scarce)
+        monkeypatch.setattr(Flush, "run", scarce)
+        monkeypatch.setattr("eventbus.backends.engine._PAUSE_SECONDS", 0)
 
 
-async def test_the_housekeeping_survives_a_flush_that_cannot_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_everyone_who_waits_is_told_that_there_is_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = engine_on(CrashStorage())
+    scarce = NoDescriptor(monkeypatch, failures=3)
+    told: list[KafkaError | None] = []
+    offset = append(engine)
+    engine.when_durable(PLACE, offset, told.append)
+    with pytest.raises(StorageError, match="Too many open files"):
+        await engine.wait_durable(PLACE, offset)
+    assert [str(error).partition(". ")[0] for error in told] == [f"flushing {engine.name}: Too many open files"]
+    await engine.wait_durable(PLACE, append(engine))
+    assert scarce.tries > 3 and engine.broker.problem() == ""
+    assert len(caplog.messages) == 1, "one warning, however many attempts"
+    engine.detach()
+
+
+async def test_a_change_that_is_appended_during_a_flush_is_waited_for(disk: Disk) -> None:
+    engine = engine_on(CrashStorage())
+    with disk.busy():
+        append(engine)
+        engine.flush_soon()
+        offset = append(engine)
+        flushed = asyncio.create_task(engine.flush_all())
+        await asyncio.sleep(0)
+    await flushed
+    assert engine.broker.is_durable(PLACE, offset)
+    engine.detach()
+
+
+async def test_the_housekeeping_survives_a_flush_without_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would take the server along, and with it the sessions and timeouts of all."""
     engine = engine_on(CrashStorage(), fsync="interval", fsync_interval_ms=1)
     scarce = NoDescriptor(monkeypatch)
@@ -277,7 +309,7 @@ async def test_the_housekeeping_survives_a_flush_that_cannot_begin(monkeypatch: 
     engine.detach()
 
 
-async def test_the_compaction_survives_a_flush_that_cannot_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_compaction_survives_a_flush_without_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_on(CrashStorage(), fsync="os")
     engine.broker.alter_configs("t", {"segment.bytes": 1 << 20}, [], engine.clock())
     scarce = NoDescriptor(monkeypatch)
