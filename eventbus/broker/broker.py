@@ -601,9 +601,8 @@ class Broker:
         self._now_ms = now_ms
         self.groups.tick(now_ms)
         self.transactions.tick(now_ms)
-        if now_ms >= self._next_retention_ms:
+        if now_ms >= self._next_retention_ms and not self._logs.apply_retention(now_ms):
             self._next_retention_ms = now_ms + self.config.log_retention_check_interval_ms
-            self._logs.apply_retention(now_ms)
             self._logs.expire_producers(now_ms, self.config.producer_id_expiration_ms)
         if now_ms >= self._next_checkpoint_ms:
             self.publish_checkpoints(now_ms)

@@ -45,6 +45,9 @@ _OWN_FILES = frozenset(
 )
 """Next to the partitions, without those whose name begins with a dot."""
 
+_RETENTION_SEGMENTS = 16
+"""Segments that are deleted without a break."""
+
 
 class Partition(msgspec.Struct):
     """A log, and what the broker looks at before it appends to it."""
@@ -372,25 +375,36 @@ class Logs:
 
     # retention, deletion ---------------------------------------------------------------------------------------------
 
-    def apply_retention(self, now_ms: int) -> list[TopicPartition]:
-        """Delete what is too old or too much; returns the partitions that lost something."""
-        due = [tp for tp, partition in self.partitions.items() if partition.log.expire_segments(now_ms)]
+    def apply_retention(self, now_ms: int) -> bool:
+        """Delete what is too old or too much. Return True if there is more: call again when others had their turn.
+
+        Each segment costs a flush of its directory, so a log of thousands would block the loop for seconds.
+        """
+        left = _RETENTION_SEGMENTS
+        due: dict[TopicPartition, int] = {}
+        for topic_partition, partition in self.partitions.items():
+            count = partition.log.expire_segments(now_ms, left)
+            if count:
+                due[topic_partition] = count
+                left -= count
+            if not left:
+                break
         if not due:
-            return []
+            return False
         try:
             starts = {tp: partition.log.log_start_offset for tp, partition in self._written()}
             self._publish_durably(checkpoints.LOG_START_OFFSETS, starts)
         except StorageError as error:  # retention has to work on a full disk: it makes the room
             _logger.warning("retention goes on without a checkpoint: %s", error)
-        shrunk: list[TopicPartition] = []
-        for topic_partition in due:
+        has_more = not left
+        for topic_partition, count in due.items():
             try:
-                if self.partitions[topic_partition].log.apply_retention(now_ms):
-                    shrunk.append(topic_partition)
+                self.partitions[topic_partition].log.apply_retention(now_ms, count)
             except StorageError as error:
                 _logger.warning("retention: %s", error)
+                has_more = False  # at the next check: a disk that refuses would be tried again without a pause
         self.publish()
-        return shrunk
+        return has_more
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> None:
         """Forget the producers that wrote nothing for so long."""

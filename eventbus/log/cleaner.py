@@ -48,7 +48,11 @@ if TYPE_CHECKING:
 
 _SLICE_WORK = 1_000
 _BATCH_WORK = 6
-"""A slice ends after so much work, in records; a batch costs about as much as so many. That is some 3 ms."""
+_WORK_BYTES = 4 << 10
+"""A slice ends after so much work, in records; a batch costs about as much as so many, and as one for each 4 KiB of
+it, which are read, checked and copied. That is some 3 ms."""
+_GROUP_SEGMENTS = 64
+"""So many segments are merged into one at most: their files are removed in one slice."""
 _WINDOW_BYTES = 64 << 10
 _WRITE_BYTES = 128 << 10
 _NEVER = 1 << 62
@@ -119,9 +123,10 @@ def cleanable(log: PartitionLog, cleaned_offset: int, now_ms: int) -> Cleanable:
             clean_bytes += segment.size_bytes
             continue
         dirty_bytes += segment.size_bytes
-        first_ms = read_header(segment.file.pread(0, HEADER_BYTES)).max_timestamp_ms
-        if first_ms >= 0:
-            oldest_ms = min(oldest_ms, first_ms)
+        if segment.first_timestamp_ms == NO_TIMESTAMP:  # once: thousands of files are not opened again for each look
+            segment.first_timestamp_ms = read_header(segment.file.pread(0, HEADER_BYTES)).max_timestamp_ms
+        if segment.first_timestamp_ms >= 0:
+            oldest_ms = min(oldest_ms, segment.first_timestamp_ms)
     is_overdue = oldest_ms < now_ms - log.config.max_compaction_lag_ms
     return Cleanable(tuple(found), end_offset, first_dirty, clean_bytes, dirty_bytes, is_overdue)
 
@@ -200,7 +205,7 @@ class Cleaning:
         """Write the first of ``segments``, and those after it that still fit; takes them out, and returns them."""
         group: list[Segment] = []
         end_offset = 0
-        while segments and (not group or writer.has_room_for(*segments[0])):
+        while segments and len(group) < _GROUP_SEGMENTS and (not group or writer.has_room_for(*segments[0])):
             segment, end_offset = segments.pop(0)
             yield from self._filter(segment, end_offset, writer)
             group.append(segment)
@@ -264,7 +269,8 @@ class Cleaning:
 
     def _is_slice_over(self, batch: RecordBatch) -> bool:
         """Count the work a batch made; whether it is time to let others run."""
-        self._work += batch.header.records_count + _BATCH_WORK
+        header = batch.header
+        self._work += header.records_count + _BATCH_WORK + header.size_bytes // _WORK_BYTES
         if self._work < _SLICE_WORK:
             return False
         self._work = 0

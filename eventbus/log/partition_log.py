@@ -39,6 +39,7 @@ LEADER_EPOCH = 0
 _logger = logging.getLogger("eventbus.log")
 
 _ROLL_OFFSETS = 1 << 30
+_EVERY_SEGMENT = 1 << 62
 _MAX_HINTS = 64
 _MAX_INDEXED = 8
 
@@ -542,13 +543,13 @@ class PartitionLog:
 
     # -- retention ----------------------------------------------------------------------------------------------------
 
-    def apply_retention(self, now_ms: int) -> list[int]:
+    def apply_retention(self, now_ms: int, limit: int = _EVERY_SEGMENT) -> list[int]:
         """Delete segments that are too old, too many, or wholly below ``log_start_offset``; returns their base offsets.
 
-        Only what readers may see is deleted, oldest first. The active segment goes only with everything else, by age;
-        an empty one takes its place, so that no offset is given out twice.
+        Only what readers may see is deleted, oldest first, and no more than ``limit`` at a time. The active segment
+        goes only with everything else, by age; an empty one takes its place, so that no offset is given out twice.
         """
-        doomed = len(self._doomed(now_ms))
+        doomed = len(self._doomed(now_ms, limit))
         if not doomed:
             return []
         if doomed == len(self.segments):
@@ -562,15 +563,15 @@ class PartitionLog:
                     raise
         return self._delete_segments(doomed)
 
-    def expire_segments(self, now_ms: int) -> bool:
-        """Move the log start offset past what the next `apply_retention` deletes, and log why; True if it moved.
+    def expire_segments(self, now_ms: int, limit: int = _EVERY_SEGMENT) -> int:
+        """Move the log start offset past what the next `apply_retention` deletes, and log why. Return how many segments.
 
         The caller publishes the log start offset in between, so that a segment that was deleted cannot be mistaken for
         a segment that is missing.
         """
-        reasons = self._doomed(now_ms)
+        reasons = self._doomed(now_ms, limit)
         if not reasons:
-            return False
+            return 0
         segments, count = self.segments, len(reasons)
         end_offset = segments[count].base_offset if count < len(segments) else self.log_end_offset
         _logger.info(
@@ -579,9 +580,9 @@ class PartitionLog:
             sum(segment.size_bytes for segment in segments[:count]), "; ".join(dict.fromkeys(reasons)),
         )  # fmt: skip
         self.log_start_offset = max(self.log_start_offset, end_offset)
-        return True
+        return count
 
-    def _doomed(self, now_ms: int) -> list[str]:
+    def _doomed(self, now_ms: int, limit: int) -> list[str]:
         """Why each of the oldest segments has to go."""
         if not self.segments:
             return []
@@ -593,6 +594,7 @@ class PartitionLog:
             log_end_offset=self.log_end_offset,
             high_watermark=self.high_watermark,
             gaps=self.allows_gaps,
+            limit=limit,
         )
 
     def advance_log_start_offset(self, offset: int) -> None:

@@ -21,8 +21,9 @@ def doomed_segments(
     log_end_offset: int,
     high_watermark: int,
     gaps: bool,
+    limit: int,
 ) -> list[str]:
-    """Return why each of the oldest segments has to go, one reason a segment.
+    """Return why each of the oldest segments has to go, one reason a segment, up to ``limit``.
 
     Only what readers may see goes. The last segment goes only with all others, and by age.
     """
@@ -33,8 +34,9 @@ def doomed_segments(
     reasons: list[str] = []
     ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
     for segment, end_offset in zip(segments, ends, strict=True):
-        is_last = len(reasons) == len(segments) - 1
-        if end_offset > high_watermark or (is_last and not segment.size_bytes):
+        count = len(reasons)
+        is_last = count == len(segments) - 1
+        if count == limit or end_offset > high_watermark or (is_last and not segment.size_bytes):
             break
         excess -= segment.size_bytes
         if not is_last and end_offset <= log_start_offset:

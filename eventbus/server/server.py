@@ -17,10 +17,10 @@ from eventbus.backends.clock import Clock, system_clock
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.backends.urls import open_backend
 from eventbus.errors import ConfigError, EventBusError
+from eventbus.server.acceptor import Acceptor, Greeter, bind
 from eventbus.server.config import Listener, ServerConfig, format_address
 from eventbus.server.connection import Connection
 from eventbus.server.node import Node
-from eventbus.server.tls import TlsServer, bind
 
 _logger = logging.getLogger("eventbus.server")
 
@@ -53,7 +53,7 @@ class Server:
             raise ConfigError(f"{url} is served by somebody else already: serve a directory (file://DIR) or memory://")
         self._backend = backend
         self._node: Node | None = None
-        self._sockets: list[asyncio.Server | TlsServer] = []
+        self._sockets: list[Acceptor] = []
         self._housekeeping: asyncio.Task[None] | None = None
         self.listeners: tuple[Listener, ...] = ()
         """As they listen: free ports are known, and what is advertised."""
@@ -105,10 +105,9 @@ class Server:
 
     async def _open(self, listener: Listener) -> Listener:
         """Listen; every address of the host on one port (a client may take "localhost" for ::1 first)."""
-        loop = asyncio.get_running_loop()
         context = self.config.tls.context() if listener.has_tls and self.config.tls else None
         port = listener.port
-        opened: list[tuple[asyncio.Server | TlsServer, list[Listener]]] = []
+        opened: list[tuple[Acceptor, list[Listener]]] = []
         hosts = ["127.0.0.1", "::1"] if listener.host == "localhost" else [listener.host or None]
         for host in hosts:
             actual = [listener]
@@ -117,14 +116,12 @@ class Server:
                 return Connection(self.node, actual[0])
 
             try:
-                if context is None:
-                    server = await loop.create_server(connect, host, port, backlog=_BACKLOG)
-                else:
-                    server = TlsServer(await bind(host, port, _BACKLOG), connect, self.node.gate, context)
+                sockets = await bind(host, port, _BACKLOG)
             except OSError as error:
                 if host == "::1" and opened and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     continue  # a machine without IPv6
                 raise ConfigError(_why_not(listener, error)) from error
+            server = Acceptor(sockets, Greeter(connect, self.node.gate, context).greet, listener.name)
             self._sockets.append(server)
             opened.append((server, actual))
             port = server.sockets[0].getsockname()[1]

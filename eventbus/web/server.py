@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio.to_thread
 
 from eventbus.errors import ConfigError
+from eventbus.server.acceptor import Acceptor
 from eventbus.web.app import App, Receive, Scope, Send, app_of
 from eventbus.web.sources import OfBus, Source
 
@@ -115,7 +116,11 @@ class HealthServer:
         def connect() -> asyncio.Protocol:
             return protocol(config=config, server_state=state, app_state={}, _loop=loop)
 
-        server = await loop.create_server(connect, sock=listening)
+        async def greet(sock: socket.socket, address: Any) -> None:
+            await loop.connect_accepted_socket(connect, sock)
+
+        listening.setblocking(False)
+        server = Acceptor([listening], greet, f"health on {self.url}")
         ready.set()
         await end.wait()
         server.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+import socket
 import ssl
 import time
 from email.utils import formatdate
@@ -15,6 +16,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from eventbus.errors import ConfigError
+from eventbus.server.acceptor import Acceptor, bind
 from schema_registry.http.guard import App, Gate, guarded
 from schema_registry.http.limits import Limits
 
@@ -47,7 +49,7 @@ class HttpServer:
         self._tls = tls
         self._app = app
         self._state = ServerState()
-        self._listening: asyncio.Server | None = None
+        self._listening: Acceptor | None = None
         self._watching: asyncio.Task[None] | None = None
         check_reach(host, tls=tls, asks=app.asks_who or (tls is not None and tls.verify_mode == ssl.CERT_REQUIRED),
                     insecure=insecure)  # fmt: skip
@@ -81,10 +83,7 @@ class HttpServer:
             return protocol(config=config, server_state=self._state, app_state={}, _loop=loop)
 
         try:
-            self._listening = await loop.create_server(
-                connect, self.host or None, self.port, ssl=self._tls, backlog=1024,
-                ssl_handshake_timeout=limits.header_s if self._tls else None,
-            )  # fmt: skip
+            sockets = await bind(self.host or None, self.port, 1024)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise ConfigError(
@@ -92,7 +91,14 @@ class HttpServer:
                     "it, or choose another port (0 takes a free one)"
                 ) from error
             raise ConfigError(f"cannot serve a registry on {self.url}: {error.strerror or error}") from error
-        self.port = self._listening.sockets[0].getsockname()[1]
+
+        async def greet(sock: socket.socket, address: Any) -> None:
+            await loop.connect_accepted_socket(
+                connect, sock, ssl=self._tls, ssl_handshake_timeout=limits.header_s if self._tls else None
+            )
+
+        self.port = sockets[0].getsockname()[1]
+        self._listening = Acceptor(sockets, greet, self.url)
         self._watching = asyncio.create_task(self._watch(), name=f"deadlines of {self.url}")
 
     async def _watch(self) -> None:

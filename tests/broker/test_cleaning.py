@@ -183,12 +183,14 @@ def test_retention_takes_compacted_segments_too(world) -> None:
     fill(world)
     clean(world)
     world.now_ms += 5_001
-    world.broker._logs.apply_retention(world.now_ms)
+    while world.broker._logs.apply_retention(world.now_ms):
+        pass
     assert 30 < world.broker.list_offsets(TABLE, EARLIEST).offset <= 40
     assert keys_and_offsets(world, TABLE).items() >= {b"k0": 79, b"k1": 77, b"k2": 78}.items()
     assert len(keys_and_offsets(world, TABLE)) < 13
     world.now_ms += 90_000
-    world.broker._logs.apply_retention(world.now_ms)
+    while world.broker._logs.apply_retention(world.now_ms):
+        pass
     assert keys_and_offsets(world, TABLE) == {}
     world.broker.clean_now(world.now_ms)
 
@@ -375,7 +377,8 @@ def test_records_are_deleted_up_to_an_offset(world) -> None:
         with pytest.raises(OffsetOutOfRange):
             world.broker.fetch(TABLE, start - 1, 100)
     assert world.broker.describe_topics(["table"])[0].partitions[0].size_bytes > 0
-    world.broker._logs.apply_retention(world.now_ms)
+    while world.broker._logs.apply_retention(world.now_ms):
+        pass
     world.produce(TABLE, b"next")
     assert world.read(TABLE, 40) == [(40, b"next")]
 
@@ -722,3 +725,20 @@ def test_a_planted_bug_is_found(plant, monkeypatch: pytest.MonkeyPatch) -> None:
     first = 1_000 if plant is remove_the_others_before_the_swap_is_on_disk else 0  # few seeds find that one
     with pytest.raises((AssertionError, KafkaError, Damage)):
         run_seeds(range(first, first + 3_000))
+
+
+def test_retention_of_many_segments_lets_others_run_in_between(world, monkeypatch) -> None:
+    monkeypatch.setattr("eventbus.broker.logs._RETENTION_SEGMENTS", 4)
+    for topic in ("a", "b"):
+        world.create(topic, internal_segment_bytes=100, retention_ms=1_000)
+        for _ in range(5):
+            world.produce(TopicPartition(topic, 0), b"x" * 50)
+    world.now_ms += 100_000
+    slices = 0
+    while world.broker.next_deadline_ms() <= world.now_ms:
+        before = [world.broker.log_start_offset(TopicPartition(topic, 0)) for topic in ("a", "b")]
+        world.broker.tick(world.now_ms)
+        after = [world.broker.log_start_offset(TopicPartition(topic, 0)) for topic in ("a", "b")]
+        slices += after != before
+        assert sum(after) - sum(before) <= 4
+    assert after == [5, 5] and slices == 3

@@ -296,6 +296,28 @@ def test_small_segments_become_one_up_to_the_limit():
     unique.check()
 
 
+def test_few_segments_are_merged_at_a_time(monkeypatch):
+    monkeypatch.setattr("eventbus.log.cleaner._GROUP_SEGMENTS", 8)
+    table = Table()
+    table.fill(300, keys=2)
+    many = len(table.log.segments)
+    table.clean()
+    assert many // 8 <= len(table.log.segments) <= many // 8 + 2
+    table.check()
+
+
+def test_large_records_end_a_slice_as_many_small_ones_do(monkeypatch):
+    monkeypatch.setattr("eventbus.log.cleaner._SLICE_WORK", 1_000)
+    table = Table(config=LogConfig(cleanup_policy=("compact",), segment_bytes=8 << 20, max_message_bytes=8 << 20))
+    for number in range(6):
+        table.put((b"k%d" % number, bytes(4 << 20)))
+    table.roll()
+    table.put((b"k0", b"new"))
+    table.roll()
+    slices = list(table.cleaning().run(lambda: None))
+    assert len(slices) >= 12, "each batch is read twice, and each time it ends a slice"
+
+
 def test_nothing_is_written_where_nothing_changed(tmp_path):
     table = Table(FileStorage(str(tmp_path)))
     table.fill(60, keys=1_000)
