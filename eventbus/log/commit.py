@@ -69,7 +69,7 @@ class Flush:
         self._held: list[File] = []
 
     def hold(self) -> None:
-        """Keep the files' descriptors, so that the worker needs none of its own. Too many are opened one by one."""
+        """Keep the files' descriptors for the worker, unless there are too many: it then opens them in turn."""
         files = [file for work in self.direct for file in work.files]
         if len(files) > _HOLD_FILES:
             return
@@ -78,7 +78,7 @@ class Flush:
                 file.hold()
                 self._held.append(file)
         except OSError:
-            self.release()  # the worker, which needs one at a time, may still find one
+            self.release()  # opening the files in turn needs a single descriptor, which may be there
 
     def release(self) -> None:
         for file in self._held:

@@ -228,7 +228,7 @@ class LogProducers:
             write_atomic(self._storage, path, data, sync=False)
             self._files[path] = file = self._storage.open(path)
             self._unsynced.append(file)
-            for file in self._files.values():  # where nobody flushes they would stay open: fsync=os
+            for file in self._files.values():  # with fsync=os no flush would ever close them
                 file.idle()
         except OSError as error:
             _logger.debug("%s: no snapshot at %d: %s", self._directory, log_end_offset, error)

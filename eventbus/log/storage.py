@@ -214,7 +214,7 @@ if sys.platform == "win32":  # pragma: no cover
     _fdatasync = os.fsync
 
     def _open_root(path: str) -> int | None:
-        """Windows opens no directories, and lets nobody rename one that has open files."""
+        """Windows opens no directories, and refuses to rename one that has open files."""
 
     def _sync_directory(path: str, dir_fd: int | None) -> None:
         """NTFS journals names by itself."""
@@ -461,7 +461,7 @@ class FileStorage:
                 "and another process has locked a new file. Stop one of them and run `eventbus log verify`."
             )
         except OSError:
-            pass  # a full disk, no descriptor: the directory is locked all the same, and the next check tries again
+            pass  # a full disk, no descriptor: the directory itself is locked, and the next check tries again
         return ""
 
     def _leads_to_root(self) -> bool:
@@ -480,7 +480,7 @@ class FileStorage:
             return False
 
     def _present_path(self) -> str:
-        """Where the directory is now, as far as Linux can tell."""
+        """Return the present path of the directory in parentheses, or nothing outside Linux."""
         try:
             return f" (it is now {os.readlink(f'/proc/self/fd/{self._root_fd}')})"
         except OSError:
