@@ -16,6 +16,8 @@ from hypothesis import settings
 
 from tests.tiers import CoreGuard, sort_key, tier_of, tier_of_file
 
+pytest_plugins = ["tests.kafka_fixtures"]
+
 # `make test` tries the same examples each time, so that a commit is judged by its own change. `make test-full` selects
 # the random profile and searches on; what it finds becomes an `@example`. Examples have no deadline: how long one takes
 # on a loaded machine shows nothing about the code, and pytest's own timeout ends a test that hangs.

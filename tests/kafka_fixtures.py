@@ -1,11 +1,9 @@
-"""Apache Kafka for tests of several folders: a conftest imports the fixtures that its tests use.
+"""Apache Kafka for tests: session fixtures that every test can use (tests/conftest.py loads this module as a plugin).
 
-    from tests.kafka_fixtures import cluster, real
-
-    __all__ = ["cluster", "real"]
-
-One broker (``real``) and one cluster of three (``cluster``) serve all tests of a session. Who kills a node starts it
-again.
+``real`` is one broker, and ``listeners`` are its addresses. ``cluster`` is three brokers; ``parted`` is three brokers
+behind a network that a test can cut. Brokers take seconds to start, so files that use the same ones belong to one group
+and run on one worker: ``pytest.mark.xdist_group("kafka")``, or ``"cluster"`` for three. A test that stops or kills a
+broker starts it again.
 """
 
 from __future__ import annotations
@@ -21,20 +19,22 @@ import pytest
 
 from eventbus.testing import RealKafka
 from tests.clients.jars import CACHE, LATEST, NotAvailableError, class_path, java
+from tests.cluster_faults.cluster import Cluster
+from tests.kafka.listeners import Listeners
 
 REQUIRED = os.environ.get("EVENTBUS_TEST_CLIENTS") == "require"
 QUIET = {"auto.create.topics.enable": "false"}
-"""Creating a topic is no side effect of asking for it: it would come back while clients still ask for it."""
+"""A metadata request must not create a topic: one that a test has deleted would come back."""
 SHORT_LIVED = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 """The quick compiler alone and the smallest collector: brokers that live for minutes take half of the CPU."""
 
 
 @cache
 def java_options() -> list[str]:
-    """Those, and Kafka's classes made ready beforehand (JEP 350): loading them is half of a broker's start.
+    """Return the options of a broker that starts quickly, with an archive of Kafka's classes (JEP 350).
 
-    The first who asks on a machine makes the archive, by a broker that starts and ends, in ten seconds. Java passes
-    over an archive that does not fit.
+    Loading classes is half of a broker's start. The first call on a machine creates the archive with a broker that
+    starts and stops, which takes ten seconds. Java ignores an archive that does not fit.
     """
     class_path()
     archive = CACHE / f"{LATEST}-{Path(java()).resolve().stat().st_mtime_ns}.jsa"
@@ -51,7 +51,7 @@ def java_options() -> list[str]:
 
 
 def kafka_or_skip(folders: pytest.TempPathFactory, name: str, *, nodes: int = 1) -> RealKafka:
-    """A cluster, not started. Without Java the test is skipped with the reason, or fails where Java is required."""
+    """Return a cluster that is not started. Without Java, skip the test, or fail if Java is required."""
     try:
         return RealKafka(folders.mktemp(name), nodes=nodes, properties=QUIET, java_options=java_options())
     except NotAvailableError as missing:
@@ -61,14 +61,35 @@ def kafka_or_skip(folders: pytest.TempPathFactory, name: str, *, nodes: int = 1)
 
 
 @pytest.fixture(scope="session")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
-    """One broker."""
-    with kafka_or_skip(tmp_path_factory, "kafka") as kafka:
-        yield kafka
+def listeners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listeners]:
+    kafka = kafka_or_skip(tmp_path_factory, "kafka")
+    listeners = Listeners(kafka)
+    with kafka:
+        yield listeners
+
+
+@pytest.fixture(scope="session")
+def real(listeners: Listeners) -> RealKafka:
+    """One broker; ``real.url`` is its plaintext listener."""
+    return listeners.kafka
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
-    """Three brokers, three replicas of everything, two of them must be in sync."""
+    """Three brokers. Topics have three replicas, of which two must be in sync."""
     with kafka_or_skip(tmp_path_factory, "cluster", nodes=3) as kafka:
         yield kafka
+
+
+@pytest.fixture(scope="session")
+def _parted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(kafka_or_skip(tmp_path_factory, "parted", nodes=3))
+    with cluster.network, cluster.kafka:
+        yield cluster
+
+
+@pytest.fixture
+def parted(_parted: Cluster) -> Cluster:
+    """Three brokers, healed of what the test before has done to them and to their network."""
+    _parted.heal()
+    return _parted

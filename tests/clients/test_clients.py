@@ -15,7 +15,7 @@ from tests.clients.fleet import CLIENTS, FEATURES, Client, play
 from tests.clients.stored import stored_codecs
 from tests.clients.tools import KafkaTools
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clients")]
 
 Play = Callable[..., dict[str, Any]]
 Create = Callable[..., str]

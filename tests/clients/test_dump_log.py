@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.clients.serving import Served
 from tests.clients.tools import KafkaTools
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clients")]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 

@@ -18,7 +18,7 @@ import pytest
 from tests.clients.conftest import AGAINST_KAFKA, or_skip
 from tests.clients.jars import ROOT, NotAvailableError
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clients")]
 
 CACHE = ROOT / ".venv" / "clients-python"
 FAILS = {

@@ -16,7 +16,7 @@ from tests.clients.conftest import AGAINST_KAFKA, Server
 from tests.clients.jars import LATEST, OLD
 from tests.clients.tools import Done, KafkaTools
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clients")]
 
 Create = Callable[..., str]
 Fill = Callable[..., None]

@@ -14,7 +14,7 @@ from tests.clients.conftest import Server, or_skip
 from tests.clients.jars import NotAvailableError
 from tests.clients.stored import stored_codecs
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clients")]
 
 Kcat = Callable[..., str]
 

@@ -13,7 +13,7 @@ from tests.clients.conftest import AGAINST_KAFKA, RESULTS
 from tests.clients.jars import ROOT
 from tests.clients.tools import TOOLS
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clients")]
 
 PAGES = [ROOT / "README.md", ROOT / "docs" / "clients.md"]
 BLOCK = re.compile(rf"(?<={re.escape(matrix.BEGIN)}\n).*?(?={re.escape(matrix.END)})", re.S)

@@ -22,7 +22,7 @@ from tests.clients.conftest import or_skip
 from tests.clients.sockets import PATIENCE_SECONDS, Socket
 from tests.kafka_fixtures import java_options
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clients")]
 
 ANYTHING: dict[str, Any] = {
     "resource_type_filter": 1,

@@ -14,7 +14,7 @@ from eventbus.testing import KafkaServer
 from tests.clients.tools import Done, KafkaTools
 from tests.server.again import Again
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("clients")]
 
 SECURITY = SecurityConfig(
     users={"admin": "admin-secret", "alice": "alice-secret"}, acls=True, super_users=("User:admin",)

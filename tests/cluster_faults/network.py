@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple
 
-from tests.kafka.targets import kept_ports
+from tests.ports import kept_ports
 
 CLIENTS, BROKERS, CONTROLLERS = "clients", "brokers", "controllers"
 Trap = Callable[[int, int], object]

@@ -11,11 +11,11 @@ import pytest
 from eventbus import EventBus
 from eventbus.errors import EventBusError, RequestTimedOut, TransactionAborted
 from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.cluster_faults.conftest import Cluster
+from tests.cluster_faults.cluster import Cluster
 from tests.cluster_faults.load import load, until
 from tests.kafka.frames import ADD_PARTITIONS_TO_TXN, END_TXN, OFFSET_COMMIT, TXN_OFFSET_COMMIT
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(500)]
 
 When = Literal["asked", "answered"]
 CASES = [

@@ -7,11 +7,11 @@ import pytest
 
 from eventbus import EventBus
 from eventbus.types import IsolationLevel
-from tests.cluster_faults.conftest import Cluster
+from tests.cluster_faults.cluster import Cluster
 from tests.cluster_faults.load import load, until
 
 RETURN_SECONDS = 60
-pytestmark = [pytest.mark.system, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(500)]
 
 
 async def leader_of(bus: EventBus, topic: str, partition: int = 0) -> int:

@@ -11,11 +11,8 @@ from eventbus.connect import Connectors
 from eventbus.testing import RealKafka
 from tests.clients.serving import Served
 from tests.connect.conftest import Notes, all_values
-from tests.kafka_fixtures import real
 
-pytestmark = pytest.mark.system
-
-__all__ = ["real"]
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 
 async def check(url: str, folder: Path, notes: Notes) -> None:

@@ -12,13 +12,14 @@ import pytest
 from eventbus import EventBus
 from eventbus.errors import InvalidReplicationFactor
 from eventbus.testing import RealKafka
+from tests.cluster_faults.cluster import Cluster
 from tests.failover.exercise import Exercise, until
 from tests.test_readme import blocks_of, commands_of, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE, PAGE = ROOT / "examples" / "21_failover.py", ROOT / "docs" / "failover.md"
 UNAVAILABLE_S = 15
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
 
 
 async def kill_and_check(cluster: RealKafka, kills: int, *, every_s: float = 0, rest_s: float = 0.02) -> list[float]:
@@ -29,9 +30,9 @@ async def kill_and_check(cluster: RealKafka, kills: int, *, every_s: float = 0, 
     return sorted(one for kill in exercise.kills for one in kill.unavailable_s)
 
 
-async def test_a_leader_is_killed_and_nothing_is_lost_or_done_twice(cluster: RealKafka) -> None:
+async def test_a_leader_is_killed_and_nothing_is_lost_or_done_twice(parted: Cluster) -> None:
     """How long it takes says more of the machine's other work than of the brokers: sixty kills are measured."""
-    assert len(await kill_and_check(cluster, 1, rest_s=0.2)) >= 1
+    assert len(await kill_and_check(parted.kafka, 1, rest_s=0.2)) >= 1
 
 
 @pytest.mark.slow
@@ -68,15 +69,15 @@ async def test_a_dead_leader_is_seen_and_sends_wait_for_its_replica(cluster: Rea
             assert [record.value async for record in consumer.until_end()] == ["before", "after"]
 
 
-async def test_more_replicas_than_brokers_are_refused(cluster: RealKafka) -> None:
-    async with EventBus(cluster.url) as bus:
+async def test_more_replicas_than_brokers_are_refused(parted: Cluster) -> None:
+    async with EventBus(parted.url) as bus:
         with pytest.raises(InvalidReplicationFactor, match=r"(?s)'too-many'.*4.*3 broker"):
             await bus.admin.create_topic("too-many", replication_factor=4)
         assert "too-many" not in await bus.admin.list_topics()
 
 
-async def test_what_replicas_are_left_to_the_cluster(cluster: RealKafka) -> None:
-    async with EventBus(cluster.url) as bus:
+async def test_what_replicas_are_left_to_the_cluster(parted: Cluster) -> None:
+    async with EventBus(parted.url) as bus:
         await bus.admin.create_topic("as-it-likes", partitions=2)
         [topic] = await bus.admin.describe_topics(["as-it-likes"])
         assert [sorted(part.replicas) for part in topic.partitions] == [[1, 2, 3]] * 2

@@ -1,4 +1,4 @@
-"""One server of each kind for all tests: ``eventbus serve`` and, where there is a Java, Apache Kafka itself."""
+"""``eventbus serve``, once for all tests of kafka://."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kafka.doors import doors
 from tests.kafka.targets import KillableServer, Node
-from tests.kafka_fixtures import cluster, real
-
-__all__ = ["cluster", "doors", "real"]
 
 
 @pytest.fixture(scope="session")

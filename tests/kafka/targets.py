@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
-import weakref
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -14,18 +12,12 @@ import anyio.to_thread
 from eventbus import EventBus
 from eventbus.testing.conformance import Target
 from tests.clients.serving import Served
+from tests.kafka.urls import QUICK, bus_url
+from tests.ports import kept_ports
+
+__all__ = ["QUICK", "KillableServer", "Node", "OnNode", "bus_url", "on"]
 
 _runs = itertools.count()
-
-QUICK = {
-    "heartbeat.interval.ms": "100",
-    "session.timeout.ms": "6000",
-    "topic.metadata.refresh.interval.ms": "300",
-    "fetch.wait.max.ms": "100",
-    "coordinator.query.interval.ms": "100",
-    "reconnect.backoff.max.ms": "200",
-}
-"""What takes seconds by default."""
 
 
 class Node(Protocol):
@@ -57,25 +49,6 @@ class KillableServer(Served):
             assert process.stdout
             process.stdout.close()
             self._complaints.close()
-
-
-def kept_ports(owner: object, count: int) -> list[int]:
-    """Ports that nobody else is given as long as ``owner`` lives, also while nobody listens there.
-
-    They stay bound: another program could take one meanwhile, or a client that connects to it in vain be given the very
-    port, meet itself there, and keep the server out. Servers, which set SO_REUSEADDR, may bind them.
-    """
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        each.bind(("127.0.0.1", 0))
-        weakref.finalize(owner, each.close)
-    return [each.getsockname()[1] for each in sockets]
-
-
-def free_ports(count: int) -> list[int]:
-    """The same, as long as this process lives."""
-    return kept_ports(free_ports, count)
 
 
 class OnNode(Target):
@@ -112,9 +85,3 @@ def on(server: Node) -> OnNode:
         node = server
 
     return Here()
-
-
-def bus_url(bootstrap: str, **more: str) -> str:
-    """Of a bus that does not wait for long. ``more``: librdkafka's settings, with underscores."""
-    settings = "&".join(f"{name}={value}" for name, value in {**QUICK, **more}.items())
-    return f"kafka://{bootstrap}?{settings}"

@@ -21,7 +21,7 @@ from eventbus.errors import ProducerFenced
 from eventbus.types import FetchedRecords, GroupMetadata, TimestampType, TopicPartition
 from tests.kafka.targets import QUICK, Node, bus_url
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 
 @asynccontextmanager

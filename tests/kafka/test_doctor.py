@@ -11,7 +11,7 @@ from eventbus.doctor import examine, facts_of
 from eventbus.doctor.connected import with_log
 from eventbus.testing.real_kafka import RealKafka
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 
 async def test_what_a_cluster_says(real: RealKafka, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from eventbus.errors import (
 from eventbus.types import ConsumerRecord
 from tests.kafka.targets import Node, bus_url
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 SERVERS = ("served", pytest.param("real", marks=pytest.mark.slow))
 

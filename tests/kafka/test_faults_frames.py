@@ -20,9 +20,10 @@ from eventbus.errors import TransactionAborted
 from eventbus.types import GroupMetadata, IsolationLevel, TopicPartition
 from tests.kafka import frames
 from tests.kafka.frames import FrameProxy, first
-from tests.kafka.targets import KillableServer, bus_url, kept_ports
+from tests.kafka.targets import KillableServer, bus_url
+from tests.ports import kept_ports
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 
@@ -46,8 +47,8 @@ def served_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 def door(request: pytest.FixtureRequest) -> Door:
     if request.param == "served":
         return request.getfixturevalue("served_door")
-    doors = request.getfixturevalue("doors")
-    return Door(doors.proxied_port, doors.proxy_port)
+    listeners = request.getfixturevalue("listeners")
+    return Door(listeners.proxied_port, listeners.proxy_port)
 
 
 class Scene:

@@ -13,7 +13,7 @@ import pytest
 from eventbus import EventBus
 from tests.kafka.targets import Node, bus_url
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 OUTAGES = [
     pytest.param("served", 3.0, id="served"),

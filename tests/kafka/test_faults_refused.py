@@ -29,10 +29,11 @@ from eventbus.errors import (
     UnknownTopicOrPartition,
 )
 from eventbus.types import IsolationLevel, TopicPartition
-from tests.kafka.doors import Doors
-from tests.kafka.targets import bus_url, kept_ports
+from tests.kafka.listeners import Listeners
+from tests.kafka.targets import bus_url
+from tests.ports import kept_ports
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 AT_ONCE_SECONDS = 8
 """Far below the 30 s and more that librdkafka's own timeouts are; a busy machine included."""
@@ -49,8 +50,8 @@ async def values(bus: EventBus, topic: str, isolation: IsolationLevel = Isolatio
 
 
 @asynccontextmanager
-async def anyone(doors: Doors) -> AsyncGenerator[EventBus]:
-    async with EventBus(bus_url(doors.direct)) as bus:
+async def anyone(listeners: Listeners) -> AsyncGenerator[EventBus]:
+    async with EventBus(bus_url(listeners.plaintext)) as bus:
         yield bus
 
 
@@ -62,7 +63,7 @@ async def anyone(doors: Doors) -> AsyncGenerator[EventBus]:
     [
         ("login", "", r"speaks SASL_PLAINTEXT, and security\.protocol is PLAINTEXT: .*sasl\.mechanism=PLAIN"),
         ("tls", "", r"speaks SSL, and security\.protocol is PLAINTEXT"),
-        ("direct", "?security.protocol=SSL", r"speaks PLAINTEXT, and security\.protocol is SSL"),
+        ("plaintext", "?security.protocol=SSL", r"speaks PLAINTEXT, and security\.protocol is SSL"),
         ("tls", "?security.protocol=SSL", r"certificate"),
         (
             "login",
@@ -76,23 +77,23 @@ async def anyone(doors: Doors) -> AsyncGenerator[EventBus]:
         ),
     ],
 )
-async def test_the_wrong_security_protocol(doors: Doors, listener: str, settings: str, said: str) -> None:
+async def test_the_wrong_security_protocol(listeners: Listeners, listener: str, settings: str, said: str) -> None:
     begin = time.monotonic()
     with pytest.raises(ConfigError, match=said) as caught:
-        await start(f"kafka://{getattr(doors, listener)}{settings}")
-    assert getattr(doors, listener) in str(caught.value)
+        await start(f"kafka://{getattr(listeners, listener)}{settings}")
+    assert getattr(listeners, listener) in str(caught.value)
     assert "canary" not in str(caught.value)
     assert time.monotonic() - begin < AT_ONCE_SECONDS
 
 
-async def test_a_broker_that_sends_its_clients_to_where_nobody_is(doors: Doors) -> None:
+async def test_a_broker_that_sends_its_clients_to_where_nobody_is(listeners: Listeners) -> None:
     """Its listener can be reached; what it advertises for it is a proxy that does not run."""
     begin = time.monotonic()
-    asked = f"127.0.0.1:{doors.proxied_port}"
+    asked = f"127.0.0.1:{listeners.proxied_port}"
     with pytest.raises(ConfigError, match=r"advertised\.listeners") as caught:
         await start(f"kafka://{asked}")
     assert asked in str(caught.value)
-    assert f"127.0.0.1:{doors.proxy_port}" in str(caught.value)
+    assert f"127.0.0.1:{listeners.proxy_port}" in str(caught.value)
     assert time.monotonic() - begin < AT_ONCE_SECONDS
 
 
@@ -107,9 +108,9 @@ async def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 # Permissions ---------------------------------------------------------------------------------------------------------
 
 
-async def allow(doors: Doors, kind: ResourceType, name: str, *operations: Operation) -> None:
+async def allow(listeners: Listeners, kind: ResourceType, name: str, *operations: Operation) -> None:
     """Alice may do that."""
-    backend = open_backend(doors.url("admin"), {})
+    backend = open_backend(listeners.url("admin"), {})
     assert isinstance(backend, KafkaBackend)
     await backend.start()
     acls = [Acl(kind, name, PatternType.LITERAL, "User:alice", "*", one, Permission.ALLOW) for one in operations]
@@ -131,29 +132,29 @@ async def refused(call: Callable[[], Awaitable[object]], code: int, *named: str)
     assert time.monotonic() - begin < AT_ONCE_SECONDS
 
 
-async def test_a_topic_that_nobody_allowed(doors: Doors) -> None:
-    async with anyone(doors) as admin, EventBus(doors.url("alice")) as bus:
+async def test_a_topic_that_nobody_allowed(listeners: Listeners) -> None:
+    async with anyone(listeners) as admin, EventBus(listeners.url("alice")) as bus:
         await admin.admin.create_topic("secret")
         await refused(lambda: bus.send("secret", b"x"), 29, "'secret'", "Write on the topic")
         await refused(lambda: values(bus, "secret"), 29, "'secret'", "Read to consume")
         assert await values(admin, "secret") == []
 
 
-async def test_a_user_who_may_look_and_not_write(doors: Doors) -> None:
+async def test_a_user_who_may_look_and_not_write(listeners: Listeners) -> None:
     """An idempotent producer is refused before its first record: librdkafka's is finished then."""
-    async with anyone(doors) as admin:
+    async with anyone(listeners) as admin:
         await admin.admin.create_topic("looked-at")
-        await allow(doors, ResourceType.TOPIC, "looked-at", Operation.DESCRIBE)
-        async with EventBus(doors.url("alice")) as bus:
+        await allow(listeners, ResourceType.TOPIC, "looked-at", Operation.DESCRIBE)
+        async with EventBus(listeners.url("alice")) as bus:
             await refused(lambda: bus.send("looked-at", b"x"), 31, "looked-at", "Write on the topic")
         assert await values(admin, "looked-at") == []
 
 
-async def test_groups_and_transactional_ids_are_resources_too(doors: Doors) -> None:
-    async with anyone(doors) as admin:
+async def test_groups_and_transactional_ids_are_resources_too(listeners: Listeners) -> None:
+    async with anyone(listeners) as admin:
         await admin.admin.create_topic("shared")
-        await allow(doors, ResourceType.TOPIC, "shared", Operation.READ, Operation.WRITE)
-        async with EventBus(doors.url("alice")) as bus:
+        await allow(listeners, ResourceType.TOPIC, "shared", Operation.READ, Operation.WRITE)
+        async with EventBus(listeners.url("alice")) as bus:
             await bus.send("shared", b"1")
             assert await values(bus, "shared") == [b"1"]  # without a group none needs to be allowed
 
@@ -167,18 +168,18 @@ async def test_groups_and_transactional_ids_are_resources_too(doors: Doors) -> N
 
             await refused(join, 30, "'theirs'", "Read on the group")
             await refused(transact, 53, "'their-id'", "Write on the transactional id")
-            await allow(doors, ResourceType.GROUP, "theirs", Operation.READ)
-            await allow(doors, ResourceType.TRANSACTIONAL_ID, "their-id", Operation.WRITE, Operation.DESCRIBE)
+            await allow(listeners, ResourceType.GROUP, "theirs", Operation.READ)
+            await allow(listeners, ResourceType.TRANSACTIONAL_ID, "their-id", Operation.WRITE, Operation.DESCRIBE)
             await join()
             await transact()
         assert await values(admin, "shared") == [b"1", b"2"]
 
 
-async def test_a_service_whose_group_is_not_allowed_says_so(doors: Doors) -> None:
-    async with anyone(doors) as admin:
+async def test_a_service_whose_group_is_not_allowed_says_so(listeners: Listeners) -> None:
+    async with anyone(listeners) as admin:
         await admin.admin.create_topic("served")
-        await allow(doors, ResourceType.TOPIC, "served", Operation.READ)
-    bus = EventBus(doors.url("alice"))
+        await allow(listeners, ResourceType.TOPIC, "served", Operation.READ)
+    bus = EventBus(listeners.url("alice"))
 
     @bus.consumer("served", group="unheard-of")
     async def handle(value: bytes) -> None: ...
@@ -191,17 +192,17 @@ async def test_a_service_whose_group_is_not_allowed_says_so(doors: Doors) -> Non
 # Topics and sizes ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_topic_that_is_not_there(doors: Doors) -> None:
-    async with anyone(doors) as bus:
+async def test_a_topic_that_is_not_there(listeners: Listeners) -> None:
+    async with anyone(listeners) as bus:
         await bus.admin.create_topic("invoices")
         for call in (bus.send("invoicse", b""), values(bus, "invoicse"), bus.admin.describe_topics(["invoicse"])):
             with pytest.raises(UnknownTopicOrPartition, match=r"'invoicse'.*did you mean 'invoices'"):
                 await call
 
 
-async def test_a_record_that_the_broker_finds_too_large(doors: Doors) -> None:
+async def test_a_record_that_the_broker_finds_too_large(listeners: Listeners) -> None:
     """Its topic takes less than the producer: the record is told of, its neighbours are stored, in their order."""
-    async with anyone(doors) as bus:
+    async with anyone(listeners) as bus:
         await bus.admin.create_topic("small", configs={"max.message.bytes": "2000"})
         sent = [bus.send_nowait("small", b"x" * size) for size in (10, 20)]
         await bus.flush()
@@ -215,8 +216,8 @@ async def test_a_record_that_the_broker_finds_too_large(doors: Doors) -> None:
         assert [len(value) for value in await values(bus, "small")] == [10, 20, 30, 40]
 
 
-async def test_a_record_too_large_spoils_its_transaction_alone(doors: Doors) -> None:
-    async with anyone(doors) as bus:
+async def test_a_record_too_large_spoils_its_transaction_alone(listeners: Listeners) -> None:
+    async with anyone(listeners) as bus:
         await bus.admin.create_topic("small-too", configs={"max.message.bytes": "2000"})
         with pytest.raises((RecordTooLarge, TransactionAborted), match="small-too"):
             async with bus.transaction("small-id") as transaction:
@@ -230,9 +231,9 @@ async def test_a_record_too_large_spoils_its_transaction_alone(doors: Doors) -> 
 # Transactions --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_transaction_that_takes_too_long(doors: Doors) -> None:
+async def test_a_transaction_that_takes_too_long(listeners: Listeners) -> None:
     """The broker ends it; its producer hears so at its next step, and another takes its place."""
-    async with anyone(doors) as bus:
+    async with anyone(listeners) as bus:
         await bus.admin.create_topic("slow")
         async with bus.new_producer(transactional_id="slow", transaction_timeout_ms=1_000) as producer:
             await producer.begin()
@@ -247,9 +248,9 @@ async def test_a_transaction_that_takes_too_long(doors: Doors) -> None:
         assert await values(bus, "slow") == [b"in time"]
 
 
-async def test_a_zombie_is_fenced(doors: Doors) -> None:
+async def test_a_zombie_is_fenced(listeners: Listeners) -> None:
     """It pauses in its transaction, another goes on with its id; what it does when it wakes up has no effect."""
-    async with anyone(doors) as bus, anyone(doors) as another:
+    async with anyone(listeners) as bus, anyone(listeners) as another:
         await bus.admin.create_topic("fenced")
         async with bus.new_producer(transactional_id="one") as zombie:
             await zombie.begin()
@@ -266,10 +267,10 @@ async def test_a_zombie_is_fenced(doors: Doors) -> None:
         assert b"zombie 1" in await values(bus, "fenced", IsolationLevel.READ_UNCOMMITTED)
 
 
-async def test_a_member_that_paused_commits_nothing_when_it_wakes_up(doors: Doors) -> None:
+async def test_a_member_that_paused_commits_nothing_when_it_wakes_up(listeners: Listeners) -> None:
     """Its session ends while it stands still, its partition goes to another, and its late commit is refused."""
-    quick = bus_url(doors.direct, **{"max.poll.interval.ms": "6000"})
-    async with EventBus(quick) as bus, anyone(doors) as another:
+    quick = bus_url(listeners.plaintext, **{"max.poll.interval.ms": "6000"})
+    async with EventBus(quick) as bus, anyone(listeners) as another:
         await bus.admin.create_topic("paused")
         await bus.send_many("paused", [b"%d" % number for number in range(10)])
         async with bus.new_consumer("paused", group="paused", max_poll_interval_ms=6_000) as sleeper:

@@ -12,7 +12,7 @@ from eventbus.backends.kafka.topic_admin import TopicAdmin
 from eventbus.errors import ConfigError, UnknownTopicOrPartition
 from eventbus.server import Listener, ServerConfig
 from eventbus.testing import KafkaServer
-from tests.kafka.targets import free_ports
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.system
 

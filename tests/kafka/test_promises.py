@@ -13,7 +13,7 @@ from eventbus.testing import RealKafka
 from eventbus.testing.conformance import PROMISES, Promise, promises_for
 from tests.kafka.targets import Node, OnNode, on
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 PATIENCE_SECONDS = 90
 """A broker that is started again takes seconds for it, and some promises do so several times."""

@@ -7,7 +7,6 @@ import json
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,15 @@ from eventbus.errors import ConfigError, CoordinatorNotAvailable
 from eventbus.server import Listener, ServerConfig
 from eventbus.server.config import Tls
 from eventbus.server.security.config import SecurityConfig
-from eventbus.testing import KafkaServer, RealKafka
-from tests.kafka.targets import free_ports
-from tests.kafka_fixtures import kafka_or_skip
+from eventbus.testing import KafkaServer
+from tests.kafka.listeners import Listeners
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 PEM = Path(__file__).resolve().parents[1] / "server" / "tls"
 CA = {"ssl_ca_location": str(PEM / "server.pem")}
 LOGIN = {"sasl_username": "alice", "sasl_password": "wonderland"}
-TOKEN = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_config": "principal=alice scope=read,write"}
+TOKEN = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_config": "principal=bearer scope=read,write"}
 
 
 async def use(bootstrap: str, **settings: Any) -> None:
@@ -102,79 +100,41 @@ async def test_what_is_wrong_is_said_at_once() -> None:
 # tokens, as Kafka takes them ------------------------------------------------------------------------------------------
 
 
-class Brokers:
-    """A Kafka that asks for tokens on one listener, and for a certificate on another."""
-
-    def __init__(self, kafka: RealKafka, tokens: str, certificates: str) -> None:
-        self.kafka = kafka
-        self.tokens = tokens
-        self.certificates = certificates
-
-
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    kafka = kafka_or_skip(tmp_path_factory, "tokens")
-    (node,) = kafka.nodes
-    tokens, certificates = (f"127.0.0.1:{port}" for port in free_ports(2))
-    ours = f"TOKENS://{tokens},CERTIFICATES://{certificates}"
-    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
-    handler = "org.apache.kafka.common.security.oauthbearer.internals.unsecured"
-    node.properties |= {
-        "listeners": f"{node.properties['listeners']},{ours}",
-        "advertised.listeners": f"{node.properties['advertised.listeners']},{ours}",
-        "listener.security.protocol.map": ("CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,TOKENS:SASL_SSL,CERTIFICATES:SSL"),
-        "inter.broker.listener.name": "PLAINTEXT",
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(PEM / "server.pem"),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(PEM / "client.pem"),
-        "listener.name.certificates.ssl.client.auth": "required",
-        "listener.name.tokens.ssl.client.auth": "none",
-        "sasl.enabled.mechanisms": "OAUTHBEARER",
-        "listener.name.tokens.oauthbearer.sasl.jaas.config": f'{module} required unsecuredLoginStringClaim_sub="me";',
-        "listener.name.tokens.oauthbearer.sasl.server.callback.handler.class": (
-            f"{handler}.OAuthBearerUnsecuredValidatorCallbackHandler"
-        ),
-    }
-    with kafka:
-        yield Brokers(kafka, tokens, certificates)
-
-
-async def test_kafka_takes_a_token_of_a_function(brokers: Brokers) -> None:
+async def test_kafka_takes_a_token_of_a_function(listeners: Listeners) -> None:
     asked: list[str] = []
 
     def token(config: str) -> tuple[str, float]:
         asked.append(config)
-        return unsecured("principal=alice")[:2]
+        return unsecured("principal=bearer")[:2]
 
     settings = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_config": "x=1"}
-    await use(brokers.tokens, oauth_cb=token, **settings, **CA)
+    await use(listeners.tokens, oauth_cb=token, **settings, **CA)
     assert {*asked} == {"x=1"}
 
 
-async def test_kafka_takes_a_token_that_nobody_signed(brokers: Brokers) -> None:
-    await use(brokers.tokens, security_protocol="SASL_SSL", enable_sasl_oauthbearer_unsecure_jwt=True, **TOKEN, **CA)
+async def test_kafka_takes_a_token_that_nobody_signed(listeners: Listeners) -> None:
+    await use(listeners.tokens, security_protocol="SASL_SSL", enable_sasl_oauthbearer_unsecure_jwt=True, **TOKEN, **CA)
 
 
-async def test_kafka_takes_a_token_of_a_server(brokers: Brokers) -> None:
+async def test_kafka_takes_a_token_of_a_server(listeners: Listeners) -> None:
     with TokenServer() as tokens:
-        await use(brokers.tokens, security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER", **tokens.settings, **CA)
+        await use(listeners.tokens, security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER", **tokens.settings, **CA)
     assert {form["scope"] for form in tokens.forms} == {"bus"}
 
 
-async def test_kafka_refuses_a_token_that_has_ended(brokers: Brokers) -> None:
+async def test_kafka_refuses_a_token_that_has_ended(listeners: Listeners) -> None:
     def ended(config: str) -> tuple[str, float]:
-        return unsecured("principal=alice lifeSeconds=-60")[0], time.time() + 60
+        return unsecured("principal=bearer lifeSeconds=-60")[0], time.time() + 60
 
     settings: dict[str, Any] = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER", "oauth_cb": ended}
-    assert "lets nobody in like that" in await refused(brokers.tokens, **settings, **CA)
+    assert "lets nobody in like that" in await refused(listeners.tokens, **settings, **CA)
 
 
-async def test_kafka_knows_a_client_by_its_certificate(brokers: Brokers) -> None:
+async def test_kafka_knows_a_client_by_its_certificate(listeners: Listeners) -> None:
     own = str(PEM / "client.pem")
     settings = {"ssl_certificate_location": own, "ssl_key_location": own}
-    await use(brokers.certificates, security_protocol="SSL", **settings, **CA)
-    assert "security.protocol=SSL" in await refused(brokers.certificates)
+    await use(listeners.certificates, security_protocol="SSL", **settings, **CA)
+    assert "security.protocol=SSL" in await refused(listeners.certificates)
 
 
 # where tokens come from -----------------------------------------------------------------------------------------------
@@ -192,7 +152,7 @@ class TokenServer:
                 form = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 outer.forms.append(dict(urllib.parse.parse_qsl(form)))
                 login = base64.b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode()
-                answer = {"access_token": unsecured("principal=alice")[0], "expires_in": 300, "token_type": "Bearer"}
+                answer = {"access_token": unsecured("principal=bearer")[0], "expires_in": 300, "token_type": "Bearer"}
                 body = json.dumps(answer).encode() if login == "shop:s3cret" else b"{}"
                 self.send_response(200 if login == "shop:s3cret" else 401)
                 self.send_header("Content-Type", "application/json")

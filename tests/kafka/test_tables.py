@@ -9,7 +9,7 @@ from eventbus import EventBus
 from eventbus.testing import RealKafka
 from tests.kafka.targets import Node, bus_url
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 PATIENCE_SECONDS = 60
 

@@ -14,7 +14,7 @@ from eventbus.testing import RealKafka
 from tests.kafka.targets import Node, bus_url
 from tests.telemetry.conftest import Spans, traces
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 PATIENCE_SECONDS = 60
 

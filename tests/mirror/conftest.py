@@ -1,4 +1,4 @@
-"""Logs of every kind, empty: in memory, in a directory, served over the network; and Apache Kafka."""
+"""Logs of every kind, empty: in memory, in a directory, or served over the network."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pytest
 
 from eventbus.testing import KafkaServer
 from tests.disks import nothing_waits_for_the_disk
-from tests.kafka_fixtures import real
 
-__all__ = ["nothing_waits_for_the_disk", "real"]
+__all__ = ["nothing_waits_for_the_disk"]
 
 NewLog = Callable[[str], str]
 _numbers = itertools.count()

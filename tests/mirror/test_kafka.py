@@ -16,7 +16,7 @@ from eventbus.types import OffsetAndMetadata, TopicPartition
 from tests.mirror.dying import Killed, Life, dying
 from tests.mirror.logs import assert_copied, content, create, fill, opened, visible, write
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
-"""The fixtures of buses on each embedded storage, and of Apache Kafka."""
+"""The fixtures of buses on each embedded storage."""
 
 from __future__ import annotations
 
 from tests.client.conftest import file_url, make_bus
-from tests.kafka_fixtures import real
 
-__all__ = ["file_url", "make_bus", "real"]
+__all__ = ["file_url", "make_bus"]

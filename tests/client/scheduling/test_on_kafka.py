@@ -8,7 +8,7 @@ import pytest
 from eventbus import EventBus, Firing
 from eventbus.testing import RealKafka
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(180)]
 
 
 async def test_records_and_functions_over_two_instances_and_a_restart(real: RealKafka) -> None:

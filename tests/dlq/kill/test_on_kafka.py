@@ -6,13 +6,9 @@ import pytest
 
 from eventbus.testing import RealKafka
 from tests.dlq.kill.test_kill import PROGRAM
-from tests.kafka_fixtures import real
 from tests.killed import kill
 
-pytestmark = pytest.mark.system
-
-__all__ = ["real"]
-
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 CASES = [
     pytest.param("once:", 4, id="exactly-once-4"),

@@ -14,12 +14,11 @@ from eventbus import EventBus
 from eventbus.testing import KafkaServer, RealKafka
 from tests.dlq.letters.making import TOPIC, letter, linked, put, topics
 from tests.dlq.letters.test_redrive import links
-from tests.kafka_fixtures import real
-
-__all__ = ["real"]
 
 
-@pytest.fixture(params=["memory", "file", "wire", pytest.param("kafka", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=["memory", "file", "wire", pytest.param("kafka", marks=[pytest.mark.slow, pytest.mark.xdist_group("kafka")])]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     match request.param:
         case "memory":

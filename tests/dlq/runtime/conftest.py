@@ -4,8 +4,4 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kafka_fixtures import real
-
-__all__ = ["real"]
-
 pytest.register_assert_rewrite("tests.dlq.runtime.ladder", "tests.dlq.runtime.orders", "tests.dlq.runtime.restarts")

@@ -6,12 +6,9 @@ import pytest
 
 from eventbus.testing import RealKafka
 from tests.databases import Database
-from tests.kafka_fixtures import real
 from tests.killed import kill
 
-__all__ = ["real"]
-
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 ON_ONE = pytest.mark.parametrize("database", ["psycopg"], indirect=True)
 
 

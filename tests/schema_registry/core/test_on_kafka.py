@@ -14,7 +14,7 @@ from eventbus.testing import KafkaServer, RealKafka
 from schema_registry import ConfigUpdate, Registry, RegistryRefused, SchemaRequest
 from tests.schema_registry.core.lab import INT, LONG, record
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 _numbers = count()
 

@@ -13,13 +13,11 @@ import pytest
 
 from eventbus.testing import RealKafka
 from tests.clients.serving import Served
-from tests.kafka_fixtures import real
 from tests.three_urls.all_examples import FOLDER, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["real"]
 
 EXAMPLE = FOLDER / "27_spark_landing.py"
 
@@ -46,7 +44,7 @@ def test_the_example_prints_the_same_on_a_file(printed: str, tmp_path: Path, mon
     assert on(f"file://{tmp_path}", monkeypatch) == printed
 
 
-@pytest.fixture(params=["served", "kafka"])
+@pytest.fixture(params=["served", pytest.param("kafka", marks=pytest.mark.xdist_group("kafka"))])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "kafka":
         kafka: RealKafka = request.getfixturevalue("real")
