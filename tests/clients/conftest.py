@@ -107,7 +107,7 @@ def kafka_tools() -> Iterator[Callable[[str], KafkaTools]]:
         tools.close()
 
 
-@pytest.fixture(params=[LATEST, OLD], ids=["kafka-4", "kafka-3.9"])
+@pytest.fixture(params=[pytest.param(LATEST, id="kafka-4"), pytest.param(OLD, id="kafka-3.9", marks=pytest.mark.slow)])
 def tools(request: pytest.FixtureRequest, kafka_tools: Callable[[str], KafkaTools]) -> KafkaTools:
     return kafka_tools(request.param)
 

@@ -21,10 +21,31 @@ Play = Callable[..., dict[str, Any]]
 Create = Callable[..., str]
 
 
+LIBRDKAFKA, JAVA = "librdkafka 2.16", "4.3"
+SYSTEM_TIER = {
+    "produce": {client.version for client in CLIENTS} - {"3.9"},
+    "idempotent": {LIBRDKAFKA},
+    "compression": {LIBRDKAFKA},
+    "read_committed": {LIBRDKAFKA},
+    "secure": {LIBRDKAFKA},
+}
+"""The versions of the clients that prove a feature in ``make test``: the Java client, unless named here.
+
+Every client produces and consumes there; the other pairs are in the slow tier. In tests/server, librdkafka is in groups
+and has transactions.
+"""
+
+
 def those_with(feature: str) -> list[Any]:
-    """The clients that have a feature, with the feature: parameters of a test that proves it."""
+    """Return the clients that have a feature, with the feature: parameters of a test that proves it."""
+    chosen = SYSTEM_TIER.get(feature, {JAVA})
     return [
-        pytest.param(client, feature, id=f"{feature}-{client.name}-{client.version}")
+        pytest.param(
+            client,
+            feature,
+            id=f"{feature}-{client.name}-{client.version}",
+            marks=() if client.version in chosen else pytest.mark.slow,
+        )
         for client in CLIENTS
         if feature in client.features
     ]

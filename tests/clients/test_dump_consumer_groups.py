@@ -42,7 +42,7 @@ class Reader(threading.Thread):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A group of members of both protocols, with a pattern and a static one, was converted there and back."""
     folder = tmp_path_factory.mktemp("dumped-groups")
-    with Served(folder) as server:
+    with Served(folder, "--override", "group.consumer.heartbeat.interval.ms=100") as server:
         admin = AdminClient({"bootstrap.servers": server.bootstrap})
         admin.create_topics([NewTopic("t", 2, 1)])["t"].result(PATIENCE_S)
         classic = {"partition.assignment.strategy": "cooperative-sticky", "heartbeat.interval.ms": "100"}

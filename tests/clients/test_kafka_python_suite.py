@@ -102,13 +102,14 @@ def suite() -> Path:
     return or_skip(distribution)
 
 
+@pytest.mark.slow  # 15 s; test_clients.py lets kafka-python produce and consume
 @pytest.mark.timeout(300)
 def test_its_consumers(tmp_path: Path) -> None:
     first, again = run_twice(suite(), tmp_path, "test/integration/test_consumer_integration.py")
     assert len(first.passed) + len(again) >= 16, first.printed[-3000:]
 
 
-@pytest.mark.slow  # the consumers' module is in the quick tier
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_its_integration_suite(tmp_path: Path) -> None:
     first, again = run_twice(suite(), tmp_path)

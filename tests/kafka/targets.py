@@ -78,10 +78,13 @@ class OnNode(Target):
         self.node.start()
 
 
-def on(server: Node) -> OnNode:
-    """A target on that server."""
+def on(server: Node, **settings: str) -> OnNode:
+    """Return a target on that server; ``settings`` are librdkafka's."""
 
     class Here(OnNode):
         node = server
+
+        def open(self) -> EventBus:
+            return EventBus(bus_url(server.bootstrap, **settings))
 
     return Here()

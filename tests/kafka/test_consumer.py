@@ -20,6 +20,7 @@ from eventbus.backends.kafka.member import Arrival, PollRequest
 from eventbus.errors import ProducerFenced
 from eventbus.types import FetchedRecords, GroupMetadata, TimestampType, TopicPartition
 from tests.kafka.targets import QUICK, Node, bus_url
+from tests.tiers import quick
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
@@ -158,7 +159,7 @@ async def test_an_owner_that_is_busy_is_not_given_more(served: Node) -> None:
         await backend.aclose()
 
 
-@pytest.mark.parametrize("kind", ["served", "real"])
+@pytest.mark.parametrize("kind", quick(["real", "served"], 1))
 async def test_what_a_killed_exactly_once_service_left_open_is_ended_at_once(
     kind: str, request: pytest.FixtureRequest
 ) -> None:

@@ -22,6 +22,7 @@ from tests.kafka import frames
 from tests.kafka.frames import FrameProxy, first
 from tests.kafka.targets import KillableServer, bus_url
 from tests.ports import kept_ports
+from tests.tiers import quick
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
@@ -43,7 +44,7 @@ def served_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
         yield Door(server.port, proxy_port)
 
 
-@pytest.fixture(params=["served", "real"])
+@pytest.fixture(params=quick(["real", "served"], 1))
 def door(request: pytest.FixtureRequest) -> Door:
     if request.param == "served":
         return request.getfixturevalue("served_door")

@@ -16,7 +16,7 @@ from tests.kafka.targets import Node, bus_url
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
 OUTAGES = [
-    pytest.param("served", 3.0, id="served"),
+    pytest.param("served", 1.5, id="served"),
     pytest.param("real", 3.0, id="real", marks=pytest.mark.slow),
     pytest.param("real", 60.0, id="a-minute", marks=pytest.mark.slow),
 ]

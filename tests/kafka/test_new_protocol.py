@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
 
-from eventbus import EventBus
 from eventbus.testing.conformance import PROMISES, Promise
-from tests.kafka.targets import KillableServer, Node, OnNode, bus_url
+from tests.kafka.side_by_side import side_by_side
+from tests.kafka.targets import KillableServer, Node
 
 pytestmark = pytest.mark.system
 
@@ -43,15 +44,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
+@pytest.fixture(scope="module")
+def kept(server: Node, request: pytest.FixtureRequest) -> dict[str, Future[None]]:
+    return side_by_side(PROMISED, server, "test_promise", request, **{"group.protocol": "consumer"})
+
+
+@pytest.mark.timeout(300)  # the first waits for them all
 @pytest.mark.parametrize("promise", PROMISED, ids=repr)
-def test_promise(server: Node, promise: Promise) -> None:
-    class Here(OnNode):
-        node = server
-
-        def open(self) -> EventBus:
-            return EventBus(bus_url(server.bootstrap, **{"group.protocol": "consumer"}))
-
-    promise.check(Here(), patience_seconds=60)
+def test_promise(kept: dict[str, Future[None]], promise: Promise) -> None:
+    kept[promise.name].result()
 
 
 def test_what_is_another_is_named() -> None:

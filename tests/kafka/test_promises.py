@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Condition
+from concurrent.futures import Future
 
 import pytest
 
 from eventbus.errors import ConfigError
 from eventbus.testing import RealKafka
 from eventbus.testing.conformance import PROMISES, Promise, promises_for
+from tests.kafka.side_by_side import PATIENCE_SECONDS, side_by_side
 from tests.kafka.targets import Node, OnNode, on
+from tests.tiers import quick
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
-PATIENCE_SECONDS = 90
-"""A broker that is started again takes seconds for it, and some promises do so several times."""
 _STICKY = "librdkafka assigns, and has no eager sticky assignor: 'cooperative-sticky' is what it has of that kind"
 IMPOSSIBLE = {
     "each_partition_has_one_reader (sticky)": _STICKY,
@@ -29,106 +27,42 @@ IMPOSSIBLE = {
 OF_ONE_BROKER = {
     "topics_survive_a_restart": "leaders move to other brokers meanwhile, and a description that was compared says so",
 }
-OF_SEVERAL_RESTARTS = {
-    "a_group_comes_together_again_after_a_restart",
-    "committed_offsets_survive_a_restart",
-    "outcomes_survive_a_restart",
-    "producer_ids_are_never_given_twice",
-}
-"""On Kafka in the long tier: in the quick one it is killed under them or their like, and others have it restarted."""
 POSSIBLE = [promise for promise in promises_for(OnNode) if promise.name not in IMPOSSIBLE]
-
-
-AT_ONCE = 6
-"""Promises on the same broker, each with names of its own: most of their time is waiting, for it and for groups."""
-
-
-class Together:
-    """A server that several promises share: it is stopped, or killed, once all that go on are waiting for that."""
-
-    def __init__(self, node: Node, promises: int) -> None:
-        self._node = node
-        self.bootstrap = node.bootstrap
-        self._going_on = promises
-        self._waiting = self._round = 0
-        self._changed = Condition()
-
-    def start(self) -> None:
-        """It runs again."""
-
-    def stop(self) -> None:
-        self._rendezvous(self._node.stop)
-
-    def kill(self) -> None:
-        self._rendezvous(self._node.kill)
-
-    def _rendezvous(self, end: Callable[[], None]) -> None:
-        with self._changed:
-            this = self._round
-            self._waiting += 1
-            self._when_all_wait(end)
-            self._changed.wait_for(lambda: self._round != this)
-
-    def leave(self, end: Callable[[], None]) -> None:
-        """A promise has nothing more to ask."""
-        with self._changed:
-            self._going_on -= 1
-            self._when_all_wait(end)
-
-    def _when_all_wait(self, end: Callable[[], None]) -> None:
-        if self._waiting and self._waiting == self._going_on:
-            try:
-                end()
-                self._node.start()
-            finally:
-                self._waiting = 0
-                self._round += 1
-                self._changed.notify_all()
-
-    def check(self, promise: Promise) -> None:
-        try:
-            promise.check(on(self), patience_seconds=3 * PATIENCE_SECONDS)
-        finally:
-            self.leave(self._node.kill if "kill" in promise.needs else self._node.stop)
-
-
-def side_by_side(node: Node, test: str, request: pytest.FixtureRequest) -> dict[str, Future[None]]:
-    """What becomes of the promises that ``test`` was asked for, by name: each is tried in a thread.
-
-    First those that leave the server alone, then those that have it stopped, then those that have it killed.
-    """
-    asked = {item.name for item in request.session.items if item.path == request.path}
-    wanted = [one for one in POSSIBLE if f"{test}[{one!r}]" in asked]
-    kept: dict[str, Future[None]] = {}
-    for needs in ((), ("restart",), ("kill",)):
-        promises = [one for one in wanted if one.needs == frozenset(needs)]
-        shared = Together(node, len(promises))
-        with ThreadPoolExecutor(max(len(promises), 1) if needs else AT_ONCE) as threads:
-            kept |= {one.name: threads.submit(shared.check, one) for one in promises}
-    return kept
+OF_TWO_RESTARTS = {
+    "topics_survive_a_restart",
+    "deleted_records_stay_deleted_after_a_restart",
+    "committed_offsets_survive_a_restart",
+    "records_survive_a_restart",
+}
+"""At most two: further rounds of all promises are in the slow tier."""
+_LEFT_ALONE = [promise for promise in POSSIBLE if not promise.needs]
+ON_KAFKA = [promise for promise in POSSIBLE if "restart" not in promise.needs]
+"""In ``make test``. The broker is killed once, and not restarted as well: a kill is the harder test of a client."""
+WHEN_SERVED = [
+    *(promise for promise in POSSIBLE if "kill" in promise.needs or promise.name in OF_TWO_RESTARTS),
+    *_LEFT_ALONE[::4],
+]
+"""In ``make test``: the client keeps its promises on Kafka, and the broker in tests/conformance; here they meet."""
 
 
 @pytest.fixture(scope="module")
 def kept_when_served(served: Node, request: pytest.FixtureRequest) -> dict[str, Future[None]]:
-    return side_by_side(served, "test_served", request)
+    return side_by_side(POSSIBLE, served, "test_served", request)
 
 
 @pytest.mark.timeout(900)  # the first waits for them all
-@pytest.mark.parametrize("promise", POSSIBLE, ids=repr)
+@pytest.mark.parametrize("promise", quick(POSSIBLE, WHEN_SERVED), ids=repr)
 def test_served(kept_when_served: dict[str, Future[None]], promise: Promise) -> None:
     kept_when_served[promise.name].result()
 
 
 @pytest.fixture(scope="module")
 def kept_by_one(real: Node, request: pytest.FixtureRequest) -> dict[str, Future[None]]:
-    return side_by_side(real, "test_kafka", request)
-
-
-ON_KAFKA = [pytest.param(one, marks=pytest.mark.slow if one.name in OF_SEVERAL_RESTARTS else ()) for one in POSSIBLE]
+    return side_by_side(POSSIBLE, real, "test_kafka", request)
 
 
 @pytest.mark.timeout(900)  # the first waits for them all
-@pytest.mark.parametrize("promise", ON_KAFKA, ids=repr)
+@pytest.mark.parametrize("promise", quick(POSSIBLE, ON_KAFKA), ids=repr)
 def test_kafka(kept_by_one: dict[str, Future[None]], promise: Promise) -> None:
     kept_by_one[promise.name].result()
 
@@ -156,7 +90,7 @@ class OneByOne:
 
 @pytest.fixture(scope="module")
 def kept_by_three(cluster: RealKafka, request: pytest.FixtureRequest) -> dict[str, Future[None]]:
-    return side_by_side(OneByOne(cluster), "test_cluster", request)
+    return side_by_side(POSSIBLE, OneByOne(cluster), "test_cluster", request)
 
 
 @pytest.mark.slow  # the same on three brokers, with three replicas of everything: they keep both cores busy
@@ -172,7 +106,7 @@ def test_trio(served: Node, promise: Promise) -> None:
     promise.check(on(served), "trio", patience_seconds=PATIENCE_SECONDS)
 
 
-@pytest.mark.parametrize("promise", POSSIBLE[::9], ids=repr)
+@pytest.mark.parametrize("promise", _LEFT_ALONE[::12], ids=repr)
 def test_some_on_trio(served: Node, promise: Promise) -> None:
     promise.check(on(served), "trio", patience_seconds=PATIENCE_SECONDS)
 
@@ -188,4 +122,4 @@ def test_only_the_clock_is_missing() -> None:
     assert {promise.needs for promise in PROMISES} - {promise.needs for promise in promises_for(OnNode)} == {
         frozenset({"clock"})
     }
-    assert {promise.name for promise in PROMISES} > {*IMPOSSIBLE, *OF_ONE_BROKER, *OF_SEVERAL_RESTARTS}
+    assert {promise.name for promise in PROMISES} > {*IMPOSSIBLE, *OF_ONE_BROKER, *OF_TWO_RESTARTS}

@@ -46,9 +46,10 @@ async def fills_and_follows(url: str, name: str) -> None:
             await bus.admin.delete_topics([name, f"{name}-events"])
 
 
+@pytest.mark.slow  # the broker of memory:// and file://, with the client of Kafka: both are tried elsewhere
 async def test_on_eventbus_serve(served: Node) -> None:
     await fills_and_follows(bus_url(served.bootstrap), "table-of-served")
 
 
 async def test_on_a_kafka(real: RealKafka) -> None:
-    await fills_and_follows(real.url, "table-of-kafka")
+    await fills_and_follows(bus_url(real.bootstrap), "table-of-kafka")

@@ -63,9 +63,10 @@ async def tells_the_story(url: str, name: str) -> None:
     assert "eventbus_client_batch_records" in found
 
 
+@pytest.mark.slow  # the same client as on a Kafka
 async def test_on_eventbus_serve(served: Node) -> None:
     await tells_the_story(bus_url(served.bootstrap), "telemetry-served")
 
 
 async def test_on_a_kafka(real: RealKafka) -> None:
-    await tells_the_story(real.url, "telemetry-kafka")
+    await tells_the_story(bus_url(real.bootstrap), "telemetry-kafka")

@@ -19,10 +19,11 @@ from eventbus.types import TopicPartition
 from tests.mirror.conftest import NewLog
 from tests.mirror.dying import Life, dying
 from tests.mirror.logs import PATIENCE_SECONDS, assert_copied, content, create, fill, opened, until, visible, write
+from tests.tiers import quick
 
 KINDS = ("memory", "file", "served")
-LONG = {("file", "served"), ("served", "file"), ("served", "served")}
-"""In the long tier: in the quick one each side is a server once, and a file, with memory on the other."""
+LONG = {pair for pair in product(KINDS, KINDS) if "served" in pair}
+"""In the slow tier: test_kafka.py copies to a Kafka and from it."""
 PAIRS = [pytest.param(*pair, marks=pytest.mark.slow if pair in LONG else ()) for pair in product(KINDS, KINDS)]
 ORDERS = TopicPartition("orders", 0)
 
@@ -192,7 +193,7 @@ async def test_others_may_write_between_its_records(new_log: NewLog, monkeypatch
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("kind", ["memory", "served"])
+@pytest.mark.parametrize("kind", quick(["memory", "served"], 1))
 async def test_a_copy_ends_while_producers_go_on(kind: str, new_log: NewLog) -> None:
     """It ends where the log ended when it began: producers do not wait for it."""
     here, there = new_log(kind), new_log("memory")
@@ -234,7 +235,7 @@ async def test_one_that_was_fenced_by_nobody_else_goes_on(new_log: NewLog) -> No
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("kind", ["memory", "served"])
+@pytest.mark.parametrize("kind", quick(["memory", "served"], 1))
 async def test_of_two_that_follow_the_younger_goes_on_whatever_befalls_them(kind: str, new_log: NewLog) -> None:
     """The older one begins anew after some trouble: it looks who has begun since before it takes anything over."""
     here, there = new_log("memory"), new_log(kind)
@@ -278,7 +279,7 @@ async def test_a_destination_that_keeps_less_by_default_is_told(new_log: NewLog)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["memory", "served"])
+@pytest.mark.parametrize("kind", quick(["memory", "served"], 1))
 async def test_a_record_as_large_as_any_is_copied(kind: str, new_log: NewLog) -> None:
     here, there = new_log("memory"), new_log(kind)
     async with opened(here) as source, opened(there) as destination, EventBus(here) as bus:
@@ -292,7 +293,7 @@ async def test_a_record_as_large_as_any_is_copied(kind: str, new_log: NewLog) ->
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("kind", ["memory", "served"])
+@pytest.mark.parametrize("kind", quick(["memory", "served"], 1))
 async def test_transactions_that_take_long_to_end(kind: str, new_log: NewLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each of them a Kafka producer has its transactional id taken anew; that is no way past another mirror."""
     monkeypatch.setattr("eventbus.backends.kafka.transactions._SHORTEST_WAIT", 0.0)

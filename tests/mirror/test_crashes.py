@@ -13,6 +13,7 @@ from eventbus.mirror import Mirror
 from eventbus.types import TopicPartition
 from tests.mirror.dying import Killed, Life, dying
 from tests.mirror.logs import assert_copied, create, fill, opened, visible
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
@@ -60,7 +61,7 @@ async def assert_same_are_read(source: Backend, destination: Backend, group: str
     assert counts[0] == counts[1], (where, counts)
 
 
-@pytest.mark.parametrize("first", range(0, 200, 25))
+@pytest.mark.parametrize("first", quick(range(0, 200, 25), 3))
 async def test_a_mirror_killed_at_any_step_loses_and_doubles_nothing(first: int) -> None:
     for seed in range(first, first + 25):
         await lives(seed)

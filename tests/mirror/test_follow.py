@@ -21,6 +21,7 @@ from eventbus.mirror.session import Session
 from eventbus.types import FetchedRecords, OffsetAndMetadata, TopicPartition
 from tests.mirror.conftest import NewLog
 from tests.mirror.logs import assert_copied, create, fill, opened, until, visible, write
+from tests.tiers import quick
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -48,7 +49,7 @@ async def topic(backend: Backend, name: str) -> object:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("kind", ["memory", "served"])
+@pytest.mark.parametrize("kind", quick(["memory", "served"], 1))
 async def test_topics_partitions_configs_and_records_come_as_they_come(kind: str, new_log: NewLog) -> None:
     here, there = new_log(kind), new_log("memory")
     async with opened(here) as source, opened(there) as destination, following(here, there) as mirror:
@@ -88,7 +89,7 @@ async def test_what_somebody_sets_at_the_destination_stays(new_log: NewLog) -> N
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("kind", ["memory", "served"])
+@pytest.mark.parametrize("kind", quick(["memory", "served"], 1))
 async def test_a_topic_deleted_and_made_anew_is_not_mixed_with_the_old_one(kind: str, new_log: NewLog) -> None:
     here, there = new_log(kind), new_log("memory")
     async with opened(here) as source, opened(there) as destination, following(here, there) as mirror:

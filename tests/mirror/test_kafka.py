@@ -13,6 +13,7 @@ from eventbus.backends.urls import open_backend
 from eventbus.mirror import Mirror
 from eventbus.testing import RealKafka
 from eventbus.types import OffsetAndMetadata, TopicPartition
+from tests.kafka.urls import bus_url
 from tests.mirror.dying import Killed, Life, dying
 from tests.mirror.logs import assert_copied, content, create, fill, opened, visible, write
 
@@ -26,7 +27,7 @@ def topic() -> str:
 
 
 async def test_a_directory_moves_to_kafka_and_back(real: RealKafka, topic: str, tmp_path: Path) -> None:
-    here, there, back = f"file://{tmp_path}/data", real.url, f"file://{tmp_path}/back"
+    here, there, back = f"file://{tmp_path}/data", bus_url(real.bootstrap), f"file://{tmp_path}/back"
     async with opened(here) as source, opened(there) as cluster, opened(back) as returned:
         await create(source, topic, 3, retention_ms="-1")
         where, group = TopicPartition(topic, 0), f"billing-{topic}"
@@ -55,7 +56,7 @@ async def test_a_directory_moves_to_kafka_and_back(real: RealKafka, topic: str, 
 
 
 async def test_killed_at_any_step_nothing_is_lost_or_doubled_on_kafka(real: RealKafka, topic: str) -> None:
-    here, there, random = f"memory://{topic}", real.url, Random(3)
+    here, there, random = f"memory://{topic}", bus_url(real.bootstrap), Random(3)
     async with opened(here) as source, opened(there) as cluster, EventBus(here) as bus:
         await create(source, topic, 2)
         for _ in range(6):
@@ -77,11 +78,11 @@ async def test_killed_at_any_step_nothing_is_lost_or_doubled_on_kafka(real: Real
 async def test_the_first_millisecond_of_1970_moves_by_one(real: RealKafka, topic: str) -> None:
     """librdkafka takes 0 for "now"."""
     here, where = f"memory://{topic}", TopicPartition(topic, 0)
-    async with opened(here) as source, opened(real.url) as cluster, EventBus(here) as bus:
+    async with opened(here) as source, opened(bus_url(real.bootstrap)) as cluster, EventBus(here) as bus:
         await create(source, topic)
         await bus.send(topic, b"first", timestamp_ms=0)
         await write(source, where, b"second")
-        async with Mirror(here, real.url, name=topic, topics=[topic], groups=None) as mirror:
+        async with Mirror(here, bus_url(real.bootstrap), name=topic, topics=[topic], groups=None) as mirror:
             progress = await mirror.copy()
             [check] = await mirror.verify()
         assert progress.moved_timestamps == 1

@@ -29,6 +29,7 @@ from tests.server.groups import (
     create,
 )
 from tests.server.wire import PATIENCE_SECONDS, WireClient
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
@@ -240,11 +241,7 @@ class Peer:
             self.storm.heard(request, await self.client.receive(sent))
 
 
-STORMS = [
-    ("memory", 0),
-    ("file", 1),
-    *(pytest.param(*more, marks=pytest.mark.slow) for more in (("memory", 1), ("file", 0))),
-]
+STORMS = quick([("file", 1), ("memory", 0), ("memory", 1), ("file", 0)], 1)
 
 
 @pytest.mark.parametrize(("where", "seed"), STORMS)

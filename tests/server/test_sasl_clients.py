@@ -30,6 +30,7 @@ from eventbus.server.security.config import SecurityConfig
 from eventbus.testing import KafkaServer
 from tests.clients.sockets import Socket
 from tests.server.again import Again
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
@@ -45,6 +46,7 @@ SECURITY = SecurityConfig(
     super_users=("User:admin",),
     connection_failed_authentication_delay_ms=0,
 )
+
 LISTENER = Listener(name="SASL_PLAINTEXT", security_protocol="SASL_PLAINTEXT", port=0)
 
 
@@ -214,7 +216,7 @@ def test_librdkafka_administrates_scram_users(server: KafkaServer) -> None:
         admin.describe_user_scram_credentials(["carol"])["carol"].result(PATIENCE_SECONDS)
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("mechanism", quick(["SCRAM-SHA-512", "PLAIN"], 1))
 def test_librdkafka_authenticates_again_and_again_on_its_connections(mechanism: str) -> None:
     """Sessions of half a second: records go on over several of them, on the same connections (KIP-368)."""
     security = SecurityConfig(users={"alice": "alice-secret"}, connections_max_reauth_ms=500)

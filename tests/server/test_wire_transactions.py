@@ -16,14 +16,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from eventbus.server import Listener, ServerConfig
 from eventbus.testing.server import KafkaServer
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
 PATIENCE_S = 30
-COUNT = 20
+COUNT = 8
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=quick(["file", "memory"], 1))
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KafkaServer]:
     """In memory, and on a disk that every commit waits for."""
     with KafkaServer(None if request.param == "memory" else f"file://{tmp_path}") as running:

@@ -7,6 +7,7 @@ import pytest
 
 from eventbus import EventBus, Firing
 from eventbus.testing import RealKafka
+from tests.kafka.urls import bus_url
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(180)]
 
@@ -17,7 +18,7 @@ async def test_records_and_functions_over_two_instances_and_a_restart(real: Real
     came = anyio.Event()
 
     def service(client_id: str = "timely") -> EventBus:
-        bus = EventBus(real.url, client_id=client_id)
+        bus = EventBus(bus_url(real.bootstrap), client_id=client_id)
         bus.topic("timely.in", partitions=2)
 
         @bus.every(seconds=0.5)

@@ -7,12 +7,13 @@ import pytest
 from eventbus.testing import RealKafka
 from tests.databases import Database
 from tests.killed import kill
+from tests.tiers import quick
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 ON_ONE = pytest.mark.parametrize("database", ["psycopg"], indirect=True)
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", quick([2, 4, 100], 1))
 @ON_ONE
 @pytest.mark.timeout(1_800)
 def test_kills(real: RealKafka, database: Database, kills: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 from eventbus import EventBus
 from eventbus.testing import KafkaServer, RealKafka
 from schema_registry import ConfigUpdate, Registry, RegistryRefused, SchemaRequest
+from tests.kafka.urls import bus_url
 from tests.schema_registry.core.lab import INT, LONG, record
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
@@ -56,18 +57,19 @@ async def race(url: str, topic: str) -> None:
         assert (await registry.register("new", SchemaRequest(schema=INT))).id > max(given)
 
 
+@pytest.mark.slow  # the broker of the other tests of this folder, and the client that is tried on a Kafka
 async def test_over_our_own_server() -> None:
     with KafkaServer() as server:  # in a thread: a client's first look at a topic blocks
         await race(f"kafka://{server.bootstrap}", "_schemas")
 
 
 async def test_on_apache_kafka(real: RealKafka) -> None:
-    await race(f"kafka://{real.bootstrap}", f"_schemas-{next(_numbers)}")
+    await race(bus_url(real.bootstrap), f"_schemas-{next(_numbers)}")
 
 
 async def test_the_topic_on_apache_kafka(real: RealKafka) -> None:
     """Made as it must be; and one that is not is refused there too."""
-    url, topic = f"kafka://{real.bootstrap}", f"_schemas-{next(_numbers)}"
+    url, topic = bus_url(real.bootstrap), f"_schemas-{next(_numbers)}"
     async with EventBus(url) as bus:
         async with Registry(bus, topic=topic) as registry:
             await registry.register("a", SchemaRequest(schema=LONG))
