@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from eventbus import EventBus
@@ -26,6 +27,17 @@ async def has_moved(bus: EventBus, topic: str, leader: int) -> bool:
 async def is_in_sync(bus: EventBus, topic: str) -> bool:
     (found,) = await bus.admin.describe_topics([topic])
     return all(len(one.isr) == 3 for one in found.partitions)
+
+
+async def test_a_leader_is_killed_and_comes_back(parted: Cluster) -> None:
+    """Senders go on with the next leader; what a service has in hand is done once. tests/failover kills sixty."""
+    async with load(parted.url, "killed") as work:
+        leader = await leader_of(work.bus, work.source)
+        await anyio.to_thread.run_sync(parted.kafka.node(leader).kill)
+        await work.goes_on()
+        await anyio.to_thread.run_sync(parted.kafka.node(leader).start)
+        await work.goes_on()
+        await until(lambda: is_in_sync(work.bus, work.source))
 
 
 @pytest.mark.slow  # 40 s; the next one cuts a leader off too, and keeps its clients

@@ -30,11 +30,6 @@ async def kill_and_check(cluster: RealKafka, kills: int, *, every_s: float = 0, 
     return sorted(one for kill in exercise.kills for one in kill.unavailable_s)
 
 
-async def test_a_leader_is_killed_and_nothing_is_lost_or_done_twice(parted: Cluster) -> None:
-    """How long it takes says more of the machine's other work than of the brokers: sixty kills are measured."""
-    assert len(await kill_and_check(parted.kafka, 1, rest_s=0.2)) >= 1
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 async def test_sixty_leaders_are_killed_and_nothing_is_lost_or_done_twice(cluster: RealKafka) -> None:
