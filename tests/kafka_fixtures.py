@@ -1,8 +1,8 @@
 """Apache Kafka for tests: session fixtures that every test can use (tests/conftest.py loads this module as a plugin).
 
-``real`` is one broker, and ``listeners`` are its addresses. ``cluster`` is three brokers; ``parted`` is three brokers
-behind a network that a test can cut. Brokers take seconds to start, so files that use the same ones belong to one group
-and run on one worker: ``pytest.mark.xdist_group("kafka")``, or ``"cluster"`` for three. A test that stops or kills a
+``real`` is a single broker, and ``listeners`` are its addresses. ``cluster`` is three brokers; ``parted`` is three
+brokers whose network a test can cut. Brokers take seconds to start, so the files that share them belong to a group and
+run on the same worker: ``pytest.mark.xdist_group("kafka")``, or ``"cluster"`` for three. A test that stops or kills a
 broker starts it again.
 """
 

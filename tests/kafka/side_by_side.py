@@ -1,4 +1,4 @@
-"""Try many promises of the conformance kit on one server at the same time."""
+"""Try many promises of the conformance kit at the same time, on a server that they share."""
 
 from __future__ import annotations
 

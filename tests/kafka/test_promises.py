@@ -41,12 +41,12 @@ ON_KAFKA = [
     for promise in POSSIBLE
     if "restart" not in promise.needs and promise.name != "a_group_comes_together_again_after_a_kill"
 ]
-"""In ``make test``. The broker is killed once, and not restarted as well: a kill is the harder test of a client."""
+"""``make test`` tries these. The broker is killed once and not stopped as well: a kill is harder for a client."""
 WHEN_SERVED = [
     *(promise for promise in POSSIBLE if "kill" in promise.needs or promise.name in OF_TWO_RESTARTS),
     *_LEFT_ALONE[::4],
 ]
-"""In ``make test``: the client keeps its promises on Kafka, and the broker in tests/conformance; here they meet."""
+"""``make test`` tries these: the client alone is tried on Kafka, and the broker alone in tests/conformance."""
 
 
 @pytest.fixture(scope="module")

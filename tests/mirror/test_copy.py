@@ -23,7 +23,7 @@ from tests.tiers import quick
 
 KINDS = ("memory", "file", "served")
 LONG = {pair for pair in product(KINDS, KINDS) if "served" in pair}
-"""In the slow tier: test_kafka.py copies to a Kafka and from it."""
+"""The slow tier has these pairs, because test_kafka.py copies to a Kafka and from it."""
 PAIRS = [pytest.param(*pair, marks=pytest.mark.slow if pair in LONG else ()) for pair in product(KINDS, KINDS)]
 ORDERS = TopicPartition("orders", 0)
 
