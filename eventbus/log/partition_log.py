@@ -564,7 +564,7 @@ class PartitionLog:
         return self._delete_segments(doomed)
 
     def expire_segments(self, now_ms: int, limit: int = _EVERY_SEGMENT) -> int:
-        """Move the log start offset past what the next `apply_retention` deletes, and log why. Return how many segments.
+        """Move the log start offset past what `apply_retention` deletes next, and log why. Return how many segments.
 
         The caller publishes the log start offset in between, so that a segment that was deleted cannot be mistaken for
         a segment that is missing.

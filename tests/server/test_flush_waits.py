@@ -277,7 +277,7 @@ async def test_everyone_who_waits_is_told_that_there_is_no_descriptor(
         await engine.wait_durable(PLACE, offset)
     assert [str(error).partition(". ")[0] for error in told] == [f"flushing {engine.name}: Too many open files"]
     await engine.wait_durable(PLACE, append(engine))
-    assert scarce.tries > 3 and engine.broker.problem() == ""
+    assert scarce.tries > 3 and engine.broker.trouble == ""
     assert len(caplog.messages) == 1, "one warning, however many attempts"
     engine.detach()
 
