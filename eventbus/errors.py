@@ -265,6 +265,12 @@ class GroupSubscribedToTopic(KafkaError):
     code = 86
 
 
+class InvalidTimestamp(KafkaError):
+    """Give the record a time that the topic takes, in milliseconds (``message.timestamp.after.max.ms``)."""
+
+    code = 32
+
+
 class UnstableOffsetCommit(KafkaError):
     """A transaction that commits these offsets is still open: try again in a moment."""
 

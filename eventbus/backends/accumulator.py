@@ -117,7 +117,7 @@ class Accumulator:
                 key, value, headers, timestamp_ms, producer.compression, producer_id, epoch, sequence, transactional
             )
             span = BatchSpan(0, timestamp_ms, producer_id, epoch, sequence, transactional)
-            info = producer.store(topic_partition, batch, span, timestamp_ms)
+            info = producer.store(topic_partition, batch, span, producer.engine.clock())
             self.alone += 1
             self.alone_bytes += len(batch)
         except EventBusError as error:

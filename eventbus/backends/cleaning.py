@@ -50,7 +50,7 @@ async def clean_next(engine: Engine) -> bool:
             await engine.flush_soon().completed.wait()
         except EventBusError:
             return False
-    cleaning = broker.next_cleaning(engine.now_ms())
+    cleaning = broker.next_cleaning(engine.clock())
     if cleaning is None:
         return False
     try:

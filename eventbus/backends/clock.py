@@ -14,14 +14,19 @@ Clock = Callable[[], int]
 
 
 def system_clock() -> int:
-    """Milliseconds since the epoch, as the machine's clock has them now: it may jump."""
+    """Milliseconds since the epoch by the machine's wall clock, which may jump."""
     return time.time_ns() // 1_000_000
 
 
-def steady_clock() -> Clock:
-    """The time now, and from then on as it passes: a clock that is set does not expire a session or a transaction."""
-    began_ms = system_clock() - time.monotonic_ns() // 1_000_000
-    return lambda: began_ms + time.monotonic_ns() // 1_000_000
+def monotonic_clock(clock: Clock) -> Clock:
+    """Return the clock for sessions and timeouts that goes with a wall clock, and reads the same now.
+
+    Setting the wall clock must not expire a session or a transaction. A test's clock may be both.
+    """
+    if clock is system_clock:
+        began_ms = system_clock() - time.monotonic_ns() // 1_000_000
+        return lambda: began_ms + time.monotonic_ns() // 1_000_000
+    return getattr(clock, "monotonic_ms", clock)
 
 
 class Timers(Protocol):

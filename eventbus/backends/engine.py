@@ -20,7 +20,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from eventbus.backends.clock import Clock, steady_clock, system_clock, timers_of
+from eventbus.backends.clock import Clock, monotonic_clock, timers_of
 from eventbus.backends.histogram import BYTES, RECORDS, SECONDS, Histogram
 from eventbus.backends.membership import Membership, Sight
 from eventbus.backends.statistics import LogStatistics
@@ -111,9 +111,9 @@ class Engine:
         self.name = name
         self.config = config
         self.clock = clock
-        """For the timestamps of records."""
-        self.now_ms: Clock = steady_clock() if clock is system_clock else clock
-        """For sessions, transactions, retention: a machine's clock that is set must not expire them."""
+        """The wall clock: for timestamps that are stored, and for the age of what is stored."""
+        self.now_ms: Clock = monotonic_clock(clock)
+        """The monotonic clock: for sessions and timeouts. A machine's clock that is set must not expire them."""
         self.timers = timers_of(clock)
         self.waits_for_flush = storage.durable and config.fsync == "commit"
         self.topic_listeners: list[Callable[[], None]] = []
@@ -214,7 +214,9 @@ class Engine:
         self._users += 1
 
     def _open(self, now_ms: int) -> Broker:
-        broker = self._broker = Broker.open(self._storage, self.config, now_ms=now_ms, new_id=self._new_id)
+        broker = self._broker = Broker.open(
+            self._storage, self.config, now_ms=now_ms, new_id=self._new_id, wall_now_ms=self.clock()
+        )
         broker.on_advance = self._advanced
         broker.groups.on_rebalance = self._rebalancing
         return broker
@@ -564,9 +566,19 @@ class Engine:
         members = [member for members in self._members.values() for member in members]
         for member in members:
             member.beat(now_ms)
-        self.broker.tick(now_ms)
+        self.broker.tick(now_ms, self.clock())
         for member in members:
             member.heartbeat()
+
+    @property
+    def closes_with_next(self) -> bool:
+        """True if the next `detach` closes a log that outlives the process."""
+        return self._users == 1 and self._broker is not None and self._storage.durable
+
+    def clean_up(self) -> None:
+        """Delete everything that is past its retention now (`Broker.clean_up`)."""
+        self.tick()
+        self.broker.clean_up(self.now_ms())
 
     def due_by(self, deadline_ms: int) -> None:
         """Something is to be looked at by then. Cheap, for it is said with every poll."""

@@ -27,7 +27,7 @@ from eventbus.broker.settings import BrokerConfig
 from eventbus.broker.shard_log import ShardLog
 from eventbus.broker.topic_admin import TopicAdmin
 from eventbus.broker.transactions import Transactions
-from eventbus.broker.validation import check_batch, check_keys, refuse_large
+from eventbus.broker.validation import check_batch, check_keys, check_oldest, refuse_large, refuse_late
 from eventbus.coordinator import TopicsShard
 from eventbus.coordinator.requests import ProducerDescription
 from eventbus.errors import (
@@ -45,6 +45,7 @@ from eventbus.log.config import LogConfig
 from eventbus.log.leftovers import LONG_NAME
 from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.log.storage import Storage, storage_error
+from eventbus.log.wall_time import WallTime
 from eventbus.protocol import random_uuid, uuid_text
 from eventbus.records import BatchHeader, read_header
 from eventbus.records.batch import WritableBuffer
@@ -74,7 +75,13 @@ class Broker:
     """Open one with `Broker.open`."""
 
     def __init__(
-        self, logs: Logs, config: BrokerConfig, cluster_id: str, new_topic_id: Callable[[], str], now_ms: int
+        self,
+        logs: Logs,
+        config: BrokerConfig,
+        cluster_id: str,
+        new_topic_id: Callable[[], str],
+        now_ms: int,
+        wall_now_ms: int,
     ) -> None:
         self.config = config
         self.cluster_id = cluster_id
@@ -85,8 +92,9 @@ class Broker:
         self._appended = logs.commit.appended
         self._advances_at_append = logs.advances_at_append
         logs.advanced = lambda topic_partition: self.on_advance(topic_partition)
+        self._wall = wall = WallTime(now_ms, wall_now_ms)
         writes = Writes(logs)
-        metadata = logs.open_partition(_METADATA, _METADATA_CONFIG, _METADATA_TOPIC_ID, now_ms)
+        metadata = logs.open_partition(_METADATA, _METADATA_CONFIG, _METADATA_TOPIC_ID, wall_now_ms)
         self._metadata = ShardLog(TopicsShard(), metadata.log, writes.append_metadata, storage=logs.storage)
         self._metadata.load()
         self.topic_admin = TopicAdmin(logs, self._metadata, config, new_topic_id)
@@ -96,9 +104,9 @@ class Broker:
         self._known_topics = self.topic_admin.topics
         offsets_topic = self._known_topics.get(CONSUMER_OFFSETS)
         count = config.offsets_topic_num_partitions if offsets_topic is None else offsets_topic.partitions
-        opener = Opener(logs, self._metadata, self.topic_admin, self._check_open, lambda: self._now_ms)
+        opener = Opener(logs, self._metadata, self.topic_admin, self._check_open, self._wall_now_ms)
         self._log, self._open_partition, self._unknown = opener.log, opener.open, opener.refusal
-        internal = InternalTopics(config, self.topic_admin, opener, writes, new_topic_id)
+        internal = InternalTopics(config, self.topic_admin, opener, writes, new_topic_id, wall)
         self.groups = Groups(
             count,
             internal.open_groups_shard,
@@ -106,6 +114,7 @@ class Broker:
             self._check_open,
             internal.new_groups_shard,
             config.offsets_retention_check_interval_ms,
+            wall,
             now_ms,
         )
         self.transactions = Transactions(
@@ -120,21 +129,33 @@ class Broker:
             store_lazily=writes.append_lazily,
             flush_now=self._flush_now,
             check_open=self._check_open,
+            wall=wall,
             now_ms=now_ms,
         )
-        self._cleaner = LogCleaner(logs)
+        self._cleaner = LogCleaner(logs, wall)
         self._closed = False
         self._next_retention_ms = now_ms + min(config.log_retention_check_interval_ms, _FIRST_RETENTION_MS)
+        self.missed_clean_up = False
+        """True if the previous process ended without its last `clean_up`: the first tick makes up for it."""
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
         self._next_publication_ms = now_ms + config.publication_interval_ms
         self._now_ms = now_ms
 
     @classmethod
-    def open(cls, storage: Storage, config: BrokerConfig, *, now_ms: int, new_id: Callable[[], bytes]) -> Broker:
+    def open(
+        cls,
+        storage: Storage,
+        config: BrokerConfig,
+        *,
+        now_ms: int,
+        new_id: Callable[[], bytes],
+        wall_now_ms: int | None = None,
+    ) -> Broker:
         """Take the storage, recover every log in it, and replay what the internal topics tell.
 
-        ``new_id`` gives 16 random bytes. Raises LogLocked (somebody else has it), CorruptRecord (damage where a flush
-        had promised none: nothing was changed), ConfigError, InvalidConfig.
+        ``now_ms`` is the monotonic clock, ``wall_now_ms`` the system's; None: one clock is both. ``new_id`` gives 16
+        random bytes. Raises LogLocked (somebody else has it), CorruptRecord (damage where a flush had promised none:
+        nothing was changed), ConfigError, InvalidConfig.
         """
 
         def new_text_id() -> str:
@@ -145,7 +166,7 @@ class Broker:
         try:
             logs.check_metadata_found()
             cluster_id = logs.cluster_id(config.cluster_id, new_text_id)
-            broker = cls(logs, config, cluster_id, new_text_id, now_ms)
+            broker = cls(logs, config, cluster_id, new_text_id, now_ms, now_ms if wall_now_ms is None else wall_now_ms)
             broker._open_logs(now_ms)
         except BaseException:
             logs.abandon()
@@ -163,7 +184,7 @@ class Broker:
                 continue
             if topic is not None and topic_partition.partition < topic.partitions:
                 try:
-                    self._open_partition(topic_partition, now_ms)
+                    self._open_partition(topic_partition, self._wall.at(now_ms))
                 except CorruptRecord as error:
                     if topic_partition.topic in INTERNAL_TOPICS:
                         raise  # offsets or transactions that are missing would look like none at all
@@ -177,12 +198,13 @@ class Broker:
         for topic_partition in [tp for tp in self._partitions if tp.topic == TRANSACTION_STATE]:
             self.transactions.load(topic_partition.partition, now_ms)
         try:
-            self._finish_deletion(deleted, now_ms)
+            self._finish_deletion(deleted, self._wall.at(now_ms))
         except StorageFull as error:
             # A full disk must not keep the log closed. `create_topics` forgets them before the name is used again.
             _logger.warning("the offsets that groups have in deleted topics are kept for now: %s", error)
         self._logs.forget_recovery()
         self.transactions.recover(now_ms)
+        self.missed_clean_up = not self._logs.was_clean and len(self._partitions) > 1
 
     def _is_deleted(self, name: str, topic_id: str) -> bool:
         """Return whether the metadata records that the topic with this id (empty: unknown) was deleted."""
@@ -282,7 +304,7 @@ class Broker:
             return state.partitions
         if not self.config.auto_create_topics:
             raise self._metadata.shard.unknown(topic)
-        created = self.create_topics([TopicSpec(topic)], self._now_ms)[topic]
+        created = self.create_topics([TopicSpec(topic)], self._wall_now_ms())[topic]
         if isinstance(created, KafkaError):
             raise created
         return len(created.partitions)
@@ -307,7 +329,7 @@ class Broker:
         self,
         topic_partition: TopicPartition,
         batch: WritableBuffer,
-        now_ms: int,
+        wall_now_ms: int,
         *,
         header: BatchHeader | BatchSpan | None = None,
         trusted: bool = False,
@@ -316,34 +338,39 @@ class Broker:
 
         ``trusted``: our own producer built it, so its bytes are not checked. The batch is changed (offsets, perhaps
         timestamps) and must not be touched afterwards. Raises UnknownTopicOrPartition, RecordTooLarge, InvalidRecord,
-        CorruptRecord, StorageError, and for a batch with a producer id OutOfOrderSequence, InvalidProducerEpoch,
-        InvalidTxnState; nothing is stored then.
+        InvalidTimestamp, CorruptRecord, StorageError, and for a batch with a producer id OutOfOrderSequence,
+        InvalidProducerEpoch, InvalidTxnState; nothing is stored then.
         """
         if not trusted:
             if topic_partition not in self._partitions:
-                self._open_partition(topic_partition, now_ms)  # an unknown topic is said before a bad batch
+                self._open_partition(topic_partition, wall_now_ms)  # an unknown topic is said before a bad batch
             header = check_batch(batch, topic_partition)
         elif header is None:
             header = read_header(batch)
-        return self.append_built(topic_partition, batch, header, now_ms)
+        return self.append_built(topic_partition, batch, header, wall_now_ms)
 
     def append_built(
-        self, topic_partition: TopicPartition, batch: WritableBuffer, span: BatchHeader | BatchSpan, now_ms: int
+        self, topic_partition: TopicPartition, batch: WritableBuffer, span: BatchHeader | BatchSpan, wall_now_ms: int
     ) -> AppendInfo:
         """`produce` for a batch that this process built, ``span`` being what its builder knows of it."""
         partition = self._partitions.get(topic_partition)
         if partition is None:
-            partition = self._open_partition(topic_partition, now_ms)
+            partition = self._open_partition(topic_partition, wall_now_ms)
         if len(batch) > partition.max_message_bytes:
             raise refuse_large(len(batch), partition.max_message_bytes, topic_partition)
+        if span.max_timestamp_ms - wall_now_ms > partition.timestamp_after_max_ms:
+            raise refuse_late(span.max_timestamp_ms, wall_now_ms, partition.timestamp_after_max_ms, topic_partition)
         if partition.guarded:
             if partition.is_internal:
                 check_not_internal(topic_partition.topic, "produced to")
-            check_keys(batch, topic_partition)
+            if partition.needs_keys:
+                check_keys(batch, topic_partition)
+            if partition.checks_oldest:
+                check_oldest(batch, wall_now_ms, partition.log.config.timestamp_before_max_ms, topic_partition)
         log = partition.log
         if span.is_transactional:
             self._verify_transaction(log, span)
-        info = log.append(batch, span, now_ms)
+        info = log.append(batch, span, wall_now_ms)
         if info.duplicate:
             return info
         self._appended(log, batch)
@@ -379,7 +406,7 @@ class Broker:
         """
         partition = self._partitions.get(topic_partition)
         if partition is None:
-            partition = self._open_partition(topic_partition, self._now_ms)
+            partition = self._open_partition(topic_partition, self._wall_now_ms())
         log = partition.log
         high_watermark = log.high_watermark
         last_stable_offset = log.last_stable_offset
@@ -566,13 +593,13 @@ class Broker:
 
     # compaction ------------------------------------------------------------------------------------------------------
 
-    def next_cleaning(self, now_ms: int) -> Cleaning | None:
+    def next_cleaning(self, wall_now_ms: int) -> Cleaning | None:
         """The compaction that is due, of the log that needs it most; None when none is, or one is under way.
 
         Carry out `run_cleaning`, then `complete_cleaning`.
         """
         self._check_open()
-        return self._cleaner.next(now_ms)
+        return self._cleaner.next(wall_now_ms)
 
     def run_cleaning(self, cleaning: Cleaning) -> Generator[Pause, None, None]:
         """Compact, a few milliseconds between two yields: None lets others run, a function is to be called first.
@@ -586,32 +613,58 @@ class Broker:
         """Take note of what came of it. An error is logged, and nothing is lost by it: the log stays as it was."""
         self._cleaner.complete(cleaning, error)
 
-    def clean_now(self, now_ms: int) -> None:
+    def clean_now(self, wall_now_ms: int) -> None:
         """Compact all that may be compacted, at once, however little of it is dirty. Blocks: for tests and tools."""
         self._check_open()
-        self._cleaner.clean_now(now_ms)
+        self._cleaner.clean_now(wall_now_ms)
 
     # time ------------------------------------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> None:
+    def tick(self, now_ms: int, wall_now_ms: int | None = None) -> None:
         """Do what is due: sessions, transactions' timeouts, retention, checkpoints.
 
-        Calling too often is cheap, too late is harmless.
+        What is due is decided by the monotonic ``now_ms``, how old stored data is by the system's ``wall_now_ms``
+        (None: one clock is both). Calling too often is cheap, too late is harmless.
         """
         self._now_ms = now_ms
+        self._wall.compare(now_ms, now_ms if wall_now_ms is None else wall_now_ms)
+        if self.missed_clean_up:
+            self.clean_up(now_ms)
         self.groups.tick(now_ms)
         self.transactions.tick(now_ms)
-        if now_ms >= self._next_retention_ms and not self._logs.apply_retention(now_ms):
-            self._next_retention_ms = now_ms + self.config.log_retention_check_interval_ms
-            self._logs.expire_producers(now_ms, self.config.producer_id_expiration_ms)
+        if now_ms >= self._next_retention_ms:
+            self._apply_retention(now_ms)
         if now_ms >= self._next_checkpoint_ms:
             self.publish_checkpoints(now_ms)
         elif now_ms >= self._next_publication_ms:
             self._next_publication_ms = self._publication_after(now_ms)
             self._logs.publish_stable_offsets()
 
+    def _apply_retention(self, now_ms: int) -> None:
+        """Delete a bounded number of segments; if there are more, the next tick continues."""
+        wall_now_ms = self._wall.at(now_ms)
+        if self._logs.apply_retention(wall_now_ms, self._wall):
+            return
+        self._next_retention_ms = now_ms + self.config.log_retention_check_interval_ms
+        self._logs.expire_producers(wall_now_ms, self.config.producer_id_expiration_ms, self._wall)
+
+    def clean_up(self, now_ms: int) -> None:
+        """Delete everything that is past its retention: records, offsets, groups, transactional ids and producers.
+
+        `tick` does each of these at its interval. A process that ends before the first of them is due would never do
+        it, and a directory that only such processes use would grow without end. So it is done before the log is
+        closed, and at the first tick after a process that did not close it. Not at each opening: a clock that is wrong
+        when the machine starts has mostly been set by the time the log is closed.
+        """
+        self.missed_clean_up = False
+        self.groups.expire_offsets(now_ms)
+        self.transactions.expire(now_ms)
+        self._apply_retention(now_ms)
+
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""
+        if self.missed_clean_up:
+            return self._now_ms
         return min(
             self._next_retention_ms,
             self._next_checkpoint_ms,
@@ -621,6 +674,10 @@ class Broker:
         )
 
     # -----------------------------------------------------------------------------------------------------------------
+
+    def _wall_now_ms(self) -> int:
+        """The wall time of the last tick."""
+        return self._wall.at(self._now_ms)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -15,6 +15,7 @@ from eventbus.log.partition_log import PartitionLog
 from eventbus.log.recovery import corrupt_record
 from eventbus.log.segment import Damage
 from eventbus.log.storage import storage_error
+from eventbus.log.wall_time import WallTime
 
 __all__ = ["Cleaning", "LogCleaner", "Pause"]
 
@@ -24,13 +25,14 @@ _logger = logging.getLogger("eventbus.broker")
 class LogCleaner:
     """Plans cleanings, one at a time, and keeps the score. `Cleaning.run` is for whoever drives the broker."""
 
-    def __init__(self, logs: Logs) -> None:
+    def __init__(self, logs: Logs, wall: WallTime) -> None:
         self._logs = logs
+        self._wall = wall
         self._under_way: Cleaning | None = None
         self._damaged: set[PartitionLog] = set()
         """Not tried again before the next start: a person has to look first."""
 
-    def next(self, now_ms: int) -> Cleaning | None:
+    def next(self, wall_now_ms: int) -> Cleaning | None:
         """A cleaning of the log with the largest dirty part, of those that are due; None when none is.
 
         Due is a log whose dirty part is above ``min.cleanable.dirty.ratio``, or holds a record older than
@@ -40,7 +42,7 @@ class LogCleaner:
             return None
         due: list[tuple[float, PartitionLog, Cleanable]] = []
         for log in self._compacted():
-            plan = self._plan(log, now_ms)
+            plan = self._plan(log, wall_now_ms)
             if plan is None:
                 continue
             ratio = plan.dirty_ratio
@@ -49,19 +51,19 @@ class LogCleaner:
         if not due:
             return None
         _, log, plan = max(due, key=lambda entry: entry[0])
-        return self._begin(log, plan, now_ms)
+        return self._begin(log, plan, wall_now_ms)
 
     def run(self, cleaning: Cleaning) -> Generator[Pause, None, None]:
         """`Cleaning.run`, with what has to be on disk first."""
         return cleaning.run(self._logs.publish_recovery_points)
 
-    def clean_now(self, now_ms: int) -> None:
+    def clean_now(self, wall_now_ms: int) -> None:
         """Clean whatever may be cleaned, however little of it is dirty. Blocks. Raises the first error."""
         for log in self._compacted():
-            plan = self._plan(log, now_ms)
+            plan = self._plan(log, wall_now_ms)
             if plan is None or not plan.segments:
                 continue
-            cleaning = self._begin(log, plan, now_ms)
+            cleaning = self._begin(log, plan, wall_now_ms)
             try:
                 carry_out(self.run(cleaning))
             except BaseException as error:
@@ -88,8 +90,8 @@ class LogCleaner:
         else:
             _logger.debug("compaction of %s stopped: %r", log.topic_partition, error)
 
-    def _begin(self, log: PartitionLog, plan: Cleanable, now_ms: int) -> Cleaning:
-        self._under_way = Cleaning(self._logs.storage, log, plan, now_ms, last_batches(log))
+    def _begin(self, log: PartitionLog, plan: Cleanable, wall_now_ms: int) -> Cleaning:
+        self._under_way = Cleaning(self._logs.storage, log, plan, wall_now_ms, last_batches(log))
         return self._under_way
 
     def _compacted(self) -> list[PartitionLog]:
@@ -101,9 +103,9 @@ class LogCleaner:
             if log not in self._damaged
         ]
 
-    def _plan(self, log: PartitionLog, now_ms: int) -> Cleanable | None:
+    def _plan(self, log: PartitionLog, wall_now_ms: int) -> Cleanable | None:
         try:
-            return cleanable(log, self._logs.cleaned_offsets.get(log.topic_partition, 0), now_ms)
+            return cleanable(log, self._logs.cleaned_offsets.get(log.topic_partition, 0), wall_now_ms, self._wall)
         except (Damage, OSError) as error:
             if isinstance(error, Damage):
                 self._damaged.add(log)

@@ -1,4 +1,4 @@
-"""Every per-topic config of Kafka: name, type, default, allowed values, and whether it does anything here.
+"""Every per-topic config of Kafka: name, type, default, allowed values, and what it does here.
 
 Names, types, defaults and ranges are those of Kafka 4.1's ``LogConfig`` (a test compares them with a table printed by
 that class). A key without effect in the embedded log is still checked, stored and shown, so that the same scripts run
@@ -47,12 +47,17 @@ class ConfigKey(NamedTuple):
     """A value beside the range."""
     allowed: tuple[str, ...] = ()
     """The only values of a string, or of each element of a list."""
-    no_effect: str = ""
-    """Empty when the embedded log acts on the key, else why it does not (``stored only: ...``)."""
+    effect: str = ""
+    """Says what the embedded log does with the key; ``stored only: ...`` and why, if nothing."""
     server_key: str = ""
     """Kafka's broker-wide key for the same thing."""
     hint: str = ""
     """Added to the error of a bad value."""
+
+    @property
+    def no_effect(self) -> str:
+        """Why the log does not act on the key; empty if it does."""
+        return self.effect if self.effect.startswith("stored only") else ""
 
     @property
     def range(self) -> str:
@@ -77,81 +82,137 @@ class ConfigKey(NamedTuple):
 
 
 _ROWS = (
-    ConfigKey("cleanup.policy", "list", "delete", allowed=("compact", "delete"), server_key="log.cleanup.policy"),
+    ConfigKey(
+        "cleanup.policy", "list", "delete", allowed=("compact", "delete"),
+        effect="old segments are deleted, or the latest record of each key is kept",
+        server_key="log.cleanup.policy",
+    ),
     ConfigKey(
         "compression.gzip.level", "int", "-1", 1, 9, also=-1,
-        no_effect=_PRODUCER_CODEC, server_key="compression.gzip.level",
+        effect=_PRODUCER_CODEC, server_key="compression.gzip.level",
     ),
     ConfigKey(
         "compression.lz4.level", "int", "9", 1, 17,
-        no_effect=_PRODUCER_CODEC, server_key="compression.lz4.level",
+        effect=_PRODUCER_CODEC, server_key="compression.lz4.level",
     ),
     ConfigKey(
         "compression.type", "string", "producer",
         allowed=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-        no_effect=_PRODUCER_CODEC, server_key="compression.type",
+        effect=_PRODUCER_CODEC, server_key="compression.type",
     ),
     ConfigKey(
         "compression.zstd.level", "int", "3", -131072, 22,
-        no_effect=_PRODUCER_CODEC, server_key="compression.zstd.level",
+        effect=_PRODUCER_CODEC, server_key="compression.zstd.level",
     ),
-    ConfigKey("delete.retention.ms", "long", "86400000", 0, server_key="log.cleaner.delete.retention.ms"),
-    ConfigKey("errors.deadletterqueue.group.enable", "boolean", "false"),
+    ConfigKey(
+        "delete.retention.ms", "long", "86400000", 0,
+        effect="a tombstone stays so long after it was first compacted",
+        server_key="log.cleaner.delete.retention.ms",
+    ),
+    ConfigKey(
+        "errors.deadletterqueue.group.enable", "boolean", "false",
+        effect="marks a topic of dead letters, for the tools and for share groups on Kafka",
+    ),
     ConfigKey(
         "file.delete.delay.ms", "long", "60000", 0,
-        no_effect="stored only: files are deleted at once", server_key="log.segment.delete.delay.ms",
+        effect="stored only: files are deleted at once", server_key="log.segment.delete.delay.ms",
     ),
-    ConfigKey("flush.messages", "long", str(_LONG_MAX), 1, no_effect=_FSYNC, server_key="log.flush.interval.messages"),
-    ConfigKey("flush.ms", "long", str(_LONG_MAX), 0, no_effect=_FSYNC, server_key="log.flush.interval.ms"),
-    ConfigKey("follower.replication.throttled.replicas", "list", "", no_effect=_ONE_COPY),
-    ConfigKey("index.interval.bytes", "int", "4096", 0, server_key="log.index.interval.bytes"),
-    ConfigKey("leader.replication.throttled.replicas", "list", "", no_effect=_ONE_COPY),
-    ConfigKey("local.retention.bytes", "long", "-2", -2, no_effect=_NO_TIERS, server_key="log.local.retention.bytes"),
-    ConfigKey("local.retention.ms", "long", "-2", -2, no_effect=_NO_TIERS, server_key="log.local.retention.ms"),
-    ConfigKey("max.compaction.lag.ms", "long", str(_LONG_MAX), 1, server_key="log.cleaner.max.compaction.lag.ms"),
-    ConfigKey("max.message.bytes", "int", "1048588", 0, server_key="message.max.bytes"),
+    ConfigKey("flush.messages", "long", str(_LONG_MAX), 1, effect=_FSYNC, server_key="log.flush.interval.messages"),
+    ConfigKey("flush.ms", "long", str(_LONG_MAX), 0, effect=_FSYNC, server_key="log.flush.interval.ms"),
+    ConfigKey("follower.replication.throttled.replicas", "list", "", effect=_ONE_COPY),
+    ConfigKey(
+        "index.interval.bytes", "int", "4096", 0,
+        effect="one index entry for so many bytes of log",
+        server_key="log.index.interval.bytes",
+    ),
+    ConfigKey("leader.replication.throttled.replicas", "list", "", effect=_ONE_COPY),
+    ConfigKey("local.retention.bytes", "long", "-2", -2, effect=_NO_TIERS, server_key="log.local.retention.bytes"),
+    ConfigKey("local.retention.ms", "long", "-2", -2, effect=_NO_TIERS, server_key="log.local.retention.ms"),
+    ConfigKey(
+        "max.compaction.lag.ms", "long", str(_LONG_MAX), 1,
+        effect="a log with an older uncompacted record is compacted, however little of it is dirty",
+        server_key="log.cleaner.max.compaction.lag.ms",
+    ),
+    ConfigKey(
+        "max.message.bytes", "int", "1048588", 0,
+        effect="a larger batch is refused: MESSAGE_TOO_LARGE",
+        server_key="message.max.bytes",
+    ),
     ConfigKey(
         "message.timestamp.after.max.ms", "long", "3600000", 0,
-        no_effect="stored only: timestamps are taken as they come", server_key="log.message.timestamp.after.max.ms",
+        effect="a record further in the future is refused: INVALID_TIMESTAMP",
+        server_key="log.message.timestamp.after.max.ms",
     ),
     ConfigKey(
         "message.timestamp.before.max.ms", "long", str(_LONG_MAX), 0,
-        no_effect="stored only: timestamps are taken as they come", server_key="log.message.timestamp.before.max.ms",
+        effect="a record further in the past is refused: INVALID_TIMESTAMP",
+        server_key="log.message.timestamp.before.max.ms",
     ),
     ConfigKey(
-        "message.timestamp.type", "string", "CreateTime",
-        allowed=("CreateTime", "LogAppendTime"), server_key="log.message.timestamp.type",
+        "message.timestamp.type", "string", "CreateTime", allowed=("CreateTime", "LogAppendTime"),
+        effect="the timestamp of the producer is kept, or replaced by the log",
+        server_key="log.message.timestamp.type",
     ),
-    ConfigKey("min.cleanable.dirty.ratio", "double", "0.5", 0, 1, server_key="log.cleaner.min.cleanable.ratio"),
-    ConfigKey("min.compaction.lag.ms", "long", "0", 0, server_key="log.cleaner.min.compaction.lag.ms"),
-    ConfigKey("min.insync.replicas", "int", "1", 1, no_effect=_ONE_COPY, server_key="min.insync.replicas"),
+    ConfigKey(
+        "min.cleanable.dirty.ratio", "double", "0.5", 0, 1,
+        effect="a log is compacted when more than this part of it is new",
+        server_key="log.cleaner.min.cleanable.ratio",
+    ),
+    ConfigKey(
+        "min.compaction.lag.ms", "long", "0", 0,
+        effect="a segment with a younger record is not compacted",
+        server_key="log.cleaner.min.compaction.lag.ms",
+    ),
+    ConfigKey("min.insync.replicas", "int", "1", 1, effect=_ONE_COPY, server_key="min.insync.replicas"),
     ConfigKey(
         "preallocate", "boolean", "false",
-        no_effect="stored only: files grow as they are written", server_key="log.preallocate",
+        effect="stored only: files grow as they are written", server_key="log.preallocate",
     ),
-    ConfigKey("remote.log.copy.disable", "boolean", "false", no_effect=_NO_TIERS),
-    ConfigKey("remote.log.delete.on.disable", "boolean", "false", no_effect=_NO_TIERS),
-    ConfigKey("remote.storage.enable", "boolean", "false", no_effect=_NO_TIERS),
-    ConfigKey("retention.bytes", "long", "-1", server_key="log.retention.bytes"),
-    ConfigKey("retention.ms", "long", "604800000", -1, server_key="log.retention.ms"),
+    ConfigKey("remote.log.copy.disable", "boolean", "false", effect=_NO_TIERS),
+    ConfigKey("remote.log.delete.on.disable", "boolean", "false", effect=_NO_TIERS),
+    ConfigKey("remote.storage.enable", "boolean", "false", effect=_NO_TIERS),
     ConfigKey(
-        "segment.bytes", "int", "1073741824", 1 << 20, server_key="log.segment.bytes",
-        hint="; for smaller ones in tests Kafka has internal.segment.bytes",
+        "retention.bytes", "long", "-1",
+        effect="the oldest segments are deleted while the rest is larger",
+        server_key="log.retention.bytes",
     ),
-    ConfigKey("segment.index.bytes", "int", "10485760", 4, server_key="log.index.size.max.bytes"),
+    ConfigKey(
+        "retention.ms", "long", "604800000", -1,
+        effect="a segment is deleted when its newest record is older",
+        server_key="log.retention.ms",
+    ),
+    ConfigKey(
+        "segment.bytes", "int", "1073741824", 1 << 20,
+        effect="a segment is sealed before it grows larger",
+        server_key="log.segment.bytes", hint="; for smaller ones in tests Kafka has internal.segment.bytes",
+    ),
+    ConfigKey(
+        "segment.index.bytes", "int", "10485760", 4,
+        effect="a segment is sealed when an index is as large",
+        server_key="log.index.size.max.bytes",
+    ),
     ConfigKey(
         "segment.jitter.ms", "long", "0", 0,
-        no_effect="stored only: one process has no herd of segments to spread", server_key="log.roll.jitter.ms",
+        effect="stored only: one process has no herd of segments to spread", server_key="log.roll.jitter.ms",
     ),
-    ConfigKey("segment.ms", "long", "604800000", 1, server_key="log.roll.ms"),
+    ConfigKey(
+        "segment.ms", "long", "604800000", 1,
+        effect="a segment is sealed when a record is so much later than its first",
+        server_key="log.roll.ms",
+    ),
     ConfigKey(
         "unclean.leader.election.enable", "boolean", "false",
-        no_effect=_ONE_COPY, server_key="unclean.leader.election.enable",
+        effect=_ONE_COPY, server_key="unclean.leader.election.enable",
     ),
 )  # fmt: skip
 
 INTERNAL_SEGMENT_BYTES = ConfigKey(
-    "internal.segment.bytes", "int", "", 1, hint="; it overrides segment.bytes without its lower limit, for tests"
+    "internal.segment.bytes",
+    "int",
+    "",
+    1,
+    effect="as segment.bytes",
+    hint="; it overrides segment.bytes without its lower limit, for tests",
 )
 """Kafka's hidden key for tests: shown by describe only where it is set."""
 
@@ -294,6 +355,8 @@ def log_config(topic: Mapping[str, str], broker: Mapping[str, str]) -> LogConfig
         retention_ms=int(configs["retention.ms"]),
         retention_bytes=int(configs["retention.bytes"]),
         max_message_bytes=int(configs["max.message.bytes"]),
+        timestamp_before_max_ms=int(configs["message.timestamp.before.max.ms"]),
+        timestamp_after_max_ms=int(configs["message.timestamp.after.max.ms"]),
         timestamp_type=TimestampType.LOG_APPEND_TIME if append_time else TimestampType.CREATE_TIME,
         cleanup_policy=policy,
         delete_retention_ms=int(configs["delete.retention.ms"]),

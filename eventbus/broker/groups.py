@@ -23,6 +23,7 @@ from eventbus.coordinator.offsets import CommitErrors, NewOffsets, check_group
 from eventbus.coordinator.requests import GroupDescription, GroupListing, JoinGroup
 from eventbus.errors import KafkaError, UnstableOffsetCommit
 from eventbus.log.partition_log import AppendInfo, PartitionLog
+from eventbus.log.wall_time import WallTime
 from eventbus.types import GroupMetadata, OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
 
 GroupsLog = ShardLog[GroupsShard]
@@ -37,8 +38,9 @@ def _nobody(group: str) -> None:
 class Groups:
     """The group coordinator: who reads what, and how far they came. `Broker.groups`.
 
-    Times are ``now_ms`` of a steady clock: one that never jumps. Replies are called at once or by a later call, in
-    order, never inside one another: what a reply asks for is carried out at once, and answered after it has returned.
+    Times are ``now_ms`` of the monotonic clock, which never jumps; ``wall`` dates what is stored. Replies are called at
+    once or by a later call, in order, never inside one another: what a reply asks for is carried out at once, and
+    answered after it has returned.
     """
 
     def __init__(
@@ -49,9 +51,10 @@ class Groups:
         check_open: Callable[[], None],
         new_shard: Callable[[], GroupsShard],
         retention_check_interval_ms: int,
+        wall: WallTime,
         now_ms: int,
     ) -> None:
-        """``open_shard`` gives the shard of a partition at ``now_ms``, with what is stored replayed; ``refuse`` the
+        """``open_shard`` gives the shard of a partition at a wall time, with what is stored replayed; ``refuse`` the
         error for a partition that does not exist; ``check_open`` raises when the broker is closed; ``new_shard`` makes
         an empty shard."""
         self.on_rebalance: Callable[[str], None] = _nobody
@@ -63,6 +66,7 @@ class Groups:
         self._refuse = refuse
         self._check_open = check_open
         self._new_shard = new_shard
+        self._wall = wall
         self._now_ms = now_ms
         self._retention_check_interval_ms = retention_check_interval_ms
         self._next_retention_ms = now_ms + retention_check_interval_ms
@@ -78,7 +82,7 @@ class Groups:
         """The shard of a partition, opened if need be. Loaded sessions begin anew."""
         shard_log = self._shards.get(number)
         if shard_log is None:
-            shard_log = self._shards[number] = self._open_shard(number, now_ms)
+            shard_log = self._shards[number] = self._open_shard(number, self._wall.at(now_ms))
             for decision in shard_log.shard.start(now_ms):
                 self._carry_out(shard_log, decision, now_ms)
         return shard_log
@@ -193,7 +197,7 @@ class Groups:
         turn = decision.reply
         failed: KafkaError | None = None
         try:
-            shard_log.execute(decision, now_ms)
+            shard_log.execute(decision, self._wall.at(now_ms))
         except KafkaError as error:
             failed = error
             _logger.warning("%s: a change of groups is not stored: %s", shard_log.log.topic_partition, error)
@@ -237,7 +241,7 @@ class Groups:
         member = GroupMetadata(group) if isinstance(group, str) else group
         shard_log, existing, errors = self._prepare_commit(member, offsets, now_ms)
         decision = shard_log.shard.commit(member, existing, now_ms)
-        errors.update(shard_log.execute(decision, now_ms))
+        errors.update(shard_log.execute(decision, self._wall.at(now_ms)))
         log = shard_log.log
         return OffsetCommitResult(log.topic_partition, log.log_end_offset - 1 if decision.records else -1, errors)
 
@@ -254,7 +258,7 @@ class Groups:
         """
         shard_log, existing, errors = self._prepare_commit(group, offsets, now_ms)
         decision = shard_log.shard.commit_in_transaction(group, existing, now_ms)
-        errors.update(shard_log.execute_in_transaction(decision, producer, now_ms))
+        errors.update(shard_log.execute_in_transaction(decision, producer, self._wall.at(now_ms)))
         log = shard_log.log
         return OffsetCommitResult(log.topic_partition, log.log_end_offset - 1 if decision.records else -1, errors)
 
@@ -283,7 +287,7 @@ class Groups:
         """Write the marker into a partition of ``__consumer_offsets``; the producer's pending offsets count from here
         on, or are dropped. Called by `Transactions`."""
         shard_log = self.load(topic_partition.partition, now_ms)
-        return shard_log.end_transaction(producer, committed, coordinator_epoch, now_ms)
+        return shard_log.end_transaction(producer, committed, coordinator_epoch, self._wall.at(now_ms))
 
     def fetch_offsets(
         self,
@@ -331,14 +335,14 @@ class Groups:
         shard_log = self._held(group)
         if shard_log is None:
             return self._new_shard().delete_offsets(group, topic_partitions).reply  # no shard, no group: it raises
-        return shard_log.execute(shard_log.shard.delete_offsets(group, topic_partitions), now_ms)
+        return shard_log.execute(shard_log.shard.delete_offsets(group, topic_partitions), self._wall.at(now_ms))
 
-    def forget_topics(self, topics: Container[str], now_ms: int) -> list[PartitionLog]:
+    def forget_topics(self, topics: Container[str], wall_now_ms: int) -> list[PartitionLog]:
         """Forget every group's offsets of some topics; returns the logs this was written to."""
         return [
             shard_log.log
             for shard_log in self._shards.values()
-            if shard_log.execute(shard_log.shard.delete_topics(topics), now_ms)
+            if shard_log.execute(shard_log.shard.delete_topics(topics), wall_now_ms)
         ]
 
     # groups ----------------------------------------------------------------------------------------------------------
@@ -374,7 +378,7 @@ class Groups:
         shard_log = self._held(group)
         if shard_log is None:
             return self._new_shard().delete_group(group).reply  # no shard, no group: it raises
-        return shard_log.execute(shard_log.shard.delete_group(group), now_ms)
+        return shard_log.execute(shard_log.shard.delete_group(group), self._wall.at(now_ms))
 
     # time ------------------------------------------------------------------------------------------------------------
 
@@ -385,13 +389,17 @@ class Groups:
             for decision in shard_log.shard.tick(now_ms):
                 self._carry_out(shard_log, decision, now_ms)
         if now_ms >= self._next_retention_ms:
-            self._next_retention_ms = now_ms + self._retention_check_interval_ms
-            for shard_log in self._shards.values():
-                self._expire_offsets(shard_log, now_ms)
+            self.expire_offsets(now_ms)
 
-    def _expire_offsets(self, shard_log: GroupsLog, now_ms: int) -> None:
+    def expire_offsets(self, now_ms: int) -> None:
+        """Forget the offsets and groups that are past ``offsets_retention_ms``."""
+        self._next_retention_ms = now_ms + self._retention_check_interval_ms
+        for shard_log in self._shards.values():
+            self._expire_offsets_of(shard_log, self._wall.at(now_ms))
+
+    def _expire_offsets_of(self, shard_log: GroupsLog, wall_now_ms: int) -> None:
         try:
-            count = shard_log.execute(shard_log.shard.expire_offsets(now_ms), now_ms)
+            count = shard_log.execute(shard_log.shard.expire_offsets(wall_now_ms), wall_now_ms)
         except KafkaError as error:
             _logger.warning("%s: offsets that expired are kept: %s", shard_log.log.topic_partition, error)
         else:

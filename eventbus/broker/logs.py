@@ -26,11 +26,13 @@ from eventbus.log.partition_log import PartitionLog
 from eventbus.log.recovery import UNKNOWN, missing_offsets
 from eventbus.log.reserve import Reserve
 from eventbus.log.storage import File, OutOfDescriptors, Storage, storage_error
-from eventbus.types import TopicPartition
+from eventbus.log.wall_time import WallTime
+from eventbus.types import TimestampType, TopicPartition
 
 _logger = logging.getLogger("eventbus.broker")
 
 Offsets = dict[TopicPartition, int]
+_NO_LIMIT = (1 << 63) - 1
 
 _OWN_FILES = frozenset(
     {
@@ -56,15 +58,36 @@ class Partition(msgspec.Struct):
     max_message_bytes: int
     is_internal: bool
     needs_keys: bool
+    checks_oldest: bool
+    """``message.timestamp.before.max.ms`` is set, and the topic keeps its producers' timestamps."""
     guarded: bool
-    """Either of the two: the hot path asks once."""
+    """Any of the three: the hot path asks once."""
+    timestamp_after_max_ms: int
+    """How far a record may be ahead of the wall clock."""
+
+    @classmethod
+    def of(cls, log: PartitionLog, is_internal: bool) -> Partition:
+        """Derive from the config of the log what appends must check."""
+        config = log.config
+        keeps_timestamps = config.timestamp_type is TimestampType.CREATE_TIME
+        needs_keys = "compact" in config.cleanup_policy
+        checks_oldest = keeps_timestamps and config.timestamp_before_max_ms < _NO_LIMIT
+        return cls(
+            log,
+            max_message_bytes=config.max_message_bytes,
+            is_internal=is_internal,
+            needs_keys=needs_keys,
+            checks_oldest=checks_oldest,
+            guarded=is_internal or needs_keys or checks_oldest,
+            timestamp_after_max_ms=config.timestamp_after_max_ms if keeps_timestamps else _NO_LIMIT,
+        )
 
     def obey(self, config: LogConfig) -> None:
         """Go by other configs from the next call on."""
         self.log.update_config(config)
-        self.max_message_bytes = config.max_message_bytes
-        self.needs_keys = "compact" in config.cleanup_policy
-        self.guarded = self.is_internal or self.needs_keys
+        changed = Partition.of(self.log, self.is_internal)
+        for field in self.__struct_fields__:
+            setattr(self, field, getattr(changed, field))
 
 
 class Logs:
@@ -78,6 +101,8 @@ class Logs:
         self.advanced: Callable[[TopicPartition], None] = _nobody
         """Called when `sync_metadata` moved a high watermark."""
         self.reserve = Reserve(storage)
+        self.was_clean = False
+        """True if the previous process closed the storage in order."""
         self._clean_shutdown = False
         self._found: set[TopicPartition] = set()
         self._recovery_points: Offsets | None = {}
@@ -100,7 +125,7 @@ class Logs:
         storage.lock()
         try:
             replay(storage)
-            logs._clean_shutdown = checkpoints.take_clean_shutdown(storage)
+            logs.was_clean = logs._clean_shutdown = checkpoints.take_clean_shutdown(storage)
             logs._recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
             logs._log_start_offsets = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS)
             checkpoints.warn_of_lost_starts(storage, logs._recovery_points, logs._log_start_offsets)
@@ -129,14 +154,14 @@ class Logs:
         return cluster_id
 
     def open_partition(
-        self, topic_partition: TopicPartition, config: LogConfig, topic_id: str, now_ms: int
+        self, topic_partition: TopicPartition, config: LogConfig, topic_id: str, wall_now_ms: int
     ) -> Partition:
         """Open one log and keep it. Nothing is on disk before its first append."""
         log = PartitionLog.open(
             self.storage,
             topic_partition,
             config,
-            now_ms=now_ms,
+            now_ms=wall_now_ms,
             recovery_point=_known(self._recovery_points, topic_partition, UNKNOWN),
             log_start_offset=_known(self._log_start_offsets, topic_partition, 0),
             clean_shutdown=self._clean_shutdown,
@@ -148,9 +173,7 @@ class Logs:
                 "%s in %s: %s. Restore the files from a backup before they are needed, or go on without these records",
                 topic_partition, self.storage.describe(), missing,
             )  # fmt: skip
-        compacted = "compact" in config.cleanup_policy
-        internal = topic_partition.topic in INTERNAL_TOPICS
-        partition = Partition(log, config.max_message_bytes, internal, compacted, internal or compacted)
+        partition = Partition.of(log, topic_partition.topic in INTERNAL_TOPICS)
         self.partitions[topic_partition] = partition
         return partition
 
@@ -375,7 +398,7 @@ class Logs:
 
     # retention, deletion ---------------------------------------------------------------------------------------------
 
-    def apply_retention(self, now_ms: int) -> bool:
+    def apply_retention(self, wall_now_ms: int, wall: WallTime | None = None) -> bool:
         """Delete what is too old or too much. Return True if there is more: call again when others had their turn.
 
         Each segment costs a flush of its directory, so a log of thousands would block the loop for seconds.
@@ -383,7 +406,7 @@ class Logs:
         left = _RETENTION_SEGMENTS
         due: dict[TopicPartition, int] = {}
         for topic_partition, partition in self.partitions.items():
-            count = partition.log.expire_segments(now_ms, left)
+            count = partition.log.expire_segments(wall_now_ms, wall, left)
             if count:
                 due[topic_partition] = count
                 left -= count
@@ -399,17 +422,17 @@ class Logs:
         has_more = not left
         for topic_partition, count in due.items():
             try:
-                self.partitions[topic_partition].log.apply_retention(now_ms, count)
+                self.partitions[topic_partition].log.apply_retention(wall_now_ms, wall, count)
             except StorageError as error:
                 _logger.warning("retention: %s", error)
                 has_more = False  # at the next check: a disk that refuses would be tried again without a pause
         self.publish()
         return has_more
 
-    def expire_producers(self, now_ms: int, expiration_ms: int) -> None:
+    def expire_producers(self, wall_now_ms: int, expiration_ms: int, wall: WallTime) -> None:
         """Forget the producers that wrote nothing for so long."""
         logs = [partition.log for partition in self.partitions.values()]
-        count = sum(log.producers.states.expire(now_ms, expiration_ms) for log in logs)
+        count = sum(log.producers.states.expire(wall_now_ms, expiration_ms, wall) for log in logs)
         if count:
             _logger.info("%d idle producer(s) expired: producer_id_expiration_ms=%d", count, expiration_ms)
 

@@ -17,6 +17,7 @@ from eventbus.coordinator.group_rules import GroupConfig
 from eventbus.coordinator.transaction_codec import TransactionMetadata
 from eventbus.errors import PartitionOffline, UnknownTopicOrPartition
 from eventbus.log.partition_log import AppendInfo, PartitionLog
+from eventbus.log.wall_time import WallTime
 from eventbus.records import ControlType, EndTransactionMarker, build_marker, read_header
 from eventbus.types import ProducerIdAndEpoch, TopicPartition
 
@@ -30,21 +31,21 @@ class Opener:
         metadata: ShardLog[TopicsShard],
         topic_admin: TopicAdmin,
         check_open: Callable[[], None],
-        now_ms: Callable[[], int],
+        wall_now_ms: Callable[[], int],
     ) -> None:
         self._logs = logs
         self._partitions = logs.partitions
         self._metadata = metadata
         self._topic_admin = topic_admin
         self._check_open = check_open
-        self._now_ms = now_ms
+        self._wall_now_ms = wall_now_ms
 
     def log(self, topic_partition: TopicPartition) -> PartitionLog:
         """Raises UnknownTopicOrPartition."""
         partition = self._partitions.get(topic_partition)
-        return (partition or self.open(topic_partition, self._now_ms())).log
+        return (partition or self.open(topic_partition, self._wall_now_ms())).log
 
-    def open(self, topic_partition: TopicPartition, now_ms: int) -> Partition:
+    def open(self, topic_partition: TopicPartition, wall_now_ms: int) -> Partition:
         """First use of a partition: nothing is on disk yet, and nothing will be before it is appended to."""
         self._check_open()
         error = self.refusal(topic_partition) or self.offline(topic_partition)
@@ -54,7 +55,7 @@ class Opener:
         if topic.name in self._topic_admin.uncertain:  # what is stored there now might be lost
             self._metadata.log.raise_if_poisoned()
         config = self._topic_admin.log_config(topic.name)
-        return self._logs.open_partition(TopicPartition(*topic_partition), config, topic.topic_id, now_ms)
+        return self._logs.open_partition(TopicPartition(*topic_partition), config, topic.topic_id, wall_now_ms)
 
     def offline(self, topic_partition: TopicPartition) -> PartitionOffline | None:
         """The error for a partition that was too damaged to open."""
@@ -84,25 +85,25 @@ class Writes:
         self._logs = logs
         self.storage = logs.storage
 
-    def append(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
+    def append(self, log: PartitionLog, batch: bytearray, wall_now_ms: int) -> AppendInfo:
         """A shard's records."""
-        info = log.append(batch, read_header(batch), now_ms)
+        info = log.append(batch, read_header(batch), wall_now_ms)
         self._logs.commit.appended(log, batch)
         self._advanced(log)
         return info
 
-    def append_lazily(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
+    def append_lazily(self, log: PartitionLog, batch: bytearray, wall_now_ms: int) -> AppendInfo:
         """What the next flush may take along, but needs none of its own."""
-        info = log.append(batch, read_header(batch), now_ms)
+        info = log.append(batch, read_header(batch), wall_now_ms)
         self._logs.commit.appended_lazily(log, batch)
         self._advanced(log)
         return info
 
-    def append_metadata(self, log: PartitionLog, batch: bytearray, now_ms: int) -> AppendInfo:
+    def append_metadata(self, log: PartitionLog, batch: bytearray, wall_now_ms: int) -> AppendInfo:
         """Whoever changes topics flushes them by `Logs.sync_metadata`: no part of group commits."""
         if self._logs.advances_at_append:
-            return self.append(log, batch, now_ms)
-        return log.append(batch, read_header(batch), now_ms)
+            return self.append(log, batch, wall_now_ms)
+        return log.append(batch, read_header(batch), wall_now_ms)
 
     def append_marker(
         self,
@@ -110,7 +111,7 @@ class Writes:
         producer: ProducerIdAndEpoch,
         committed: bool,
         coordinator_epoch: int,
-        now_ms: int,
+        wall_now_ms: int,
     ) -> AppendInfo | None:
         """End a producer's transaction in a partition; None when the partition is gone.
 
@@ -121,9 +122,9 @@ class Writes:
             return None
         marker = EndTransactionMarker(ControlType.COMMIT if committed else ControlType.ABORT, coordinator_epoch)
         batch = build_marker(
-            marker, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, timestamp_ms=now_ms
+            marker, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, timestamp_ms=wall_now_ms
         )
-        return self.append(partition.log, batch, now_ms)
+        return self.append(partition.log, batch, wall_now_ms)
 
     def _advanced(self, log: PartitionLog) -> None:
         if self._logs.advances_at_append:
@@ -140,7 +141,9 @@ class InternalTopics:
         opener: Opener,
         writes: Writes,
         new_id: Callable[[], str],
+        wall: WallTime,
     ) -> None:
+        self._wall = wall
         self._config = config
         self._topic_admin = topic_admin
         self._opener = opener
@@ -150,13 +153,13 @@ class InternalTopics:
         self._topics_view = TopicsView(topic_admin.topics, lambda: topic_admin.version)
 
     def new_groups_shard(self) -> GroupsShard:
-        return GroupsShard(self._group_config, self._new_id, self._topics_view)
+        return GroupsShard(self._group_config, self._new_id, self._topics_view, self._wall)
 
-    def open_groups_shard(self, number: int, now_ms: int) -> GroupsLog:
+    def open_groups_shard(self, number: int, wall_now_ms: int) -> GroupsLog:
         """Its state is what its partition holds."""
         config = self._config
         configs = {"compression.type": "producer"} | _segments_of(config.offsets_topic_segment_bytes)
-        log = self._log(CONSUMER_OFFSETS, number, config.offsets_topic_num_partitions, configs, now_ms)
+        log = self._log(CONSUMER_OFFSETS, number, config.offsets_topic_num_partitions, configs, wall_now_ms)
         shard_log = ShardLog(
             self.new_groups_shard(), log, self._writes.append, self._writes.append_marker, self._writes.storage
         )
@@ -164,21 +167,24 @@ class InternalTopics:
         return shard_log
 
     def open_transactions_shard(
-        self, number: int, producers: dict[int, TransactionMetadata], now_ms: int
+        self, number: int, producers: dict[int, TransactionMetadata], wall_now_ms: int
     ) -> TransactionsLog:
         """``producers``: by producer id, shared by all shards."""
         config = self._config
         configs = {"compression.type": "uncompressed"} | _segments_of(config.transaction_state_log_segment_bytes)
-        log = self._log(TRANSACTION_STATE, number, config.transaction_state_log_num_partitions, configs, now_ms)
-        shard_log = ShardLog(TransactionsShard(producers), log, self._writes.append, storage=self._writes.storage)
+        log = self._log(TRANSACTION_STATE, number, config.transaction_state_log_num_partitions, configs, wall_now_ms)
+        shard = TransactionsShard(producers, self._wall)
+        shard_log = ShardLog(shard, log, self._writes.append, storage=self._writes.storage)
         shard_log.load()
         return shard_log
 
     def _log(
-        self, topic: str, number: int, partitions_count: int, configs: Mapping[str, object], now_ms: int
+        self, topic: str, number: int, partitions_count: int, configs: Mapping[str, object], wall_now_ms: int
     ) -> PartitionLog:
         if topic not in self._topic_admin.topics:
-            self._topic_admin.create_internal(topic, partitions_count, {"cleanup.policy": "compact", **configs}, now_ms)
+            self._topic_admin.create_internal(
+                topic, partitions_count, {"cleanup.policy": "compact", **configs}, wall_now_ms
+            )
         return self._opener.log(TopicPartition(topic, number))
 
 

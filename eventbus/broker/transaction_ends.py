@@ -25,6 +25,7 @@ from eventbus.coordinator.transactions import LAST_EPOCH, MAX_EPOCH
 from eventbus.errors import KafkaError, PartitionOffline
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.producer_state import ProducerState
+from eventbus.log.wall_time import WallTime
 from eventbus.records.sequence import MAX_SEQUENCE
 from eventbus.types import ProducerIdAndEpoch, TopicPartition
 
@@ -73,12 +74,14 @@ class Endings:
         append_marker: AppendMarker,
         store_lazily: Append,
         refuse: Callable[[TopicPartition], KafkaError | None],
+        wall: WallTime,
     ) -> None:
         self._partitions = partitions
         self._groups = groups
         self._append_marker = append_marker
         self._store_lazily = store_lazily
         self._refuse = refuse
+        self._wall = wall
         self._endings: dict[str, _Ending] = {}
         self._unsettled: dict[str, int] = {}
         """Where Complete* of a transaction without a bumped epoch stands."""
@@ -149,7 +152,8 @@ class Endings:
             # The next transaction has another epoch, so this record may come to the disk when it likes; without a
             # bumped epoch it has not.
             append = self._store_lazily if known.is_bumped else None
-            shard_log.execute(shard_log.shard.complete(transactional_id, now_ms), now_ms, append)
+            wall_now_ms = self._wall.at(now_ms)
+            shard_log.execute(shard_log.shard.complete(transactional_id, wall_now_ms), wall_now_ms, append)
             del self._endings[transactional_id]
             if not known.is_bumped:
                 self._unsettled[transactional_id] = shard_log.log.log_end_offset - 1
@@ -183,8 +187,11 @@ class Endings:
         if coordinator_epoch is None:
             state = self._state(topic_partition, producer.producer_id)
             coordinator_epoch = COORDINATOR_EPOCH if state is None else max(COORDINATOR_EPOCH, state.coordinator_epoch)
-        append = self._groups.end_transaction if topic_partition.topic == CONSUMER_OFFSETS else self._append_marker
-        info = append(topic_partition, producer, committed, coordinator_epoch, now_ms)
+        if topic_partition.topic == CONSUMER_OFFSETS:
+            info = self._groups.end_transaction(topic_partition, producer, committed, coordinator_epoch, now_ms)
+        else:
+            wall_now_ms = self._wall.at(now_ms)
+            info = self._append_marker(topic_partition, producer, committed, coordinator_epoch, wall_now_ms)
         return None if info is None else info.last_offset
 
     def end_unknown(self, unknown: Unknown, now_ms: int) -> None:

@@ -43,6 +43,7 @@ from eventbus.errors import (
     KafkaError,
     StorageError,
 )
+from eventbus.log.wall_time import WallTime
 from eventbus.types import GroupMetadata, ProducerIdAndEpoch, TopicPartition
 
 _logger = logging.getLogger("eventbus.transactions")
@@ -69,12 +70,13 @@ class Transactions:
         store_lazily: Append,
         flush_now: Callable[[], None],
         check_open: Callable[[], None],
+        wall: WallTime,
         now_ms: int,
     ) -> None:
         """``partitions`` are the open logs; ``open_shard`` gives a partition's shard, ``allocate_producer_ids`` a block
-        of ids nobody had before, both at ``now_ms``; ``refuse`` the error for a partition that does not exist;
+        of ids nobody had before, both at a wall time; ``refuse`` the error for a partition that does not exist;
         ``store_lazily`` stores what needs no flush for its own sake; ``flush_now`` brings everything to the disk where
-        the log waits for that."""
+        the log waits for that; ``wall`` dates what is stored."""
         self._config = config
         self._partition_count = partition_count
         self._groups = groups
@@ -84,6 +86,7 @@ class Transactions:
         self._refuse = refuse
         self._flush_now = flush_now
         self._check_open = check_open
+        self._wall = wall
         self._shards: dict[int, TransactionsLog] = {}
         self._homes: dict[str, TransactionsLog] = {}
         """By transactional id."""
@@ -91,7 +94,7 @@ class Transactions:
         self._producer_ids = iter(range(0))
         self._deadlines: dict[str, int] = {}
         """When each open transaction times out. Not from what is stored: time spent closed does not count."""
-        self._endings = Endings(partitions, groups, append_marker, store_lazily, refuse)
+        self._endings = Endings(partitions, groups, append_marker, store_lazily, refuse, wall)
         self._answers: dict[str, TransactionEnd] = {}
         """The last end of each id, for its retry."""
         self._next_timeout_ms = NEVER_MS
@@ -108,7 +111,7 @@ class Transactions:
         shard_log = self._shards.get(number)
         if shard_log is not None:
             return shard_log
-        shard_log = self._shards[number] = self._open_shard(number, self._producers, now_ms)
+        shard_log = self._shards[number] = self._open_shard(number, self._producers, self._wall.at(now_ms))
         for transactional_id, known in shard_log.shard.transactions.items():
             self._homes[transactional_id] = shard_log
             if known.state is ONGOING:
@@ -149,11 +152,12 @@ class Transactions:
             shard_log = self.load(self._number(transactional_id), now_ms)
         elif transactional_id in self._endings:
             self._endings.advance(transactional_id, now_ms)
+        wall_now_ms = self._wall.at(now_ms)
         for _ in range(2):
             decision = shard_log.shard.init(
-                transactional_id, transaction_timeout_ms, now_ms, lambda: self._new_producer_id(now_ms), producer
+                transactional_id, transaction_timeout_ms, wall_now_ms, lambda: self._new_producer_id(now_ms), producer
             )
-            answer = shard_log.execute(decision, now_ms)
+            answer = shard_log.execute(decision, wall_now_ms)
             if answer is not None:
                 self._homes[transactional_id] = shard_log
                 self._answers.pop(transactional_id, None)
@@ -169,7 +173,7 @@ class Transactions:
     def _new_producer_id(self, now_ms: int) -> int:
         for producer_id in self._producer_ids:
             return producer_id
-        self._producer_ids = iter(self._allocate_producer_ids(now_ms))
+        self._producer_ids = iter(self._allocate_producer_ids(self._wall.at(now_ms)))
         return next(self._producer_ids)
 
     def verify(self, topic_partition: TopicPartition, producer: ProducerIdAndEpoch) -> None:
@@ -216,8 +220,9 @@ class Transactions:
             raise ConcurrentTransactions(
                 f"the last transaction of {transactional_id!r} is not on the disk as complete yet: try again soon"
             )
-        decision = shard_log.shard.add(transactional_id, producer, wanted, now_ms)
-        known = shard_log.execute(decision, now_ms)
+        wall_now_ms = self._wall.at(now_ms)
+        decision = shard_log.shard.add(transactional_id, producer, wanted, wall_now_ms)
+        known = shard_log.execute(decision, wall_now_ms)
         if known.state is ONGOING and transactional_id not in self._deadlines:
             self._set_deadline(transactional_id, now_ms + known.timeout_ms)
 
@@ -266,10 +271,11 @@ class Transactions:
         """
         self._check_open()
         shard_log = self._home(transactional_id, producer, now_ms)
+        wall_now_ms = self._wall.at(now_ms)
         decision = shard_log.shard.end(
-            transactional_id, producer, committed, now_ms, lambda: self._new_producer_id(now_ms), bump_epoch
+            transactional_id, producer, committed, wall_now_ms, lambda: self._new_producer_id(now_ms), bump_epoch
         )
-        following = shard_log.execute(decision, now_ms)
+        following = shard_log.execute(decision, wall_now_ms)
         if not decision.records:
             before = self._answers.get(transactional_id)
             is_retry = following != producer or not bump_epoch
@@ -332,7 +338,8 @@ class Transactions:
     def _fence(self, transactional_id: str, now_ms: int) -> None:
         """Abort the open transaction in its producer's stead, and fence that producer."""
         shard_log = self._homes[transactional_id]
-        shard_log.execute(shard_log.shard.fence(transactional_id, now_ms), now_ms)
+        wall_now_ms = self._wall.at(now_ms)
+        shard_log.execute(shard_log.shard.fence(transactional_id, wall_now_ms), wall_now_ms)
         self._answers.pop(transactional_id, None)
         self._prepared(transactional_id, shard_log)
 
@@ -438,7 +445,8 @@ class Transactions:
                 continue
             transactional_id = ids[producer_id]
             shard_log = self._homes[transactional_id]
-            shard_log.execute(shard_log.shard.raise_epoch(transactional_id, epoch + 1, now_ms), now_ms)
+            wall_now_ms = self._wall.at(now_ms)
+            shard_log.execute(shard_log.shard.raise_epoch(transactional_id, epoch + 1, wall_now_ms), wall_now_ms)
             if known.state is ONGOING:
                 self._fence(transactional_id, now_ms)
 
@@ -464,8 +472,7 @@ class Transactions:
         if set_back or now_ms >= self._endings.next_retry_ms:
             self.finish_prepared(now_ms)
         if set_back or now_ms >= self._next_expiry_ms:
-            self._next_expiry_ms = now_ms + _EXPIRE_EVERY_MS
-            self._expire(now_ms)
+            self.expire(now_ms)
 
     def _time_out(self, now_ms: int) -> None:
         fenced = False
@@ -486,11 +493,14 @@ class Transactions:
         if fenced:
             self.finish_prepared(now_ms)
 
-    def _expire(self, now_ms: int) -> None:
+    def expire(self, now_ms: int) -> None:
+        """Forget the ids that are past ``transactional_id_expiration_ms``."""
+        self._next_expiry_ms = now_ms + _EXPIRE_EVERY_MS
+        wall_now_ms = self._wall.at(now_ms)
         for shard_log in self._shards.values():
-            decision = shard_log.shard.expire(now_ms, self._config.transactional_id_expiration_ms)
+            decision = shard_log.shard.expire(wall_now_ms, self._config.transactional_id_expiration_ms)
             try:
-                shard_log.execute(decision, now_ms)
+                shard_log.execute(decision, wall_now_ms)
             except StorageError as error:
                 _logger.warning("idle transactional ids of %s: %s", shard_log.log.topic_partition, error)
                 continue

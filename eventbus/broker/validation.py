@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from eventbus.errors import CorruptRecord, InvalidRecord, RecordTooLarge, UnsupportedCompression
+from eventbus.errors import CorruptRecord, InvalidRecord, InvalidTimestamp, RecordTooLarge, UnsupportedCompression
 from eventbus.records import BatchHeader, check_crc, iter_batches, patch_offsets, read_header
 from eventbus.records.batch import HEADER_BYTES, WritableBuffer
 from eventbus.types import Compression, TimestampType, TopicPartition
@@ -84,6 +84,44 @@ def refuse_large(size_bytes: int, limit_bytes: int, topic_partition: TopicPartit
         f"{size_bytes:,} bytes for {topic_partition}, which takes at most max.message.bytes={limit_bytes:,}: "
         f"send less at once, or `eventbus topics alter {topic} --config max.message.bytes={size_bytes}`"
     )
+
+
+def refuse_late(
+    timestamp_ms: int, wall_now_ms: int, limit_ms: int, topic_partition: TopicPartition
+) -> InvalidTimestamp:
+    """The error for a record that is further ahead of the wall clock than ``message.timestamp.after.max.ms``."""
+    return InvalidTimestamp(
+        f"produce to {topic_partition}: a record has the timestamp {timestamp_ms}, which is "
+        f"{timestamp_ms - wall_now_ms:,} ms ahead of the log's clock. The topic takes at most "
+        f"message.timestamp.after.max.ms={limit_ms:,}, because retention would keep the record, and all that follow, "
+        f"until that time. {_other_unit(timestamp_ms, wall_now_ms)}"
+    )
+
+
+def check_oldest(batch: WritableBuffer, wall_now_ms: int, limit_ms: int, topic_partition: TopicPartition) -> None:
+    """Raises InvalidTimestamp for a record older than ``message.timestamp.before.max.ms``. Opens the batch."""
+    patch_offsets(batch, 0, -1)
+    for opened in iter_batches(batch, verify=False):
+        oldest_ms = min((time_ms for time_ms in opened.columns().timestamps_ms if time_ms >= 0), default=wall_now_ms)
+        if wall_now_ms - oldest_ms > limit_ms:
+            raise InvalidTimestamp(
+                f"produce to {topic_partition}: a record has the timestamp {oldest_ms}, which is "
+                f"{wall_now_ms - oldest_ms:,} ms before the log's clock. The topic takes at most "
+                f"message.timestamp.before.max.ms={limit_ms:,}. {_other_unit(oldest_ms, wall_now_ms)}"
+            )
+
+
+def _other_unit(timestamp_ms: int, wall_now_ms: int) -> str:
+    """Advice on a timestamp that is out of range: a wrong unit is the usual cause."""
+    units = {
+        "nanoseconds": timestamp_ms // 1_000_000,
+        "microseconds": timestamp_ms // 1_000,
+        "seconds": timestamp_ms * 1_000,
+    }
+    for unit, in_ms in units.items():
+        if abs(in_ms - wall_now_ms) < wall_now_ms // 10:
+            return f"Is it in {unit}? Give milliseconds since the epoch, as int(time.time() * 1000)."
+    return "Correct the timestamp or the clocks, or alter that config of the topic."
 
 
 def check_keys(batch: WritableBuffer, topic_partition: TopicPartition) -> None:

@@ -90,7 +90,7 @@ class Assigning:
             for member_id, share in target.items()
             if group.target.get(member_id) != share
         ]
-        turn.records.append(records.target_epoch_record(group.name, epoch, turn.now_ms))
+        turn.records.append(records.target_epoch_record(group.name, epoch, turn.wall_now_ms))
         return target
 
     def _resolve(
@@ -107,7 +107,7 @@ class Assigning:
             known = group.regexes.get(regex)
             topics = tuple(sorted(name for name in self._matching(regex, version) if may_describe(name)))
             if known is None or known.topics != topics:
-                known = ResolvedRegex(topics, version, turn.now_ms)
+                known = ResolvedRegex(topics, version, turn.wall_now_ms)
                 turn.records.append(records.regex_record(group.name, regex, known))
             resolved[regex] = known
         turn.records += [

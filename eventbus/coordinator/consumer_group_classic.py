@@ -136,7 +136,7 @@ def can_downgrade(group: ConsumerGroup, leaving: Collection[str], max_size: int)
 
 
 def downgraded(
-    group: ConsumerGroup, leaving: Collection[str], topics: TopicsView, now_ms: int
+    group: ConsumerGroup, leaving: Collection[str], topics: TopicsView, wall_now_ms: int
 ) -> tuple[list[CoordinatorRecord], GroupMetadataValue]:
     """The records of the group as a classic one without some members, and what they say. Nobody leads it."""
     members = Members()
@@ -145,7 +145,7 @@ def downgraded(
             members.add(_classic_member(member, group, topics))
     protocol_name = members.vote()
     stored: tuple[StoredMember, ...] = tuple(member.stored(protocol_name, member.assignment) for member in members)
-    value = GroupMetadataValue(CONSUMER_PROTOCOL, group.epoch, protocol_name, None, now_ms, stored)
+    value = GroupMetadataValue(CONSUMER_PROTOCOL, group.epoch, protocol_name, None, wall_now_ms, stored)
     record = CoordinatorRecord(encode_group_key(group.name), encode_group_value(value))
     return [*group.tombstones(), record], value
 

@@ -64,11 +64,11 @@ def member_record(group: str, member_id: str, member: ConsumerMember | None) -> 
     return _record(m.ConsumerGroupMemberMetadataKey(group_id=group, member_id=member_id), value)
 
 
-def target_epoch_record(group: str, epoch: int | None, now_ms: int = 0) -> CoordinatorRecord:
+def target_epoch_record(group: str, epoch: int | None, wall_now_ms: int = 0) -> CoordinatorRecord:
     """The group epoch that the targets belong to; None: there are none any more."""
     value = None
     if epoch is not None:
-        value = m.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=now_ms)
+        value = m.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=wall_now_ms)
     return _record(m.ConsumerGroupTargetAssignmentMetadataKey(group_id=group), value)
 
 

@@ -273,7 +273,7 @@ class ConsumerGroups:
 
     def downgrade(self, group: ConsumerGroup, leaving: Sequence[str], turn: Turn) -> GroupMetadataValue:
         """The members that stay keep their sessions: a classic group's timers have the same names."""
-        stored, value = classics.downgraded(group, leaving, self.topics, turn.now_ms)
+        stored, value = classics.downgraded(group, leaving, self.topics, turn.wall_now_ms)
         turn.records += stored
         for member_id in group.members:
             for timer in (Timer.JOIN, Timer.SYNC):

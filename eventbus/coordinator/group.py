@@ -197,7 +197,7 @@ class Group:
         self.members.park_join(member, None)
         self._renew(member, turn.now_ms)
         assignments = {member.member_id: member.assignment for member in self.members}
-        turn.records.append(self._record(self._value(assignments, turn.now_ms)))
+        turn.records.append(self._record(self._value(assignments, turn.wall_now_ms)))
         leads = new_id == self.members.leader_id
         if request.supports_skipping_assignment:
             listed = self.members.listed(self.protocol_name) if leads else ()
@@ -270,7 +270,7 @@ class Group:
                 self._remove(member.member_id, turn)
         if not self.members:
             self.protocol_name = None
-            value = GroupMetadataValue(self.protocol_type, self.generation_id + 1, None, None, turn.now_ms, ())
+            value = GroupMetadataValue(self.protocol_type, self.generation_id + 1, None, None, turn.wall_now_ms, ())
             turn.records.append(self._record(value))
             self._deadlines.set((self.name, Timer.JOIN, ""), turn.now_ms + RETRY_MS)  # until that is stored
             return
@@ -343,7 +343,7 @@ class Group:
         self._deadlines.cancel((self.name, Timer.SESSION, held.member_id))
         if held.member_id != self.members.leader_id:
             return
-        turn.records.append(self._record(self._value(assignments, turn.now_ms)))
+        turn.records.append(self._record(self._value(assignments, turn.wall_now_ms)))
         for waiting in self.members:
             if waiting.syncing is not None:
                 turn.sync(waiting.syncing, self._synced(assignments.get(waiting.member_id, b"")))
@@ -353,13 +353,13 @@ class Group:
     def _synced(self, assignment: bytes) -> SyncGroupResult:
         return SyncGroupResult(self.protocol_type, self.protocol_name or "", assignment)
 
-    def _value(self, assignments: Mapping[str, bytes], now_ms: int) -> GroupMetadataValue:
+    def _value(self, assignments: Mapping[str, bytes], wall_now_ms: int) -> GroupMetadataValue:
         """A member that is assigned nothing is assigned no bytes."""
         members = tuple(
             member.stored(self.protocol_name, assignments.get(member.member_id, b"")) for member in self.members
         )
         return GroupMetadataValue(
-            self.protocol_type, self.generation_id, self.protocol_name, self.members.leader_id, now_ms, members
+            self.protocol_type, self.generation_id, self.protocol_name, self.members.leader_id, wall_now_ms, members
         )
 
     def _record(self, value: GroupMetadataValue) -> CoordinatorRecord:

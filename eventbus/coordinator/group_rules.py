@@ -89,10 +89,13 @@ Cause = Literal[
 class Turn:
     """One request or timer at work: what it leads to. Nothing of it is said before its records are stored."""
 
-    __slots__ = ("begun", "now_ms", "rebalancing", "records", "replies")
+    __slots__ = ("begun", "now_ms", "rebalancing", "records", "replies", "wall_now_ms")
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: int, wall_now_ms: int) -> None:
         self.now_ms = now_ms
+        """Monotonic, for sessions and timeouts."""
+        self.wall_now_ms = wall_now_ms
+        """Wall time, for the timestamps in its records."""
         self.records: list[CoordinatorRecord] = []
         self.replies: list[tuple[Callable[[Any], None], object]] = []
         """Whom to call, and with what."""

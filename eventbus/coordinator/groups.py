@@ -39,6 +39,7 @@ from eventbus.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
+from eventbus.log.wall_time import WallTime
 from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 _INT32_MAX = (1 << 31) - 1
@@ -53,10 +54,18 @@ class GroupsShard:
     be said once it is stored. A group without a `Group` has offsets only: nobody ever joined it (a "simple" group).
     """
 
-    __slots__ = ("_classic_members", "_config", "_deadlines", "_new_id", "consumers", "groups", "offsets")
+    __slots__ = ("_classic_members", "_config", "_deadlines", "_new_id", "_wall", "consumers", "groups", "offsets")
 
-    def __init__(self, config: GroupConfig, new_id: Callable[[], str], topics: TopicsView = NO_TOPICS) -> None:
-        """``new_id`` makes the unique part of member ids; ``topics`` are those that the log has."""
+    def __init__(
+        self,
+        config: GroupConfig,
+        new_id: Callable[[], str],
+        topics: TopicsView = NO_TOPICS,
+        wall: WallTime | None = None,
+    ) -> None:
+        """``new_id`` makes the unique part of member ids; ``topics`` are those that the log has; ``wall`` dates what is
+        stored (None: by ``now_ms``)."""
+        self._wall = wall or WallTime()
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self._deadlines = Deadlines[TimerKey]()
@@ -80,7 +89,7 @@ class GroupsShard:
         """``reply`` is called by the turn, or a later one. Raises KafkaError when the join is refused."""
         check_group(request.group)
         self._check_join(request)
-        turn = Turn(now_ms)
+        turn = self._turn(now_ms)
         consumers = self.consumers.groups.get(request.group)
         if consumers is not None and consumers.members:
             self._classic_members.join(request, reply, turn)
@@ -126,7 +135,7 @@ class GroupsShard:
         protocol_name: str | None = None,
     ) -> Decision[Turn]:
         """``reply`` is called by the turn, or a later one. Raises KafkaError when the sync is refused."""
-        turn = Turn(now_ms)
+        turn = self._turn(now_ms)
         if self._is_consumers(member.group):
             self._classic_members.sync(member, reply, turn, protocol_type, protocol_name)
             return _decision(turn)
@@ -150,7 +159,7 @@ class GroupsShard:
     ) -> tuple[Decision[Turn], ConsumerHeartbeatResult]:
         """See `ConsumerGroups.heartbeat`. Raises InvalidGroupId too."""
         check_group(request.group)
-        turn = Turn(now_ms)
+        turn = self._turn(now_ms)
         result = self.consumers.heartbeat(request, self.groups.get(request.group), turn)
         return _decision(turn), result
 
@@ -158,7 +167,7 @@ class GroupsShard:
         self, name: str, members: Sequence[tuple[str, str | None]], now_ms: int
     ) -> tuple[Decision[Turn], list[KafkaError | None]]:
         """Remove members; an error or None for each of them."""
-        turn = Turn(now_ms)
+        turn = self._turn(now_ms)
         if self._is_consumers(name):
             errors = self._classic_members.leave(name, members, turn)
             return _decision(turn), errors
@@ -170,6 +179,9 @@ class GroupsShard:
         errors = group.leave(members, turn)
         self._drop_if_unused(group)
         return _decision(turn), errors
+
+    def _turn(self, now_ms: int) -> Turn:
+        return Turn(now_ms, self._wall.at(now_ms))
 
     def _joined(self, member: GroupMetadata) -> Group:
         group = self.groups.get(member.group)
@@ -195,7 +207,7 @@ class GroupsShard:
         """What is due, one decision at a time: carry each out before asking for the next."""
         for name, timer, member_id in self._deadlines.due(now_ms):
             group = self.groups.get(name)
-            turn = Turn(now_ms)
+            turn = self._turn(now_ms)
             if group is not None:
                 group.expire(timer, member_id, turn)
                 self._drop_if_unused(group)
@@ -207,27 +219,32 @@ class GroupsShard:
         """After the log was replayed: sessions begin anew. Carry each decision out before asking for the next."""
         self.consumers.start(now_ms)
         for group in list(self.groups.values()):
-            turn = Turn(now_ms)
+            turn = self._turn(now_ms)
             group.start(now_ms, turn)
             yield _decision(turn)
 
     def drop_clients(self, now_ms: int) -> Iterable[Decision[Turn]]:
         """Every dynamic member is gone. Carry each decision out before asking for the next."""
         for group in list(self.groups.values()):
-            turn = Turn(now_ms)
+            turn = self._turn(now_ms)
             group.drop_clients(turn)
             self._drop_if_unused(group)
             yield _decision(turn)
 
-    def expire_offsets(self, now_ms: int) -> Decision[int]:
+    def expire_offsets(self, wall_now_ms: int) -> Decision[int]:
         """Forget offsets nobody used for ``offsets_retention_ms``, and empty groups that have none left (KIP-211)."""
         records: list[CoordinatorRecord] = []
-        limit_ms = now_ms - self._config.offsets_retention_ms
+        limit_ms = wall_now_ms - self._config.offsets_retention_ms
         for name in sorted(self.names):
             group, consumers = self.groups.get(name), self.consumers.groups.get(name)
-            found = self.offsets.expired(
-                name, lambda tp, value, found=consumers or group: _unused_since(found, tp, value), limit_ms
-            )
+
+            def unused_since(
+                tp: TopicPartition, value: OffsetCommitValue, found: ConsumerGroup | Group | None = consumers or group
+            ) -> int | None:
+                since_ms = _unused_since(found, tp, value)
+                return None if since_ms is None else self._wall.believed(since_ms, wall_now_ms)
+
+            found = self.offsets.expired(name, unused_since, limit_ms)
             records += found
             nothing_left = len(found) == len(self.offsets.held(name))
             if consumers is not None and not consumers.members and nothing_left:
@@ -247,12 +264,12 @@ class GroupsShard:
         InvalidGroupId.
         """
         self._check_commit(member, offsets, now_ms, in_transaction=False)
-        return self.offsets.commit(member.group, offsets, now_ms)
+        return self.offsets.commit(member.group, offsets, self._wall.at(now_ms))
 
     def commit_in_transaction(self, member: GroupMetadata, offsets: NewOffsets, now_ms: int) -> Decision[CommitErrors]:
         """As `commit`; also while the group completes a rebalance, and, as in Kafka, by nobody in particular."""
         self._check_commit(member, offsets, now_ms, in_transaction=True)
-        return self.offsets.commit(member.group, offsets, now_ms)
+        return self.offsets.commit(member.group, offsets, self._wall.at(now_ms))
 
     def _check_commit(
         self, member: GroupMetadata, topic_partitions: Iterable[TopicPartition], now_ms: int, *, in_transaction: bool

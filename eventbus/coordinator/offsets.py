@@ -63,7 +63,7 @@ class Offsets:
 
     # decide ----------------------------------------------------------------------------------------------------------
 
-    def commit(self, group: str, offsets: NewOffsets, now_ms: int) -> Decision[CommitErrors]:
+    def commit(self, group: str, offsets: NewOffsets, wall_now_ms: int) -> Decision[CommitErrors]:
         """Store offsets; the reply holds an error for each partition that was refused, the others are stored."""
         records: list[CoordinatorRecord] = []
         errors: CommitErrors = {}
@@ -85,7 +85,9 @@ class Offsets:
                     f"commit of group {group!r} for {topic_partition}: metadata that UTF-8 cannot hold"
                 )
             else:
-                value = OffsetCommitValue(offset, metadata, now_ms, given.leader_epoch if sent else NO_LEADER_EPOCH)
+                value = OffsetCommitValue(
+                    offset, metadata, wall_now_ms, given.leader_epoch if sent else NO_LEADER_EPOCH
+                )
                 key = encode_offset_key(OffsetCommitKey(group, topic_partition))
                 records.append(CoordinatorRecord(key, encode_offset_value(value)))
         return Decision(tuple(records), errors)

@@ -39,6 +39,7 @@ from eventbus.errors import (
     ProducerFenced,
     TransactionalIdNotFound,
 )
+from eventbus.log.wall_time import WallTime
 from eventbus.suggest import nearest
 from eventbus.types import ProducerIdAndEpoch, TopicPartition
 
@@ -57,9 +58,10 @@ class TransactionsShard:
     ``producers``, shared by the shards of a broker, finds the same metadata by producer id.
     """
 
-    __slots__ = ("_continued", "_fenced", "producers", "transactions")
+    __slots__ = ("_continued", "_fenced", "_wall", "producers", "transactions")
 
-    def __init__(self, producers: dict[int, TransactionMetadata] | None = None) -> None:
+    def __init__(self, producers: dict[int, TransactionMetadata] | None = None, wall: WallTime | None = None) -> None:
+        self._wall = wall or WallTime()
         self.transactions: dict[str, TransactionMetadata] = {}
         self.producers: dict[int, TransactionMetadata] = {} if producers is None else producers
         self._continued: dict[str, tuple[ProducerIdAndEpoch, ProducerIdAndEpoch]] = {}
@@ -76,7 +78,7 @@ class TransactionsShard:
         self,
         transactional_id: str,
         timeout_ms: int,
-        now_ms: int,
+        wall_now_ms: int,
         new_producer_id: Callable[[], int],
         expected: ProducerIdAndEpoch | None = None,
     ) -> Decision[ProducerIdAndEpoch | None]:
@@ -88,12 +90,12 @@ class TransactionsShard:
         check_transactional_id(transactional_id)
         known = self.transactions.get(transactional_id)
         if known is None:
-            fresh = TransactionMetadata(new_producer_id(), 0, timeout_ms, EMPTY, last_update_ms=now_ms)
+            fresh = TransactionMetadata(new_producer_id(), 0, timeout_ms, EMPTY, last_update_ms=wall_now_ms)
             return _stored(transactional_id, fresh, fresh.producer)
         if expected is not None and self._is_answered(transactional_id, known, expected):
             return Decision((), known.producer)
         if _next(transactional_id, known, TransactionEvent.INIT) is PREPARE_ABORT:
-            return Decision(self.fence(transactional_id, now_ms).records, None)
+            return Decision(self.fence(transactional_id, wall_now_ms).records, None)
         if known.producer_epoch >= LAST_EPOCH:
             producer = ProducerIdAndEpoch(new_producer_id(), 0)
         else:
@@ -103,7 +105,7 @@ class TransactionsShard:
             producer.producer_epoch,
             timeout_ms,
             EMPTY,
-            last_update_ms=now_ms,
+            last_update_ms=wall_now_ms,
             previous_producer_id=(
                 known.producer_id if expected and producer.producer_id != known.producer_id else NO_PRODUCER_ID
             ),
@@ -133,7 +135,7 @@ class TransactionsShard:
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         partitions: Iterable[TopicPartition],
-        now_ms: int,
+        wall_now_ms: int,
     ) -> Decision[TransactionMetadata]:
         """Make partitions part of the transaction; the first ones begin it. Raises as `_current`."""
         known = self._current(transactional_id, producer)
@@ -148,8 +150,8 @@ class TransactionsShard:
             known.timeout_ms,
             state,
             added,
-            now_ms,
-            known.start_ms if is_open else now_ms,
+            wall_now_ms,
+            known.start_ms if is_open else wall_now_ms,
         )
         return _stored(transactional_id, value, value)
 
@@ -158,7 +160,7 @@ class TransactionsShard:
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         committed: bool,
-        now_ms: int,
+        wall_now_ms: int,
         new_producer_id: Callable[[], int],
         bump_epoch: bool = True,
     ) -> Decision[ProducerIdAndEpoch]:
@@ -180,23 +182,23 @@ class TransactionsShard:
         if state is known.state:
             return Decision((), known.producer)
         if not bump_epoch:
-            value = _prepared(known, state, known.producer_epoch, now_ms, is_bumped=False)
+            value = _prepared(known, state, known.producer_epoch, wall_now_ms, is_bumped=False)
             return _stored(transactional_id, value, value.producer)
         if known.producer_epoch >= LAST_EPOCH:
-            value = _prepared(known, state, MAX_EPOCH, now_ms, next_producer_id=new_producer_id())
+            value = _prepared(known, state, MAX_EPOCH, wall_now_ms, next_producer_id=new_producer_id())
             return _stored(transactional_id, value, ProducerIdAndEpoch(value.next_producer_id, 0))
-        value = _prepared(known, state, known.producer_epoch + 1, now_ms)
+        value = _prepared(known, state, known.producer_epoch + 1, wall_now_ms)
         return _stored(transactional_id, value, value.producer)
 
-    def fence(self, transactional_id: str, now_ms: int) -> Decision[TransactionMetadata]:
+    def fence(self, transactional_id: str, wall_now_ms: int) -> Decision[TransactionMetadata]:
         """Abort the open transaction in its producer's stead. Raises TransactionalIdNotFound, and by `TRANSITIONS`."""
         known = self.look(transactional_id)
         state = _next(transactional_id, known, TransactionEvent.FENCE)
         self._fenced[transactional_id] = known.producer
-        value = _prepared(known, state, min(known.producer_epoch + 2, MAX_EPOCH), now_ms)
+        value = _prepared(known, state, min(known.producer_epoch + 2, MAX_EPOCH), wall_now_ms)
         return _stored(transactional_id, value, value)
 
-    def complete(self, transactional_id: str, now_ms: int) -> Decision[TransactionMetadata]:
+    def complete(self, transactional_id: str, wall_now_ms: int) -> Decision[TransactionMetadata]:
         """Every marker of the prepared transaction is written."""
         known = self.look(transactional_id)
         state = _next(transactional_id, known, TransactionEvent.MARKED)
@@ -207,28 +209,29 @@ class TransactionsShard:
             known.timeout_ms,
             state,
             frozenset(),
-            now_ms,
+            wall_now_ms,
             known.start_ms,
             known.producer_id if rotates else NO_PRODUCER_ID,
             is_bumped=known.is_bumped,
         )
         return _stored(transactional_id, value, value)
 
-    def raise_epoch(self, transactional_id: str, epoch: int, now_ms: int) -> Decision[TransactionMetadata]:
+    def raise_epoch(self, transactional_id: str, epoch: int, wall_now_ms: int) -> Decision[TransactionMetadata]:
         """Move the id beyond an epoch that partitions have seen, but a crash has taken from this log."""
         known = self.look(transactional_id)
         if known.producer_epoch >= epoch:
             return Decision((), known)
-        value = msgspec.structs.replace(known, producer_epoch=min(epoch, MAX_EPOCH), last_update_ms=now_ms)
+        value = msgspec.structs.replace(known, producer_epoch=min(epoch, MAX_EPOCH), last_update_ms=wall_now_ms)
         return _stored(transactional_id, value, value)
 
-    def expire(self, now_ms: int, expiration_ms: int) -> Decision[list[str]]:
+    def expire(self, wall_now_ms: int, expiration_ms: int) -> Decision[list[str]]:
         """Forget ids that nobody used for so long; the reply names them."""
         row = TRANSITIONS[TransactionEvent.EXPIRE]
         idle = [
             transactional_id
             for transactional_id, known in self.transactions.items()
-            if row[known.state].outcome is DEAD and now_ms - known.last_update_ms >= expiration_ms
+            if row[known.state].outcome is DEAD
+            and wall_now_ms - self._wall.believed(known.last_update_ms, wall_now_ms) >= expiration_ms
         ]
         records = tuple(CoordinatorRecord(encode_transaction_key(transactional_id), None) for transactional_id in idle)
         return Decision(records, idle)
@@ -354,7 +357,7 @@ def _prepared(
     known: TransactionMetadata,
     state: TransactionState,
     epoch: int,
-    now_ms: int,
+    wall_now_ms: int,
     *,
     next_producer_id: int = NO_PRODUCER_ID,
     is_bumped: bool = True,
@@ -366,8 +369,8 @@ def _prepared(
         known.timeout_ms,
         state,
         known.partitions,
-        now_ms,
-        known.start_ms if is_open else now_ms,
+        wall_now_ms,
+        known.start_ms if is_open else wall_now_ms,
         NO_PRODUCER_ID,
         next_producer_id,
         is_bumped,

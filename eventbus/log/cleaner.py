@@ -34,9 +34,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from eventbus.log.index import LARGEST_RELATIVE_OFFSET
 from eventbus.log.newest import MAX_KEYS, NewestOffsets, type_of
+from eventbus.log.retention import newest_timestamp_ms
 from eventbus.log.segment import Segment
 from eventbus.log.storage import Buffer, Storage
 from eventbus.log.swap import CLEANED, remove_files, stem_of
+from eventbus.log.wall_time import WallTime
 from eventbus.records.batch import HEADER_BYTES, BatchHeader, RecordBatch, iter_batches, read_header
 from eventbus.records.record import Columns
 from eventbus.records.rewrite import empty_batch, keep_header, keep_records, open_batch
@@ -100,7 +102,7 @@ class Cleanable(NamedTuple):
         return self.dirty_bytes / total if total else 0.0
 
 
-def cleanable(log: PartitionLog, cleaned_offset: int, now_ms: int) -> Cleanable:
+def cleanable(log: PartitionLog, cleaned_offset: int, wall_now_ms: int, wall: WallTime | None = None) -> Cleanable:
     """What of ``log`` may be cleaned, it having been cleaned up to ``cleaned_offset`` (0: never, or not known).
 
     Raises `Damage` and `OSError`.
@@ -108,15 +110,20 @@ def cleanable(log: PartitionLog, cleaned_offset: int, now_ms: int) -> Cleanable:
     first_dirty = cleaned_offset if log.log_start_offset <= cleaned_offset <= log.log_end_offset else 0
     limit = min(log.last_stable_offset, log.high_watermark, log.durable_offset)
     lag_ms = log.config.min_compaction_lag_ms
+    wall = wall or WallTime(wall_now_ms)
+    gaps = log.allows_gaps
     found: list[Segment] = []
     end_offset = clean_bytes = dirty_bytes = 0
     oldest_ms = _NEVER
-    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+    for number, (segment, following) in enumerate(zip(log.segments, log.segments[1:], strict=False)):
         is_dirty = following.base_offset > first_dirty
         if following.base_offset > limit or not segment.size_bytes:
             break
-        if is_dirty and lag_ms and segment.largest_timestamp_ms(gaps=log.allows_gaps) > now_ms - lag_ms:
-            break
+        if is_dirty and lag_ms:
+            segment.largest_timestamp_ms(gaps=gaps)  # raises Damage, which the next line takes for a reason to wait
+            newest_ms = newest_timestamp_ms(log.segments, number, log.config, wall_now_ms, wall, gaps=gaps)
+            if newest_ms is None or newest_ms > wall_now_ms - lag_ms:
+                break
         found.append(segment)
         end_offset = following.base_offset
         if not is_dirty:
@@ -126,8 +133,8 @@ def cleanable(log: PartitionLog, cleaned_offset: int, now_ms: int) -> Cleanable:
         if segment.first_timestamp_ms == NO_TIMESTAMP:  # once: thousands of files are not opened again for each look
             segment.first_timestamp_ms = read_header(segment.file.pread(0, HEADER_BYTES)).max_timestamp_ms
         if segment.first_timestamp_ms >= 0:
-            oldest_ms = min(oldest_ms, segment.first_timestamp_ms)
-    is_overdue = oldest_ms < now_ms - log.config.max_compaction_lag_ms
+            oldest_ms = min(oldest_ms, wall.believed(segment.first_timestamp_ms, wall_now_ms))
+    is_overdue = oldest_ms < wall_now_ms - log.config.max_compaction_lag_ms
     return Cleanable(tuple(found), end_offset, first_dirty, clean_bytes, dirty_bytes, is_overdue)
 
 

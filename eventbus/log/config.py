@@ -34,3 +34,7 @@ class LogConfig(msgspec.Struct, frozen=True):
     """A log with a sealed, uncleaned record older than this is cleaned, however little of it is dirty."""
     min_cleanable_dirty_ratio: float = 0.5
     """A log is cleaned when more than this part of its cleanable bytes was never cleaned."""
+    timestamp_before_max_ms: int = (1 << 63) - 1
+    """A record whose timestamp is further in the past than this is refused."""
+    timestamp_after_max_ms: int = 3_600_000
+    """A record whose timestamp is further in the future than this is refused."""

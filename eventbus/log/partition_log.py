@@ -5,8 +5,8 @@
     log_start_offset <= recovery_point, high_watermark <= log_end_offset
                         (on disk)       (to be read)      (next to be given out)
 
-Everything is synchronous and runs on one thread. What must reach the disk is taken by `eventbus.log.commit`, which
-moves ``recovery_point`` and ``high_watermark`` once it is there.
+Every ``now_ms`` here is wall time. Everything is synchronous and runs on one thread. What must reach the disk is taken
+by `eventbus.log.commit`, which moves ``recovery_point`` and ``high_watermark`` once it is there.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from eventbus.log.producers import LogProducers
 from eventbus.log.segment import Damage, Segment
 from eventbus.log.storage import Buffer, File, OutOfDescriptors, Storage, storage_error, write_atomic
 from eventbus.log.walk import batch_bounds
+from eventbus.log.wall_time import WallTime
 from eventbus.records.batch import HEADER_BYTES, BatchHeader, WritableBuffer, patch_offsets, stamp_log_append_time
 from eventbus.records.control import EndTransactionMarker
 from eventbus.records.single import BatchSpan
@@ -152,7 +153,7 @@ class PartitionLog:
                 storage, topic_partition, config, now_ms, recovery_point, log_start_offset, clean_shutdown, topic_id
             )
             producers = LogProducers(storage, str(topic_partition))
-            producers.recover(recovered.segments, recovered.log_end_offset)
+            producers.recover(recovered.segments, recovered.log_end_offset, now_ms)
         except Damage as damage:
             raise recovery.corrupt_record(storage, topic_partition, damage) from None
         except OSError as error:
@@ -543,18 +544,19 @@ class PartitionLog:
 
     # -- retention ----------------------------------------------------------------------------------------------------
 
-    def apply_retention(self, now_ms: int, limit: int = _EVERY_SEGMENT) -> list[int]:
+    def apply_retention(self, wall_now_ms: int, wall: WallTime | None = None, limit: int = _EVERY_SEGMENT) -> list[int]:
         """Delete segments that are too old, too many, or wholly below ``log_start_offset``; returns their base offsets.
 
         Only what readers may see is deleted, oldest first, and no more than ``limit`` at a time. The active segment
         goes only with everything else, by age; an empty one takes its place, so that no offset is given out twice.
         """
-        doomed = len(self._doomed(now_ms, limit))
+        self._seal_if_ahead(wall_now_ms)
+        doomed = len(self._doomed(wall_now_ms, wall, limit))
         if not doomed:
             return []
         if doomed == len(self.segments):
             try:
-                self._roll(now_ms)
+                self._roll(wall_now_ms)
             except StorageError:
                 # A full disk has no room for a new segment. Deleting the sealed segments makes some; the active segment
                 # goes next time.
@@ -563,13 +565,14 @@ class PartitionLog:
                     raise
         return self._delete_segments(doomed)
 
-    def expire_segments(self, now_ms: int, limit: int = _EVERY_SEGMENT) -> int:
+    def expire_segments(self, wall_now_ms: int, wall: WallTime | None = None, limit: int = _EVERY_SEGMENT) -> int:
         """Move the log start offset past what `apply_retention` deletes next, and log why. Return how many segments.
 
         The caller publishes the log start offset in between, so that a segment that was deleted cannot be mistaken for
         a segment that is missing.
         """
-        reasons = self._doomed(now_ms, limit)
+        self._seal_if_ahead(wall_now_ms)
+        reasons = self._doomed(wall_now_ms, wall, limit)
         if not reasons:
             return 0
         segments, count = self.segments, len(reasons)
@@ -582,14 +585,28 @@ class PartitionLog:
         self.log_start_offset = max(self.log_start_offset, end_offset)
         return count
 
-    def _doomed(self, now_ms: int, limit: int) -> list[str]:
+    def _seal_if_ahead(self, wall_now_ms: int) -> None:
+        """Roll the active segment if its timestamps lie in the future.
+
+        They give the segment no age. Once it is sealed, it is older than the next segment. A full disk may refuse that
+        segment; retention must go on nevertheless, because it frees space.
+        """
+        active = self._active
+        if active is None or not active.size_bytes or self.poisoned:
+            return
+        if retention.is_ahead(active, self.config, wall_now_ms, gaps=self.allows_gaps):
+            with contextlib.suppress(StorageError):
+                self._roll(wall_now_ms)
+
+    def _doomed(self, wall_now_ms: int, wall: WallTime | None, limit: int) -> list[str]:
         """Why each of the oldest segments has to go."""
         if not self.segments:
             return []
         return retention.doomed_segments(
             self.segments,
             self.config,
-            now_ms,
+            wall_now_ms,
+            wall=wall or WallTime(wall_now_ms),
             log_start_offset=self.log_start_offset,
             log_end_offset=self.log_end_offset,
             high_watermark=self.high_watermark,

@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from eventbus.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence, TransactionCoordinatorFenced
+from eventbus.log.wall_time import WallTime
 from eventbus.records.control import ControlType, EndTransactionMarker
 from eventbus.records.sequence import MAX_SEQUENCE, increment_sequence
 
@@ -93,6 +94,7 @@ class ProducerState:
         self.is_active = True
         """It wrote since the last sweep for idle producers."""
         self.idle_since_ms = -1
+        """Since when, if it is not active: by the wall clock of the sweep, not by its records."""
 
     def __repr__(self) -> str:
         batches = " ".join(f"{base}..{last}@{offset}" for base, last, offset, _ in self.batches)
@@ -259,19 +261,22 @@ class ProducerStates:
 
     # -- forgetting, restoring ----------------------------------------------------------------------------------------
 
-    def expire(self, now_ms: int, expiration_ms: int) -> int:
+    def expire(self, wall_now_ms: int, expiration_ms: int, wall: WallTime | None = None) -> int:
         """Forget who wrote nothing for so long and has no transaction open; returns how many.
 
-        Idle time counts from sweep to sweep, so neither records with old timestamps nor jumps of the wall clock end
-        it early (``now_ms`` may come from another clock than the records). After a restart it counts from the
-        producer's last record.
+        Idle time counts from the sweep after a producer's last batch, so records with old timestamps do not end it
+        early. A snapshot keeps it; where there is none, it counts from the opening.
         """
         expired: list[int] = []
         for producer_id, producer in self.producers.items():
-            if producer.is_active or producer.idle_since_ms > now_ms:
+            if producer.is_active:
                 producer.is_active = False
-                producer.idle_since_ms = now_ms
-            elif not producer.in_transaction and now_ms - producer.idle_since_ms >= expiration_ms:
+                producer.idle_since_ms = wall_now_ms
+                continue
+            idle_since_ms = producer.idle_since_ms
+            if wall is not None:
+                idle_since_ms = wall.believed(idle_since_ms, wall_now_ms)
+            if not producer.in_transaction and wall_now_ms - idle_since_ms >= expiration_ms:
                 expired.append(producer_id)
         for producer_id in expired:
             del self.producers[producer_id]
@@ -283,12 +288,16 @@ class ProducerStates:
         if producer.in_transaction:
             self._open[producer_id] = producer.transaction_start_offset
 
-    def settle(self) -> None:
-        """Recovery is done: every marker in the log may be read, and nobody has written since."""
+    def settle(self, wall_now_ms: int) -> None:
+        """Recovery is done: every marker in the log may be read, and no producer has written since.
+
+        A producer that wrote after the snapshot, or that was active when it was taken, is idle from now on.
+        """
         self._undecided.clear()
         for producer in self.producers.values():
-            producer.is_active = False
-            producer.idle_since_ms = producer.last_timestamp_ms
+            if producer.is_active:
+                producer.is_active = False
+                producer.idle_since_ms = wall_now_ms
 
     def check_consistency(self) -> None:
         """Every invariant, or AssertionError."""

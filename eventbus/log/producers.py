@@ -276,7 +276,7 @@ class LogProducers:
 
     # -- recovery -----------------------------------------------------------------------------------------------------
 
-    def recover(self, segments: Sequence[Segment], log_end_offset: int) -> None:
+    def recover(self, segments: Sequence[Segment], log_end_offset: int, wall_now_ms: int) -> None:
         """Know again what the log says, which ends at ``log_end_offset`` and was made whole before.
 
         Raises `Damage` for bytes that are no log, and `OSError`.
@@ -297,7 +297,7 @@ class LogProducers:
             witness = ProducerStates(self._directory)
             scanned_bytes = _scan(segments, segments[0].base_offset, witness, self.aborted)
         scanned_bytes += _scan(segments, start_offset, self.states, self.aborted if known else TransactionIndex())
-        self.states.settle()
+        self.states.settle(wall_now_ms)
         try:
             self.settle_files(segments)
         except OSError as error:

@@ -9,21 +9,25 @@ from collections.abc import Sequence
 
 from eventbus.log.config import LogConfig
 from eventbus.log.segment import Damage, Segment
+from eventbus.log.wall_time import TOLERANCE_MS, WallTime
 from eventbus.types import NO_TIMESTAMP
 
 
 def doomed_segments(
     segments: Sequence[Segment],
     config: LogConfig,
-    now_ms: int,
+    wall_now_ms: int,
     *,
+    wall: WallTime,
     log_start_offset: int,
     log_end_offset: int,
     high_watermark: int,
     gaps: bool,
     limit: int,
 ) -> list[str]:
-    """Return why each of the oldest segments has to go, one reason a segment, up to ``limit``.
+    """Return why each of the oldest segments has to go at a wall time, one reason a segment, up to ``limit``.
+
+    ``wall`` dates timestamps that lie in the future.
 
     Only what readers may see goes. The last segment goes only with all others, and by age.
     """
@@ -43,7 +47,10 @@ def doomed_segments(
             reasons.append(f"below the log start offset {log_start_offset}")
         elif not is_last and excess >= 0:
             reasons.append(f"the log is larger than retention.bytes={config.retention_bytes}")
-        elif by_policy and _is_expired(segment, config, now_ms, gaps):
+        elif by_policy and config.retention_ms >= 0:
+            newest_ms = newest_timestamp_ms(segments, count, config, wall_now_ms, wall, gaps=gaps)
+            if newest_ms is None or wall_now_ms - newest_ms <= config.retention_ms:
+                break
             reasons.append(f"older than retention.ms={config.retention_ms}")
         else:
             break
@@ -58,11 +65,33 @@ def deadline_ms(oldest: Segment, config: LogConfig, *, gaps: bool) -> int | None
     return None if newest_ms is None else newest_ms + config.retention_ms + 1
 
 
-def _is_expired(segment: Segment, config: LogConfig, now_ms: int, gaps: bool) -> bool:
-    if config.retention_ms < 0:
-        return False
+def is_ahead(segment: Segment, config: LogConfig, wall_now_ms: int, *, gaps: bool) -> bool:
+    """Return True if a record has a later timestamp than ``message.timestamp.after.max.ms`` allows now.
+
+    Either the clock that stamped it was ahead, or it was stored before that key was enforced.
+    """
     newest_ms = _newest_ms(segment, gaps)
-    return newest_ms is not None and now_ms - newest_ms > config.retention_ms
+    return newest_ms is not None and newest_ms - wall_now_ms > max(config.timestamp_after_max_ms, TOLERANCE_MS)
+
+
+def newest_timestamp_ms(
+    segments: Sequence[Segment], number: int, config: LogConfig, wall_now_ms: int, wall: WallTime, *, gaps: bool
+) -> int | None:
+    """Return the time of the newest record of a segment, or None where it cannot be read.
+
+    A segment that `is_ahead` would keep itself, and all that follow, until its time comes. It was written before the
+    segments after it, so it is as old as the first of them that is not ahead. If all are, it is as old as the next
+    segment, which was created when it was sealed. The last segment counts as new, until
+    `PartitionLog.apply_retention` has sealed it.
+    """
+    for segment in segments[number:]:
+        if not segment.size_bytes:
+            break
+        if not is_ahead(segment, config, wall_now_ms, gaps=gaps):
+            return _newest_ms(segment, gaps)
+    if number + 1 == len(segments):
+        return wall_now_ms
+    return wall.believed(segments[number + 1].created_ms, wall_now_ms)
 
 
 def _newest_ms(segment: Segment, gaps: bool) -> int | None:

@@ -9,7 +9,8 @@
 Kafka keeps one batch of each producer and ignores what follows. There, inside the CRC, stand all five, and what the
 ``.txnindex`` files of the segments held, for they have no checksum of their own::
 
-    "ebus" | per producer, as above: next_sequence int32 | count int8, then per batch, oldest first:
+    "ebu2" | per producer, as above: idle_since int64 (-1: it is active) | next_sequence int32 | count int8, then per
+    batch, oldest first:
         base_sequence int32 | last_sequence int32 | base_offset int64 | timestamp int64
     count int32, then per segment with aborted transactions:
         base_offset int64 | entries int32 | crc uint32: CRC-32C of so many entries
@@ -30,8 +31,8 @@ _VERSION = 1
 _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
 _PRODUCER = struct.Struct(">qhiqiqiq")
-_MARK = b"ebus"
-_BATCHES = struct.Struct(">ib")
+_MARK = b"ebu2"
+_BATCHES = struct.Struct(">qib")
 _BATCH = struct.Struct(">iiqq")
 _SEGMENT = struct.Struct(">qiI")
 
@@ -70,7 +71,8 @@ def encode_snapshot(states: ProducerStates, segments: Iterable[IndexedSegment] =
                 producer.coordinator_epoch, producer.transaction_start_offset,
             )
         )  # fmt: skip
-        ours.append(_BATCHES.pack(producer.next_sequence, len(batches)))
+        idle_since_ms = -1 if producer.is_active else producer.idle_since_ms
+        ours.append(_BATCHES.pack(idle_since_ms, producer.next_sequence, len(batches)))
         ours += [_BATCH.pack(*batch) for batch in batches]
     listed = list(segments)
     ours.append(_COUNT.pack(len(listed)))
@@ -108,7 +110,8 @@ def _decode(data: bytes) -> Snapshot:
         raise ValueError("only Kafka's part")
     position += len(_MARK)
     for producer in producers.values():
-        producer.next_sequence, batches_count = _BATCHES.unpack_from(data, position)
+        producer.idle_since_ms, producer.next_sequence, batches_count = _BATCHES.unpack_from(data, position)
+        producer.is_active = producer.idle_since_ms < 0
         position += _BATCHES.size
         end = position + batches_count * _BATCH.size
         batches: list[CachedBatch] = list(_BATCH.iter_unpack(data[position:end]))

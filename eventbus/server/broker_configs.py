@@ -25,6 +25,8 @@ class BrokerEntry(NamedTuple):
     """None: there is none, as of an address."""
     is_sensitive: bool = False
     """Its value is never told."""
+    no_effect: str = ""
+    """Why the log does not act on it; empty if it does."""
 
     @property
     def is_default(self) -> bool:
@@ -38,6 +40,7 @@ class _Row(NamedTuple):
     type: ConfigType
     default: str | None
     value: Callable[[Node], object]
+    no_effect: str = ""
 
 
 def _setting(field: str, unit: int = 1) -> Callable[[Node], object]:
@@ -203,7 +206,7 @@ _LISTENER_ROWS: tuple[tuple[str, ConfigType, str | None, Callable[[Sequence[List
 )
 
 _BY_TOPIC_KEY = tuple(
-    _Row(key.server_key, key.type, key.default, _log(key.name))
+    _Row(key.server_key, key.type, key.default, _log(key.name), key.no_effect)
     for key in CONFIG_KEYS.values()
     if key.server_key and not key.server_key.startswith("log.flush.")
 )
@@ -213,7 +216,7 @@ _BY_TOPIC_KEY = tuple(
 def describe_broker(node: Node, listeners: Sequence[Listener]) -> list[BrokerEntry]:
     """All configs, by name; ``listeners`` as they listen."""
     entries = [
-        BrokerEntry(row.name, row.type, _text(row.value(node)), row.default, row.name in _SENSITIVE)
+        BrokerEntry(row.name, row.type, _text(row.value(node)), row.default, row.name in _SENSITIVE, row.no_effect)
         for row in (*_ROWS, *_BY_TOPIC_KEY)
     ]
     entries += [BrokerEntry(name, kind, _text(of(listeners)), default) for name, kind, default, of in _LISTENER_ROWS]

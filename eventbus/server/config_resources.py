@@ -113,7 +113,9 @@ def _describe_broker(call: Call) -> list[Entry]:
         synonyms = [Synonym(one.name, value, STATIC_BROKER)] if source == STATIC_BROKER else []
         if one.default is not None:
             synonyms.append(Synonym(one.name, None if one.is_sensitive else one.default, DEFAULT))
-        entries.append(Entry(one.name, value, source, _TYPES[one.type], True, one.is_sensitive, synonyms, ""))
+        entries.append(
+            Entry(one.name, value, source, _TYPES[one.type], True, one.is_sensitive, synonyms, one.no_effect)
+        )
     return entries
 
 

@@ -43,13 +43,16 @@ class _Timer:
 class FakeClock:
     """The time of a bus under test: ``EventBus("memory://", clock=FakeClock())``.
 
-    Called, it gives milliseconds since the epoch. Time passes in `advance` alone: whoever waits by this clock (polls,
-    commit intervals, sessions, transactions, retention, and a test that calls `sleep`) goes on when his time comes, in
-    the order of the deadlines. One clock may serve several event loops, one after the other.
+    Called, it gives milliseconds since the epoch. `set_wall` sets this wall clock alone, as a user or NTP does;
+    `monotonic_ms`, the clock of sessions and timeouts, does not follow. Time passes in `advance` alone: whoever waits
+    by this clock (polls, commit intervals, sessions, transactions, retention, and a test that calls `sleep`) goes on
+    when his time comes, in the order of the deadlines. One clock may serve several event loops, one after the other.
     """
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._start_ms = start_ms
+        self._wall_ahead_ms = 0
+        """How far `set_wall` has moved the wall clock from the monotonic one."""
         self._elapsed_us = 0
         """Microseconds, so that times add up to the very one a test advances to."""
         self._timers: list[_Timer] = []
@@ -66,7 +69,11 @@ class FakeClock:
         return f"<FakeClock {now}, {len(self._timers) - self._over} waiting>"
 
     def __call__(self) -> int:
-        """Milliseconds since the epoch."""
+        """Milliseconds since the epoch by the wall clock."""
+        return self.monotonic_ms() + self._wall_ahead_ms
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds by the clock that `set_wall` does not move."""
         return self._start_ms + self._elapsed_us // 1_000
 
     # what waits by it (`eventbus.backends.clock.Timers`) -------------------------------------------------------------
@@ -142,6 +149,13 @@ class FakeClock:
         self._elapsed_us = max(self._elapsed_us, target_us)
         while await self._wake_next(self._elapsed_us):
             pass
+
+    def set_wall(self, *, ms: int = 0, seconds: float = 0) -> None:
+        """Set the wall clock forward, or back if negative. No time passes, and nothing that waits is woken.
+
+        The log notices at its next housekeeping, as it does with a real clock: `advance` lets it come.
+        """
+        self._wall_ahead_ms += ms + round(seconds * 1_000)
 
     def _after(self, ms: float, seconds: float) -> int:
         distance_us = round((ms + seconds * 1_000) * 1_000)

@@ -87,6 +87,21 @@ def test_rows_are_kafkas(row: list[str]) -> None:
         assert key.allowed == tuple(validator.strip("[]").split(", "))
 
 
+def test_every_key_names_its_effect() -> None:
+    """Keys that Kafka enforces by default may not be among those without effect."""
+    assert not [key.name for key in (*CONFIG_KEYS.values(), INTERNAL_SEGMENT_BYTES) if not key.effect]
+    idle = {name: key.default for name, key in CONFIG_KEYS.items() if key.no_effect}
+    assert idle == {
+        "compression.gzip.level": "-1", "compression.lz4.level": "9", "compression.type": "producer",
+        "compression.zstd.level": "3", "file.delete.delay.ms": "60000", "flush.messages": str((1 << 63) - 1),
+        "flush.ms": str((1 << 63) - 1), "follower.replication.throttled.replicas": "",
+        "leader.replication.throttled.replicas": "", "local.retention.bytes": "-2", "local.retention.ms": "-2",
+        "min.insync.replicas": "1", "preallocate": "false", "remote.log.copy.disable": "false",
+        "remote.log.delete.on.disable": "false", "remote.storage.enable": "false", "segment.jitter.ms": "0",
+        "unclean.leader.election.enable": "false",
+    }, "with these defaults Kafka refuses nothing and promises nothing that is not so here"  # fmt: skip
+
+
 def test_every_default_is_legal() -> None:
     for key in CONFIG_KEYS.values():
         parse(key, key.default)
@@ -112,10 +127,12 @@ def test_log_config_takes_what_has_an_effect() -> None:
             "min.compaction.lag.ms": 6,
             "max.compaction.lag.ms": 7,
             "min.cleanable.dirty.ratio": 0.25,
+            "message.timestamp.before.max.ms": 3,
+            "message.timestamp.after.max.ms": 4,
         }
     )
     assert log_config(topic, {}) == LogConfig(
-        1 << 20, 5, 4096, 1, -1, 77, 99, TimestampType.LOG_APPEND_TIME, ("compact", "delete"), 8, 6, 7, 0.25
+        1 << 20, 5, 4096, 1, -1, 77, 99, TimestampType.LOG_APPEND_TIME, ("compact", "delete"), 8, 6, 7, 0.25, 3, 4
     )
     acting = {name for name, key in CONFIG_KEYS.items() if not key.no_effect}
     for_tools = {"errors.deadletterqueue.group.enable"}

@@ -376,7 +376,7 @@ def never_replay_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
         if storage.exists(journal.JOURNAL):
             storage.remove(journal.JOURNAL)
 
-    monkeypatch.setattr(recovery, "replay", forget)
+    monkeypatch.setattr(journal, "replay", forget)
 
 
 def replay_into_a_new_topic_of_the_old_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -257,7 +257,7 @@ def test_a_reader_at_the_end_of_a_segment_goes_on_in_the_next(storage, logs):
 
 
 def test_segments_older_than_retention_ms_go(storage, logs):
-    log = logs.open(storage, segment_bytes=120, retention_ms=DAY_MS)
+    log = logs.open(storage, segment_bytes=120, retention_ms=DAY_MS, timestamp_after_max_ms=5 * DAY_MS)
     for day in range(5):
         logs.fill(log, 1, timestamp_ms=NOW_MS + day * DAY_MS)
     assert log.next_deadline_ms() == NOW_MS + DAY_MS + 1

@@ -204,16 +204,18 @@ def test_the_idle_are_forgotten_but_not_with_a_transaction_open():
     assert states.expire(5_001_000, 1000) == 1
     assert sorted(states.producers) == [8, 9]
     assert states.expire(5_000_000, 1000) == 0, "the clock went back"
-    assert states.expire(5_001_998, 1000) == 1
+    assert states.expire(5_001_998, 1000) == 0
+    assert states.expire(5_001_999, 1000) == 1
     assert sorted(states.producers) == [8]
     assert states.expire(1 << 60, 1000) == 0
     assert states.check(Batch(77)) is None, "forgotten: any sequence"
 
 
-def test_after_recovery_idle_time_counts_from_the_last_record():
+def test_after_recovery_idle_time_counts_from_the_opening():
     states, _ = written(Batch(0), Batch(0, producer_id=8))
-    states.settle()
-    assert states.expire(2000, 1000) == 1, "1000 and 1001 were their records' times"
+    states.settle(5_000)
+    assert states.expire(5_999, 1000) == 0, "1000 and 1001 were their records' times"
+    assert states.expire(6_000, 1000) == 2
 
 
 def test_one_line_sorted():

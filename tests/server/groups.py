@@ -31,7 +31,10 @@ def clocked_server(clock: FakeClock, url: str | None = None, **settings: Any) ->
 
 
 async def create(client: WireClient, topic: str = "t", partitions: int = 2) -> None:
-    creatable = m.CreateTopicsRequest.CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
+    keep = m.CreateTopicsRequest.CreatableTopicConfig(name="retention.ms", value="-1")  # timestamps are old
+    creatable = m.CreateTopicsRequest.CreatableTopic(
+        name=topic, num_partitions=partitions, replication_factor=1, configs=[keep]
+    )
     response = await client.call(m.CreateTopicsRequest(topics=[creatable]), 5)
     assert response.topics[0].error_code == 0
 

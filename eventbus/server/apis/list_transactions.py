@@ -46,7 +46,7 @@ def list_transactions(call: Call, request: m.ListTransactionsRequest) -> None:
 
 def _is_open_for(call: Call, listing: TransactionListing, duration_ms: int) -> bool:
     start_ms = call.node.broker.transactions.describe(listing.transactional_id).start_ms
-    return start_ms >= 0 and call.node.now_ms() - start_ms > duration_ms
+    return start_ms >= 0 and call.node.clock() - start_ms > duration_ms
 
 
 API = Api(66, "ListTransactions", 0, 1, list_transactions)
