@@ -657,7 +657,8 @@ class Broker:
         when the machine starts has mostly been set by the time the log is closed.
         """
         self.missed_clean_up = False
-        self.groups.expire_offsets(now_ms)
+        # The members of a process have left just before its close: their groups are still worth a look for a while.
+        self.groups.expire_offsets(now_ms, self.config.offsets_retention_check_interval_ms)
         self.transactions.expire(now_ms)
         self._apply_retention(now_ms)
 

@@ -391,15 +391,15 @@ class Groups:
         if now_ms >= self._next_retention_ms:
             self.expire_offsets(now_ms)
 
-    def expire_offsets(self, now_ms: int) -> None:
-        """Forget the offsets and groups that are past ``offsets_retention_ms``."""
+    def expire_offsets(self, now_ms: int, empty_for_ms: int = 0) -> None:
+        """Forget the offsets and groups that are past ``offsets_retention_ms``; see `GroupsShard.expire_offsets`."""
         self._next_retention_ms = now_ms + self._retention_check_interval_ms
         for shard_log in self._shards.values():
-            self._expire_offsets_of(shard_log, self._wall.at(now_ms))
+            self._expire_offsets_of(shard_log, self._wall.at(now_ms), empty_for_ms)
 
-    def _expire_offsets_of(self, shard_log: GroupsLog, wall_now_ms: int) -> None:
+    def _expire_offsets_of(self, shard_log: GroupsLog, wall_now_ms: int, empty_for_ms: int) -> None:
         try:
-            count = shard_log.execute(shard_log.shard.expire_offsets(wall_now_ms), wall_now_ms)
+            count = shard_log.execute(shard_log.shard.expire_offsets(wall_now_ms, empty_for_ms), wall_now_ms)
         except KafkaError as error:
             _logger.warning("%s: offsets that expired are kept: %s", shard_log.log.topic_partition, error)
         else:

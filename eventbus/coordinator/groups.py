@@ -231,8 +231,11 @@ class GroupsShard:
             self._drop_if_unused(group)
             yield _decision(turn)
 
-    def expire_offsets(self, wall_now_ms: int) -> Decision[int]:
-        """Forget offsets nobody used for ``offsets_retention_ms``, and empty groups that have none left (KIP-211)."""
+    def expire_offsets(self, wall_now_ms: int, empty_for_ms: int = 0) -> Decision[int]:
+        """Forget offsets nobody used for ``offsets_retention_ms``, and empty groups that have none left (KIP-211).
+
+        A classic group without offsets goes only if it has been empty for ``empty_for_ms``.
+        """
         records: list[CoordinatorRecord] = []
         limit_ms = wall_now_ms - self._config.offsets_retention_ms
         for name in sorted(self.names):
@@ -251,7 +254,7 @@ class GroupsShard:
                 records += consumers.tombstones()
             elif (
                 group is not None and group.stored and group.state is State.EMPTY and not group.pending and nothing_left
-            ):
+            ) and self._wall.believed(group.state_timestamp_ms, wall_now_ms) <= wall_now_ms - empty_for_ms:
                 records.append(CoordinatorRecord(encode_group_key(name), None))
         return Decision(tuple(records), len(records))
 
