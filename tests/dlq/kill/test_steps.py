@@ -82,7 +82,7 @@ class Trials:
         return [at + each for each in found]
 
     async def _account(self, disk: Disk) -> Account:
-        async with bus_on(disk.copy(), **self._config) as bus:
+        async with bus_on(disk.copy(), clock=lambda: self._clock(), **self._config) as bus:
             return await account(bus, NAMES)
 
     async def _live(
