@@ -153,7 +153,9 @@ class Machine:
     def seen(self) -> tuple[str, dict[str, bytes]]:
         """The state, and the files but for checkpoints and saved records, which may be newer the second time."""
         files = self.storage.tree()
-        return repr(self.broker), {path: files[path] for path in files if not path.endswith(("-checkpoint", ".state"))}
+        return repr(self.broker), {
+            path: files[path] for path in files if not path.endswith(("-checkpoint", ".state", ".tmp"))
+        }
 
     def check(self) -> None:
         """What is there is allowed, and from now on it is what must be there."""

@@ -104,7 +104,7 @@ def test_a_file_system_without_inodes_is_named(disk, monkeypatch) -> None:
     disk.open()
     disk.create("orders")
 
-    def refuse(*_: object) -> int:
+    def refuse(*_: object, **__: object) -> int:
         raise disk_full()
 
     status = SimpleNamespace(f_files=100, f_favail=0, f_bavail=5, f_frsize=1000)

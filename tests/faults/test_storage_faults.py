@@ -186,7 +186,7 @@ async def test_a_torn_tail_is_cut_and_said(tmp_path: Path, caplog: pytest.LogCap
 async def test_lost_indexes_are_rebuilt(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/log"
     async with EventBus(url) as bus:
-        await bus.admin.create_topic("t", configs={"index.interval.bytes": 100})
+        await bus.admin.create_topic("t", configs={"index.interval.bytes": 100, "retention.ms": -1})  # records of 1970
         for number in range(50):
             await bus.send("t", b"x" * 50, timestamp_ms=1000 + number)
     for index in (tmp_path / "log" / "t-0").glob("*index"):
