@@ -14,8 +14,10 @@ Each page is one test with a folder of its own, its blocks run from top to botto
 - ``js`` and ``properties``: saved under the name in the first line (``// name.cjs``, ``# name.properties``), for the
   command that uses it.
 - ``<!-- not run: REASON -->`` on the line before a block leaves it out; ``<!-- continues -->`` puts the previous
-  Python block in front of it; ``<!-- needs: LIBRARY -->`` leaves it out where that is no base dependency, and
-  ``<!-- needs program: NAME -->`` where other people's program is not on the machine (CI has them all).
+  Python block in front of it, and both run once; ``<!-- needs: LIBRARY -->`` leaves it out where that is no base
+  dependency, and ``<!-- needs program: NAME -->`` where other people's program is not on the machine (CI has them all).
+
+Programs are forks of a process that has imported eventbus (`tests.warm`).
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import warm
 from tests.clients import programs
 
 pytestmark = pytest.mark.system
@@ -129,7 +132,8 @@ class Page:
         self.beside: list[tuple[subprocess.Popen[str], str]] = []
         keep = {name: value for name, value in os.environ.items() if not name.startswith("EVENTBUS_")}
         others = programs.environment()
-        search = os.pathsep.join([str(Path(sys.executable).parent), keep.get("PATH", ""), others.pop("PATH")])
+        commands = [str(warm.folder()), str(Path(sys.executable).parent)]
+        search = os.pathsep.join([*commands, keep.get("PATH", ""), others.pop("PATH")])
         self.environment = {
             **keep,
             **others,
@@ -158,7 +162,9 @@ class Page:
             if block.mark.startswith("not run:") or self.lacks_program(block):
                 continue
             if block.kind == "python":
-                self.run_python(block, "".join(later.body for later in self.blocks[position + 1 :]))
+                later = self.blocks[position + 1 :]
+                continued = bool(later) and later[0].kind == "python" and later[0].mark == "continues"
+                self.run_python(block, "".join(each.body for each in later), continued=continued)
             elif block.kind in ("js", "properties"):
                 self.save_file(block)
             elif block.kind in ("bash", "sh", "console"):
@@ -171,9 +177,11 @@ class Page:
         needs = block.mark.startswith("needs program:")
         return needs and programs.missing(block.mark.removeprefix("needs program:").strip()) is not None
 
-    def run_python(self, block: Block, later: str) -> None:
+    def run_python(self, block: Block, later: str, *, continued: bool) -> None:
         code = self.previous + block.body if block.mark == "continues" else block.body
         self.previous = code
+        if continued:  # the next block runs it, with its own lines after it
+            return
         code = self.on_free_ports(code)
         named = re.match(r"# ([\w/]+)\.py\n", block.body)
         name = named[1] if named else f"block_line_{block.line}"
@@ -182,7 +190,7 @@ class Page:
         path.write_text(code, "utf-8")
         if named and (f"{name}.py" in later or f"{name.replace('/', '.')}:" in later):
             return
-        self.check([sys.executable, "-c", RUNNER, path.name], f"line {block.line}: python", [])
+        self.check([warm.python(), "-c", RUNNER, path.name], f"line {block.line}: python", [])
 
     def save_file(self, block: Block) -> None:
         named = re.match(r"(?://|#) ([\w.]+)\n", block.body)
