@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +23,7 @@ import pytest
 
 from eventbus import ConsumerRecord, EventBus
 from eventbus.broker import Broker
+from eventbus.cli import main as run_command_line
 from eventbus.cli.demo import arrivals as arrivals_module
 from eventbus.cli.demo import bank as bank_module
 from eventbus.cli.demo import board as board_module
@@ -54,6 +57,8 @@ from eventbus.errors import ConfigError, LogLocked, StorageFull
 from eventbus.log.storage import FileStorage
 from eventbus.types import TopicPartition
 from serdes import Avro
+from tests import warm
+from tests.cli.conftest import Result
 
 pytestmark = pytest.mark.system
 
@@ -90,8 +95,28 @@ def count(cli: Cli, topic: str) -> int:
 # the whole run --------------------------------------------------------------------------------------------------------
 
 
-def test_quick_twice_and_what_it_says(cli: Cli) -> None:
-    first = cli("demo", "--quick")
+@pytest.fixture(scope="module")
+def demo_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """Run ``eventbus demo --quick`` once, without bank and board. Return its directory and what it printed."""
+    folder, out, err = tmp_path_factory.mktemp("demo"), io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.chdir(folder)
+        patch.delenv("EVENTBUS_URL", raising=False)
+        patch.setattr(command, "run_bank", lambda *_: _bank())
+        patch.setattr(command, "run_board", lambda *_: _board())
+        code = run_command_line(["demo", "--quick"])
+    return folder / "demo-data", Result(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def first(demo_data: tuple[Path, Result], cli: Cli, tmp_path: Path) -> Result:
+    """What the demo printed whose data are in the test's directory: a copy of ``demo_data``."""
+    directory, result = demo_data
+    shutil.copytree(directory, tmp_path / "demo-data")
+    return result
+
+
+def test_quick_twice_and_what_it_says(cli: Cli, first: Result) -> None:
     assert first.code == 0, first.err
     assert "9E       Endeavor Air Inc.               1157         39        12.8" in first.lines
     assert "EQUAL      running table = plain Python over the CSV, all 15 groups of carrier and month" in first.lines
@@ -167,7 +192,7 @@ def test_a_release_that_mends_nothing_fails_the_demo_with_the_board(cli: Cli, mo
 def test_what_it_tells_to_try_next_works(cli: Cli, tmp_path: Path) -> None:
     directory = "a demo's directory"
     quick(cli, "--dir", directory)
-    environ = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environ = os.environ | {"PATH": f"{warm.folder()}{os.pathsep}{os.environ['PATH']}"}
     commands = next_commands(Places(Path(directory)), landed=False)
     assert len(commands) == 10
     for text in commands:
@@ -185,8 +210,7 @@ async def read_flights() -> list[ConsumerRecord]:
         return [record async for record in consumer.until_end()]
 
 
-def test_the_log_holds_every_field_of_the_file(cli: Cli) -> None:
-    quick(cli)
+def test_the_log_holds_every_field_of_the_file(first: Result) -> None:
     records = anyio.run(read_flights)
     expected = list(read_rows(csv_path(), QUICK_FLIGHTS))
     found = sorted((repr(record.value), record.key or "", record.timestamp_ms) for record in records)
@@ -207,8 +231,7 @@ async def read_bytes() -> list[bytes]:
         return [record.value async for record in consumer.until_end()]
 
 
-def test_the_schema_evolves_in_the_middle_and_a_third_version_is_refused(cli: Cli) -> None:
-    first = cli("demo", "--quick")
+def test_the_schema_evolves_in_the_middle_and_a_third_version_is_refused(cli: Cli, first: Result) -> None:
     assert (
         "EVOLVED    5,000 flights were written with version 1 of their Avro schema, 15,000 with version 2" in first.out
     )
@@ -237,8 +260,7 @@ def test_a_third_version_that_were_taken_fails_the_demo(a_run: Run) -> None:
     assert problem == "warehouse: 0 flights name their airline, expected 7"
 
 
-def test_fresh_starts_over_and_leaves_other_files_alone(cli: Cli) -> None:
-    quick(cli)
+def test_fresh_starts_over_and_leaves_other_files_alone(cli: Cli, first: Result) -> None:
     Path("demo-data/mine.txt").write_text("mine")
     assert quick(cli, "--fresh")["published"] == QUICK_FLIGHTS
     assert Path("demo-data/mine.txt").read_text() == "mine"
@@ -290,7 +312,7 @@ def ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 SIGNALS = [
-    (signal.SIGINT, 0.0),
+    pytest.param(signal.SIGINT, 0.0, marks=pytest.mark.slow),
     pytest.param(signal.SIGINT, 0.95, marks=pytest.mark.slow),  # the test after it presses Ctrl-C at 0.2 and 0.6
     (signal.SIGTERM, 0.4),
 ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 EXAMPLES = sorted((Path(__file__).resolve().parent.parent.parent / "examples").glob("*.py"))
 ALONE = [path for path in EXAMPLES if "RealKafka(" not in path.read_text("utf-8")]
@@ -51,7 +52,7 @@ def test_an_example_with_spark_runs(path: Path, tmp_path: Path) -> None:
 
 def runs(path: Path, folder: Path, seconds: float) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(path)], cwd=folder, capture_output=True, text=True, timeout=seconds
+        [warm.python(), "-W", "error", str(path)], cwd=folder, capture_output=True, text=True, timeout=seconds
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
@@ -62,7 +63,7 @@ def runs(path: Path, folder: Path, seconds: float) -> None:
 def test_hello_runs_on_a_file_too_and_again(tmp_path: Path) -> None:
     for _ in range(2):
         subprocess.run(
-            [sys.executable, str(EXAMPLES[0]), "file://./data"],
+            [warm.python(), str(EXAMPLES[0]), "file://./data"],
             cwd=tmp_path,
             check=True,
             capture_output=True,

@@ -1,6 +1,7 @@
 """One program, three URLs: what an example prints is the same on memory://, file:// and kafka://.
 
-kafka:// twice: on ``eventbus serve``, and on Apache Kafka.
+kafka:// is tested twice: with ``eventbus serve`` and with Apache Kafka. ``make test`` runs every example on memory://
+and the `TELLING` ones on the others.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from eventbus.testing import RealKafka
+from tests import warm
 from tests.clients.serving import Served
 from tests.three_urls.all_examples import FOLDER, follows_url
 
@@ -25,7 +26,7 @@ ELSEWHERE = {"07_retries_and_order", "21_failover", "27_spark_landing", "28_spar
 OF_THE_LOG = ("_schemas", "_dlq_state", "_outbox.", "_scheduled.", "_every.")
 """How their names begin: its registry of schemas, what became of its dead letters, receipts of outboxes."""
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(300)]
 
 
 class Ran(NamedTuple):
@@ -34,29 +35,39 @@ class Ran(NamedTuple):
     seconds: float
 
 
-def run_all(url: str, folder: Path, names: Sequence[str] = ()) -> dict[str, Ran]:
-    command = [sys.executable, "-W", "error", str(Path(__file__).with_name("all_examples.py")), url, *names]
+def run_all(url: str, folder: Path, names: Sequence[str]) -> dict[str, Ran]:
+    command = [warm.python(), "-W", "error", str(Path(__file__).with_name("all_examples.py")), url, *names]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     lines = map(json.loads, done.stdout.splitlines())
     return {line["name"]: Ran(line["printed"], line["error"], line["seconds"]) for line in lines}
 
 
+Selected = Callable[[str], list[str]]
+
+
+@pytest.fixture(scope="module")
+def selected(request: pytest.FixtureRequest) -> Selected:
+    """Return the examples that this run compares on a log: in ``make test`` some, with -k perhaps one."""
+    names = {item.name for item in request.session.items}
+    return lambda log: [name for name in EXAMPLES if f"test_an_example_prints_the_same[{log}-{name}]" in names]
+
+
 @pytest.fixture(scope="module")
 def on_memory(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    return run_all("memory://", tmp_path_factory.mktemp("memory"))
+    return run_all("memory://", tmp_path_factory.mktemp("memory"), EXAMPLES)
 
 
 @pytest.fixture(scope="module")
-def on_file(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    return run_all("file://./data", tmp_path_factory.mktemp("file"))
+def on_file(selected: Selected, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    return run_all("file://./data", tmp_path_factory.mktemp("file"), selected("on_file"))
 
 
 @pytest.fixture(scope="module")
-def on_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ran]]:
+def on_served(selected: Selected, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ran]]:
     folder = tmp_path_factory.mktemp("served")
     with Served(folder / "log") as server:
-        yield run_all(f"kafka://{server.bootstrap}", folder)
+        yield run_all(f"kafka://{server.bootstrap}", folder, selected("on_served"))
 
 
 class OnKafka(NamedTuple):
@@ -66,11 +77,9 @@ class OnKafka(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def kafka(request: pytest.FixtureRequest, real: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> OnKafka:
+def kafka(selected: Selected, real: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> OnKafka:
     before = topics(real.url)
-    asked = {item.name.partition("[on_kafka-")[2].rstrip("]") for item in request.session.items}
-    names = [name for name in EXAMPLES if name in asked]
-    examples = run_all(real.url, tmp_path_factory.mktemp("kafka"), sorted({FIRST, *names}))
+    examples = run_all(real.url, tmp_path_factory.mktemp("kafka"), sorted({FIRST, *selected("on_kafka")}))
     return OnKafka(examples, topics(real.url) - before)
 
 
@@ -80,7 +89,7 @@ def on_kafka(kafka: OnKafka) -> dict[str, Ran]:
 
 
 def topics(url: str) -> set[str]:
-    command = [sys.executable, "-m", "eventbus", "topics", "list", "--exclude-internal", "--url", url]
+    command = [warm.python(), "-m", "eventbus", "topics", "list", "--exclude-internal", "--url", url]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     return set(done.stdout.split())
 
@@ -97,19 +106,21 @@ def test_all_examples_go_where_the_url_says() -> None:
 
 
 FIRST = "01_hello"
-ON_KAFKA = (
-    FIRST, "02_ordering", "10_add_a_partition", "13_two_teams", "15_offsets_in_a_database", "20_manual_acks",
-    "23_mixed_serdes", "24_retry_and_dead_letters", "25_bank_transfer",
-)  # fmt: skip
-"""In the quick tier: some of each kind. What all of them rest on, exactly-once too, is proved there by tests/kafka."""
+TELLING = {FIRST, "15_offsets_in_a_database", "24_retry_and_dead_letters", "25_bank_transfer"}
+"""Groups, seeking, retries and transactions. tests/kafka proves what the other examples rest on."""
 
 
 CASES = [
     pytest.param(log, name, marks=() if name in quick else pytest.mark.slow)
-    for log, quick in {"on_file": EXAMPLES, "on_served": (), "on_kafka": ON_KAFKA}.items()
+    for log, quick in {"on_file": TELLING, "on_served": set[str](), "on_kafka": TELLING}.items()
     for name in EXAMPLES
 ]
-"""Served is the log of a file, spoken to as a Kafka: either half is in the quick tier."""
+"""``eventbus serve`` is the log of a file behind the client for Kafka: either half is in the quick tier."""
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs_in_memory(name: str, on_memory: dict[str, Ran]) -> None:
+    assert told(on_memory[name])
 
 
 @pytest.mark.parametrize(("log", "name"), CASES)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = FOLDER / "27_spark_landing.py"
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("spark")]
 
 
 def on(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -35,11 +35,14 @@ def on(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def printed(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> str:
     """On memory://."""
-    text = on("memory://", monkeypatch)
-    assert re.search("^each committed record is in the table or in the quarantine, once$", text, re.M)
-    return text
+    return on("memory://", monkeypatch)
 
 
+def test_the_example_runs_in_memory(printed: str) -> None:
+    assert re.search("^each committed record is in the table or in the quarantine, once$", printed, re.M)
+
+
+@pytest.mark.slow  # the other landings of this folder are from files
 def test_the_example_prints_the_same_on_a_file(printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert on(f"file://{tmp_path}", monkeypatch) == printed
 

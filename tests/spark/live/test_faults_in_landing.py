@@ -18,7 +18,7 @@ from tests.spark.faults.given import TOPIC, Shop
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("spark")]
 
 PLACES = {
     "parquet": "{}/t",

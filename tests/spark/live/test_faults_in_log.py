@@ -19,7 +19,7 @@ from tests.spark.faults.given import TOPIC, Shop
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("spark")]
 
 
 @pytest.fixture
@@ -69,6 +69,7 @@ def test_batches_without_a_record_move_the_table_on(shop: Shop, table: str, land
     assert audit(table, shop.expected()) == []
 
 
+@pytest.mark.slow  # damage among good values is in the first test, the limit of the quarantine in test_landing
 def test_nothing_but_damaged_values(shop: Shop, table: str, landed: Land) -> None:
     shop.sell(30, damaged=0)
     landed()
@@ -121,6 +122,7 @@ def test_a_topic_made_anew_is_refused(shop: Shop, table: str, landed: Land) -> N
     assert audit(table, before) == []
 
 
+@pytest.mark.slow  # tests/spark/live/test_following has records in partitions new and old while it runs
 def test_a_partition_is_added_while_it_runs(shop: Shop, table: str, landed: Land) -> None:
     shop.sell(40)
     stop = threading.Event()

@@ -20,13 +20,14 @@ from spark_sinks import LandProgress, land
 from spark_sinks.targets.choose import TargetOptions, open_target
 from spark_sinks.targets.files import DirectoryLock, LocalFiles
 from spark_sinks.targets.target import SinkState
+from tests.tiers import quick
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tests.spark.conftest import TestLog
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("spark")]
 
 T0 = 1_709_251_199_000  # 2024-02-29T23:59:59Z
 PARTITIONS = 3
@@ -106,7 +107,7 @@ def test_lands_all_then_nothing_then_what_is_new(
     assert {path.name for path in table.iterdir()} == {"_eventbus", "month=1", "month=2", "month=3", "month=4"}
 
 
-@pytest.mark.parametrize("fails_at", ["rename", "create"])
+@pytest.mark.parametrize("fails_at", quick(["rename", "create"], 1))
 def test_disk_that_fills_up_in_the_commit(
     spark: SparkSession, log: TestLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
 ) -> None:
@@ -168,7 +169,7 @@ def test_transform_and_expression_run_in_spark(spark: SparkSession, log: TestLog
     assert land(log.path, "orders", str(tmp_path / "t"), **arguments).rows == 15
 
 
-@pytest.mark.parametrize("transform", [None, lambda frame: frame])
+@pytest.mark.parametrize("transform", [None, pytest.param(lambda frame: frame, marks=pytest.mark.slow)])
 def test_undecodable_records_go_to_the_quarantine_or_stop_the_landing(
     spark: SparkSession, log: TestLog, tmp_path: Path, transform: Any
 ) -> None:

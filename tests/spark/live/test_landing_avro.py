@@ -23,7 +23,7 @@ from tests.spark.conftest import TestLog
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("spark")]
 
 DAY_MS = 86_400_000
 WHEN = dt.datetime(2024, 2, 29, 23, 59, 59, 500_000, dt.UTC)
@@ -86,10 +86,10 @@ def plain(cell: Any) -> Any:
             return str(cell) if type(cell).__name__ == "Decimal" else cell
 
 
-LONG_TIER = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("iceberg", "sqlite")]
+LONG_TIER = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("delta", "iceberg", "sqlite")]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "transform", "delta", *LONG_TIER])
+@pytest.mark.parametrize("kind", ["parquet", "transform", *LONG_TIER])
 async def test_every_type_and_two_versions_in_turn(
     kind: str, log: TestLog, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -23,7 +23,7 @@ from tests.test_readme import ROOT, Block, Command, blocks_of, commands_of, miss
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("spark")]
 PAGE = ROOT / "docs" / "spark.md"
 OURS = "tests/spark/live runs all of this page"
 

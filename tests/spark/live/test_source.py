@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import TestLog
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("spark")]
 
 T0 = 1_709_251_199_000
 ODD = [

@@ -18,7 +18,7 @@ from tests.spark.conftest import TestLog
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("spark")]
 RECORDS = [Record(b"k", b'{"id": %d}' % number, (), 1_700_000_000_000) for number in range(4)]
 
 

@@ -20,7 +20,11 @@ from tests.spark.faults.harness import PATIENCE_S, Lander
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.system, pytest.mark.skipif(os.name == "nt", reason="the other process is found in /proc")]
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.skipif(os.name == "nt", reason="the other process is found in /proc"),
+]
 
 
 @pytest.mark.slow  # a second Spark; the quick tier has two landings of each kind of table in tests/spark/targets

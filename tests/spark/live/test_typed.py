@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import TestLog
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("spark")]
 
 
 class Order(msgspec.Struct):

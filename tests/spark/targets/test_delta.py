@@ -80,6 +80,10 @@ class TestConformance(Conformance):
 
 
 class TestUpserts(UpsertConformance):
+    @pytest.mark.slow  # make test crashes at every third step of a commit, and at every step of an upsert in SQLite
+    def test_crash_before_every_step_of_an_upsert(self, rigs: MakeRig) -> None:
+        super().test_crash_before_every_step_of_an_upsert(rigs)
+
     def test_what_deltalake_wrote_is_synced(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         """Else a power cut could take rows whose offsets are in the account."""
         synced = record_syncs(monkeypatch)

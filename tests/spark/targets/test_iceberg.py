@@ -76,6 +76,12 @@ def rigs(tmp_path: Path) -> MakeRig:
 
 
 class TestConformance(Conformance):
+    @pytest.mark.slow  # make test does it with Parquet, Delta and SQLite
+    @pytest.mark.timeout(600)
+    @pytest.mark.parametrize("long", [False, True])
+    def test_crash_before_every_step(self, rigs: MakeRig, long: bool) -> None:
+        super().test_crash_before_every_step(rigs, long)
+
     @pytest.mark.slow  # the quick tier crashes at every step, which are the same places
     @pytest.mark.timeout(600)
     @pytest.mark.parametrize("long", [False, True])

@@ -15,6 +15,7 @@ from spark_sinks.targets.parquet.target import ParquetTarget
 from spark_sinks.targets.target import Batch, Founding, StagedFile
 from tests.spark.targets.disk import FakeDisk, FakeFiles
 from tests.spark.targets.kit import Crash, Record
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
@@ -85,7 +86,9 @@ def steps(tmp_path: Path) -> int:
     return disk.steps
 
 
-@pytest.mark.parametrize("survivor", [FakeDisk.after_kill, *(lambda d, s=s: d.after_power_cut(s) for s in range(6))])
+@pytest.mark.parametrize(
+    "survivor", quick([FakeDisk.after_kill, *(lambda d, s=s: d.after_power_cut(s) for s in range(6))], 3)
+)
 def test_crash_before_every_step_then_run_again(
     tmp_path: Path, steps: int, survivor: Callable[[FakeDisk], FakeDisk]
 ) -> None:
@@ -98,9 +101,10 @@ def test_crash_before_every_step_then_run_again(
         check(disk, root)
 
 
-def test_crash_of_the_recovery_from_a_crash(tmp_path: Path, steps: int) -> None:
+@pytest.mark.parametrize("every", quick([10, 3], 1))
+def test_crash_of_the_recovery_from_a_crash(tmp_path: Path, steps: int, every: int) -> None:
     root = tmp_path / "t"
-    for first in range(0, steps, 3):
+    for first in range(0, steps, every):
         base = crashed_at(FakeDisk(), root, first).after_power_cut(first).live
         second = 0
         while True:

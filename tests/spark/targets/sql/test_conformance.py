@@ -7,6 +7,7 @@ import pytest
 from spark_sinks.targets.sql.postgresql import PostgresDialect
 from tests.databases import ON_SERVERS, Database, NewDatabase
 from tests.spark.targets.kit import Conformance, MakeRig, UpsertConformance
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
@@ -14,6 +15,11 @@ BLOCKING = [kind for kind in ON_SERVERS if "async" not in kind]
 
 
 class TestConformanceOfFiles(Conformance):
+    @pytest.mark.slow  # make test crashes at every step, which are the same places
+    @pytest.mark.parametrize("long", [False, True])
+    def test_disk_full_at_every_step(self, rigs: MakeRig, long: bool) -> None:
+        super().test_disk_full_at_every_step(rigs, long)
+
     @pytest.fixture
     def database(self, new_database: NewDatabase) -> Database:
         return new_database("sqlite")
@@ -25,7 +31,7 @@ class TestUpsertsOfFiles(UpsertConformance):
         return new_database("sqlite")
 
 
-@pytest.mark.parametrize("database", BLOCKING, indirect=True)
+@pytest.mark.parametrize("database", quick(BLOCKING, ["psycopg"]), indirect=True)
 class TestConformanceOfServers(Conformance):
     @pytest.mark.slow
     @pytest.mark.parametrize("long", [True])
