@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from importlib.metadata import entry_points
 from operator import attrgetter
 from pathlib import Path
@@ -48,62 +50,157 @@ def test_a_plain_test_may_declare(bus, clock):
 """
 
 
-def run_pytest(directory: Path, source: str, *options: str, config: str = "") -> subprocess.CompletedProcess[str]:
-    (directory / "test_it.py").write_text(source)
+OWN_CLOCK = """
+import pytest
+
+@pytest.fixture
+def clock():
+    return "the project's own"
+
+def test_own_clock(bus, clock):
+    assert clock == "the project's own"
+    assert bus.clock() == 1_700_000_000_000
+"""
+BUS_FIXTURES = """
+import pytest
+from eventbus import EventBus
+from eventbus.testing import TestBus, in_memory
+
+{marks}
+
+app = EventBus("file:///nowhere")
+
+@app.consumer("orders", group="billing")
+@app.producer("bills")
+async def bill(order: int) -> int:
+    return -order
+
+@pytest.fixture
+async def log():
+    async with in_memory(app) as log:
+        yield log
+
+@pytest.fixture
+async def running(bus):
+    async with bus:
+        yield bus
+
+{mark}
+@pytest.mark.parametrize("again", [1, 2])
+async def test_an_application(log, again):
+    await app.send("orders", again)
+    await log.drain()
+    log.assert_published("bills", -again)
+
+{mark}
+async def test_two_buses(running, log, clock):
+    await running.send("t", "x")
+    await app.send("orders", 1)
+    await log.drain()
+    await clock.advance(seconds=1)
+    running.log.assert_published("t", "x")
+"""
+WRONG_FIXTURES = """
+import pytest
+from eventbus import EventBus
+from eventbus.testing import in_memory
+
+@pytest.fixture
+async def crashing(bus):
+    @bus.consumer("t", group="g", on_error="crash")
+    async def handle(value: str) -> None:
+        raise ValueError("no good")
+    async with bus:
+        yield bus
+
+async def test_it_crashes(crashing):
+    await crashing.send("t", "x")
+    await crashing.clock.settle()
+
+@pytest.fixture
+async def refused():
+    bus = EventBus("memory://")
+    for _ in range(2):
+        @bus.consumer("t", group="g")
+        async def handle(value: str) -> None: ...
+    async with in_memory(bus) as log:
+        yield log
+
+async def test_it_does_not_start(refused): ...
+
+@pytest.fixture
+async def unknown():
+    async with EventBus("memory://") as bus:
+        yield bus
+
+async def test_it_is_no_test_bus(unknown): ...
+"""
+
+
+def run_pytest(directory: Path, sources: dict[str, str], *options: str, config: str = "") -> str:
+    """Run these test files in a child process. Return its output, in which a line names each test and its outcome."""
+    for name, source in sources.items():
+        (directory / f"test_{name}.py").write_text(source)
     (directory / "pytest.ini").write_text(
         "[pytest]\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n" + config
     )
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV_"))}
     plugins = ("cacheprovider", "hypothesispytest", "schemathesis", "faker", "xdist")
-    command = [sys.executable, "-m", "pytest", "-q", *(f"-pno:{each}" for each in plugins), *options]
-    return subprocess.run(
+    command = [sys.executable, "-m", "pytest", "-rA", *(f"-pno:{each}" for each in plugins), *options]
+    result = subprocess.run(
         command, cwd=directory, env=environment, capture_output=True, text=True, timeout=100, check=False
     )
+    return result.stdout + result.stderr
 
 
-@pytest.mark.parametrize(
-    ("style", "options", "config", "marks", "mark", "passed"),
-    [
-        ("auto", ["-p", "no:anyio"], "asyncio_mode = auto\n", "", "", 3),
-        pytest.param(
-            *("strict", ["-p", "no:anyio"], "asyncio_mode = strict\n", "", "@pytest.mark.asyncio", 3),
-            marks=pytest.mark.slow,  # of the same plugin as the one before
-        ),
-        (
-            "anyio",
-            ["-p", "no:asyncio"],
-            "",
-            "@pytest.fixture(params=['asyncio', 'trio'])\ndef anyio_backend(request): return request.param",
-            "@pytest.mark.anyio",
-            5,
-        ),
-    ],
-    ids=["auto", "strict", "anyio"],
-)
-def test_the_fixtures_work_in_every_style(
-    tmp_path: Path, style: str, options: list[str], config: str, marks: str, mark: str, passed: int
-) -> None:
-    if style == "anyio":  # pytest-asyncio's own setting would be an unknown one
-        config += "addopts = -W ignore::pytest.PytestConfigWarning\n"
-    result = run_pytest(tmp_path, TESTS.format(marks=marks, mark=mark), *options, config=config)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert f"{passed} passed" in result.stdout
+def outcomes(output: str, name: str) -> Counter[str]:
+    """Count the outcomes (PASSED, ERROR, ...) of the tests of one file."""
+    return Counter(re.findall(rf"^([A-Z]+) test_{name}\.py::", output, re.MULTILINE))
 
 
-def test_fixtures_of_a_project_go_before_these(tmp_path: Path) -> None:
-    source = """
-import pytest
+@pytest.fixture(scope="module")
+def in_auto_mode(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The output of pytest-asyncio in its auto mode. Starting pytest takes longer than all of these tests."""
+    sources = {"styles": TESTS, "bus_fixtures": BUS_FIXTURES, "own_clock": OWN_CLOCK, "wrong": WRONG_FIXTURES}
+    sources = {name: source.replace("{marks}", "").replace("{mark}", "") for name, source in sources.items()}
+    return run_pytest(tmp_path_factory.mktemp("auto"), sources, "-p", "no:anyio", config="asyncio_mode = auto\n")
 
-@pytest.fixture
-def clock():
-    return "a project's own"
 
-def test_it(bus, clock):
-    assert clock == "a project's own"
-    assert bus.clock() == 1_700_000_000_000
-"""
-    result = run_pytest(tmp_path, source, "-p", "no:anyio")
-    assert result.returncode == 0, result.stdout + result.stderr
+def test_the_fixtures_work_in_auto_mode(in_auto_mode: str) -> None:
+    assert outcomes(in_auto_mode, "styles") == {"PASSED": 3}, in_auto_mode
+    assert outcomes(in_auto_mode, "bus_fixtures") == {"PASSED": 3}, in_auto_mode
+
+
+@pytest.mark.slow  # of the same plugin as auto mode
+def test_the_fixtures_work_in_strict_mode(tmp_path: Path) -> None:
+    source = TESTS.format(marks="", mark="@pytest.mark.asyncio")
+    output = run_pytest(tmp_path, {"styles": source}, "-p", "no:anyio", config="asyncio_mode = strict\n")
+    assert outcomes(output, "styles") == {"PASSED": 3}, output
+
+
+def test_the_fixtures_work_with_anyio(tmp_path: Path) -> None:
+    """A bus that an async fixture starts is set up in one task and torn down in another."""
+    backends = "@pytest.fixture(params=['asyncio', 'trio'])\ndef anyio_backend(request): return request.param"
+    sources = {
+        name: source.format(marks=backends, mark="@pytest.mark.anyio")
+        for name, source in {"styles": TESTS, "bus_fixtures": BUS_FIXTURES}.items()
+    }
+    # Without pytest-asyncio, its own setting in the configuration would be an unknown one.
+    config = "addopts = -W ignore::pytest.PytestConfigWarning\n"
+    output = run_pytest(tmp_path, sources, "-p", "no:asyncio", config=config)
+    assert outcomes(output, "styles") == {"PASSED": 5}, output
+    assert outcomes(output, "bus_fixtures") == {"PASSED": 6}, output
+
+
+def test_fixtures_of_a_project_take_precedence(in_auto_mode: str) -> None:
+    assert outcomes(in_auto_mode, "own_clock") == {"PASSED": 1}, in_auto_mode
+
+
+def test_errors_of_buses_that_fixtures_start_are_reported(in_auto_mode: str) -> None:
+    """The handler of one bus ends it, one does not start, and one is a bus that the kit does not know."""
+    assert outcomes(in_auto_mode, "wrong") == {"PASSED": 2, "ERROR": 3}, in_auto_mode
+    for message in ("no good", "both read 't'", "use eventbus.testing.in_memory(bus)"):
+        assert message in in_auto_mode
 
 
 def test_the_plugin_is_named_where_pytest_looks() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
@@ -23,6 +23,8 @@ from eventbus.errors import CoordinatorNotAvailable
 from eventbus.recovery import EveryKey
 from eventbus.testing import TestBus
 from eventbus.types import FetchedRecords, TimestampType
+from tests.support import until
+from tests.tiers import quick
 
 SOURCE = TopicPartition("orders", 0)
 
@@ -49,19 +51,18 @@ async def test_a_record_is_begun_after_all_when_what_it_waited_for_ends_before_t
 
 
 LATE: list[dict[str, Any]] = [{}, {"order": "key", "concurrency": 2}, {"exactly_once": True}, {"batch": 1}]
+LATE_CALLS = list(itertools.product(LATE, [True, False], ["none", "key"]))
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("order", ["none", "key"])
-@pytest.mark.parametrize("raises", [True, False])
-@pytest.mark.parametrize("options", LATE, ids=str)
+@pytest.mark.parametrize(("options", "raises", "order"), quick(LATE_CALLS, LATE_CALLS[::3]), ids=str)
 async def test_what_is_behind_a_call_in_a_thread_that_took_too_long_is_handled(
     options: dict[str, Any], raises: bool, order: Any
 ) -> None:
     """The call counts as one try, whatever it comes to afterwards; real time, for threads know no other."""
     bus, calls = EventBus("memory://"), list[str]()
     bus.topic("orders", partitions=1)
-    policy = Retry(immediate=0, delays=["500ms"], jitter=False, order=order)
+    policy = Retry(immediate=0, delays=["100ms"], jitter=False, order=order)
     late = threading.Event()
 
     def bill(value: str) -> None:
@@ -80,18 +81,12 @@ async def test_what_is_behind_a_call_in_a_thread_that_took_too_long_is_handled(
     async with bus:
         for value in ("a1", "b1", "c1", "d1"):
             await bus.send("orders", value, key=value[0])
-        await until(lambda: calls.count("b1") == 2 and "d1" in calls)
+        await until(lambda: calls.count("b1") == 2 and "d1" in calls, poll_seconds=0.005)
         with anyio.fail_after(5):
             await bus.drain()
         async with bus.new_consumer("dlq.billing") as letters:
             assert [letter.value async for letter in letters.until_end()] == [b"b1"]
         assert sorted(calls) == ["a1", "b1", "b1", "c1", "d1"]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(10):
-        while not condition():  # noqa: ASYNC110 - what is awaited happens in threads, in real time
-            await anyio.sleep(0.005)
 
 
 async def test_a_retry_partition_that_goes_leaves_the_sources_of_others_their_keys() -> None:
@@ -125,7 +120,7 @@ async def test_records_of_a_batch_that_were_acknowledged_before_it_failed_are_no
         bus.send_nowait("orders", b"2", key=b"b")
         bus.send_nowait("orders", b"3", key=b"c")
         await bus.flush()
-        await until(lambda: [b"3"] in calls)
+        await until(lambda: [b"3"] in calls, poll_seconds=0.005)
         await bus.drain()
         assert calls == [[b"1", b"2", b"3"], [b"2"], [b"3"]]
 
@@ -164,7 +159,7 @@ async def test_brokers_that_are_away_when_a_partition_is_taken_up_are_asked_agai
         async with bus:
             await bus.send("orders", b"1", key=b"a")
             await bus.send("orders", b"2", key=b"a")
-            await until(lambda: len(calls) == 3)
+            await until(lambda: len(calls) == 3, poll_seconds=0.005)
             assert calls == [b"1", b"1", b"2"]
         ticking.cancel_scope.cancel()
 

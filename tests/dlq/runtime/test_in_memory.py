@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+import eventbus.testing.memory
 from dlq import Circuit, Retry
 from dlq.entries import attempts_of
 from eventbus import ConsumerRecord, TopicPartition
@@ -80,7 +81,13 @@ async def test_who_waits_is_healthy() -> None:
         assert health.is_healthy, health
 
 
-@pytest.mark.system
+@pytest.fixture
+def closing_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closing test bus gives threads a second of real time to return; these tests have none."""
+    monkeypatch.setattr(eventbus.testing.memory, "_LEAVE_SECONDS", 0.001)
+
+
+@pytest.mark.usefixtures("closing_takes_no_time")
 @pytest.mark.parametrize("circuit", [False, True])
 async def test_stopping_does_not_wait_for_a_next_try(circuit: bool) -> None:
     bus, calls = TestBus(), list[bytes]()
@@ -124,7 +131,7 @@ async def test_an_open_circuit_fills_no_dead_letters() -> None:
         assert bus.metrics().handlers[0].counts.handled == 40
 
 
-@pytest.mark.system
+@pytest.mark.usefixtures("closing_takes_no_time")
 @pytest.mark.parametrize("exactly_once", [False, True])
 async def test_a_cancelled_call_is_no_try(exactly_once: bool) -> None:
     bus = TestBus(drain_timeout_ms=100)
