@@ -239,7 +239,7 @@ async def new_database(databases: Databases, tmp_path: Path) -> AsyncIterator[Ne
         databases.release(each)
 
 
-MOST = [kind for kind in KINDS if kind not in ("psycopg", "mariadb-async")]
+MOST = ["sqlite", "asyncpg", "mariadb"]
 """Each database, with a loop or without one: tests/outbox/writing shows that every driver is spoken to alike."""
 
 

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from tests.databases import THREE, Database, NewDatabase
 from tests.killed import kill
 from tests.outbox.bank.books import bank
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
@@ -33,7 +34,7 @@ def test_transfers_over_http(database: Database) -> None:
         assert client.get("/accounts").json() == {"ada": cents - 6, "bob": cents + 6, "cyd": cents}
 
 
-@pytest.mark.parametrize("kind", THREE)
+@pytest.mark.parametrize("kind", quick(THREE, ["psycopg"]))
 @pytest.mark.timeout(240)
 def test_no_money_is_lost_or_made_when_the_bank_is_killed(kind: str, new_database: NewDatabase, tmp_path: Path) -> None:
     where = f"{tmp_path / 'log'}#{new_database(kind).plain_url}"

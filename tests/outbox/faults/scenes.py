@@ -66,12 +66,6 @@ class Scene:
         return found
 
 
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 - a server in another process tells nobody
-            await anyio.sleep(0.01)
-
-
 class Sleep:
     """Of a relay, at a step: from when it comes there until it is woken. It does not renew its lease meanwhile."""
 

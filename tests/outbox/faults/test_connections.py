@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 
 import pytest
@@ -11,8 +11,9 @@ from sqlalchemy.exc import DBAPIError
 
 from outbox.relay.relay import Relay
 from tests.database_servers import MariaDB, PostgreSQL, Server
-from tests.databases import KINDS, ON_SERVERS, THREE, Database, Databases
-from tests.outbox.faults.scenes import Sleep, scene, until
+from tests.databases import KINDS, ON_SERVERS, Database, Databases
+from tests.outbox.faults.scenes import Sleep, scene
+from tests.support import until
 from tests.tiers import quick
 
 pytestmark = pytest.mark.system
@@ -42,7 +43,7 @@ def is_known(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage() for record in caplog.records if record.exc_info and record.name == "outbox"] == []
 
 
-FEW = [pytest.param(kind, marks=() if kind in THREE else pytest.mark.slow) for kind in ON_SERVERS]
+FEW = quick(ON_SERVERS, ["psycopg", "mariadb"])
 
 
 class Cuts:
@@ -86,20 +87,28 @@ SERVERS: dict[str, tuple[type[Server], str]] = {
 """By kind: its server, and the database it has from the beginning."""
 
 
-@pytest.fixture(params=quick(SERVERS, ["asyncpg", "mariadb"]))
-async def own(request: pytest.FixtureRequest, databases: Databases) -> AsyncIterator[tuple[Server, Database]]:
-    """A server of the test's own, and a database on it."""
-    kind: str = request.param
-    databases.check(kind)
-    server_of, first = SERVERS[kind]
+@pytest.fixture(scope="module", params=quick(SERVERS, ["asyncpg"]))
+def own_server(request: pytest.FixtureRequest, databases: Databases) -> Iterator[tuple[str, Server]]:
+    """A kind, and a server that the tests of this module may kill."""
+    databases.check(request.param)
+    server_of, _ = SERVERS[request.param]
     with server_of() as server:
-        url = make_url(f"{KINDS[kind].plain_driver}://{server.address}/{first}")
-        admin = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
-        with admin.connect() as connection:
-            connection.execute(text("CREATE DATABASE shop"))
-        database = Database(kind, url.set(database="shop"))
-        yield server, database
-        await database.aclose()
+        yield request.param, server
+
+
+@pytest.fixture
+async def own(own_server: tuple[str, Server]) -> AsyncIterator[tuple[Server, Database]]:
+    """The server, running, and a database on it."""
+    kind, server = own_server
+    url = make_url(f"{KINDS[kind].plain_driver}://{server.address}/{SERVERS[kind][1]}")
+    admin = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with admin.connect() as connection:
+        connection.execute(text("CREATE DATABASE shop"))
+    database = Database(kind, url.set(database="shop"))
+    yield server, database
+    await database.aclose()
+    with admin.connect() as connection:
+        connection.execute(text("DROP DATABASE shop"))
 
 
 async def test_a_server_that_is_away_at_any_step(
@@ -116,7 +125,7 @@ async def test_a_server_that_is_away_at_any_step(
             await sleep.fallen()
             server.kill()
             sleep.wake()
-            await until(lambda: relay.health().status == "degraded")
+            await until(lambda: relay.health().status == "degraded", poll_seconds=0.01)
             server.start()
             await here.settled(relay)
             assert relay.health().status == "ok"
@@ -131,7 +140,7 @@ async def test_a_relay_that_starts_before_its_database(own: tuple[Server, Databa
         server.stop()
         relay = here.relay()
         await relay.start(here.bus)
-        await until(lambda: relay.health().status == "degraded")
+        await until(lambda: relay.health().status == "degraded", poll_seconds=0.01)
         server.start()
         await here.settled(relay)
         server.stop()

@@ -7,12 +7,14 @@ import pytest
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage, FaultyStorage, disk_full
 from tests.databases import THREE, Database
-from tests.outbox.faults.scenes import Sleep, scene, until
+from tests.outbox.faults.scenes import Sleep, scene
+from tests.support import until
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
 
-@pytest.mark.parametrize("database", THREE, indirect=True)
+@pytest.mark.parametrize("database", quick(THREE, ["psycopg"]), indirect=True)
 async def test_a_log_that_is_full_is_waited_for(database: Database) -> None:
     storage = FaultyStorage(CrashStorage(), error=disk_full, persistent=True, only=("append",))
     async with scene(database, bus_on(storage)) as here:
@@ -25,7 +27,7 @@ async def test_a_log_that_is_full_is_waited_for(database: Database) -> None:
             storage.fail_at = storage.calls_count + 1
             here.shop.trade(4)  # the database is as ever
             sleep.wake()
-            await until(lambda: relay.health().status == "degraded")
+            await until(lambda: relay.health().status == "degraded", poll_seconds=0.01)
             storage.heal()
             await here.settled(relay)
         assert relay.metrics().quarantined == 0
@@ -51,7 +53,7 @@ async def test_the_longer_a_log_is_full_the_less_it_is_asked(database: Database)
         relay._work.pace.failed = wait
         storage.fail_at = storage.calls_count + 1
         here.shop.trade(3)
-        await until(lambda: len(waits) == 10)
+        await until(lambda: len(waits) == 10, poll_seconds=0.01)
         assert waits[-1] > 8 * max(waits[0], 0.05)
         storage.heal()
         relay._work.pace.failed = failed

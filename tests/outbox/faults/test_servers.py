@@ -12,10 +12,9 @@ import pytest
 
 from tests.database_servers import ROOT, shared
 from tests.databases import Databases
-from tests.outbox.faults.scenes import until
-from tests.tiers import quick
+from tests.support import until
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.slow
 
 USER = """
 import sys
@@ -36,7 +35,7 @@ def answers(address: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("name", "kind"), quick([("PostgreSQL", "psycopg"), ("MariaDB", "mariadb")], 1))
+@pytest.mark.parametrize(("name", "kind"), [("PostgreSQL", "psycopg"), ("MariaDB", "mariadb")])
 async def test_the_last_one_to_leave_ends_it(name: str, kind: str, databases: Databases, tmp_path: Path) -> None:
     databases.check(kind)
     command = [sys.executable, "-c", USER, name, str(tmp_path)]
@@ -50,7 +49,7 @@ async def test_the_last_one_to_leave_ends_it(name: str, kind: str, databases: Da
             with shared(name, tmp_path) as again:
                 assert again == address
             assert answers(address)
-    await until(lambda: not answers(address))
+    await until(lambda: not answers(address), poll_seconds=0.01)
     with shared(name, tmp_path) as anew:
         assert answers(anew)
-    await until(lambda: not answers(anew))
+    await until(lambda: not answers(anew), poll_seconds=0.01)

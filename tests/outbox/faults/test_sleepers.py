@@ -46,7 +46,7 @@ async def look_until_empty(scene: Scene, *relays: Relay) -> None:
 
 
 HOW = ((database, is_known) for database in THREE for is_known in (False, True))
-QUICK = [("sqlite", False), ("psycopg", True), ("mariadb", False)]
+QUICK = [("sqlite", False), ("psycopg", True)]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
@@ -152,12 +151,6 @@ async def fill(bus: EventBus, partition: int, values: Iterable[int | str], **opt
 
 def all_rows(count: int = 10, partitions: int = 2) -> list[tuple[int, int]]:
     return [(partition, offset) for partition in range(partitions) for offset in range(count)]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(30):
-        while not condition():  # noqa: ASYNC110 - rows come from threads and from servers, which set no event
-            await anyio.sleep(0.002)
 
 
 async def group_of(bus: EventBus, group: str = "g") -> dict[TopicPartition, int]:

@@ -30,8 +30,8 @@ from tests.outbox.inbox.given import (
     records_of,
     rows_of,
     service,
-    until,
 )
+from tests.support import until
 
 pytestmark = pytest.mark.system
 
@@ -171,11 +171,11 @@ async def test_a_member_that_wakes_inside_its_transaction_is_waited_for(database
     async with log_of() as log:
         first = service(log.url, ledger, gate, drain_timeout_ms=1, client_id="first")
         async with living(first):
-            await until(gate.has_come.is_set)
+            await until(gate.has_come.is_set, poll_seconds=0.002)
             async with living(service(log.url, ledger, client_id="second")):
-                await until(lambda: len(ledger.rows()) >= 15)
+                await until(lambda: len(ledger.rows()) >= 15, poll_seconds=0.002)
                 gate.may_go.set()
-                await until(lambda: len(ledger.rows()) >= 20)
+                await until(lambda: len(ledger.rows()) >= 20, poll_seconds=0.002)
         assert ledger.rows() == all_rows() and ledger.stored() == {T0: 10, T1: 10}
 
 
@@ -203,7 +203,7 @@ async def test_members_that_come_and_go_lose_and_double_nothing(database: Databa
     async with log_of(60) as log:
         for _ in range(3):
             async with living(service(log.url, ledger)), living(service(log.url, ledger)):
-                await until(lambda: len(ledger.rows()) >= 20)
+                await until(lambda: len(ledger.rows()) >= 20, poll_seconds=0.002)
             await fill(log, 0, range(10))
         async with service(log.url, ledger) as bus:
             await bus.drain()

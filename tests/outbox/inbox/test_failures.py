@@ -31,8 +31,8 @@ from tests.outbox.inbox.given import (
     row_of,
     service,
     sessions_of,
-    until,
 )
+from tests.support import until
 
 pytestmark = pytest.mark.system
 
@@ -316,7 +316,7 @@ async def test_a_locked_database_is_waited_for(database: Database) -> None:
             with held.connect() as connection:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
                 await fill(log, 0, range(2))
-                await until(lambda: len(refused) > 25)
+                await until(lambda: len(refused) > 25, poll_seconds=0.002)
             await bus.drain()
         held.dispose()
         assert ledger.rows() == all_rows(4, 1) and await dead_letters(log) == []
@@ -358,7 +358,7 @@ async def test_a_database_that_is_away_is_waited_for(database: Database, at: str
             times = 3 if at == "do_commit" else 40
             with away(engine, at=at, times=times) as met:
                 await fill(log, 0, range(2))
-                await until(lambda: len(met) == times)
+                await until(lambda: len(met) == times, poll_seconds=0.002)
                 await bus.drain()
         assert ledger.rows() == all_rows(12, 1) and await dead_letters(log) == []
 
@@ -437,7 +437,7 @@ async def test_a_bus_stops_while_its_database_is_away(database: Database) -> Non
             await bus.drain()
             with away(engine, at="do_connect", times=1_000_000) as met:
                 await fill(log, 0, "x")
-                await until(lambda: len(met) > 5)
+                await until(lambda: len(met) > 5, poll_seconds=0.002)
                 await bus.close()
         async with service(log.url, ledger, dead_letter=True) as bus:
             await bus.drain()

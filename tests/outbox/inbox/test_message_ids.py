@@ -21,8 +21,8 @@ from tests.outbox.inbox.given import (
     dead_letters,
     log_of,
     service,
-    until,
 )
+from tests.support import until
 
 pytestmark = pytest.mark.system
 
@@ -156,7 +156,7 @@ async def test_old_ids_are_deleted(database: Database, monkeypatch: pytest.Monke
                 )
             await send(log, 0, "d")
             await bus.drain()
-            await until(lambda: ledger.ids() == ["message:c", "message:d"])
+            await until(lambda: ledger.ids() == ["message:c", "message:d"], poll_seconds=0.002)
 
 
 @on_sqlite

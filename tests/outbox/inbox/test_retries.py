@@ -41,8 +41,8 @@ from tests.outbox.inbox.given import (
     records_of,
     row_of,
     service,
-    until,
 )
+from tests.support import until
 
 pytestmark = pytest.mark.system
 
@@ -75,7 +75,10 @@ async def settled(bus: EventBus, condition: Callable[[], object]) -> None:
     """Nothing waits for its next try any more, and all is stored."""
     recovering = bus.runners[0].recovering
     assert recovering is not None
-    await until(lambda: condition() and recovering.waiting and not any(map(len, recovering.waiting.values())))
+    await until(
+        lambda: condition() and recovering.waiting and not any(map(len, recovering.waiting.values())),
+        poll_seconds=0.002,
+    )
     await bus.drain()
 
 
@@ -166,10 +169,10 @@ async def test_an_entry_whose_transaction_was_committed_is_not_handled_again(
 
         bus = service(log.url, ledger, plan, retry=policy, drain_timeout_ms=10)
         async with bus:
-            await until(lambda: bus.runners[0].counts.retried)
+            await until(lambda: bus.runners[0].counts.retried, poll_seconds=0.002)
             await bus.runners[0].commit()
             monkeypatch.setattr(Moves, "commit", never)
-            await until(ledger.rows)
+            await until(ledger.rows, poll_seconds=0.002)
             await bus.close()
         monkeypatch.undo()
         assert ledger.rows() == [(0, 0)] and plan.calls[0] == 2
@@ -195,7 +198,7 @@ async def test_retry_partitions_that_move_between_members(database: Database) ->
             other = service(log.url, ledger, fail, retry=policy, client_id=f"{name}-beside")
             async with one, other:
                 at_least = len(ledger.rows()) + 4
-                await until(lambda at_least=at_least: len(ledger.rows()) >= min(at_least, 48))
+                await until(lambda at_least=at_least: len(ledger.rows()) >= min(at_least, 48), poll_seconds=0.002)
         async with service(log.url, ledger, fail, retry=policy) as bus:
             await settled(bus, lambda: len(ledger.rows()) >= 48)
         assert ledger.rows() == [(part, off) for part in range(2) for off in range(32) if off % 4 != 3]
@@ -210,7 +213,7 @@ async def test_what_an_older_database_has_lost_is_handled_once(database: Databas
     async with log_of(0, 1) as log:
         await fill(log, 0, ["0", "1", "0"])
         async with service(log.url, ledger, plan, retry=policy) as bus:
-            await until(lambda: len(ledger.rows()) == 2 and bus.runners[0].counts.retried)
+            await until(lambda: len(ledger.rows()) == 2 and bus.runners[0].counts.retried, poll_seconds=0.002)
             await bus.runners[0].commit()
         ledger.store(T0, 0)
         with database.plain.begin() as connection:

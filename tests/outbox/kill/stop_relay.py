@@ -1,6 +1,6 @@
 """Stop a relay's process with SIGSTOP at each of its steps, let another take over, and let it go on: without effect.
 
-Run as a program: ``python -m tests.outbox.kill.stop_relay WHERE ROUNDS SEED``; WHERE is as `kill_relay` has it, with a
+Run as a program: ``python -m tests.outbox.kill.stop_relay WHERE STOPS SEED``; WHERE is as `kill_relay` has it, with a
 log on the network.
 """
 
@@ -12,13 +12,14 @@ import os
 import random
 import signal
 import sys
+from itertools import cycle, islice
 
 import anyio
 
 from tests.outbox.kill.kill_relay import End, Life, Place, disguise, finish
 from tests.outbox.kill.shop import wrong
 
-STEPS = ("renewed", "taken", "begun", "sent", "receipt", "committed", "deleting")
+STEPS = ("taken", "receipt", "renewed", "begun", "sent", "committed", "deleting")
 TRANSACTIONS = 6
 
 
@@ -37,13 +38,13 @@ def stopped(place: Place, chance: random.Random, step: str) -> str:
     return life.last()
 
 
-def main(where: str, rounds: int, seed: int) -> int:
+def main(where: str, stops: int, seed: int) -> int:
     logging.disable(logging.CRITICAL)
-    faulthandler.dump_traceback_later(60 + 60 * rounds, exit=True)  # what hangs says where
+    faulthandler.dump_traceback_later(60 + 10 * stops, exit=True)  # what hangs says where
     chance = random.Random(seed)
     place = Place(where)
     place.shop(chance).open()
-    ends = [stopped(place, chance, step) for _ in range(rounds) for step in STEPS]
+    ends = [stopped(place, chance, step) for step in islice(cycle(STEPS), stops)]
     found = anyio.run(finish, place)
     failures = [*wrong(found), *(f"a life ended by {end!r}" for end in ends if end != "nothing")]
     for failure in failures[:20]:

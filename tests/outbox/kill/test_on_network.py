@@ -9,22 +9,25 @@ import pytest
 from tests.clients.serving import Served
 from tests.databases import THREE, Database
 from tests.killed import kill
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
-FEW = ["psycopg", *(pytest.param(kind, marks=pytest.mark.slow) for kind in THREE if kind != "psycopg")]
+FEW = quick(THREE, ["psycopg"])
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stops", quick([2, 70], 1))
 @pytest.mark.parametrize("database", FEW, indirect=True)
 @pytest.mark.timeout(900)
-def test_a_process_that_is_stopped_past_its_lease(database: Database, rounds: int, tmp_path: Path) -> None:
+def test_a_process_that_is_stopped_past_its_lease(database: Database, stops: int, tmp_path: Path) -> None:
+    """At two steps in the system tier: tests/outbox/faults/test_sleepers.py stops relays at each, in one process."""
     with Served(tmp_path / "log") as server:
         where = f"{database.kind}|{database.plain_url}|kafka://{server.bootstrap}"
-        assert f"{7 * rounds} stops" in kill("tests.outbox.kill.stop_relay", where, rounds, seed=1)
+        assert f"{stops} stops" in kill("tests.outbox.kill.stop_relay", where, stops, seed=1)
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(200, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("database", FEW, indirect=True)
+@pytest.mark.slow  # in the system tier on Apache Kafka
+@pytest.mark.parametrize("kills", [5, 200])
+@pytest.mark.parametrize("database", THREE, indirect=True)
 @pytest.mark.timeout(1_800)
 def test_up_to_four_processes(database: Database, kills: int, tmp_path: Path) -> None:
     with Served(tmp_path / "log") as server:

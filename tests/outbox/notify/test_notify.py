@@ -18,12 +18,14 @@ from outbox import Outbox, notify
 from outbox.notify import Listener, Notifier, channel_of
 from tests.databases import Database, NewDatabase
 from tests.outbox.notify.pooler import Pooler
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
 PATIENCE_SECONDS = 20
 CHANNEL = channel_of("eventbus_outbox")
-on_each_driver = pytest.mark.parametrize("database", ["psycopg", "psycopg-async", "asyncpg"], indirect=True)
+DRIVERS = ["psycopg", "asyncpg", "psycopg-async"]
+on_each_driver = pytest.mark.parametrize("database", quick(DRIVERS, 2), indirect=True)
 on_one = pytest.mark.parametrize("database", ["psycopg"], indirect=True)
 
 

@@ -9,6 +9,7 @@ from eventbus import EventBus
 from outbox import Outbox
 from outbox.relay.relay import Relay
 from tests.databases import Database
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
@@ -26,7 +27,7 @@ async def until_it_waits(relay: Relay) -> None:
         await anyio.sleep(0.002)
 
 
-@pytest.mark.parametrize("database", ["psycopg", "psycopg-async", "asyncpg"], indirect=True)
+@pytest.mark.parametrize("database", quick(["psycopg", "asyncpg", "psycopg-async"], 2), indirect=True)
 async def test_at_once(database: Database) -> None:
     relay = Outbox(database.engine).relay(poll_ms=(NEVER_MS, NEVER_MS), lease_ms=NEVER_MS)
     there = Outbox(database.plain)  # as in another process: its wakes are not those of the relay's
