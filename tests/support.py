@@ -1,4 +1,4 @@
-"""What many tests need: waiting for a condition."""
+"""What many tests need: waiting for a condition, and how long to search for a counterexample."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 import anyio.lowlevel
+from hypothesis import settings
 
 PATIENCE_SECONDS = 60
 """How long a test waits for something that must happen: far longer than it takes on a loaded machine."""
@@ -37,6 +38,11 @@ async def until(
     except TimeoutError:
         waited_for = what or inspect.getsource(condition).strip()
         raise TimeoutError(f"Not true within {patience_seconds} s: {waited_for}") from None
+
+
+def examples(few: int, many: int) -> int:
+    """Return how many examples a property is tried with: ``many`` in `make test-full`, whose profile is random."""
+    return few if settings().derandomize else many
 
 
 async def _value(condition: Callable[[], object | Awaitable[object]]) -> object:

@@ -14,8 +14,8 @@ PROGRAM = "tests.faults.kill_writer"
 
 
 @pytest.mark.timeout(240)
-def test_60_kills_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    assert "60 kills" in kill(PROGRAM, tmp_path / "log", 60, seed=1)
+def test_12_kills_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    assert "12 kills" in kill(PROGRAM, tmp_path / "log", 12, seed=1)
 
 
 @pytest.mark.slow

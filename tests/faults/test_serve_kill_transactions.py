@@ -26,7 +26,7 @@ def kill(directory: Path, kills: int, seed: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_kills_under_transactions(tmp_path: Path) -> None:
-    kill(tmp_path, 4, 1)
+    kill(tmp_path, 2, 1)
 
 
 @pytest.mark.slow

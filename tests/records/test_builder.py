@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from eventbus.errors import SerializationError
 from eventbus.records import HEADER_BYTES, BatchBuilder, RecordBatch, check_crc, read_header
 from eventbus.types import Compression, Record
+from tests.support import examples
 
 NOW_MS = 1_700_000_000_000
 
@@ -76,7 +77,7 @@ some_records = st.lists(st.builds(Record, blobs, blobs, st.just(()) | headers, t
 
 
 @pytest.mark.system
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60, 200), deadline=None)
 @given(some_records)
 @example([Record(None, None), Record(b"", b""), Record(b"", None), Record(None, b"")])
 @example([Record(b"k", b"v", (("h", b"1"),), 5), Record(b"k", b"v", (), 5), Record(b"k", b"v", (), 5)])

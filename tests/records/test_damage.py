@@ -27,6 +27,7 @@ from eventbus.records.batch import check_base_offset, write_crc
 from eventbus.records.columnar import record_arrays
 from eventbus.records.varint import encode_varint, read_varint, read_varlong
 from eventbus.types import Compression, Record
+from tests.support import examples
 
 pytestmark = pytest.mark.system
 
@@ -112,7 +113,7 @@ def test_every_flip_without_the_crc(build: Build, compression: Compression) -> N
 mutations = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=4)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(150, 400), deadline=None)
 @given(mutations, st.sampled_from([Compression.NONE, Compression.NONE, Compression.ZSTD]), st.booleans())
 def test_random_bytes_behind_a_good_crc(
     build: Build, mutations: list[tuple[int, int]], compression: Compression, at_front: bool
@@ -133,7 +134,7 @@ def test_random_bytes_behind_a_good_crc(
         assert str(error).startswith("topic-3, batch at offset 7 (byte 0 of the fetch): ")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 40), st.integers(0, 3))
 def test_random_records(build: Build, junk: bytes, count: int, codec: int) -> None:
     batch = build([Record(b"k", b"v")], 7)[:HEADER_BYTES] + junk
@@ -144,7 +145,7 @@ def test_random_records(build: Build, junk: bytes, count: int, codec: int) -> No
     assert len(outcomes(bytes(batch))) == 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(st.binary(max_size=200))
 def test_random_buffers(data: bytes) -> None:
     assert len(outcomes(data)) == 1

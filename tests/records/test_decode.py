@@ -25,6 +25,7 @@ from eventbus.records import (
 )
 from eventbus.records.columnar import record_arrays
 from eventbus.types import Compression, ConsumerRecord, FetchedRecords, Record, TimestampType
+from tests.support import examples
 
 pytestmark = pytest.mark.system
 
@@ -104,7 +105,7 @@ pieces = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40, 150), deadline=None)
 @given(st.lists(pieces, min_size=1, max_size=5), st.data())
 def test_any_log(some: list[Piece], data: st.DataObject) -> None:
     log, seen, end = build_log(some)

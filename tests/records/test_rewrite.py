@@ -11,6 +11,7 @@ from eventbus.records.batch import stamp_log_append_time
 from eventbus.records.columnar import record_arrays
 from eventbus.records.rewrite import empty_batch, keep_header, keep_records, open_batch
 from eventbus.types import Compression, TimestampType
+from tests.support import examples
 
 pytestmark = pytest.mark.system
 
@@ -37,7 +38,7 @@ def build(records, codec: Compression = Compression.NONE, base_offset: int = 1_0
     return RecordBatch(bytes(batch))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80, 300), deadline=None)
 @given(
     records=RECORDS,
     codec=st.sampled_from(Compression),

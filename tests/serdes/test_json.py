@@ -9,10 +9,11 @@ from typing import Any, TypedDict
 import msgspec
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serdes import Json
+from tests.support import examples
 
 pytestmark = pytest.mark.system
 
@@ -48,6 +49,7 @@ plain = st.recursive(
 )
 
 
+@settings(max_examples=examples(30, 300))
 @given(plain)
 def test_the_standard_library_reads_the_same(value: Any) -> None:
     data = Json().serialize("t", value)

@@ -296,8 +296,8 @@ async def test_a_record_for_later_goes_on_with_its_trace_in_its_time(spans: Span
 
     async with bus:
         with spans.tracer.start_as_current_span("request"):
-            await bus.send("orders", b"a", delay=3600)
-        await clock.advance(seconds=3601)
+            await bus.send("orders", b"a", delay=60)
+        await clock.advance(seconds=61)
         await bus.drain()
     assert spans.tree() == ["request", "request > send orders", "request > send orders > process orders"]
 

@@ -11,13 +11,13 @@ from tests.killed import kill
 pytestmark = pytest.mark.system
 
 PROGRAM = "tests.dlq.kill.kill_service"
-FEW = pytest.mark.parametrize(("kills", "promise"), [(20, ""), (10, "once:")], ids=["at-least", "exactly"])
+FEW = pytest.mark.parametrize(("kills", "promise"), [(7, ""), (4, "once:")], ids=["at-least", "exactly"])
 PROMISES = pytest.mark.parametrize(("kills", "promise"), [(140, ""), (60, "once:")], ids=["at-least", "exactly"])
 
 
 @FEW
 @pytest.mark.timeout(240)
-def test_30_kills(tmp_path: Path, kills: int, promise: str) -> None:
+def test_a_few_kills(tmp_path: Path, kills: int, promise: str) -> None:
     assert f"{kills} kills" in kill(PROGRAM, f"{promise}{tmp_path / 'log'}", kills, seed=1)
 
 

@@ -14,7 +14,7 @@ PROGRAM = "tests.dlq.letters.kill_redrive"
 
 
 def test_redrive_that_is_killed_is_gone_on_with(tmp_path: Path) -> None:
-    assert "5 kills" in kill(PROGRAM, tmp_path / "log", 5, seed=1)
+    assert "2 kills" in kill(PROGRAM, tmp_path / "log", 2, seed=1)
 
 
 @pytest.mark.slow

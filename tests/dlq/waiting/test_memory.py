@@ -15,7 +15,7 @@ from tests.dlq.waiting.retry_log import fetched, source_record
 
 pytestmark = pytest.mark.system
 
-ENTRIES = 3_000
+ENTRIES = 1_000
 
 
 @pytest.fixture(autouse=True)

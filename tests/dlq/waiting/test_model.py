@@ -463,7 +463,7 @@ def run(machine: type[Runner], examples: int, steps: int) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_short_life(machine: type[Runner]) -> None:
-    run(machine, 60, 40)
+    run(machine, 25, 40)
 
 
 @pytest.mark.slow

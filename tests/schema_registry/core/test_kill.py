@@ -14,8 +14,8 @@ PROGRAM = "tests.schema_registry.core.kill_registrations"
 
 
 @pytest.mark.timeout(120)
-def test_12_kills(tmp_path: Path) -> None:
-    assert "12 kills" in kill(PROGRAM, tmp_path / "log", 12, seed=1)
+def test_4_kills(tmp_path: Path) -> None:
+    assert "4 kills" in kill(PROGRAM, tmp_path / "log", 4, seed=1)
 
 
 @pytest.mark.slow  # two minutes

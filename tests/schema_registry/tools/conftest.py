@@ -13,6 +13,7 @@ from eventbus import EventBus
 from schema_registry.http.app import create_app
 from schema_registry.http.server import HttpServer
 from tests.cli.conftest import Cli, Result, cli, spawn
+from tests.tiers import quick
 
 __all__ = ["cli", "spawn"]
 
@@ -48,9 +49,9 @@ def served() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["log", "http"])
+@pytest.fixture(params=quick(["http", "log"], 1))
 def where(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """The options that say where the registry is: both kinds answer the same."""
+    """The options that select the registry. The answers are equal; behind HTTP there is more that can go wrong."""
     if request.param == "log":
         return ("--url", "file://./data")
     return ("--registry", request.getfixturevalue("served"))

@@ -23,8 +23,10 @@ pytestmark = pytest.mark.system
 
 GUID = "8b8bd78e-4456-4c99-8d72-64cbe6177dae"
 """Of `ORDER`: MD5 of its text, wherever it is registered."""
+in_both = pytest.mark.parametrize("where", ["log", "http"], indirect=True)
 
 
+@in_both
 def test_register_answers_id_and_version_and_twice_is_as_once(schema: Schema) -> None:
     for _ in range(2):
         result = schema("register", "orders-value", "order.avsc", "--json")
@@ -41,6 +43,7 @@ def test_register_takes_stdin_and_types_of_the_program(schema: Schema) -> None:
     assert schema("register", "orders-value", "shop:Order").out == "orders-value version 2, id 2\n"
 
 
+@in_both
 def test_what_is_refused_is_explained(orders: Schema) -> None:
     result = orders("register", "orders-value", "broken.avsc")
     assert (result.code, result.out) == (1, "")
@@ -67,6 +70,7 @@ def test_references(schema: Schema) -> None:
     assert "class Order(" in made.out and "class Line(" in made.out, made.err
 
 
+@in_both
 def test_list(orders: Schema) -> None:
     assert orders("list").lines == [
         "SUBJECT       VERSIONS  LATEST  ID  TYPE  NAME",
@@ -77,6 +81,7 @@ def test_list(orders: Schema) -> None:
     assert "the first one: eventbus schema register" in orders("list", "--prefix", "nothing").err
 
 
+@in_both
 def test_show(orders: Schema) -> None:
     shown = orders("show", "orders-value", "1")
     assert shown.err.splitlines() == ["orders-value version 1, id 1, AVRO, BACKWARD", f"guid {GUID}"]
@@ -133,6 +138,7 @@ def test_delete_and_what_is_left(orders: Schema) -> None:
     assert [row["state"] for row in orders("list", "orders-value", "--deleted", "--json").json] == ["deleted"] * 2
 
 
+@in_both
 def test_delete_for_ever_asks_first(orders: Schema) -> None:
     assert orders("delete", "orders-value").code == 0
     no = orders("delete", "orders-value", "--permanent", stdin=b"n\n")
@@ -145,6 +151,7 @@ def test_delete_for_ever_asks_first(orders: Schema) -> None:
     assert refused.code == 1 and "orders-value" in refused.err
 
 
+@in_both
 def test_export_and_import_keep_ids_guids_and_deleted_flags(orders: Schema, cli: Cli) -> None:
     assert orders("delete", "orders-value", "--version", "1").code == 0
     told = orders("export", "schemas.jsonl")

@@ -15,6 +15,7 @@ from serdes.avro.codec.reader import Decoder
 from serdes.avro.codec.writer import Encoder
 from serdes.avro.parse import parse
 from tests.serdes.avro_codec.generating import schemas, values
+from tests.support import examples
 
 pytestmark = pytest.mark.system
 
@@ -25,7 +26,7 @@ def written(schema: Any, value: Any) -> bytes:
     return out.getvalue()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(100, 300))
 @given(st.data())
 def test_plain_data_has_the_same_bytes_and_comes_back(data: st.DataObject) -> None:
     schema = data.draw(schemas())

@@ -17,12 +17,13 @@ from serdes.avro.text import canonical_form, fingerprint64, to_text
 from tests.serdes.avro_model.generated import schema_of_source
 from tests.serdes.avro_model.random_schemas import Texts
 from tests.serdes.avro_model.strategies import texts, texts_in_namespaces
+from tests.support import examples
 
 pytestmark = pytest.mark.system
 
 
 @given(texts)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50, 150), deadline=None)
 def test_a_printed_schema_parses_as_itself(text: str) -> None:
     schema = parse(text)
     printed = to_text(schema)
@@ -33,7 +34,7 @@ def test_a_printed_schema_parses_as_itself(text: str) -> None:
 
 
 @given(texts_in_namespaces)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40, 100), deadline=None)
 def test_the_normalized_form_reads_the_same_data(text: str) -> None:
     schema = parse(text)
     simple = normalized(schema)
@@ -42,7 +43,7 @@ def test_the_normalized_form_reads_the_same_data(text: str) -> None:
 
 
 @given(texts_in_namespaces)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40, 100), deadline=None)
 def test_fastavro_reads_what_is_printed(text: str) -> None:
     schema = parse(text)
     fastavro.schema.parse_schema(json.loads(to_text(schema)))
@@ -53,14 +54,14 @@ def test_fastavro_reads_what_is_printed(text: str) -> None:
 
 
 @given(texts)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40, 100), deadline=None)
 def test_generated_python_says_the_same_schema(text: str) -> None:
     schema = parse(text)
     assert to_text(schema_of_source(generate(schema))) == to_text(schema)
 
 
 @given(st.integers())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50, 150), deadline=None)
 def test_a_spoiled_text_is_refused_with_its_own_error(seed: int) -> None:
     try:
         to_text(parse(Texts(seed).text()))
