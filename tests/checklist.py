@@ -381,7 +381,7 @@ CONSUMERS = Section(
             "`eventbus dlq list`, `redrive`, `edit` for whoever mends it",
             (D + "runtime/ladder.py::tries_at_once_then_later_then_a_dead_letter",
              D + "runtime/orders.py::records_of_a_key_stay_in_order_and_others_go_on",
-             D + "kill/test_kill.py::test_a_few_kills", D + "letters/test_redrive.py::test_second_redrive_sends_nothing",
+             D + "kill/test_kill.py::test_few_kills", D + "letters/test_redrive.py::test_second_redrive_sends_nothing",
              D + "cli/test_list.py::test_the_cases_of_each_topic_the_largest_first",
              L + "test_demo.py::test_what_fails_on_its_way_to_the_board_is_tried_again_or_dead_and_redriven"),
             ("24_retry_and_dead_letters.py",), "failures.md#five-minutes"),

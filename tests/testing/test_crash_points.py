@@ -19,9 +19,7 @@ from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
-THREE_ORDERS = [
-    ("orders", b"%d" % number, key) for number, key in enumerate([b"k0", b"k1", b"k3"])
-]
+THREE_ORDERS = [("orders", b"%d" % number, key) for number, key in enumerate([b"k0", b"k1", b"k3"])]
 ORDERS = THREE_ORDERS[::2]
 """One record in each of two partitions: every further one adds ten ends to a run."""
 FEW_PAIRS = 3

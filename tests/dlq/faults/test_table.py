@@ -52,7 +52,7 @@ TABLE = {
         f"{RECORDS}::test_records_without_a_key_wait_for_nobody_though_order_is_asked_for"
     ),
     "two services share their dead letters": f"{TOPICS}::test_two_services_may_share_their_dead_letters",
-    "kill -9 at any moment": "tests/dlq/kill/test_kill.py::test_a_few_kills",
+    "kill -9 at any moment": "tests/dlq/kill/test_kill.py::test_few_kills",
     "an end at any step": "tests/dlq/kill/test_steps.py::test_killed_at_any_step",
 }
 

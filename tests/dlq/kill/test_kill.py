@@ -17,7 +17,7 @@ PROMISES = pytest.mark.parametrize(("kills", "promise"), [(140, ""), (60, "once:
 
 @FEW
 @pytest.mark.timeout(240)
-def test_a_few_kills(tmp_path: Path, kills: int, promise: str) -> None:
+def test_few_kills(tmp_path: Path, kills: int, promise: str) -> None:
     assert f"{kills} kills" in kill(PROGRAM, f"{promise}{tmp_path / 'log'}", kills, seed=1)
 
 
