@@ -1,4 +1,4 @@
-"""What many tests need: waiting for a condition, and how long to search for a counterexample."""
+"""Wait for a condition, and choose how long to search for a counterexample: many tests need both."""
 
 from __future__ import annotations
 

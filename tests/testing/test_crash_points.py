@@ -21,7 +21,7 @@ pytestmark = pytest.mark.system
 
 THREE_ORDERS = [("orders", b"%d" % number, key) for number, key in enumerate([b"k0", b"k1", b"k3"])]
 ORDERS = THREE_ORDERS[::2]
-"""One record in each of two partitions: every further one adds ten ends to a run."""
+"""A record in each of two partitions. Every further record adds ten ends to a run."""
 FEW_PAIRS = 3
 """A pair of ends costs as much as four ends: its process starts three times, and one end can reuse the first life."""
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])

@@ -197,7 +197,7 @@ def test_fixtures_of_a_project_take_precedence(in_auto_mode: str) -> None:
 
 
 def test_errors_of_buses_that_fixtures_start_are_reported(in_auto_mode: str) -> None:
-    """The handler of one bus ends it, one does not start, and one is a bus that the kit does not know."""
+    """A bus whose handler raises, a bus that does not start, and a bus that the kit does not know."""
     assert outcomes(in_auto_mode, "wrong") == {"PASSED": 2, "ERROR": 3}, in_auto_mode
     for message in ("no good", "both read 't'", "use eventbus.testing.in_memory(bus)"):
         assert message in in_auto_mode

@@ -51,7 +51,7 @@ def served() -> Iterator[str]:
 
 @pytest.fixture(params=quick(["http", "log"], 1))
 def where(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """The options that select the registry. The answers are equal; behind HTTP there is more that can go wrong."""
+    """Return the options that select a registry: both answer alike, and more can go wrong between a client and HTTP."""
     if request.param == "log":
         return ("--url", "file://./data")
     return ("--registry", request.getfixturevalue("served"))
