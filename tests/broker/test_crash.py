@@ -228,7 +228,7 @@ def run(seed: int, cuts: int = 3, steps: int = 40) -> None:
 
 @pytest.mark.system
 @pytest.mark.usefixtures("latest_records_are_saved_often")
-@pytest.mark.parametrize("block", quick(range(5), 2))
+@pytest.mark.parametrize("block", quick(range(5), 1))
 def test_power_cuts(block: int) -> None:
     for seed in range(block * 60, (block + 1) * 60):
         run(seed)

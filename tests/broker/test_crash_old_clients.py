@@ -20,6 +20,7 @@ from eventbus.coordinator.requests import TransactionEnd
 from eventbus.errors import ConcurrentTransactions, InvalidProducerIdMapping, InvalidTxnState, ProducerFenced
 from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.broker.test_crash_transactions import CONFIG, GROUP, KEYED, TIMEOUT_MS, Client, Machine, Transaction, run
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
@@ -180,9 +181,9 @@ def run_seeds(seeds: range) -> None:
 
 
 @pytest.mark.usefixtures("latest_records_are_saved_often")
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in (1, 2, 3))])
+@pytest.mark.parametrize("block", quick(range(8), 1))
 def test_power_cuts(block: int) -> None:
-    run_seeds(range(block * 200, (block + 1) * 200))
+    run_seeds(range(block * 100, (block + 1) * 100))
 
 
 @pytest.mark.usefixtures("latest_records_are_saved_often")
@@ -193,6 +194,7 @@ def test_many_power_cuts(block: int) -> None:
     run_seeds(range(10_000 + block * 2_000, 10_000 + (block + 1) * 2_000))
 
 
+@pytest.mark.slow
 def test_complete_before_the_markers_are_durable_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     advance = Endings._advance
 

@@ -540,7 +540,7 @@ def run_seeds(seeds: range) -> None:
 
 @pytest.mark.system
 @pytest.mark.usefixtures("latest_records_are_saved_often")
-@pytest.mark.parametrize("block", quick(range(5), 2))
+@pytest.mark.parametrize("block", quick(range(5), 1))
 def test_power_cuts(block: int) -> None:
     run_seeds(range(block * 200, (block + 1) * 200))
 
@@ -572,7 +572,7 @@ def test_nothing_is_found_without_a_bug() -> None:
         found_by(range(30))
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_markers_before_the_decision_is_durable_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     advance = Endings.advance
 

@@ -26,6 +26,7 @@ from eventbus.errors import KafkaError, OffsetOutOfRange
 from eventbus.log.storage import FileStorage, MemoryStorage
 from eventbus.records import BatchBuilder, fetched_records
 from eventbus.types import Compression, IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
@@ -267,7 +268,7 @@ def test_in_memory() -> None:
     run(machine_on(None, "commit"), 40)
 
 
-@pytest.mark.parametrize("mode", ["commit", "interval", "os"])
+@pytest.mark.parametrize("mode", quick(["commit", "interval", "os"], 1))
 def test_on_disk(tmp_path: Path, mode: str) -> None:
     run(machine_on(tmp_path, mode), 12)
 

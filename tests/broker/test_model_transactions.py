@@ -42,6 +42,7 @@ from eventbus.types import (
     ProducerIdAndEpoch,
     TopicPartition,
 )
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
@@ -505,7 +506,7 @@ def test_in_memory() -> None:
     run(None, "commit", 40)
 
 
-@pytest.mark.parametrize("mode", ["commit", "os"])
+@pytest.mark.parametrize("mode", quick(["commit", "os"], 1))
 def test_on_disk(tmp_path: Path, mode: str) -> None:
     run(tmp_path, mode, 20)
 

@@ -688,7 +688,7 @@ def crash_table(crash_at: int, seed: int) -> tuple[Table, list[Row], bool]:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("seed", quick(range(12), [0, 5]))  # 5: compacted before, and with transactions
+@pytest.mark.parametrize("seed", quick(range(12), [5]))  # compacted before, and with transactions
 def test_a_crash_at_any_call_leaves_the_old_or_the_new(seed):
     done = False
     crash_at = 0
@@ -922,7 +922,7 @@ def test_entries_move_with_their_markers_into_a_merged_segment(storage):
 def test_a_reader_of_another_process_beside_a_compaction_of_transactions(tmp_path):
     """At every change of a name in the directory it meets no aborted record, and every committed one that counts."""
     table = Table(FileStorage(str(tmp_path)))
-    for number in range(40):
+    for number in range(20):
         produce(table, P1, (b"k%d" % (number % 3), b"x" * 20), sequence=number, transactional=True)
         end(table, P1, committed=number % 3 != 1)
     table.roll()
@@ -945,7 +945,7 @@ def test_a_reader_of_another_process_beside_a_compaction_of_transactions(tmp_pat
         nonlocal looks
         looks += 1
         reader = LogReader(str(tmp_path))
-        for start in (0, 11, 50):
+        for start in (0, 11):
             found = {row for data in reader.read("table", 0, start, stop) for row in rows_in(data, start)}
             assert found <= committed
             assert {row[0] for row in found} >= {offset for offset in newest if offset >= start}

@@ -294,7 +294,7 @@ def run_seeds(seeds: range) -> None:
             raise
 
 
-@pytest.mark.parametrize("block", quick(range(5), 2))
+@pytest.mark.parametrize("block", quick(range(5), 1))
 def test_any_crash_leaves_an_exact_prefix_with_everything_acknowledged(block):
     run_seeds(range(block * 250, (block + 1) * 250))
 
@@ -319,9 +319,9 @@ STEPS: dict[str, Callable[[Machine], object]] = {
 }
 
 
-def crash_everywhere(workload: tuple[str, ...], survivors_count: int) -> int:
-    """Run a workload once for each call it makes, with a power cut there; returns how many calls that were."""
-    for call in itertools.count(1):
+def crash_everywhere(workload: tuple[str, ...], survivors_count: int, first_call: int = 1) -> int:
+    """Run a workload once for each call from ``first_call`` on, with a power cut there. Return the last of them."""
+    for call in itertools.count(first_call):
         machine = Machine(Random(0))
         for name in "abc" + 11 * "a":  # enough for retention to find something
             machine.append(name)
@@ -345,7 +345,8 @@ def crash_everywhere(workload: tuple[str, ...], survivors_count: int) -> int:
 @pytest.mark.parametrize("survivors", quick([1, 3], 1))  # of each crash
 @pytest.mark.parametrize("first", STEPS)
 def test_every_crash_point_of_two_steps(first, survivors):
-    calls = [crash_everywhere((first, second), survivors) for second in STEPS]
+    after = crash_everywhere((first,), survivors)
+    calls = [crash_everywhere((first, second), survivors, after) for second in STEPS]
     assert max(calls) > 8, "nothing worth a crash was done"
 
 
@@ -353,8 +354,10 @@ def test_every_crash_point_of_two_steps(first, survivors):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("first", STEPS)
 def test_every_crash_point_of_three_steps(first):
-    for second, third in itertools.product(STEPS, repeat=2):
-        crash_everywhere((first, second, third), 12)
+    for second in STEPS:
+        after = crash_everywhere((first, second), 12)
+        for third in STEPS:
+            crash_everywhere((first, second, third), 12, after)
 
 
 # -- planted bugs ------------------------------------------------------------------------------------------------------
@@ -472,13 +475,13 @@ FIRST_SEEDS = {
         acknowledge_before_the_flush,
         never_sync_a_directory,
         never_replay_the_journal,
-        replay_into_a_new_topic_of_the_old_name,
+        pytest.param(replay_into_a_new_topic_of_the_old_name, marks=pytest.mark.slow),  # many seeds do not find it
         empty_the_journal_before_the_files_are_flushed,
         journal_what_has_a_new_name,
-        forget_what_a_flush_did_not_reach,
+        pytest.param(forget_what_a_flush_did_not_reach, marks=pytest.mark.slow),
         trust_pages_after_a_failed_flush,
         keep_segments_that_do_not_join,
-        delete_old_segments_in_any_order,
+        pytest.param(delete_old_segments_in_any_order, marks=pytest.mark.slow),
         rename_checkpoints_before_they_are_written,
         never_sync_the_name_of_an_empty_segment,
     ],

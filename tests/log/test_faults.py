@@ -190,8 +190,15 @@ def small_journal(monkeypatch):
     monkeypatch.setattr(commit, "JOURNAL_LIMIT_BYTES", 900)
 
 
-@pytest.mark.parametrize("persistent", [False, True], ids=["once", "forever"])
-@pytest.mark.parametrize("error", [io_error, disk_full], ids=["EIO", "ENOSPC"])
+@pytest.mark.parametrize(
+    ("error", "persistent"),
+    [
+        pytest.param(io_error, False, id="EIO-once"),
+        pytest.param(io_error, True, id="EIO-forever", marks=pytest.mark.slow),
+        pytest.param(disk_full, False, id="ENOSPC-once", marks=pytest.mark.slow),
+        pytest.param(disk_full, True, id="ENOSPC-forever"),
+    ],
+)
 def test_the_nth_call_fails(error, persistent, logs):
     for fail_at in itertools.count(1):
         try:
