@@ -3,15 +3,21 @@
 The tests of a file run on one worker, because they share what the file sets up. Files that share a server or a JVM name
 it with ``pytest.mark.xdist_group("kafka")`` and run on one worker too, so that it starts once. Groups start first: they
 are the longest pieces, and nothing must wait for one at the end. Then come the files of the system tier, then core.
+
+The group of a file is read from its text. pytest-xdist 3.8 appends it to the ids of tests through an attribute that
+pytest 9.2 ignores: without an error, the files of a group would run on any worker.
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+from tests.tiers import group_of_file
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -28,6 +34,12 @@ def worker_count(config: pytest.Config) -> int:
     return 0 if few or alone else min(os.cpu_count() or 1, MOST_WORKERS)
 
 
+def unit_of(nodeid: str, root: Path) -> str:
+    """Return what the test is distributed with: the group of its file, or else the file."""
+    file = nodeid.partition("::")[0]
+    return group_of_file(root / file) or file
+
+
 class FilesAndGroups(LoadScopeScheduling):
     """A scheduler of pytest-xdist whose unit of work is a file, or the files of one ``xdist_group``."""
 
@@ -37,10 +49,7 @@ class FilesAndGroups(LoadScopeScheduling):
         config.option.loadscopereorder = False
 
     def _split_scope(self, nodeid: str) -> str:
-        """Return the unit of a test. With ``--dist loadgroup``, the ids of a group's tests end in "@group"."""
-        if nodeid.rfind("@") > nodeid.rfind("]"):
-            return nodeid.rpartition("@")[2]
-        return nodeid.partition("::")[0]
+        return unit_of(nodeid, self.config.rootpath)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         """Give the next unit to a worker.

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import LONGEST_SLEEP_SECONDS, TIERS, quick, tier_of, tier_of_file
+from tests.parallel import unit_of
+from tests.tiers import LONGEST_SLEEP_SECONDS, TIERS, group_of_file, quick, tier_of, tier_of_file
 
 
 def test_every_test_has_one_tier(request: pytest.FixtureRequest) -> None:
@@ -31,6 +32,18 @@ def test_every_test_has_one_tier(request: pytest.FixtureRequest) -> None:
 def test_the_tier_of_a_file_is_read_from_its_text(tmp_path: Path, text: str, tier: str) -> None:
     (tmp_path / "test_x.py").write_text(text)
     assert tier_of_file(tmp_path / "test_x.py") == tier
+
+
+@pytest.mark.parametrize("marks", ['[pytest.mark.system, pytest.mark.xdist_group("kafka")]', "pytest.mark.system"])
+def test_files_of_a_group_run_on_one_worker(tmp_path: Path, marks: str) -> None:
+    (tmp_path / "test_x.py").write_text(f"pytestmark = {marks}\n")
+    assert unit_of("test_x.py::test_y[a@b]", tmp_path) == ("kafka" if "xdist_group" in marks else "test_x.py")
+
+
+def test_a_group_is_named_for_a_whole_file(request: pytest.FixtureRequest) -> None:
+    for item in request.session.items:
+        for mark in item.iter_markers("xdist_group"):
+            assert group_of_file(item.path) == mark.args[0], f"{item.nodeid}: name the group in pytestmark, on one line"
 
 
 def test_a_core_test_starts_no_process() -> None:

@@ -16,6 +16,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import pytest
 
 TIERS = ("core", "system", "slow")
 _MODULE_TIER = re.compile(r"^pytestmark = .*mark\.(system|slow)\b", re.MULTILINE)
+_MODULE_GROUP = re.compile(r"""^pytestmark = .*mark\.xdist_group\("(\w+)"\)""", re.MULTILINE)
 _CHILD_PROCESS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec"}
 LONGEST_SLEEP_SECONDS = 0.02
 """Threads of a test may hand over to one another; they may not wait for time to pass."""
@@ -50,6 +52,13 @@ def tier_of_file(path: Path) -> str:
     """Return the tier that a file gives to all of its tests, without importing it (its libraries may be missing)."""
     found = _MODULE_TIER.search(path.read_text(encoding="utf-8"))
     return found[1] if found else "core"
+
+
+@cache
+def group_of_file(path: Path) -> str | None:
+    """Return the ``xdist_group`` that a file gives to all of its tests, or None, without importing it."""
+    found = _MODULE_GROUP.search(path.read_text(encoding="utf-8"))
+    return found[1] if found else None
 
 
 def sort_key(items: Iterable[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, bool]]:

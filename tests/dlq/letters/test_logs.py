@@ -16,9 +16,7 @@ from tests.dlq.letters.making import TOPIC, letter, linked, put, topics
 from tests.dlq.letters.test_redrive import links
 
 
-@pytest.fixture(
-    params=["memory", "file", "wire", pytest.param("kafka", marks=[pytest.mark.slow, pytest.mark.xdist_group("kafka")])]
-)
+@pytest.fixture(params=["memory", "file", "wire", pytest.param("kafka", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     match request.param:
         case "memory":

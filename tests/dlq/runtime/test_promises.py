@@ -75,7 +75,6 @@ def kept_by_kafka(real: RealKafka, request: pytest.FixtureRequest) -> Iterator[d
 
 
 @pytest.mark.system
-@pytest.mark.xdist_group("kafka")
 @pytest.mark.timeout(600)  # the first waits for a broker that starts
 @pytest.mark.parametrize("promise", some(ON_KAFKA, 3))
 def test_kafka(kept_by_kafka: dict[str, Future[None]], promise: Promise) -> None:

@@ -47,7 +47,7 @@ def test_the_example_prints_the_same_on_a_file(printed: str, tmp_path: Path, mon
     assert on(f"file://{tmp_path}", monkeypatch) == printed
 
 
-@pytest.fixture(params=["served", pytest.param("kafka", marks=pytest.mark.xdist_group("kafka"))])
+@pytest.fixture(params=["served", "kafka"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "kafka":
         kafka: RealKafka = request.getfixturevalue("real")
