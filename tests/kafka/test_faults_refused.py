@@ -271,6 +271,7 @@ async def test_a_zombie_is_fenced(listeners: Listeners) -> None:
         assert b"zombie 1" in await values(bus, "fenced", IsolationLevel.READ_UNCOMMITTED)
 
 
+@pytest.mark.slow  # a session takes six seconds; the kit has old generations and removed members
 async def test_a_member_that_paused_commits_nothing_when_it_wakes_up(listeners: Listeners) -> None:
     """Its session ends while it stands still, its partition goes to another, and its late commit is refused."""
     quick = bus_url(listeners.plaintext, **{"max.poll.interval.ms": "6000"})

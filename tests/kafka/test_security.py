@@ -22,6 +22,7 @@ from eventbus.server.config import Tls
 from eventbus.server.security.config import SecurityConfig
 from eventbus.testing import KafkaServer
 from tests.kafka.listeners import Listeners
+from tests.kafka.urls import bus_url
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("kafka")]
 
@@ -34,7 +35,7 @@ TOKEN = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_config": "principal=
 async def use(bootstrap: str, **settings: Any) -> None:
     """All three kinds of connections: a producer's, a consumer's, the admin client's; and our own."""
     topic = f"secured-{time.monotonic_ns()}"
-    async with EventBus(f"kafka://{bootstrap}", **settings) as bus:
+    async with EventBus(bus_url(bootstrap), **settings) as bus:
         await bus.admin.create_topic(topic)
         await bus.send(topic, b"hello")
         async with bus.new_consumer(topic, group=topic) as consumer:

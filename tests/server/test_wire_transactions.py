@@ -21,6 +21,8 @@ from tests.tiers import quick
 pytestmark = pytest.mark.system
 
 PATIENCE_S = 30
+RECONNECT = {"reconnect.backoff.max.ms": 200}
+QUICK = {"fetch.wait.max.ms": 50, "heartbeat.interval.ms": 100, **RECONNECT}
 COUNT = 8
 
 
@@ -40,7 +42,12 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KafkaServ
 
 def producer_of(server: KafkaServer, transactional_id: str) -> confluent_kafka.Producer:
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": server.bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
+        {
+            "bootstrap.servers": server.bootstrap,
+            "transactional.id": transactional_id,
+            "linger.ms": 0,
+            **RECONNECT,
+        }
     )
     producer.init_transactions(PATIENCE_S)
     return producer
@@ -55,6 +62,7 @@ def consumer_of(server: KafkaServer, group: str, topic: str) -> confluent_kafka.
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            **QUICK,
         }
     )
     consumer.subscribe([topic])
