@@ -53,7 +53,7 @@ TABLE = {
     ),
     "two services share their dead letters": f"{TOPICS}::test_two_services_may_share_their_dead_letters",
     "kill -9 at any moment": "tests/dlq/kill/test_kill.py::test_few_kills",
-    "an end at any step": "tests/dlq/kill/test_steps.py::test_killed_at_any_step",
+    "an end at any step": "tests/dlq/kill/test_steps.py::test_killed_at_every_third_step",
 }
 
 

@@ -15,7 +15,7 @@ from tests.tiers import quick
 pytestmark = pytest.mark.system
 
 PROGRAM = "tests.outbox.bank.kill_bank"
-KILLS = {"sqlite": 8, "psycopg": 4, "mariadb": 4}
+KILLS = {"sqlite": 8, "psycopg": 3, "mariadb": 4}
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

@@ -51,7 +51,7 @@ def test_what_was_done_for_an_order_stays_or_is_undone(pay: str, reserve: str, t
 
 @pytest.mark.timeout(240)
 def test_orders_are_packed_or_undone_when_the_shop_is_killed(tmp_path: Path) -> None:
-    assert "3 kills" in kill(PROGRAM, tmp_path / "shop", 3, seed=1)
+    assert "2 kills" in kill(PROGRAM, tmp_path / "shop", 2, seed=1)
 
 
 @pytest.mark.slow
