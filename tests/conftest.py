@@ -135,8 +135,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    _guard.running = item.nodeid if tier_of(item) == "core" else None
-    try:
+    if tier_of(item) != "core":
         return (yield)
-    finally:
-        _guard.running = None
+    with _guard.watch(item.nodeid):
+        return (yield)

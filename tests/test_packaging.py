@@ -144,7 +144,7 @@ def test_extras_are_the_promised_ones_and_all_holds_those_for_users() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
     assert set(extras) == {
         "kafka", "avro", "registry", "sql", "spark", "delta", "iceberg", "console", "web", "reload", "otel", "uvloop",
-        "demo", "dev", "bench", "fuzz", "all"
+        "demo", "test", "dev", "bench", "fuzz", "all"
     }  # fmt: skip
     assert extras["all"] == ["eventbus-log[kafka,avro,registry,sql,spark,delta,iceberg,console,web,reload,otel]"]
 

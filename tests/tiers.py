@@ -12,10 +12,13 @@ If a test inherits two tiers, the closest mark decides, and it is the slower one
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 import sys
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -78,17 +81,32 @@ class CoreGuard:
         self.running: str | None = None
         """The id of the core test that runs now."""
         sys.addaudithook(self._audit)
-        self._sleep = time.sleep
-        time.sleep = self._checked_sleep  # Python raises no audit event for it before 3.13
+
+    @contextlib.contextmanager
+    def watch(self, test: str) -> Generator[None]:
+        """Watch while a core test runs."""
+        self.running = test
+        real_sleep = time.sleep
+        earlier = set(sys._current_frames())  # threads that a session fixture of another tier left, such as py4j's
+
+        @functools.wraps(real_sleep)  # `eventbus doctor` looks for its module and its name
+        def checked_sleep(seconds: float) -> None:
+            thread = threading.get_ident()
+            if seconds > LONGEST_SLEEP_SECONDS and (thread == own or thread not in earlier):
+                self._fail(f"sleeps for {seconds} s")
+            real_sleep(seconds)
+
+        own = threading.get_ident()
+        time.sleep = checked_sleep  # Python raises no audit event for it before 3.13
+        try:
+            yield
+        finally:
+            time.sleep = real_sleep
+            self.running = None
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event in _CHILD_PROCESS and self.running is not None:
             self._fail(f"starts a process ({arguments[0] if arguments else event})")
-
-    def _checked_sleep(self, seconds: float) -> None:
-        if seconds > LONGEST_SLEEP_SECONDS and self.running is not None:
-            self._fail(f"sleeps for {seconds} s")
-        self._sleep(seconds)
 
     def _fail(self, what: str) -> None:
         raise AssertionError(f"{self.running} is in the core tier and {what}. Mark it system, or use a fake clock.")
