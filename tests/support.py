@@ -1,4 +1,4 @@
-"""Wait for a condition, and choose how long to search for a counterexample: many tests need both."""
+"""Wait for a condition or for other tasks, and choose how long to search for a counterexample."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 import anyio
 import anyio.lowlevel
 from hypothesis import settings
+
+from eventbus.testing.clock import FakeClock
 
 PATIENCE_SECONDS = 60
 """How long a test waits for something that must happen: far longer than it takes on a loaded machine."""
@@ -38,6 +40,14 @@ async def until(
     except TimeoutError:
         waited_for = what or inspect.getsource(condition).strip()
         raise TimeoutError(f"Not true within {patience_seconds} s: {waited_for}") from None
+
+
+async def others_wait() -> None:
+    """Return when every other task of this event loop waits for something.
+
+    As `anyio.wait_all_tasks_blocked`, which sleeps for 0.1 s on asyncio when it has to look twice.
+    """
+    await FakeClock().settle()
 
 
 def examples(few: int, many: int) -> int:

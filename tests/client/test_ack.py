@@ -15,6 +15,7 @@ from eventbus.client.handling.middleware import CallNext
 from eventbus.errors import ConfigError, IllegalGeneration
 from eventbus.testing import TestBus
 from tests.client.dispatching import chunk_of, dispatched, lane_of
+from tests.support import others_wait
 
 
 async def manual(function: Any, *values: bytes, **options: Any) -> Any:
@@ -209,10 +210,10 @@ async def test_ack_now_returns_when_the_commit_is_stored() -> None:
     async with anyio.create_task_group() as tasks:
         for record in records:
             tasks.start_soon(acknowledge, record)
-        await anyio.wait_all_tasks_blocked()
+        await others_wait()
         assert (lane.finished, done) == (2, [])
         lane.was_committed(1)
-        await anyio.wait_all_tasks_blocked()
+        await others_wait()
         assert done == [0]
         lane.was_committed(2)
     assert done == [0, 1]

@@ -16,6 +16,7 @@ from eventbus.backends.urls import open_backend, system_clock
 from eventbus.client import life
 from eventbus.errors import ConfigError
 from eventbus.testing import TestBus
+from tests.support import others_wait
 
 
 async def test_a_bus_is_started_once_at_a_time(make_bus: Any) -> None:
@@ -269,7 +270,7 @@ async def test_a_bus_that_uses_nothing_has_no_task_for_it() -> None:
     """One serves other threads, one keeps the log; no schedule is looked for, no producer open, nothing cleaned."""
     before = asyncio.all_tasks()
     async with EventBus("memory://") as bus:
-        await anyio.wait_all_tasks_blocked()
+        await others_wait()
         assert len(asyncio.all_tasks() - before) == 2
         await bus.admin.create_topic("t")
         await bus.send("t", "x", delay=0)  # what is put by is delivered all the same

@@ -14,6 +14,7 @@ from eventbus import EventBus, OffsetAndMetadata, TopicPartition
 from eventbus.client import commits as commits_module
 from eventbus.client.commits import BackgroundCommits
 from eventbus.errors import ConfigError, EventBusError, OffsetMetadataTooLarge, StorageFull, UnknownTopicOrPartition
+from tests.support import others_wait
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -123,7 +124,7 @@ async def test_a_stale_retry_is_dropped_when_a_newer_commit_exists() -> None:
     async with anyio.create_task_group() as tasks:
         commits = BackgroundCommits(stored.commit, tasks.start_soon)
         commits.add({T0: at(5), T1: at(1)}, lambda offsets, error: told.append((offsets, error)))
-        await anyio.wait_all_tasks_blocked()
+        await others_wait()
         commits.number({T0: at(9)})  # a commit() that waits, begun while the first attempt is under way
         stored.gate.set()
         await commits.finish()
@@ -138,10 +139,10 @@ async def test_a_commit_does_not_overtake_the_one_under_way() -> None:
     async with anyio.create_task_group() as tasks:
         commits = BackgroundCommits(stored.commit, tasks.start_soon)
         commits.add({T0: at(5)}, None)
-        await anyio.wait_all_tasks_blocked()
+        await others_wait()
         stored.gate = None
         tasks.start_soon(commits.now, {T0: at(9)})
-        await anyio.wait_all_tasks_blocked()
+        await others_wait()
         older.set()
     assert stored.commits == [{T0: at(5)}, {T0: at(9)}]
 
@@ -153,7 +154,7 @@ async def test_commits_that_come_while_one_is_under_way_go_as_one_with_the_newes
         commits = BackgroundCommits(stored.commit, tasks.start_soon)
         for offset in range(1, 6):
             commits.add({T0: at(offset)}, lambda offsets, error: told.append(offsets[T0].offset))
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
         commits.add({T1: at(3)}, None)
         stored.gate.set()
         await commits.finish()

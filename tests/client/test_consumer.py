@@ -17,6 +17,7 @@ from eventbus.errors import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
+from tests.support import others_wait
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -184,7 +185,7 @@ async def test_two_tasks_cannot_poll_one_consumer(filled: Any) -> None:
         await fill(bus)
         async with bus.new_consumer("t", start="latest") as consumer, anyio.create_task_group() as tasks:
             tasks.start_soon(consumer.poll, 60_000)
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             with pytest.raises(ConfigError, match="one consumer, one task"):
                 await consumer.poll()
             tasks.cancel_scope.cancel()
@@ -456,7 +457,7 @@ async def test_reading_begins_where_an_open_transaction_will_have_committed(fill
                     found.extend(await consumer.poll(timeout_ms=60_000))
 
                 tasks.start_soon(wait)
-                await anyio.wait_all_tasks_blocked()
+                await others_wait()
                 assert found == []
             with anyio.fail_after(5):
                 while not found:
@@ -484,10 +485,10 @@ async def test_a_position_that_an_open_transaction_holds_is_waited_for(filled: A
                     positions.append(await consumer.position(T0))
 
                 tasks.start_soon(wait)
-                await anyio.wait_all_tasks_blocked()
+                await others_wait()
                 assert positions == []
                 consumer.seek(T0, 4)  # the user knows better
-                await anyio.wait_all_tasks_blocked()
+                await others_wait()
                 assert positions == [4]
                 assert [r.offset for r in await consumer.poll(max_records=2)] == [4, 5]
 
@@ -507,7 +508,7 @@ async def test_bytes_of_open_transactions_do_not_end_a_long_poll(filled: Any) ->
             async with bus.transaction("id") as tx:
                 await tx.send("t", b"x" * 2_000, partition=0)
                 await bus.flush()
-                await anyio.wait_all_tasks_blocked()
+                await others_wait()
                 assert found == []
             with anyio.fail_after(5):
                 while not found:
@@ -528,7 +529,7 @@ async def test_fetch_min_bytes_gathers_and_max_wait_ends_it(filled: Any) -> None
 
                 tasks.start_soon(wait)
                 for partition in (0, 1, 0):
-                    await anyio.wait_all_tasks_blocked()
+                    await others_wait()
                     assert found == []
                     await bus.send("t", b"x" * 100, partition=partition)  # a batch of about 170 bytes
             assert len(found[0]) == 3  # of both partitions, together
@@ -544,7 +545,7 @@ async def test_a_closed_consumer_does_not_join_again(filled: Any) -> None:
         async with anyio.create_task_group() as tasks:
             await consumer.__aenter__()
             tasks.start_soon(consumer.poll, 50)
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             await consumer.aclose()
         assert (await bus.admin.describe_group("g")).members == ()
 

@@ -13,6 +13,7 @@ import pytest
 from eventbus import EventBus
 from tests.descriptors import few_descriptors as few_descriptors
 from tests.descriptors import open_files
+from tests.support import others_wait
 
 SENDS = """
 import resource, sys
@@ -45,7 +46,7 @@ async def test_files_that_are_not_read_again_are_closed(tmp_path: Path, fsync: s
             if number % 2:
                 await bus.admin.delete_topics([f"t-{number}"])
         await bus.flush()
-        await anyio.wait_all_tasks_blocked()
+        await others_wait()
         kinds = {name.rpartition(".")[2] for name in open_files(tmp_path)}
         assert kinds <= {"log", "lock", "journal", tmp_path.name}
 

@@ -17,6 +17,7 @@ from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.lane import Taken
 from eventbus.errors import HandlerError
 from tests.client.dispatching import Outputs, chunk_of, dispatched, lane_of
+from tests.support import others_wait
 
 
 class Order(msgspec.Struct):
@@ -419,7 +420,7 @@ def test_a_cancelled_call_is_neither_success_nor_failure(backend: str, shape: st
         taken = lane.take(chunk) if ack == "manual" else None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dispatch.run, lane, chunk, 0, taken)
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             tasks.cancel_scope.cancel()
         assert (dispatch.counts, lane.error, lane.finished) == (calls.Counts(), None, -1)
 
@@ -445,7 +446,7 @@ def test_a_handler_that_makes_its_own_error_of_our_cancellation_has_not_failed(b
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(dispatch.run, lane, chunk)
-                await anyio.wait_all_tasks_blocked()
+                await others_wait()
                 scope.cancel()
         assert scope.cancelled_caught
         assert (dispatch.counts, lane.error, lane.index) == (calls.Counts(), None, 0)
@@ -499,11 +500,11 @@ def test_a_record_that_waits_for_its_thread_is_not_at_work(backend: str) -> None
             while not begun:
                 await anyio.lowlevel.checkpoint()
             tasks.start_soon(dispatch.work, worker, [(taken, 0)])
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             assert lanes[0].index == 0
             assert worker.item is None
             tasks.start_soon(dispatch.run, lanes[1], chunk_of(b"3"))
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             assert lanes[1].index == -1
             release.set()
 

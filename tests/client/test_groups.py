@@ -26,6 +26,7 @@ from eventbus.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from tests.support import others_wait
 
 T = [TopicPartition("t", n) for n in range(8)]
 COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
@@ -359,7 +360,7 @@ async def test_a_poll_that_is_cancelled_while_its_join_is_parked_goes_on_with_th
     async with opened(log) as bus, bus.new_consumer("t", group="g") as one, bus.new_consumer("t", group="g") as two:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(two.poll, 60_000)
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             tasks.cancel_scope.cancel()
         await settle(one, two)
         assert sorted(numbers(one) + numbers(two)) == list(range(8))
@@ -381,7 +382,7 @@ async def test_a_listener_that_is_cancelled_is_asked_again(log: Log) -> None:
     ):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(one.poll, 60_000)
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             tasks.cancel_scope.cancel()
         assert len(numbers(one)) == 8
         gate.set()
@@ -400,7 +401,7 @@ async def test_a_listener_of_new_partitions_that_is_cancelled_is_called_again(lo
         async with bus.new_consumer(group="g", on_assigned=slow) as one:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(one.subscribe, "t")
-                await anyio.wait_all_tasks_blocked()
+                await others_wait()
                 tasks.cancel_scope.cancel()
             gate.set()
             await bus.send("t", b"x", partition=3)
@@ -431,7 +432,7 @@ async def test_a_member_that_leaves_while_its_join_is_parked_is_not_waited_for(l
 async def test_a_waiting_poll_wakes_for_a_rebalance(log: Log) -> None:
     async with opened(log) as bus, bus.new_consumer("t", group="g") as one, anyio.create_task_group() as tasks:
         tasks.start_soon(one.poll, 60_000)
-        await anyio.wait_all_tasks_blocked()
+        await others_wait()
         async with bus.new_consumer("t", group="g") as two:
             with anyio.fail_after(5):
                 assert len(await two.assigned()) == 4
@@ -445,9 +446,9 @@ async def test_assigned_waits_and_keeps_what_it_fetched(log: Log) -> None:
         await one.subscribe("t")
         async with bus.new_consumer("t", group="g") as two, anyio.create_task_group() as tasks:
             tasks.start_soon(two.assigned)
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             await one.poll(0)
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             await one.poll(0)
             tasks.cancel_scope.cancel()
         assert await one.assigned()
@@ -456,7 +457,7 @@ async def test_assigned_waits_and_keeps_what_it_fetched(log: Log) -> None:
 async def test_one_consumer_one_task(log: Log) -> None:
     async with opened(log) as bus, bus.new_consumer("t", group="g") as one, anyio.create_task_group() as tasks:
         tasks.start_soon(one.poll, 60_000)
-        await anyio.wait_all_tasks_blocked()
+        await others_wait()
         for use in (one.poll, one.__anext__, lambda: one.subscribe("t")):
             with pytest.raises(ConfigError, match="one consumer, one task"):
                 await use()
@@ -471,7 +472,7 @@ async def test_a_hundred_members_over_two_hundred_partitions(log: Log) -> None:
             for member in members:
                 tasks.start_soon(member.poll, 60_000)
             while {len(numbers(member)) for member in members} != {2}:
-                await anyio.wait_all_tasks_blocked()
+                await others_wait()
             tasks.cancel_scope.cancel()
         assert sorted(n for member in members for n in numbers(member)) == list(range(200))
 
@@ -489,9 +490,9 @@ async def test_a_cancelled_task_leaves_at_once(log: Log) -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             await one.poll(0)
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             await one.poll(0)
             assert len(numbers(one)) == 4
             tasks.cancel_scope.cancel()
@@ -589,7 +590,7 @@ async def test_a_member_in_a_long_poll_is_alive(log: Log) -> None:
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(one.poll, 60_000)
-        await anyio.wait_all_tasks_blocked()
+        await others_wait()
         log.pass_time(bus, 3_600_000)
         assert len(numbers(one)) == 8
         tasks.cancel_scope.cancel()

@@ -15,6 +15,7 @@ from eventbus.log.commit import Flush
 from eventbus.log.storage import OutOfDescriptors
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage
+from tests.support import others_wait
 
 T0 = TopicPartition("t", 0)
 
@@ -383,7 +384,7 @@ async def test_fetch_min_bytes_waits_for_company(make_bus: Any) -> None:
 
             tasks.start_soon(poll)
             await bus.send("t", b"x" * 50)
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             assert not polled
             await bus.send("t", b"x" * 250)
         assert len(polled) == 2

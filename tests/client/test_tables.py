@@ -17,6 +17,7 @@ from eventbus.testing import FakeClock, TestBus, in_memory
 from serdes import Json
 from tests.client.conftest import MakeBus
 from tests.client.fakes import on_both
+from tests.support import others_wait
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -364,7 +365,7 @@ async def test_a_topic_made_anew_is_another_table() -> None:
                     failed.append(error)
 
             tasks.start_soon(wait)
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             await bus.admin.delete_topics("accounts")
             await bus.admin.create_topic("accounts", configs={"cleanup.policy": "compact"})
         await bus.drain()

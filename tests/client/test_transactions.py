@@ -28,6 +28,7 @@ from eventbus.errors import (
     UnknownTopicOrPartition,
 )
 from tests.client.reading import Clock, batches, engine_of, values
+from tests.support import others_wait
 
 UNCOMMITTED = "read_uncommitted"
 
@@ -271,7 +272,7 @@ async def test_a_cancelled_wait_for_the_turn_leaves_the_line(make_bus: Any) -> N
             tasks.start_soon(wait)
             while not waiting:
                 await anyio.lowlevel.checkpoint()
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             waiting[0].cancel()
         async with bus.transaction("id") as tx:
             await tx.send("t", b"x")

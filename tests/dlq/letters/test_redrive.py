@@ -19,6 +19,7 @@ from eventbus.client.producer import Producer
 from eventbus.errors import ConfigError, RequestTimedOut, StorageFull, TransactionOutcomeUnknown
 from eventbus.testing import FakeClock, TestBus
 from tests.dlq.letters.making import ORDERS, TOPIC, letter, linked, put, records_of, topics
+from tests.support import others_wait
 
 CONNECT = tuple(
     (f"__connect.errors.{name}", value)
@@ -268,7 +269,7 @@ async def test_letters_dealt_with_meanwhile_are_left_out(bus: TestBus) -> None:
         run = letters.start_redrive(Selection())
         run.pause()
         async with run:
-            await anyio.wait_all_tasks_blocked()
+            await others_wait()
             await resolve_some()
             run.resume()
         assert (run.done.redriven, run.done.left_out) == (4, {"status": 2})
