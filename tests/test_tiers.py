@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,31 @@ def test_a_core_test_starts_no_process() -> None:
 def test_a_core_test_does_not_sleep() -> None:
     with pytest.raises(AssertionError, match="sleeps for"):
         time.sleep(LONGEST_SLEEP_SECONDS * 2)
+
+
+@pytest.fixture
+def earlier_thread() -> Iterator[tuple[threading.Event, threading.Event]]:
+    """A thread that runs before the test begins. It sleeps when the first event is set, and then sets the second."""
+    begin, ended = threading.Event(), threading.Event()
+
+    def run() -> None:
+        begin.wait()
+        time.sleep(LONGEST_SLEEP_SECONDS * 2)
+        ended.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield begin, ended
+    begin.set()
+    thread.join()
+
+
+def test_a_thread_that_was_there_before_the_test_may_sleep(
+    earlier_thread: tuple[threading.Event, threading.Event],
+) -> None:
+    begin, ended = earlier_thread
+    begin.set()
+    assert ended.wait(60)
 
 
 @pytest.mark.system

@@ -87,16 +87,15 @@ class CoreGuard:
         """Watch while a core test runs."""
         self.running = test
         real_sleep = time.sleep
-        earlier = set(sys._current_frames())  # threads that a session fixture of another tier left, such as py4j's
+        # A session fixture of another tier may have left threads that sleep, such as those of py4j.
+        earlier = set(threading.enumerate()) - {threading.current_thread()}
 
         @functools.wraps(real_sleep)  # `eventbus doctor` looks for its module and its name
         def checked_sleep(seconds: float) -> None:
-            thread = threading.get_ident()
-            if seconds > LONGEST_SLEEP_SECONDS and (thread == own or thread not in earlier):
+            if seconds > LONGEST_SLEEP_SECONDS and threading.current_thread() not in earlier:
                 self._fail(f"sleeps for {seconds} s")
             real_sleep(seconds)
 
-        own = threading.get_ident()
         time.sleep = checked_sleep  # Python raises no audit event for it before 3.13
         try:
             yield

@@ -63,7 +63,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def in_folder(spark_command: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    before = {path.name for path in folder.iterdir()}
+    before = {path.name for path in folder.iterdir()} - {"__pycache__"}
     monkeypatch.chdir(folder)
     yield spark_command
     assert {path.name for path in folder.iterdir()} - {"__pycache__"} == before, "a mistake leaves nothing behind"
