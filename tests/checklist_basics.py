@@ -117,7 +117,7 @@ CONCEPTS = Section(
             (
                 "tests/server/test_admin.py::test_the_cluster_is_one_broker_which_is_its_controller",
                 "tests/server/test_list_offsets.py::test_leader_epochs_are_checked",
-                "tests/cluster_faults/test_partitioned.py::test_a_leader_is_killed_and_comes_back",
+                "tests/cluster_faults/test_partitioned.py::test_a_leader_is_killed",
             ),
             ("21_failover.py",),
             "failover.md#the-exercise",
@@ -177,7 +177,7 @@ CONCEPTS = Section(
             "answered",
             "leaders killed, brokers cut off, all of them down: nothing is lost, nothing done twice, one line says so",
             (
-                "tests/cluster_faults/test_partitioned.py::test_a_leader_is_killed_and_comes_back",
+                "tests/cluster_faults/test_partitioned.py::test_a_leader_is_killed",
                 "tests/kafka/test_faults_outage.py::test_an_outage_is_outlasted_in_silence",
             ),
             (),

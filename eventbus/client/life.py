@@ -349,7 +349,7 @@ class Life:
             self.tasks.cancel_scope.cancel()
 
     async def _until_all_have_left(self) -> None:
-        with anyio.move_on_after(_REPORT_AFTER_SECONDS) as patience:
+        with self._plan.backend.timers.move_on_after(_REPORT_AFTER_SECONDS) as patience:
             while self._working():
                 await self._progress.wait()
         if patience.cancelled_caught and (working := self._working()):
