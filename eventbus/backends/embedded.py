@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 
 from eventbus.backends.base import ConsumerConfig, ProducerConfig
 from eventbus.backends.clock import RealTimers, Timers
@@ -273,6 +274,7 @@ async def _clean_up(engine: Engine) -> None:
 
     if engine.closes_with_next:
         with RealTimers().move_on_after(_CLEAN_UP_SECONDS, shield=True):  # a test has stopped moving its clock by now
-            engine.clean_up()
+            while engine.clean_up():
+                await anyio.lowlevel.checkpoint()
             while await clean_next(engine):
                 pass

@@ -575,10 +575,10 @@ class Engine:
         """True if the next `detach` closes a log that outlives the process."""
         return self._users == 1 and self._broker is not None and self._storage.durable
 
-    def clean_up(self) -> None:
-        """Delete everything that is past its retention now (`Broker.clean_up`)."""
+    def clean_up(self) -> bool:
+        """Delete what is past its retention now. Return True if there is more (`Broker.clean_up`)."""
         self.tick()
-        self.broker.clean_up(self.now_ms())
+        return self.broker.clean_up(self.now_ms())
 
     def due_by(self, deadline_ms: int) -> None:
         """Something is to be looked at by then. Cheap, for it is said with every poll."""

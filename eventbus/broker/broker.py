@@ -640,16 +640,20 @@ class Broker:
             self._next_publication_ms = self._publication_after(now_ms)
             self._logs.publish_stable_offsets()
 
-    def _apply_retention(self, now_ms: int) -> None:
-        """Delete a bounded number of segments; if there are more, the next tick continues."""
+    def _apply_retention(self, now_ms: int) -> bool:
+        """Delete a bounded number of segments. Return True if there are more: then the next tick continues."""
         wall_now_ms = self._wall.at(now_ms)
+        self._next_retention_ms = now_ms
         if self._logs.apply_retention(wall_now_ms, self._wall):
-            return
+            return True
         self._next_retention_ms = now_ms + self.config.log_retention_check_interval_ms
         self._logs.expire_producers(wall_now_ms, self.config.producer_id_expiration_ms, self._wall)
+        return False
 
-    def clean_up(self, now_ms: int) -> None:
-        """Delete everything that is past its retention: records, offsets, groups, transactional ids and producers.
+    def clean_up(self, now_ms: int) -> bool:
+        """Delete what is past its retention: records, offsets, groups, transactional ids and producers.
+
+        Return True if there are more segments to delete: call it again when others had their turn.
 
         `tick` does each of these at its interval. A process that ends before the first of them is due would never do
         it, and a directory that only such processes use would grow without end. So it is done before the log is
@@ -660,7 +664,7 @@ class Broker:
         # The members of a process have left just before its close: their groups are still worth a look for a while.
         self.groups.expire_offsets(now_ms, self.config.offsets_retention_check_interval_ms)
         self.transactions.expire(now_ms)
-        self._apply_retention(now_ms)
+        return self._apply_retention(now_ms)
 
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""

@@ -47,6 +47,17 @@ async def test_jobs_of_a_moment_delete_compact_and_expire_what_is_due(tmp_path: 
     assert sizes[-1] < 3 * sizes[0], sizes
 
 
+async def test_a_job_deletes_the_old_records_of_many_partitions(tmp_path: Path) -> None:
+    """Retention deletes a few segments at a time; the close of the log goes on until all that are due are deleted."""
+    clock = FakeClock()
+    bus = EventBus(f"file://{tmp_path}?fsync=os", clock=clock)
+    bus.topic("old", partitions=40, configs=SHORT)
+    async with bus:
+        for partition in range(40):
+            await bus.send("old", "v", partition=partition, timestamp_ms=clock() - 2 * DAY_MS)
+    assert {file.stat().st_size for file in tmp_path.glob("old-*/*.log")} == {0}
+
+
 @pytest.mark.parametrize("ahead_seconds", [7_200, -7_200, 315_360_000, -315_360_000])
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 async def test_fresh_records_stay_when_the_clock_was_wrong_at_opening(
