@@ -17,12 +17,6 @@ async def committed(bus: EventBus, group: str = "g") -> dict[TopicPartition, int
     return {partition: at.offset for partition, at in (await bus.admin.group_offsets(group)).items()}
 
 
-async def until(condition: Any) -> None:
-    with anyio.fail_after(20):
-        while not condition():
-            await anyio.lowlevel.checkpoint()
-
-
 class Life:
     """A bus that lives in a task of its own, so that a test can watch it end."""
 

@@ -170,8 +170,10 @@ def test_times_that_make_no_sense_are_refused(config: dict[str, int]) -> None:
         EventBus("memory://", **config)
 
 
-@pytest.mark.system
-async def test_closing_gives_the_record_at_work_its_time_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+async def test_closing_gives_the_record_at_work_its_time_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("eventbus.testing.memory._LEAVE_SECONDS", 0.001)
     bus = TestBus(drain_timeout_ms=5_000)
     bus.topic("t", partitions=2)
     ended: list[str] = []

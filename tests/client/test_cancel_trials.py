@@ -25,6 +25,7 @@ from eventbus.errors import EventBusError, RebalanceInProgress
 from eventbus.testing.clock import FakeClock
 from tests.client.trial_handlers import KINDS, Kind, Scene
 from tests.client.trials import LOGS, CommitWatch, Item, Ledger, run_the_same, turns
+from tests.tiers import quick
 
 TRIALS_PER_LOG = 6
 MOST_TURNS = 48
@@ -371,7 +372,9 @@ def test_interrupted_at_random(name: str) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name", quick(KINDS, ["record", "by_key_plain", "batch", "at_most_once", "exactly_once_plain"])
+)
 def test_interrupted_at_many_turns(name: str) -> None:
     run_the_same("asyncio", trials, KINDS[name], every_turn(13))
     run_the_same("trio", trials, KINDS[name], every_turn(24))

@@ -17,6 +17,7 @@ from eventbus import EventBus, IsolationLevel, TopicPartition, Transaction
 from eventbus.errors import ConfigError, HandlerError, InvalidTransactionTimeout
 from eventbus.testing.bus import bus_on
 from eventbus.testing.storage import CrashStorage, SimulatedCrash
+from tests.tiers import quick
 
 REQUESTS = 60
 ACCOUNTS = [f"account-{number}" for number in range(5)]
@@ -236,7 +237,7 @@ def test_under_trio_too() -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", quick(range(4), 2))
 async def test_members_come_and_go_and_are_killed(url: str, seed: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     random = Random(seed)
@@ -328,7 +329,7 @@ class _AllTo:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", quick(range(25), 8))
 async def test_power_cuts_at_any_call(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     """The machine stops at a random call on its disk, over and over, until all is done."""
     caplog.set_level(logging.CRITICAL + 1)
@@ -362,7 +363,7 @@ async def test_power_cuts_at_any_call(seed: int, caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", quick(range(10), 3))
 async def test_a_bus_cancelled_at_any_point(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     """As a service killed by its supervisor: what was under way is aborted, and done by the next."""
     caplog.set_level(logging.CRITICAL)

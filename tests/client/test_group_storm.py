@@ -11,6 +11,7 @@ import pytest
 from eventbus import EventBus, TopicPartition
 from eventbus.client.consumer import Consumer
 from eventbus.errors import FencedInstanceId, IllegalGeneration, RebalanceInProgress, UnknownMemberId
+from tests.tiers import quick
 
 PARTITIONS = 12
 MOST_MEMBERS = 6
@@ -140,7 +141,7 @@ class Storm:
 
 
 @pytest.mark.parametrize("assignors", ["range", "cooperative-sticky", "sticky,range"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", quick(range(8), 2))
 async def test_a_storm(seed: int, assignors: str) -> None:
     await Storm(seed, assignors).run(f"memory://storm-{assignors}-{seed}")
 
@@ -151,7 +152,7 @@ async def test_a_fenced_member_holds_nothing_while_its_successor_waits_to_join()
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", quick(range(2), 1))
 async def test_a_storm_on_disk(seed: int, tmp_path: Any) -> None:
     await Storm(1_000 + seed, "cooperative-sticky").run(f"file://{tmp_path / 'log'}")
 

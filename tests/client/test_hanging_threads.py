@@ -15,7 +15,7 @@ from eventbus.client.handling import runner
 from eventbus.errors import HandlerError, RebalanceInProgress, StoppedBySignal
 from eventbus.testing import FakeClock
 from tests.client.fakes import T0, on_both, others_run, records, running
-from tests.client.fleets import until
+from tests.support import until
 
 _numbers = itertools.count()
 LEFT = "t-0 offset 1 in time: left behind in its thread, which cannot be cancelled"

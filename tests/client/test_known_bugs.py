@@ -38,8 +38,9 @@ from eventbus.errors import (
     UnknownMemberId,
 )
 from eventbus.testing import TestBus
-from tests.client.fleets import committed, life, until
+from tests.client.fleets import committed, life
 from tests.client.trials import turns
+from tests.support import until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LOST_PLACE = (UnknownMemberId, IllegalGeneration, RebalanceInProgress)
@@ -281,13 +282,15 @@ async def test_faust_312_a_gap_in_the_acknowledgements_is_not_committed_over(bus
             assert (await committed(bus)).get(T0, 0) == prefix
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("raises", [False, True])
-async def test_faststream_1001_what_is_not_acknowledged_is_not_committed(bus: TestBus, raises: bool) -> None:
+async def test_faststream_1001_what_is_not_acknowledged_is_not_committed(
+    bus: TestBus, raises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A message counted as acknowledged after a nack, or because its handler returned; here it comes again.
 
     ag2ai/faststream#1001, #2610, #1446.
     """
+    monkeypatch.setattr("eventbus.testing.memory._LEAVE_SECONDS", 0.001)
     seen: list[int] = []
     refuses = True
 

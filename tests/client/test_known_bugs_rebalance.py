@@ -16,8 +16,9 @@ from eventbus.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from tests.client.fleets import committed, fleet, life, until
+from tests.client.fleets import committed, fleet, life
 from tests.client.trials import turns
+from tests.support import until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LOST_PLACE = (UnknownMemberId, IllegalGeneration, RebalanceInProgress)

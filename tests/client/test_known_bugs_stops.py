@@ -19,8 +19,9 @@ from eventbus.errors import (
     UnknownMemberId,
 )
 from eventbus.testing import FakeClock, TestBus
-from tests.client.fleets import committed, fleet, until
+from tests.client.fleets import committed, fleet
 from tests.client.trials import LOGS, turns
+from tests.support import until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LOST_PLACE = (UnknownMemberId, IllegalGeneration, RebalanceInProgress)

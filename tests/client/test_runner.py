@@ -13,6 +13,7 @@ from eventbus import consumer, producer
 from eventbus.client.handling.handlers import Handler
 from eventbus.errors import HandlerError, IllegalGeneration, RebalanceInProgress, StorageFull, UnknownMemberId
 from tests.client.fakes import T0, T1, Running, others_run, records, running
+from tests.support import until
 
 
 class Slow:
@@ -35,12 +36,6 @@ class Slow:
             self.done.append(offset)
 
         return handle
-
-
-async def until(condition: Any) -> None:
-    with anyio.fail_after(10):
-        while not condition():
-            await anyio.lowlevel.checkpoint()
 
 
 async def test_a_lane_that_moves_finishes_its_record_commits_and_drops_the_rest() -> None:

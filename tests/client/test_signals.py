@@ -6,6 +6,7 @@ line from its standard input.
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import anyio
 import pytest
 
 from eventbus import EventBus, TopicPartition
+from tests.tiers import quick
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 
@@ -160,8 +162,10 @@ def committed(directory: Path) -> int:
     return anyio.run(ask)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "backend"),
+    quick(itertools.product([signal.SIGTERM, signal.SIGINT], ["asyncio", "trio"]), [(signal.SIGTERM, "asyncio")]),
+)
 def test_the_first_signal_lets_the_record_at_work_finish(tmp_path: Path, backend: str, number: signal.Signals) -> None:
     with started(tmp_path, WAITS, backend=backend) as service:
         service.signal(number)
@@ -182,7 +186,7 @@ def test_what_takes_longer_than_the_deadline_is_cancelled_and_not_committed(tmp_
     assert committed(tmp_path) == 0
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("backend", quick(["asyncio", "trio"], ["trio"]))
 def test_the_second_signal_stops_at_once(tmp_path: Path, backend: str) -> None:
     with started(tmp_path, SLEEPS, backend=backend) as service:
         service.signal(signal.SIGTERM)
@@ -230,7 +234,7 @@ def test_a_program_on_trio_ends_though_a_plain_function_hangs(tmp_path: Path) ->
     assert service.said[-1] == "closed" and committed(tmp_path) == 0
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("backend", quick(["asyncio", "trio"], 1))
 def test_a_second_signal_interrupts_code_that_blocks_the_loop(tmp_path: Path, backend: str) -> None:
     with started(tmp_path, BLOCKS, backend=backend) as service:
         service.signal(signal.SIGINT)  # two different ones: two of a kind that nobody has taken yet are one
@@ -321,7 +325,7 @@ async def main():
 """
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("backend", quick(["asyncio", "trio"], 1))
 def test_all_buses_of_a_process_hear_a_signal(tmp_path: Path, backend: str) -> None:
     with started(tmp_path, TWO, backend=backend) as service:
         if sum("running until" in line for line in service.said) < 2:

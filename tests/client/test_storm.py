@@ -18,6 +18,7 @@ from eventbus import ConsumerRecord, EventBus, TopicPartition
 from eventbus.errors import RequestTimedOut
 from eventbus.testing import FakeClock
 from tests.client.trials import LOGS, run_the_same, turns
+from tests.tiers import quick
 
 pytestmark = pytest.mark.system
 
@@ -249,13 +250,13 @@ def run(seed: int, backend: str, *, gentle: bool) -> Storm:
     return storm
 
 
-@pytest.mark.parametrize("seed", [0, 3])  # on asyncio, and on trio; hundreds more in the long tier
+@pytest.mark.parametrize("seed", quick([0, 3], 1))  # on asyncio, and on trio; hundreds more in the slow tier
 def test_a_storm(seed: int) -> None:
     storm = run(seed, "trio" if seed == 3 else "asyncio", gentle=False)
     assert storm.generation > 10
 
 
-@pytest.mark.parametrize("seed", [100, 102])
+@pytest.mark.parametrize("seed", quick([100, 102], [102]))
 def test_members_that_come_and_go_handle_nothing_twice(seed: int) -> None:
     run(seed, "trio" if seed == 102 else "asyncio", gentle=True)
 

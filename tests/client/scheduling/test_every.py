@@ -194,8 +194,10 @@ async def test_a_function_with_retries_is_called_again() -> None:
     assert calls == [10, 10, 10]
 
 
-@pytest.mark.system
-async def test_a_function_that_takes_longer_than_its_interval_does_not_fall_behind() -> None:
+async def test_a_function_that_takes_longer_than_its_interval_does_not_fall_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("eventbus.testing.memory._LEAVE_SECONDS", 0.001)
     bus, began = TestBus(), list[int]()
 
     @bus.every(seconds=10)

@@ -28,8 +28,9 @@ from eventbus.testing import FakeClock, TestBus, in_memory
 from eventbus.testing.faulty import Step
 from eventbus.types import TopicPartition
 from tests.client.conftest import MakeBus
-from tests.client.fleets import Life, life, until
+from tests.client.fleets import Life, life
 from tests.client.trials import LOGS
+from tests.support import until
 
 BACKENDS = ("asyncio", "trio")
 
