@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import anyio
 import anyio.lowlevel
@@ -48,6 +49,16 @@ async def others_wait() -> None:
     As `anyio.wait_all_tasks_blocked`, which sleeps for 0.1 s on asyncio when it has to look twice.
     """
     await FakeClock().settle()
+
+
+@contextmanager
+def naming(what: object) -> Iterator[None]:
+    """Name ``what`` in an error: a row of a table that one test loops over, a seed."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"at {what}")
+        raise
 
 
 def examples(few: int, many: int) -> int:

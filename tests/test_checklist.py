@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from functools import cache
 
-import pytest
-
-from tests.checklist import CORRECTIONS, SECTIONS, Row, Section, render
+from tests.checklist import CORRECTIONS, SECTIONS, Row, render
 from tests.named import ROOT, check_named
+from tests.support import naming
 
 PAGE = ROOT / "docs" / "checklist.md"
 ROWS = [row for section in SECTIONS for row in section.rows]
@@ -31,13 +30,12 @@ def test_the_page_is_what_the_table_says(rewrite: bool) -> None:
     )
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.title)
-def test_no_row_is_missing(section: Section) -> None:
-    assert [row.number for row in section.rows] == list(range(section.first, section.last + 1))
+def test_no_row_is_missing() -> None:
+    for section in SECTIONS:
+        assert [row.number for row in section.rows] == list(range(section.first, section.last + 1)), section.title
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row.number))
-def test_what_a_row_names_is_there(row: Row) -> None:
+def check_what_is_named(row: Row) -> None:
     for test in row.tests:
         check_named(test)
     for example in row.examples:
@@ -47,14 +45,25 @@ def test_what_a_row_names_is_there(row: Row) -> None:
         assert anchor in anchors(page), f"docs/{page} has no heading for #{anchor}"
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row.number))
-def test_an_answer_is_proved_or_shown(row: Row) -> None:
+def test_what_the_rows_name_is_there() -> None:
+    for row in ROWS:
+        with naming(f"row {row.number}"):
+            check_what_is_named(row)
+
+
+def check_the_proof(row: Row) -> None:
     assert row.item and row.answer and "|" not in row.item + row.answer, "a cell of a Markdown table"
     if row.status == "answered":
         assert row.tests or row.examples, "a page alone proves nothing"
     else:
         parts = ("backend", "server", "registry", "package", "endpoint", "metrics", "connectors", "service's log")
         assert any(part in row.answer for part in parts), "which part brings the rest?"
+
+
+def test_every_answer_is_proved_or_shown() -> None:
+    for row in ROWS:
+        with naming(f"row {row.number}"):
+            check_the_proof(row)
 
 
 def test_every_example_is_on_the_page() -> None:

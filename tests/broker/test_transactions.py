@@ -414,7 +414,7 @@ def keep(world: World, *partitions: TopicPartition) -> None:
             world.storage.sync_dir(directory)
 
 
-@pytest.mark.parametrize("seed", quick(range(200), 60))
+@pytest.mark.parametrize("seed", quick(range(200), 20))
 def test_where_nothing_waits_for_flushes_a_power_cut_hangs_nothing(seed: int) -> None:
     """What is lost is the setting's own word; that the log works afterwards, and no epoch comes twice, is ours."""
     random = Random(seed)

@@ -265,6 +265,7 @@ class Watched(Target):
         return EventBus(self._name, backend=backend)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("promise", promises_for(Watched), ids=repr)
 def test_it_keeps_the_promises_of_every_backend(promise: Promise) -> None:
     promise.check(Watched())

@@ -35,7 +35,12 @@ AT_ONCE = 6
 _numbers = itertools.count()
 
 
-@pytest.mark.parametrize("promise", PROMISES, ids=repr)
+def in_memory(promise: Promise) -> Any:
+    """Plain functions run in threads, for which no fake clock waits: real milliseconds pass."""
+    return pytest.param(promise, id=repr(promise), marks=pytest.mark.system if "(plain" in repr(promise) else ())
+
+
+@pytest.mark.parametrize("promise", [in_memory(promise) for promise in PROMISES])
 def test_memory(promise: Promise) -> None:
     promise.check(Log(f"memory://dlq-runtime-{next(_numbers)}", clock=FakeClock(), keep=True))
 
