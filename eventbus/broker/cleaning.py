@@ -10,6 +10,7 @@ from collections.abc import Generator
 
 from eventbus.broker.logs import Logs
 from eventbus.errors import CorruptRecord, EventBusError
+from eventbus.log.checkpoints import forget_coordinator_state
 from eventbus.log.cleaner import Cleanable, Cleaning, Pause, carry_out, cleanable, last_batches
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.recovery import corrupt_record
@@ -55,7 +56,12 @@ class LogCleaner:
 
     def run(self, cleaning: Cleaning) -> Generator[Pause, None, None]:
         """`Cleaning.run`, with what has to be on disk first."""
-        return cleaning.run(self._logs.publish_recovery_points)
+
+        def before_swap() -> None:
+            forget_coordinator_state(self._logs.storage, cleaning.log.directory)
+            self._logs.publish_recovery_points()
+
+        return cleaning.run(before_swap)
 
     def clean_now(self, wall_now_ms: int) -> None:
         """Clean whatever may be cleaned, however little of it is dirty. Blocks. Raises the first error."""

@@ -23,8 +23,6 @@ from typing import NamedTuple
 from eventbus.coordinator import CoordinatorRecord, Shard, TransactionalShard
 from eventbus.records.crc import crc32c
 
-FILE_NAME = "coordinator.state"
-
 _NO_TRANSACTION = -1
 _MAGIC = b"ebs1"
 _CRC = struct.Struct(">I")

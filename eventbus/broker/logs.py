@@ -14,6 +14,7 @@ from eventbus.log.commit import GroupCommit
 from eventbus.log.config import LogConfig
 from eventbus.log.journal import JOURNAL, replay
 from eventbus.log.leftovers import (
+    SIDE_FOLDER,
     IsDeleted,
     deleted_partition,
     finish_deletions,
@@ -25,6 +26,7 @@ from eventbus.log.metadata import parse_directory
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.recovery import UNKNOWN, missing_offsets
 from eventbus.log.reserve import Reserve
+from eventbus.log.segment import Damage
 from eventbus.log.storage import File, OutOfDescriptors, Storage, storage_error
 from eventbus.log.wall_time import WallTime
 from eventbus.types import TimestampType, TopicPartition
@@ -109,6 +111,8 @@ class Logs:
         self._log_start_offsets: Offsets | None = {}
         self._published: dict[str, Offsets] = {}
         self._root_problem = ""
+        self._refusing: set[TopicPartition] = set()
+        """The partitions whose expired segments could not be deleted."""
         self.cleaned_offsets: Offsets = {}
         """How far each log was compacted."""
         self.offline: dict[TopicPartition, str] = {}
@@ -183,8 +187,12 @@ class Logs:
         _logger.error("%s is offline: %s", topic_partition, error)
         high_watermarks = checkpoints.read_offsets(self.storage, checkpoints.HIGH_WATERMARKS) or {}
         stable = checkpoints.read_offsets(self.storage, checkpoints.LAST_STABLE_OFFSETS) or {}
-        # Without a recovery point the next start would take the damage for a torn tail, and cut it.
-        point = (self._recovery_points or {}).get(topic_partition) or high_watermarks.get(topic_partition) or 1
+        # A recovery point before the damage would let the next start take the damage for a torn tail, and cut it. After
+        # a clean shutdown on a full disk, for example, the point is old, and this start has used up the clean mark.
+        damage = error.__cause__
+        beyond = damage.offset + 1 if isinstance(damage, Damage) else 1
+        known = (self._recovery_points or {}).get(topic_partition) or high_watermarks.get(topic_partition) or 1
+        point = max(known, beyond)
         kept = {
             checkpoints.RECOVERY_POINTS: point,
             checkpoints.HIGH_WATERMARKS: high_watermarks.get(topic_partition, point),
@@ -405,7 +413,8 @@ class Logs:
         """
         left = _RETENTION_SEGMENTS
         due: dict[TopicPartition, int] = {}
-        for topic_partition, partition in self.partitions.items():
+        # Those whose segments could not be deleted come last. First in line, they would use up every turn.
+        for topic_partition, partition in sorted(self.partitions.items(), key=lambda item: item[0] in self._refusing):
             count = partition.log.expire_segments(wall_now_ms, wall, left)
             if count:
                 due[topic_partition] = count
@@ -419,15 +428,17 @@ class Logs:
             self._publish_durably(checkpoints.LOG_START_OFFSETS, starts)
         except StorageError as error:  # retention has to work on a full disk: it makes the room
             _logger.warning("retention goes on without a checkpoint: %s", error)
-        has_more = not left
+        has_progress = False
         for topic_partition, count in due.items():
             try:
                 self.partitions[topic_partition].log.apply_retention(wall_now_ms, wall, count)
+                has_progress = True
+                self._refusing.discard(topic_partition)
             except StorageError as error:
                 _logger.warning("retention: %s", error)
-                has_more = False  # at the next check: a disk that refuses would be tried again without a pause
+                self._refusing.add(topic_partition)
         self.publish()
-        return has_more
+        return not left and has_progress  # a disk that refuses everything is tried again at the next check
 
     def expire_producers(self, wall_now_ms: int, expiration_ms: int, wall: WallTime) -> None:
         """Forget the producers that wrote nothing for so long."""
@@ -509,7 +520,13 @@ def _nobody(topic_partition: TopicPartition) -> None:
 def _is_foreign(name: str) -> bool:
     """True for an entry of the directory that is not the log's. Hidden files are not worth a warning."""
     is_own = name.removesuffix(".tmp") in _OWN_FILES or parse_directory(name) is not None
-    return not (is_own or name.startswith(".") or deleted_partition(name) is not None or name == "lost+found")
+    return not (
+        is_own
+        or name.startswith(".")
+        or deleted_partition(name) is not None
+        or name == "lost+found"
+        or name.startswith(f"{SIDE_FOLDER}.")
+    )
 
 
 def _known(offsets: Offsets | None, topic_partition: TopicPartition, damaged: int) -> int:

@@ -7,10 +7,11 @@ import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from eventbus.broker.latest_records import FILE_NAME, BadRecord, LatestRecords, decode
+from eventbus.broker.latest_records import BadRecord, LatestRecords, decode
 from eventbus.coordinator import Decision, IdentifyingShard, Shard, TransactionalShard
 from eventbus.coordinator.shard import ReplyT_co
 from eventbus.errors import CorruptRecord, KafkaError
+from eventbus.log.checkpoints import COORDINATOR_STATE
 from eventbus.log.partition_log import AppendInfo, PartitionLog
 from eventbus.log.storage import Storage, read_whole, storage_error, write_atomic
 from eventbus.records import BatchBuilder, ControlType, iter_batches, read_header, read_marker
@@ -228,7 +229,7 @@ class ShardLog(Generic[ShardT_co]):
 
     @property
     def _path(self) -> str:
-        return f"{self.log.directory}/{FILE_NAME}"
+        return f"{self.log.directory}/{COORDINATOR_STATE}"
 
     def close(self) -> None:
         """Save the latest records for the next opening, if enough of them are new. Call it before the log closes."""

@@ -20,6 +20,8 @@ LOG_START_OFFSETS = "log-start-offset-checkpoint"
 LAST_STABLE_OFFSETS = "last-stable-offset-checkpoint"
 """How far readers in other processes may go. Ours; the others are Kafka's."""
 CLEANED_OFFSETS = "cleaner-offset-checkpoint"
+COORDINATOR_STATE = "coordinator.state"
+"""In the directory of a partition, not of the log: see broker/latest_records.py."""
 """How far each compacted log was cleaned. Too low is only more work."""
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
@@ -137,3 +139,16 @@ def meta_fault(storage: Storage) -> str:
 def _properties(data: bytes) -> dict[str, str]:
     pairs = (line.partition("=") for line in data.decode("utf-8", "replace").splitlines() if not line.startswith("#"))
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def forget_coordinator_state(storage: Storage, directory: str) -> None:
+    """Durably remove the records that a coordinator has saved of its partition, if there are any.
+
+    They stand for the log up to an offset, and opening replays only what follows it. Call this before anything in the
+    partition is replaced. When compaction drops a tombstone after that offset, for example, nothing in the log would
+    delete the saved record of its key any more. Raises OSError.
+    """
+    path = f"{directory}/{COORDINATOR_STATE}"
+    if storage.exists(path):
+        storage.remove(path)
+        storage.sync_dir(directory)

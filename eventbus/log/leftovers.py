@@ -28,9 +28,11 @@ LONG_NAME = 200
 _ID_LENGTH = 22
 _OWN_FILE = re.compile(
     r"\d{20}(\.(cleaned|swap))?\.(log|index|timeindex|txnindex|snapshot)(\.(tmp|deleted))?"
-    r"|(partition\.metadata|leader-epoch-checkpoint)(\.tmp)?"
+    r"|(partition\.metadata|leader-epoch-checkpoint|coordinator\.state)(\.tmp)?"
 )
 """The files that the log creates in the directory of a partition."""
+SIDE_FOLDER = "repair"
+"""`eventbus log repair` keeps what it takes out of the log in ``repair.<id>``."""
 
 _logger = logging.getLogger("eventbus.log")
 

@@ -69,7 +69,7 @@ def recover(
     try:
         recover_swaps(storage, directory)
     except Damage as damage:
-        raise corrupt_record(storage, topic_partition, damage) from None
+        raise corrupt_record(storage, topic_partition, damage) from damage
     segments = _find_segments(storage, directory, config, now_ms)
     if not segments:
         if recovery_point > log_start_offset:
@@ -83,7 +83,7 @@ def recover(
     try:
         log_end_offset = task.run()
     except Damage as damage:
-        raise corrupt_record(storage, topic_partition, damage) from None
+        raise corrupt_record(storage, topic_partition, damage) from damage
     if log_start_offset > log_end_offset:
         # Only without fsync: records were deleted by request up to an offset whose tail was lost. Never reuse offsets.
         task.drop_all()

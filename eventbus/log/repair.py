@@ -27,6 +27,7 @@ import msgspec
 from eventbus.errors import CorruptRecord
 from eventbus.log import checkpoints
 from eventbus.log.journal import JOURNAL, replay_good
+from eventbus.log.leftovers import SIDE_FOLDER
 from eventbus.log.metadata import parse_directory
 from eventbus.log.producer_state import ProducerStates
 from eventbus.log.producers import replay
@@ -41,7 +42,6 @@ from eventbus.records.control import ControlType, EndTransactionMarker, build_ma
 from eventbus.records.rewrite import empty_batch
 from eventbus.types import NO_TIMESTAMP, TopicPartition
 
-SIDE_FOLDER = "repair"
 _CHUNK_BYTES = 1 << 20
 _INTERVAL_BYTES = 4096
 _NEVER = 1 << 62
@@ -463,6 +463,7 @@ def _repair_partition(storage: Storage, partition: PartitionPlan, side: str) -> 
         _rewrite(storage, directory, path, holes)
     if not partition.holes:
         return
+    checkpoints.forget_coordinator_state(storage, directory)
     first_offset = min(hole.first_offset for hole in partition.holes)
     for name in storage.listdir(directory):  # snapshots beyond may vouch for what the log does not hold any more
         stem = name.removesuffix(SNAPSHOT_SUFFIX)

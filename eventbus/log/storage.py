@@ -406,7 +406,10 @@ class FileStorage:
 
         fd = _open(self._path(_LOCK_FILE), os.O_RDWR | os.O_CREAT, self._root_fd)
         try:
-            _try_lock(fd)
+            try:
+                _try_lock(fd)
+            except OSError as error:  # Windows and some network file systems report a held lock as EACCES
+                raise BlockingIOError(errno.EWOULDBLOCK, "locked by another process") from error
             holder = f"pid={os.getpid()} host={socket.gethostname()}\n".encode()
             with contextlib.suppress(OSError):  # a full disk: who holds the lock is a courtesy
                 _pwrite(fd, holder, 0)

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from eventbus.broker.latest_records import FILE_NAME
 from eventbus.broker.shard_log import ShardLog
 from eventbus.coordinator import GroupsShard, TopicsShard, TransactionsShard
+from eventbus.log.checkpoints import COORDINATOR_STATE
 from eventbus.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.broker.conftest import World
 
@@ -43,7 +43,7 @@ def begin(world: World) -> None:
 
 def saved_files(world: World) -> list[Path]:
     assert world.directory is not None
-    return sorted(world.directory.glob(f"*/{FILE_NAME}"))
+    return sorted(world.directory.glob(f"*/{COORDINATOR_STATE}"))
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -114,7 +114,7 @@ def test_a_file_beyond_the_end_of_the_log_is_removed_before_the_log_gets_there_a
     log = disk.directory / "__consumer_offsets-0" / "00000000000000000000.log"
     with log.open("r+b") as file:  # a power cut takes what no flush had covered
         file.truncate(log.stat().st_size // 2)
-    saved = log.parent / FILE_NAME
+    saved = log.parent / COORDINATOR_STATE
     assert saved.exists()
     disk.open()
     assert not saved.exists()
@@ -131,7 +131,7 @@ def test_a_file_of_another_log_is_not_believed(tmp_path: Path) -> None:
         for offset in range(8):
             world.broker.groups.commit_offsets("g", {ORDERS: OffsetAndMetadata(offset + number)}, world.now_ms)
         world.broker.close(world.now_ms)
-    ours, theirs = (world.directory / "__consumer_offsets-0" / FILE_NAME for world in worlds if world.directory)
+    ours, theirs = (world.directory / "__consumer_offsets-0" / COORDINATOR_STATE for world in worlds if world.directory)
     ours.write_bytes(theirs.read_bytes())
     world = worlds[0]
     world.open()
@@ -195,4 +195,4 @@ def test_nothing_is_saved_of_a_log_in_memory(world: World) -> None:
         world.broker.groups.commit_offsets("g", {ORDERS: OffsetAndMetadata(number)}, world.now_ms)
     shard_log = world.broker.groups.load(0, world.now_ms)
     assert (shard_log._latest is not None) == world.storage.durable
-    assert world.storage.exists(f"__consumer_offsets-0/{FILE_NAME}") == world.storage.durable
+    assert world.storage.exists(f"__consumer_offsets-0/{COORDINATOR_STATE}") == world.storage.durable
