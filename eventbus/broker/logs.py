@@ -110,6 +110,8 @@ class Logs:
         self._recovery_points: Offsets | None = {}
         self._log_start_offsets: Offsets | None = {}
         self._published: dict[str, Offsets] = {}
+        self._unsynced: set[str] = set()
+        """Checkpoints whose present content a power cut may take back."""
         self._root_problem = ""
         self._refusing: set[TopicPartition] = set()
         """The partitions whose expired segments could not be deleted."""
@@ -339,9 +341,11 @@ class Logs:
         try:
             for name, offsets in now.items():
                 offsets = self._with_offline(name, offsets)
-                if offsets != self._published.get(name):
-                    checkpoints.write_offsets(self.storage, name, offsets, sync=sync and self.storage.durable)
-                    self._published[name] = offsets
+                if offsets == self._published.get(name) and not (sync and name in self._unsynced):
+                    continue
+                checkpoints.write_offsets(self.storage, name, offsets, sync=sync and self.storage.durable)
+                self._published[name] = offsets
+                (self._unsynced.discard if sync else self._unsynced.add)(name)
             self.reserve.fill()
         except OSError as error:
             _logger.warning("checkpoints of %s not written: %s", self.storage.describe(), error)
@@ -354,6 +358,7 @@ class Logs:
             try:
                 checkpoints.write_offsets(self.storage, checkpoints.LAST_STABLE_OFFSETS, now, sync=False)
                 self._published[checkpoints.LAST_STABLE_OFFSETS] = now
+                self._unsynced.add(checkpoints.LAST_STABLE_OFFSETS)
             except OSError as error:
                 _logger.warning("checkpoints of %s not written: %s", self.storage.describe(), error)
 
@@ -381,6 +386,7 @@ class Logs:
         except OSError as error:
             raise storage_error(error, f"writing {self.storage.describe()}/{name}") from error
         self._published[name] = offsets
+        self._unsynced.discard(name)
 
     def _written(self) -> list[tuple[TopicPartition, Partition]]:
         """The partitions that hold, or held, records."""

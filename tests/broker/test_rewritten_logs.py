@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 
 import pytest
 
 from eventbus.errors import PartitionOffline
 from eventbus.log import checkpoints, repair
-from eventbus.log.storage import FileStorage
+from eventbus.log.storage import FileStorage, Storage
 from eventbus.types import OffsetAndMetadata, TopicPartition
 from tests.broker.conftest import World
 
@@ -120,3 +121,24 @@ def test_a_damaged_partition_stays_offline_though_its_recovery_point_is_old(
     assert segment.read_bytes() == damaged
     with pytest.raises(PartitionOffline):
         disk.broker.end_offset(partition)
+
+
+def test_a_checkpoint_that_was_only_written_is_synced_when_that_is_required(
+    disk: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its content has not changed since, but a power cut could still bring the previous content back."""
+    disk.open()
+    disk.create("orders")
+    disk.produce(TopicPartition("orders", 0), b"x")
+    synced: list[str] = []
+    write = checkpoints.write_offsets
+
+    def watch(storage: Storage, name: str, offsets: Mapping[TopicPartition, int], *, sync: bool) -> None:
+        if sync:
+            synced.append(name)
+        write(storage, name, offsets, sync=sync)
+
+    disk.broker.publish_checkpoints(disk.now_ms)
+    monkeypatch.setattr(checkpoints, "write_offsets", watch)
+    disk.broker.close(disk.now_ms)
+    assert {checkpoints.HIGH_WATERMARKS, checkpoints.RECOVERY_POINTS} <= set(synced)
