@@ -58,9 +58,11 @@ class TestLog:
                 broker.create_topics([TopicSpec(topic, partitions)], NOW_MS)
             for start in range(0, len(records), per_batch):
                 builder = BatchBuilder(compression)
-                for record in records[start : start + per_batch]:
+                batch = records[start : start + per_batch]
+                for record in batch:
                     builder.append(record.key, record.value, record.headers, record.timestamp_ms)
-                broker.produce(TopicPartition(topic, partition), builder.build(), NOW_MS)
+                now_ms = max(NOW_MS, *(record.timestamp_ms for record in batch))  # a broker refuses the far future
+                broker.produce(TopicPartition(topic, partition), builder.build(), now_ms)
             broker.publish_checkpoints(NOW_MS)
         finally:
             broker.close(NOW_MS)

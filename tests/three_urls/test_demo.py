@@ -107,14 +107,12 @@ def test_on_a_server(demo: Demo, on_its_own_log: list[str]) -> None:
 
 
 @pytest.mark.slow  # examples and tests/kafka prove the client, and the three URLs one another
-@pytest.mark.xdist_group("kafka")
 def test_on_apache_kafka(demo: Demo, on_its_own_log: list[str], real: RealKafka) -> None:
     assert story(demo(real.url)) == on_its_own_log
 
 
 @pytest.mark.slow
 @pytest.mark.system
-@pytest.mark.xdist_group("kafka")
 @pytest.mark.timeout(600)
 def test_the_warehouse_of_a_kafka(demo: Demo, real: RealKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark reads a mirror of the cluster's topic; the second run copies and lands nothing."""

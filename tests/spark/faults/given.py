@@ -77,7 +77,8 @@ class Shop:
         """The topic, if it was deleted."""
 
         def work(broker: Broker) -> None:
-            made = broker.create_topics([TopicSpec(TOPIC, self._partitions, configs=self._configs)], NOW_MS)[TOPIC]
+            configs = {"retention.ms": -1, **self._configs}  # the records are of 2024
+            made = broker.create_topics([TopicSpec(TOPIC, self._partitions, configs=configs)], NOW_MS)[TOPIC]
             if isinstance(made, KafkaError):
                 raise made
 
