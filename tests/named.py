@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -12,8 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @cache
 def functions(path: str) -> frozenset[str]:
     """The top-level functions of a file."""
-    tree = ast.parse((ROOT / path).read_text("utf-8"))
-    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(re.findall(r"^(?:async )?def (\w+)", (ROOT / path).read_text("utf-8"), re.M))
 
 
 def check_named(test: str) -> None:

@@ -10,6 +10,7 @@ from tests.clients.jars import CACHE, NotAvailableError, class_path
 from tests.protocol import schemas, stubs
 
 
+@pytest.mark.system
 def test_the_tables_are_what_kafkas_jars_hold() -> None:
     try:
         class_path(schemas.VERSION)  # they are fetched by whoever asks first
