@@ -17,7 +17,7 @@ Each page is one test with a folder of its own, its blocks run from top to botto
   Python block in front of it, and both run once; ``<!-- needs: LIBRARY -->`` leaves it out where that is no base
   dependency, and ``<!-- needs program: NAME -->`` where other people's program is not on the machine (CI has them all).
 
-Programs are forks of a process that has imported eventbus (`tests.warm`).
+Programs are forks of a process that has imported eventbus (`tests.warm.commands`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests import warm
 from tests.clients import programs
+from tests.warm import commands as warm
 
 pytestmark = pytest.mark.system
 

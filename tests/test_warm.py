@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import warm
+from tests.warm import commands as warm
 
 pytestmark = pytest.mark.system
 

@@ -1,4 +1,4 @@
-"""The commands of `tests.warm.folder`: they run with ``python -IS``, and import what costs nothing to import."""
+"""The commands of `tests.warm.commands.folder`: they run with ``python -IS``, and import only what costs nothing."""
 
 import _signal
 import _socket

@@ -1,4 +1,4 @@
-"""The process whose forks are the programs; see `tests.warm`."""
+"""The process whose forks are the programs; see `tests.warm.commands`."""
 
 from __future__ import annotations
 
