@@ -12,6 +12,7 @@ import anyio.lowlevel
 import msgspec
 
 from eventbus.backends.base import ConsumerConfig
+from eventbus.backends.clock import system_clock
 from eventbus.backends.delivery import BatchDelivery
 from eventbus.errors import (
     BufferExhausted,
@@ -98,8 +99,13 @@ class Publisher(ABC):
     async def _send(self, producer: Producer, rows: Sequence[Row], adders: dict[str, AddReady]) -> list[BatchDelivery]:
         """Hand all records over, in the order of the rows; the outcomes of their batches."""
         batches: dict[int, BatchDelivery] = {}
+        # Rows are stamped by the system clock. A log whose own clock is behind (that of a test) would refuse them as
+        # records from the future.
+        log_now_ms, system_now_ms = self._bus.now_ms(), system_clock()
         for number, row in enumerate(rows, 1):
             id_, event_id, topic, key, value, headers, partition, timestamp_ms, _, _ = row
+            if log_now_ms < timestamp_ms <= system_now_ms:
+                timestamp_ms = log_now_ms
             if isinstance(key, str):
                 key = key.encode()
             if isinstance(value, str):  # written by hand: SQLite keeps text as text, also in a column of bytes
