@@ -755,7 +755,6 @@ def wait_for(process: subprocess.Popen[bytes], path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.system
 @pytest.mark.timeout(900)
 def test_the_whole_story(cli: Cli, spawn: Spawn, tmp_path: Path) -> None:
     """Interrupted while Spark lands, killed while it counts, completed, run once more: each flight once, everywhere."""

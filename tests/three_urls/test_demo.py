@@ -112,7 +112,6 @@ def test_on_apache_kafka(demo: Demo, on_its_own_log: list[str], real: RealKafka)
 
 
 @pytest.mark.slow
-@pytest.mark.system
 @pytest.mark.timeout(600)
 def test_the_warehouse_of_a_kafka(demo: Demo, real: RealKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark reads a mirror of the cluster's topic; the second run copies and lands nothing."""

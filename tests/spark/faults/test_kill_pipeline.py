@@ -25,7 +25,6 @@ def test_what_is_written_back_is_there_once_wherever_the_driver_is_killed(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.system
 @pytest.mark.timeout(1200)
 def test_a_pipeline_that_is_killed_at_every_step_ends_as_one_that_lives(tmp_path: Path) -> None:
     assert int(killed(tmp_path, "spark", 1_100).split()[0]) > 100
