@@ -7,7 +7,7 @@ system  One real proof of each promise that needs a process, a JVM, a database, 
 slow    All seeds, targets, drivers and kills. ``make test-full`` runs everything.
 
 A module sets its tier with ``pytestmark = pytest.mark.system``, a test with a decorator, a parameter with ``marks=``.
-If a test inherits two tiers, the closest mark decides, and it is the slower one (tests/test_tiers.py).
+Of several that a test inherits, the slowest is its tier.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ def quick(values: Iterable[Any], chosen: int | Collection[Any]) -> list[Any]:
 
 
 def tier_of(item: pytest.Item) -> str:
-    """Return the tier of a test: its closest mark, or core."""
-    return next((mark.name for mark in item.iter_markers() if mark.name in TIERS), "core")
+    """Return the tier of a test: the slowest of the marks that it has or inherits, or core."""
+    marks = {mark.name for mark in item.iter_markers()}
+    return next((tier for tier in reversed(TIERS) if tier in marks), "core")
 
 
 def tier_of_file(path: Path) -> str:
