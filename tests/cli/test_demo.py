@@ -57,8 +57,8 @@ from eventbus.errors import ConfigError, LogLocked, StorageFull
 from eventbus.log.storage import FileStorage
 from eventbus.types import TopicPartition
 from serdes import Avro
-from tests import warm
 from tests.cli.conftest import Result
+from tests.warm import commands as warm
 
 pytestmark = pytest.mark.system
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import warm
+from tests.warm import commands as warm
 
 EXAMPLES = sorted((Path(__file__).resolve().parent.parent.parent / "examples").glob("*.py"))
 ALONE = [path for path in EXAMPLES if "RealKafka(" not in path.read_text("utf-8")]

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import pytest
 
 from eventbus.testing import RealKafka
-from tests import warm
 from tests.clients.serving import Served
 from tests.three_urls.all_examples import FOLDER, follows_url
+from tests.warm import commands as warm
 
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if follows_url(path))
 ELSEWHERE = {"07_retries_and_order", "21_failover", "27_spark_landing", "28_spark_pipeline"}
