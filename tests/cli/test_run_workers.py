@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def test_workers_share_a_directory_and_one_that_dies_is_started_again(tmp_path: 
     assert sorted(pids.values()) == ["0", "1"]
     assert {one[1] for one in handled} == {str(number) for number in range(20)}
     assert {one[-1] for one in handled} <= pids.keys()
+    time.sleep(1)  # ten commit intervals: killed before its first commit, a worker would have committed nothing
     os.kill(int(min(pids)), signal.SIGKILL)
     assert re.match(r"worker \d has ended \(SIGKILL\); it is started again in 0.5 s", note(process, "has ended"))
     assert line(process, "pid").split()[2] == pids[min(pids)]
