@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from functools import cache
 
+import pytest
+
 from tests.checklist import CORRECTIONS, SECTIONS, Row, render
 from tests.named import ROOT, check_named
 from tests.support import naming
+
+pytestmark = pytest.mark.system
 
 PAGE = ROOT / "docs" / "checklist.md"
 ROWS = [row for section in SECTIONS for row in section.rows]
