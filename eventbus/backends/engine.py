@@ -441,7 +441,7 @@ class Engine:
             running.flush.run()
         except OutOfDescriptors as error:
             running.error = error
-            time.sleep(_PAUSE_SECONDS)  # here, where it holds up nobody, or the loop would begin one after the other
+            time.sleep(_PAUSE_SECONDS)  # in this thread: the event loop goes on, and starts no other flush meanwhile
         except Exception as error:
             running.error = error
         running.seconds = time.monotonic() - began

@@ -54,7 +54,7 @@ _WORK_BYTES = 4 << 10
 """A slice ends after so much work, in records; a batch costs about as much as so many, and as one for each 4 KiB of
 it, which are read, checked and copied. That is some 3 ms."""
 _GROUP_SEGMENTS = 64
-"""So many segments are merged into one at most: their files are removed in one slice."""
+"""The most segments that are merged into a new segment, because their files are removed in one slice."""
 _WINDOW_BYTES = 64 << 10
 _WRITE_BYTES = 128 << 10
 _NEVER = 1 << 62
