@@ -82,8 +82,8 @@ async def nothing_waits_where_no_order_is_kept(log: Log, shape: Shape) -> None:
         await log.send(bus, "b2 b3")
         await log.until(lambda: {"b2", "b3"} <= set(calls.done))
         assert calls.count("b1") == 1 or not log.stands_still  # on a loaded machine real delays may pass first
-        await log.until(lambda: len(calls.done) == 3)
-        assert calls.done[-1] == "b1" or not log.stands_still
+        await log.until(lambda: "b1" in calls.done)
+        assert calls.done.index("b1") >= 2 or not log.stands_still
 
 
 @promise(SHAPES, on_kafka=FEW)
@@ -94,9 +94,8 @@ async def records_without_a_key_wait_for_nobody(log: Log, shape: Shape) -> None:
         await log.send(bus, "b1", key=None)
         await log.until(lambda: calls.count("b1") == 1)
         await log.send(bus, "b2 b3", key=None)
-        await log.until(lambda: {"b2", "b3"} <= set(calls.done))
-        await log.until(lambda: len(calls.done) == 3)
-        assert calls.done[-1] == "b1"
+        await log.until(lambda: {"b1", "b2", "b3"} <= set(calls.done))
+        assert calls.done.index("b1") >= 2 or not log.stands_still  # a transaction that was aborted is handled again
 
 
 @promise((BATCH, BATCH_ONCE, IN_ORDER, PLAIN, ONCE), on_kafka=(BATCH_ONCE,))

