@@ -28,6 +28,7 @@ def test_every_test_has_one_tier(request: pytest.FixtureRequest) -> None:
     [
         ("import pytest\n\npytestmark = pytest.mark.system\n", "system"),
         ('pytestmark = [pytest.mark.xdist_group("kafka"), pytest.mark.slow]\n', "slow"),
+        ('pytestmark = [\n    pytest.mark.system,\n    pytest.mark.xdist_group("spark"),\n]\n', "system"),
         ("@pytest.mark.system\ndef test_x(): ...\n", "core"),
     ],
 )
@@ -45,7 +46,7 @@ def test_files_of_a_group_run_on_one_worker(tmp_path: Path, marks: str) -> None:
 def test_a_group_is_named_for_a_whole_file(request: pytest.FixtureRequest) -> None:
     for item in request.session.items:
         for mark in item.iter_markers("xdist_group"):
-            assert group_of_file(item.path) == mark.args[0], f"{item.nodeid}: name the group in pytestmark, on one line"
+            assert group_of_file(item.path) == mark.args[0], f"{item.nodeid}: name the group in pytestmark"
 
 
 def test_a_core_test_starts_no_process() -> None:

@@ -26,8 +26,8 @@ from typing import Any
 import pytest
 
 TIERS = ("core", "system", "slow")
-_MODULE_TIER = re.compile(r"^pytestmark = .*mark\.(system|slow)\b", re.MULTILINE)
-_MODULE_GROUP = re.compile(r"""^pytestmark = .*mark\.xdist_group\("(\w+)"\)""", re.MULTILINE)
+_MODULE_TIER = re.compile(r"^pytestmark = (?:\[[^\]]*|.*)mark\.(system|slow)\b", re.MULTILINE)
+_MODULE_GROUP = re.compile(r"""^pytestmark = (?:\[[^\]]*|.*)mark\.xdist_group\("(\w+)"\)""", re.MULTILINE)
 _CHILD_PROCESS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec"}
 LONGEST_SLEEP_SECONDS = 0.02
 """Threads of a test may hand over to one another; they may not wait for time to pass."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from pyspark.logger import PySparkLogger
 
 from tests.databases import databases, new_database
 
@@ -17,7 +18,6 @@ def formatters_stay() -> Iterator[None]:
     """pyspark's loggers give each handler a formatter of their own, and keep what they log to themselves once Spark has
     said what is wrong with a query. pytest adds its handlers to loggers of that kind: whatever is logged in tests after
     that would be JSON."""
-    from pyspark.logger import PySparkLogger  # the core tier collects this folder without Spark
 
     def add(self: PySparkLogger, handler: logging.Handler) -> None:
         logging.Logger.addHandler(self, handler)
