@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import NamedTuple
@@ -25,11 +25,13 @@ if __name__ == "__main__":
 
 from eventbus import ConsumerRecord, EventBus, Transaction
 from eventbus.testing import RealKafka
+from tests import support
 
 PARTITIONS, KEYS_OF_EACH = 6, 8
 PATIENCE_S = 180
 _POLL_S = 0.05
 _runs = itertools.count()
+until = partial(support.until, poll_seconds=_POLL_S, patience_seconds=PATIENCE_S)
 
 
 class Batch(NamedTuple):
@@ -92,7 +94,8 @@ class Exercise:
                     next_kill = time.monotonic() + every_s
                     self.kills.append(await self._kill_leader(bus, number % PARTITIONS))
                     await anyio.sleep(max(0, next_kill - time.monotonic()))
-                await until(lambda: self.acked >= records, f"{records:,} records", within_s=PATIENCE_S + records / 100)
+                patience = PATIENCE_S + records / 100
+                await until(lambda: self.acked >= records, f"{records:,} records", patience_seconds=patience)
                 self._is_over = True
             assert service.failure is None
 
@@ -180,17 +183,6 @@ def odd(records: list[ConsumerRecord], count: int) -> str:
         for n in jumps[:20]
     ]
     return "\n".join(lines)
-
-
-async def until(holds: Callable[[], bool | Awaitable[bool]], what: str, within_s: float = PATIENCE_S) -> None:
-    limit = time.monotonic() + within_s
-    while True:
-        answer = holds()
-        if answer if isinstance(answer, bool) else await answer:
-            return
-        if time.monotonic() > limit:
-            raise TimeoutError(f"not within {within_s:.0f} s: {what}")
-        await anyio.sleep(_POLL_S)
 
 
 def story(exercise: Exercise, took_s: float) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 
 import anyio
@@ -15,8 +16,10 @@ from eventbus.backends.urls import open_backend
 from eventbus.broker import TopicSpec
 from eventbus.mirror.journal import Journal
 from eventbus.types import ConsumerRecord, Headers, TopicPartition
+from tests import support
 
 PATIENCE_SECONDS = 30
+until = partial(support.until, poll_seconds=0.005)
 
 
 class Undone(Exception):
@@ -119,10 +122,3 @@ async def write(backend: Backend, where: TopicPartition, *values: bytes, key: by
             append(key, value, (), 1_700_000_000_000)
         await producer.aclose()
         tasks.cancel_scope.cancel()
-
-
-async def until(true: Callable[[], object]) -> None:
-    """Return when it is so."""
-    with anyio.fail_after(PATIENCE_SECONDS):
-        while not true():  # noqa: ASYNC110 - what it asks for has no event
-            await anyio.sleep(0.005)

@@ -23,7 +23,8 @@ from eventbus.server.call import Api, Call
 from eventbus.server.config import Tls
 from eventbus.testing import KafkaServer
 from tests.server.batches import batch, fetch, fetch_request, make, produce, produce_request
-from tests.server.wire import PATIENCE_SECONDS, WireClient, until
+from tests.server.wire import PATIENCE_SECONDS, WireClient
+from tests.support import until
 
 PEM = Path(__file__).parent / "tls"
 VERSIONS = m.ApiVersionsRequest(client_software_name="wire", client_software_version="1")

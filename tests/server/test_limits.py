@@ -21,7 +21,8 @@ from eventbus.server.connection import Connection
 from eventbus.server.security.config import SecurityConfig
 from eventbus.testing import FakeClock
 from tests.server.batches import batch, fetch_request, make, produce, produce_request
-from tests.server.wire import WireClient, until
+from tests.server.wire import WireClient
+from tests.support import until
 
 VERSIONS = m.ApiVersionsRequest(client_software_name="wire", client_software_version="1")
 MIB = 1 << 20

@@ -14,7 +14,8 @@ from eventbus.server.connection import Connection
 from eventbus.server.security.config import SecurityConfig
 from eventbus.testing import FakeClock, KafkaServer
 from tests.server.batches import batch, fetch_request, make, produce
-from tests.server.wire import WireClient, until
+from tests.server.wire import WireClient
+from tests.support import until
 
 MIB = 1 << 20
 VERSIONS = m.ApiVersionsRequest(client_software_name="wire", client_software_version="1")

@@ -13,7 +13,8 @@ from eventbus.protocol import messages as m
 from eventbus.server import Listener, ServerConfig
 from eventbus.server.config import Tls
 from eventbus.testing import KafkaServer
-from tests.server.wire import WireClient, until
+from tests.server.wire import WireClient
+from tests.support import until
 
 PEM = Path(__file__).parent / "tls"
 VERSIONS = m.ApiVersionsRequest(client_software_name="wire", client_software_version="1")

@@ -8,7 +8,8 @@ from eventbus.protocol import messages as m
 from eventbus.testing import KafkaServer
 from eventbus.types import TopicPartition
 from tests.server.batches import batch, create, fetch_request, partitions_of, produce, values_in
-from tests.server.wire import WireClient, until
+from tests.server.wire import WireClient
+from tests.support import until
 
 UNKNOWN_TOPIC = 3
 LONG_MS = 60_000

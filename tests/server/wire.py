@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -17,13 +16,6 @@ PATIENCE_SECONDS = 20
 
 def key_of(name: str) -> int:
     return next(key for key, api in API_KEYS.items() if api.name == name)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Return when that is so; whatever makes it so happens on this event loop."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - no event says so: what is looked at are the server's own variables
-            await asyncio.sleep(0)
 
 
 class WireClient:
