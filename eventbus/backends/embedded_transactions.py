@@ -45,6 +45,8 @@ logger = logging.getLogger("eventbus.producer")
 
 _FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping)
 """What the log says to a producer that is no longer the one of its transactional id, or whose transaction timed out."""
+_NOT_COMMITTED = (InvalidTxnState, *_FENCED)
+"""Errors of a commit whose transaction the log has aborted. InvalidTxnState: the abort is the last end of the id."""
 _RETRY_SECONDS = 0.005
 _REPORT_AFTER_SECONDS = 5.0
 
@@ -273,7 +275,7 @@ class ProducerTransactions:
         """Have the coordinator write down the outcome, and see it through. When it cannot, nothing has happened."""
         try:
             end = self._decide(committed)
-        except (ConcurrentTransactions, *_FENCED) as error:
+        except (ConcurrentTransactions, *_NOT_COMMITTED) as error:
             await self._decide_later(committed, error)
             end = self._end
         assert end is not None
@@ -297,7 +299,7 @@ class ProducerTransactions:
             await self._let_end(deadline, error)
             try:
                 self._decide(committed)
-            except (ConcurrentTransactions, *_FENCED) as again:
+            except (ConcurrentTransactions, *_NOT_COMMITTED) as again:
                 error = again
 
     async def _recover(self, error: EventBusError) -> NoReturn:

@@ -26,7 +26,7 @@ from eventbus.broker.security_admin import SecurityAdmin
 from eventbus.broker.settings import BrokerConfig
 from eventbus.broker.shard_log import ShardLog
 from eventbus.broker.topic_admin import TopicAdmin
-from eventbus.broker.transactions import Transactions
+from eventbus.broker.transactions import Sender, Transactions
 from eventbus.broker.validation import check_batch, check_keys, check_oldest, refuse_large, refuse_late
 from eventbus.coordinator import TopicsShard
 from eventbus.coordinator.requests import ProducerDescription
@@ -333,18 +333,28 @@ class Broker:
         *,
         header: BatchHeader | BatchSpan | None = None,
         trusted: bool = False,
+        sender: Sender | None = None,
     ) -> AppendInfo:
         """Append one batch. Ack it when `is_durable` says so for its last offset, a duplicate too.
 
-        ``trusted``: our own producer built it, so its bytes are not checked. The batch is changed (offsets, perhaps
-        timestamps) and must not be touched afterwards. Raises UnknownTopicOrPartition, RecordTooLarge, InvalidRecord,
-        InvalidTimestamp, CorruptRecord, StorageError, and for a batch with a producer id OutOfOrderSequence,
-        InvalidProducerEpoch, InvalidTxnState; nothing is stored then.
+        ``trusted``: our own producer built it, so its bytes are not checked. ``sender``: the request that it came with,
+        whose producer it must be of. The batch is changed (offsets, perhaps timestamps) and must not be touched
+        afterwards. Raises UnknownTopicOrPartition, RecordTooLarge, InvalidRecord, InvalidTimestamp, CorruptRecord,
+        StorageError, and for a batch with a producer id OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, and
+        as `Transactions.admit`; nothing is stored then.
         """
         if not trusted:
             if topic_partition not in self._partitions:
                 self._open_partition(topic_partition, wall_now_ms)  # an unknown topic is said before a bad batch
             header = check_batch(batch, topic_partition)
+            if sender is not None and header.producer_id >= 0:
+                producer = self._partitions[topic_partition].log.producers.states.producers.get(header.producer_id)
+                in_transaction = (
+                    producer is not None
+                    and producer.in_transaction
+                    and producer.producer_epoch == header.producer_epoch
+                )
+                self.transactions.admit(topic_partition, header, sender, in_transaction=in_transaction)
         elif header is None:
             header = read_header(batch)
         return self.append_built(topic_partition, batch, header, wall_now_ms)

@@ -49,6 +49,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     transaction_state_log_segment_bytes: _Positive = 104_857_600
     transaction_max_timeout_ms: _Positive = 900_000
     """The longest ``transaction_timeout_ms`` a producer may ask for."""
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: _Positive = 10_000
+    """How often open transactions are compared with their timeout: one ends up to this much after it, as in Kafka."""
     transactional_id_expiration_ms: _Positive = 604_800_000
     """After so long without a transaction a transactional id is forgotten; 7 days."""
     producer_id_expiration_ms: _Positive = 86_400_000

@@ -256,7 +256,7 @@ def find_unknown(partitions: Partitions, transactions: Mapping[str, TransactionM
 def _epochs_of(known: TransactionMetadata) -> range:
     """The epochs that the records of the open or prepared transaction may have.
 
-    An end moves the epoch by one, a fence by two: at that epoch, the producer's next transaction is open.
+    An end or a fence moves the epoch: at the new epoch, the producer's next transaction is open.
     """
     epoch = known.producer_epoch
     if known.state is ONGOING or not known.is_bumped:

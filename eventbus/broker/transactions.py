@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from eventbus.broker.descriptions import OffsetCommitResult
 from eventbus.broker.groups import Groups
@@ -38,12 +39,14 @@ from eventbus.coordinator.transactions import check_transactional_id, unknown_tr
 from eventbus.errors import (
     ConcurrentTransactions,
     InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     InvalidTransactionTimeout,
     InvalidTxnState,
     KafkaError,
     StorageError,
 )
 from eventbus.log.wall_time import WallTime
+from eventbus.records.batch import BatchHeader
 from eventbus.types import GroupMetadata, ProducerIdAndEpoch, TopicPartition
 
 _logger = logging.getLogger("eventbus.transactions")
@@ -51,6 +54,16 @@ _logger = logging.getLogger("eventbus.transactions")
 _EXPIRE_EVERY_MS = 3_600_000
 """Kafka's ``transaction.remove.expired.transaction.cleanup.interval.ms``."""
 _PREPARED = (PREPARE_COMMIT, PREPARE_ABORT)
+
+
+class Sender(NamedTuple):
+    """The request that brought a batch from outside: a batch may name any producer, a request is authorized."""
+
+    transactional_id: str
+    """The id that the peer may write with; empty: none."""
+    adds_partitions: bool
+    """Its batches add their partitions to the transaction (KIP-890), instead of a request before them."""
+    now_ms: int
 
 
 class Transactions:
@@ -98,6 +111,8 @@ class Transactions:
         self._answers: dict[str, TransactionEnd] = {}
         """The last end of each id, for its retry."""
         self._next_timeout_ms = NEVER_MS
+        """The first sweep that finds a transaction past its deadline."""
+        self._first_sweep_ms = now_ms
         self._reconcile_at_ms = NEVER_MS
         """When to `reconcile` again, for want of room the last time."""
         self._next_expiry_ms = now_ms + _EXPIRE_EVERY_MS
@@ -175,6 +190,33 @@ class Transactions:
             return producer_id
         self._producer_ids = iter(self._allocate_producer_ids(self._wall.at(now_ms)))
         return next(self._producer_ids)
+
+    def admit(
+        self, topic_partition: TopicPartition, header: BatchHeader, sender: Sender, *, in_transaction: bool
+    ) -> None:
+        """Refuse a batch from outside whose producer id is not the sender's own.
+
+        A producer id is no secret (DescribeProducers shows it), and the sequence numbers are easy to guess. Without
+        this check, whoever may write to a topic could add records to a transaction of another producer, whose own
+        records would then be taken for duplicates. ``in_transaction``: the partition has this transaction open, so
+        the partition need not be added.
+
+        Raises InvalidProducerIdMapping, ProducerFenced, and as `add_partitions`.
+        """
+        producer_id = header.producer_id
+        if not header.is_transactional:
+            if producer_id in self._producers:
+                raise InvalidProducerIdMapping(
+                    f"{topic_partition}: a batch outside of a transaction has the producer id {producer_id}, which "
+                    "belongs to a transactional id. Request a producer id of your own (InitProducerId)"
+                )
+            return
+        transactional_id = sender.transactional_id
+        producer = ProducerIdAndEpoch(producer_id, header.producer_epoch)
+        if sender.adds_partitions and not in_transaction:
+            self.add_partitions(transactional_id, producer, (topic_partition,), sender.now_ms)
+        else:
+            self._home(transactional_id, producer, sender.now_ms).shard.current(transactional_id, producer)
 
     def verify(self, topic_partition: TopicPartition, producer: ProducerIdAndEpoch) -> None:
         """Whether the producer may write to the partition in its transaction (KIP-890).
@@ -339,7 +381,8 @@ class Transactions:
         """Abort the open transaction in its producer's stead, and fence that producer."""
         shard_log = self._homes[transactional_id]
         wall_now_ms = self._wall.at(now_ms)
-        shard_log.execute(shard_log.shard.fence(transactional_id, wall_now_ms), wall_now_ms)
+        decision = shard_log.shard.fence(transactional_id, wall_now_ms, lambda: self._new_producer_id(now_ms))
+        shard_log.execute(decision, wall_now_ms)
         self._answers.pop(transactional_id, None)
         self._prepared(transactional_id, shard_log)
 
@@ -459,7 +502,12 @@ class Transactions:
 
     def _set_deadline(self, transactional_id: str, deadline_ms: int) -> None:
         self._deadlines[transactional_id] = deadline_ms
-        self._next_timeout_ms = min(self._next_timeout_ms, deadline_ms)
+        self._next_timeout_ms = min(self._next_timeout_ms, self._sweep_after(deadline_ms))
+
+    def _sweep_after(self, deadline_ms: int) -> int:
+        """The first sweep at or after a deadline. As in Kafka, transactions are timed out together, not one by one."""
+        interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        return deadline_ms + (self._first_sweep_ms - deadline_ms) % interval_ms
 
     def tick(self, now_ms: int) -> None:
         """Do what is due: abort what timed out, try again what failed, forget idle ids."""
@@ -489,7 +537,8 @@ class Transactions:
             else:
                 fenced = True
                 _logger.info("transaction %r timed out after %d ms: aborted", transactional_id, timeout_ms)
-        self._next_timeout_ms = min(self._deadlines.values(), default=NEVER_MS)
+        earliest_ms = min(self._deadlines.values(), default=None)
+        self._next_timeout_ms = NEVER_MS if earliest_ms is None else self._sweep_after(earliest_ms)
         if fenced:
             self.finish_prepared(now_ms)
 
@@ -566,6 +615,6 @@ class Transactions:
         states = {transactional_id: known.state for transactional_id, known in self._all()}
         ongoing = {transactional_id for transactional_id, state in states.items() if state is ONGOING}
         assert ongoing == self._deadlines.keys(), f"open {sorted(ongoing)}, timed {sorted(self._deadlines)}"
-        assert min(self._deadlines.values(), default=NEVER_MS) >= self._next_timeout_ms
+        assert all(self._sweep_after(deadline_ms) >= self._next_timeout_ms for deadline_ms in self._deadlines.values())
         prepared = {transactional_id for transactional_id, state in states.items() if state in _PREPARED}
         assert prepared == self._endings.names(), f"prepared {prepared}, ending {self._endings.names()}"

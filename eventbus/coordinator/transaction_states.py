@@ -136,7 +136,7 @@ TRANSITIONS: dict[TransactionEvent, _Row] = {
     ),
     TransactionEvent.FENCE: _row(
         _NONE_OPEN,
-        Transition(PREPARE_ABORT, "Abort, and bump the epoch: the producer cannot go on with it (KIP-98, KIP-588)."),
+        Transition(PREPARE_ABORT, "Abort, and bump the epoch: its producer may only abort, too (KIP-890, KIP-588)."),
         _BUSY,
         _BUSY,
         _NONE_OPEN,

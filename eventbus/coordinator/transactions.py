@@ -1,9 +1,10 @@
 """Transactional ids of one partition of ``__transaction_state``: KIP-98, 360, 588, 890. Pure.
 
-A producer that ends a transaction goes on with the next epoch (KIP-890, "transactions V2"), so the epoch tells a retry
-of that end (one below) from the next transaction's. A *fence* (timeout, takeover, admin) moves the epoch by two: the
-fenced producer then never looks like one that retries. Which event of `transaction_states` a request is, is decided by
-its epoch.
+A producer that ends a transaction continues with the next epoch (KIP-890, "transactions V2"), so the epoch separates a
+retry of that end (one below) from the end of the next transaction. A *fence* (timeout, takeover, admin) is an abort
+without a request of the producer: it moves the epoch by one as well. The producer may then abort in turn, and continue
+with the new epoch, unless a successor has initialised the id meanwhile: `init` moves the epoch once more. The epoch of a
+request decides which event of `transaction_states` it is.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from eventbus.coordinator.transaction_codec import (
     encode_transaction_value,
 )
 from eventbus.coordinator.transaction_states import (
-    COMPLETE_ABORT,
     DEAD,
     EMPTY,
     ONGOING,
@@ -58,7 +58,7 @@ class TransactionsShard:
     ``producers``, shared by the shards of a broker, finds the same metadata by producer id.
     """
 
-    __slots__ = ("_continued", "_fenced", "_wall", "producers", "transactions")
+    __slots__ = ("_continued", "_wall", "producers", "transactions")
 
     def __init__(self, producers: dict[int, TransactionMetadata] | None = None, wall: WallTime | None = None) -> None:
         self._wall = wall or WallTime()
@@ -66,8 +66,6 @@ class TransactionsShard:
         self.producers: dict[int, TransactionMetadata] = {} if producers is None else producers
         self._continued: dict[str, tuple[ProducerIdAndEpoch, ProducerIdAndEpoch]] = {}
         """What the last `init` with ``expected`` was given and answered, for its retry. Soft, as in Kafka."""
-        self._fenced: dict[str, ProducerIdAndEpoch] = {}
-        """Whose transaction was aborted in its stead: it may go on (KIP-588) if nobody came between. Soft."""
 
     def __repr__(self) -> str:
         return f"TransactionsShard({' '.join(_line(*item) for item in sorted(self.transactions.items()))})"
@@ -95,7 +93,7 @@ class TransactionsShard:
         if expected is not None and self._is_answered(transactional_id, known, expected):
             return Decision((), known.producer)
         if _next(transactional_id, known, TransactionEvent.INIT) is PREPARE_ABORT:
-            return Decision(self.fence(transactional_id, wall_now_ms).records, None)
+            return Decision(self.fence(transactional_id, wall_now_ms, new_producer_id).records, None)
         if known.producer_epoch >= LAST_EPOCH:
             producer = ProducerIdAndEpoch(new_producer_id(), 0)
         else:
@@ -110,7 +108,6 @@ class TransactionsShard:
                 known.producer_id if expected and producer.producer_id != known.producer_id else NO_PRODUCER_ID
             ),
         )
-        self._fenced.pop(transactional_id, None)
         if expected is None:
             self._continued.pop(transactional_id, None)
         else:
@@ -123,10 +120,9 @@ class TransactionsShard:
             return False
         if self._continued.get(transactional_id) == (expected, known.producer):
             return True
-        # The answer to its last end was lost: it does not know of the epoch after it.
+        # The answer to its last end was lost, or its transaction was aborted by a fence (KIP-588). In both cases the
+        # producer does not know the epoch that followed, and no other producer has initialised the id.
         if known.state not in (EMPTY, ONGOING) and _is_retry(known, expected):
-            return False
-        if known.state in (PREPARE_ABORT, COMPLETE_ABORT) and self._fenced.get(transactional_id) == expected:
             return False
         raise _fenced(transactional_id, known, expected)
 
@@ -137,8 +133,8 @@ class TransactionsShard:
         partitions: Iterable[TopicPartition],
         wall_now_ms: int,
     ) -> Decision[TransactionMetadata]:
-        """Make partitions part of the transaction; the first ones begin it. Raises as `_current`."""
-        known = self._current(transactional_id, producer)
+        """Make partitions part of the transaction; the first ones begin it. Raises as `current`."""
+        known = self.current(transactional_id, producer)
         state = _next(transactional_id, known, TransactionEvent.ADD)
         is_open = known.state is ONGOING
         added = known.partitions.union(partitions) if is_open else frozenset(partitions)
@@ -181,21 +177,22 @@ class TransactionsShard:
         state = _next(transactional_id, known, event, producer)
         if state is known.state:
             return Decision((), known.producer)
-        if not bump_epoch:
-            value = _prepared(known, state, known.producer_epoch, wall_now_ms, is_bumped=False)
-            return _stored(transactional_id, value, value.producer)
-        if known.producer_epoch >= LAST_EPOCH:
-            value = _prepared(known, state, MAX_EPOCH, wall_now_ms, next_producer_id=new_producer_id())
-            return _stored(transactional_id, value, ProducerIdAndEpoch(value.next_producer_id, 0))
-        value = _prepared(known, state, known.producer_epoch + 1, wall_now_ms)
-        return _stored(transactional_id, value, value.producer)
+        value = _prepared(known, state, wall_now_ms, new_producer_id if bump_epoch else None)
+        rotates = value.next_producer_id != NO_PRODUCER_ID
+        return _stored(
+            transactional_id, value, ProducerIdAndEpoch(value.next_producer_id, 0) if rotates else value.producer
+        )
 
-    def fence(self, transactional_id: str, wall_now_ms: int) -> Decision[TransactionMetadata]:
-        """Abort the open transaction in its producer's stead. Raises TransactionalIdNotFound, and by `TRANSITIONS`."""
+    def fence(
+        self, transactional_id: str, wall_now_ms: int, new_producer_id: Callable[[], int]
+    ) -> Decision[TransactionMetadata]:
+        """Abort the open transaction without its producer's request.
+
+        Raises TransactionalIdNotFound, and by `TRANSITIONS`.
+        """
         known = self.look(transactional_id)
         state = _next(transactional_id, known, TransactionEvent.FENCE)
-        self._fenced[transactional_id] = known.producer
-        value = _prepared(known, state, min(known.producer_epoch + 2, MAX_EPOCH), wall_now_ms)
+        value = _prepared(known, state, wall_now_ms, new_producer_id)
         return _stored(transactional_id, value, value)
 
     def complete(self, transactional_id: str, wall_now_ms: int) -> Decision[TransactionMetadata]:
@@ -246,7 +243,6 @@ class TransactionsShard:
         if value is None:
             self.transactions.pop(transactional_id, None)
             self._continued.pop(transactional_id, None)
-            self._fenced.pop(transactional_id, None)
             return
         metadata = _decided.get(value) or decode_transaction_value(value)
         self.transactions[transactional_id] = self.producers[metadata.producer_id] = metadata
@@ -276,7 +272,7 @@ class TransactionsShard:
             )
         return known
 
-    def _current(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
+    def current(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
         """Raises InvalidProducerIdMapping, ProducerFenced unless the producer is the id's latest."""
         known = self.known(transactional_id, producer)
         _check_current(transactional_id, known, producer)
@@ -333,7 +329,7 @@ def _is_retry(known: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
         return epoch == LAST_EPOCH and known.producer_epoch == 0
     if producer_id != known.producer_id or epoch + 1 != known.producer_epoch:
         return False
-    # The last epoch is reached by a fence, or on the way to the next producer id.
+    # The highest epoch is reached on the way to the next producer id, or in an old log by a fence, which had none.
     return known.producer_epoch < MAX_EPOCH or known.next_producer_id != NO_PRODUCER_ID
 
 
@@ -356,13 +352,18 @@ def _fenced(transactional_id: str, known: TransactionMetadata, producer: Produce
 def _prepared(
     known: TransactionMetadata,
     state: TransactionState,
-    epoch: int,
     wall_now_ms: int,
-    *,
-    next_producer_id: int = NO_PRODUCER_ID,
-    is_bumped: bool = True,
+    new_producer_id: Callable[[], int] | None,
 ) -> TransactionMetadata:
+    """The decided transaction. Its epoch is the next one, or unchanged without ``new_producer_id`` (before KIP-890)."""
     is_open = known.state is ONGOING
+    is_bumped = new_producer_id is not None
+    epoch, next_producer_id = known.producer_epoch, NO_PRODUCER_ID
+    if new_producer_id is not None:
+        if epoch >= LAST_EPOCH:
+            epoch, next_producer_id = MAX_EPOCH, new_producer_id()
+        else:
+            epoch += 1
     return TransactionMetadata(
         known.producer_id,
         epoch,

@@ -162,6 +162,12 @@ _ROWS = (
     _Row("transaction.state.log.min.isr", "int", "2", _is(1)),
     _Row("transaction.state.log.segment.bytes", "int", "104857600", _setting("transaction_state_log_segment_bytes")),
     _Row("transaction.max.timeout.ms", "int", "900000", _setting("transaction_max_timeout_ms")),
+    _Row(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        "int",
+        "10000",
+        _setting("transaction_abort_timed_out_transaction_cleanup_interval_ms"),
+    ),
     _Row("transaction.partition.verification.enable", "boolean", "true", _is(True)),
     _Row("transactional.id.expiration.ms", "int", "604800000", _setting("transactional_id_expiration_ms")),
     _Row("producer.id.expiration.ms", "int", "86400000", _setting("producer_id_expiration_ms")),

@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 )
 
 from eventbus.broker import Broker, BrokerConfig, TopicSpec
+from eventbus.broker.transactions import Sender
 from eventbus.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
@@ -147,6 +148,7 @@ class TransactionsAgainstLists(RuleBasedStateMachine):
             offsets_topic_segment_bytes=700,
             transaction_state_log_num_partitions=2,
             transaction_state_log_segment_bytes=700,
+            transaction_abort_timed_out_transaction_cleanup_interval_ms=1,
             log_defaults={"internal.segment.bytes": 400, "index.interval.bytes": 100, "file.delete.delay.ms": 0},
         )
         self.broker = Broker.open(self.storage, config, now_ms=self.now_ms, new_id=self.new_id)
@@ -169,6 +171,7 @@ class TransactionsAgainstLists(RuleBasedStateMachine):
         keys: list[bytes],
         writer: Writer | None,
         transaction: Transaction | None,
+        sender: Sender | None = None,
     ) -> None:
         log = self.logs[tp]
         builder = BatchBuilder()
@@ -187,7 +190,7 @@ class TransactionsAgainstLists(RuleBasedStateMachine):
                 is_transactional=transaction is not None,
             )
         as_sent = bytes(batch)
-        info = self.broker.produce(tp, batch, self.now_ms)
+        info = self.broker.produce(tp, batch, self.now_ms, sender=sender)
         assert (info.base_offset, info.last_offset, info.duplicate) == (log.next, log.next + len(keys) - 1, False)
         log.rows += rows
         log.next += len(keys)
@@ -246,12 +249,15 @@ class TransactionsAgainstLists(RuleBasedStateMachine):
             writer.transaction = Transaction(self.now_ms)
         return writer, writer.transaction
 
-    @rule(transactional_id=st.sampled_from(IDS), tp=anywhere, keys=keys)
-    def send(self, transactional_id: str, tp: TopicPartition, keys: list[bytes]) -> None:
+    @rule(transactional_id=st.sampled_from(IDS), tp=anywhere, keys=keys, is_outside=st.booleans())
+    def send(self, transactional_id: str, tp: TopicPartition, keys: list[bytes], is_outside: bool) -> None:
+        """By a producer of this process, or by a request whose batch adds the partition itself (KIP-890)."""
         writer, transaction = self.writer(transactional_id)
-        self.broker.transactions.add_partitions(transactional_id, writer.producer, [tp], self.now_ms)
+        if not is_outside:
+            self.broker.transactions.add_partitions(transactional_id, writer.producer, [tp], self.now_ms)
         transaction.first.setdefault(tp, self.logs[tp].next)
-        self.append(tp, keys, writer, transaction)
+        sender = Sender(transactional_id, True, self.now_ms) if is_outside else None
+        self.append(tp, keys, writer, transaction, sender)
 
     @rule(transactional_id=st.sampled_from(IDS), tp=st.sampled_from(PLAIN), offset=st.integers(0, 99))
     def send_offset(self, transactional_id: str, tp: TopicPartition, offset: int) -> None:
@@ -320,7 +326,7 @@ class TransactionsAgainstLists(RuleBasedStateMachine):
         raise AssertionError(f"{transactional_id} is never free")
 
     @precondition(lambda self: self.zombies)
-    @rule(data=st.data(), tp=anywhere, how=st.sampled_from(["send", "add", "offsets"]))
+    @rule(data=st.data(), tp=anywhere, how=st.sampled_from(["send", "request", "add", "offsets"]))
     def zombie(self, data: st.DataObject, tp: TopicPartition, how: str) -> None:
         """Somebody who was fenced says another word."""
         transactional_id, producer = data.draw(st.sampled_from(self.zombies))
@@ -340,12 +346,14 @@ class TransactionsAgainstLists(RuleBasedStateMachine):
                     base_sequence=0,
                     is_transactional=True,
                 )
-                self.broker.produce(tp, batch, self.now_ms)
+                sender = Sender(transactional_id, True, self.now_ms) if how == "request" else None
+                self.broker.produce(tp, batch, self.now_ms, sender=sender)
 
     # time, cleaning, restarts ----------------------------------------------------------------------------------------
 
-    @rule(passed_ms=st.integers(0, 700))
-    def time_passes(self, passed_ms: int) -> None:
+    @rule(passed_ms=st.integers(0, 700), continues=st.booleans())
+    def time_passes(self, passed_ms: int, continues: bool) -> None:
+        """A producer whose transaction timed out ``continues`` after an abort of its own, or is gone."""
         self.now_ms += passed_ms
         self.broker.tick(self.now_ms)
         self.flush()
@@ -357,6 +365,12 @@ class TransactionsAgainstLists(RuleBasedStateMachine):
                 self.ended(transaction, "aborted")
                 self.zombies.append((transactional_id, writer.producer))
                 self.writers[transactional_id] = None
+                if continues:
+                    transactions, before = self.broker.transactions, writer.producer
+                    with pytest.raises(FENCED):
+                        transactions.end(transactional_id, before, committed=True, now_ms=self.now_ms)
+                    end = transactions.end(transactional_id, before, committed=False, now_ms=self.now_ms)
+                    self.writers[transactional_id] = Writer(end.next)
             elif not (transaction.first or transaction.has_offsets):
                 transaction.deadline_ms = self.now_ms + TIMEOUT_MS
         self.take_start(AGING, may_go_ms=self.now_ms - RETENTION_MS)

@@ -282,6 +282,36 @@ def test_tansu_timeouts_are_swept_by_tick(world: World) -> None:
     world.check_nothing_hangs()
 
 
+def test_transactions_time_out_at_kafkas_sweeps(world: World) -> None:
+    """Every 10 s. Until then the transaction may still be committed, although its timeout has passed."""
+    world.tick(4_000)
+    first, second = world.init(), world.init("y")
+    world.send(first, A, b"no")
+    world.send(second, B, b"yes", name="y")
+    world.tick(TIMEOUT_MS + 5_999)
+    assert (world.state(), world.state("y")) == ("Ongoing", "Ongoing")
+    world.commit(second, "y")
+    world.tick(1)
+    assert (world.state(), world.state("y")) == ("CompleteAbort", "CompleteCommit")
+    assert (world.values(A), world.values(B)) == ([], [b"yes"])
+
+
+def test_a_producer_continues_after_its_timeout(world: World) -> None:
+    """As on Kafka 4.3: abort, then the next transaction, in the same partition and in another one."""
+    producer = world.init()
+    world.send(producer, A, b"no")
+    world.tick(TIMEOUT_MS)
+    with pytest.raises(InvalidProducerEpoch):
+        world.send_alone(producer, A, b"no")
+    following = world.abort(producer)
+    assert following.producer_epoch == producer.producer_epoch + 1
+    world.send(following, A, b"yes")
+    world.send(following, B, b"yes")
+    world.commit(following)
+    assert (world.values(A), world.values(B)) == ([b"yes"], [b"yes"])
+    world.check_nothing_hangs()
+
+
 def test_kfake_time_spent_closed_is_no_transactions_age(world: World) -> None:
     producer = world.init()
     world.send(producer, A, b"one")
@@ -354,7 +384,7 @@ def test_a_clock_set_forward_aborts_as_a_timeout_does(world: World) -> None:
     producer = world.init()
     world.send(producer, A, b"no")
     world.tick(DAY_MS)
-    with pytest.raises(ProducerFenced):
+    with pytest.raises(InvalidTxnState, match="cannot commit"):
         world.end(producer, committed=True)
     world.send(world.init(producer=producer), A, b"yes")
     assert world.values(A) == []
@@ -378,7 +408,7 @@ def test_where_nothing_waits_for_flushes_an_end_is_complete_at_once(storage: str
     assert world.values(A) == [b"one"]
     assert world.committed_offset() == 7
     world.send(answer.next, A, b"no")
-    assert world.init().producer_epoch == 4, "aborted and taken over in one call"
+    assert world.init().producer_epoch == 3, "aborted and taken over in one call"
     assert world.values(A) == [b"one"]
     world.broker.close(world.now_ms)
     world.open()

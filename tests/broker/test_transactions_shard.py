@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventbus.coordinator import Decision, TransactionsShard
-from eventbus.coordinator.transaction_codec import TransactionMetadata, TransactionState
+from eventbus.coordinator.transaction_codec import (
+    TransactionMetadata,
+    TransactionState,
+    encode_transaction_key,
+    encode_transaction_value,
+)
 from eventbus.coordinator.transaction_states import STORED_STATES, TRANSITIONS, TransactionEvent
 from eventbus.coordinator.transactions import LAST_EPOCH, MAX_EPOCH
 from eventbus.errors import (
@@ -60,7 +65,7 @@ class Log:
         return self.run(self.shard.end(name, producer, committed, self.now_ms, self.new_producer_id, bump_epoch))
 
     def fence(self, name: str = "x") -> TransactionMetadata:
-        return self.run(self.shard.fence(name, self.now_ms))
+        return self.run(self.shard.fence(name, self.now_ms, self.new_producer_id))
 
     def complete(self, name: str = "x") -> TransactionMetadata:
         return self.run(self.shard.complete(name, self.now_ms))
@@ -253,19 +258,37 @@ def test_an_end_is_known_again_after_a_restart(log: Log) -> None:
         log.end(producer, False)
 
 
-def test_a_fenced_producer_never_looks_like_one_that_retries(log: Log) -> None:
-    """KAFKA-14402: what a timed out producer asks late is refused, whichever end it asks for."""
+def test_a_timed_out_producer_can_abort_and_continue_but_not_commit(log: Log) -> None:
+    """As on Kafka 4.3: the log aborted the transaction, so the producer's own abort is a retry of that end."""
     producer = log.init()
     log.add(producer)
-    assert log.fence().producer == (1000, 2)
-    for _ in range(2):
-        for committed in (True, False):
-            with pytest.raises(ProducerFenced, match="at epoch 0 is fenced, the id stands at producer 1000, epoch 2"):
-                log.end(producer, committed)
+    assert log.fence().producer == (1000, 1)
+    with pytest.raises(ConcurrentTransactions):
+        log.end(producer, False)
+    log.complete()
+    for request in (lambda: log.end(producer, True), lambda: log.add(producer)):
+        with pytest.raises((InvalidTxnState, ProducerFenced)):
+            request()
+    assert log.end(producer, False) == (1000, 1)
+    log.shard = log.replayed()
+    following = log.end(producer, False)
+    assert following == (1000, 1)
+    assert log.commit(following) == (1000, 2)
+    for committed in (True, False):  # KAFKA-14402: the request for the old transaction comes late
         with pytest.raises(ProducerFenced):
-            log.add(producer)
-        if log.state is State.PREPARE_ABORT:
-            log.complete()
+            log.end(producer, committed)
+
+
+def test_a_timed_out_producer_that_keeps_its_epoch_is_fenced(log: Log) -> None:
+    """Its answer has no room for the new epoch. It may initialise itself again (KIP-360)."""
+    producer = log.init()
+    log.add(producer)
+    log.fence()
+    log.complete()
+    for committed in (True, False):
+        with pytest.raises(ProducerFenced, match="at epoch 0 is fenced, the id stands at producer 1000, epoch 1"):
+            log.end(producer, committed, bump_epoch=False)
+    assert log.init(producer) == (1000, 2)
 
 
 def test_a_zombie_of_a_client_that_keeps_its_epoch(log: Log) -> None:
@@ -290,10 +313,33 @@ def test_takeover_aborts_first_and_then_moves_the_epoch(log: Log) -> None:
     with pytest.raises(ConcurrentTransactions):
         log.init()
     log.complete()
-    assert log.init() == (1000, 3)
-    for request in (lambda: log.add(zombie), lambda: log.end(zombie, True), lambda: log.init(zombie)):
+    assert log.init() == (1000, 2)
+    requests = (
+        lambda: log.add(zombie),
+        lambda: log.end(zombie, True),
+        lambda: log.end(zombie, False),
+        lambda: log.init(zombie),
+    )
+    for request in requests:
         with pytest.raises(ProducerFenced):
             request()
+
+
+def test_a_fence_stored_by_an_older_version_is_completed(log: Log) -> None:
+    """It moved the epoch by two, so its producer is fenced for every request."""
+    producer = log.init()
+    log.add(producer)
+    known = log.shard.transactions["x"]
+    stored = TransactionMetadata(
+        known.producer_id, 2, known.timeout_ms, State.PREPARE_ABORT, known.partitions, 0, 0, is_bumped=True
+    )
+    log.records.append((encode_transaction_key("x"), encode_transaction_value(stored)))
+    log.shard = log.replayed()
+    assert log.complete().producer == (1000, 2)
+    for committed in (True, False):
+        with pytest.raises(ProducerFenced):
+            log.end(producer, committed)
+    assert log.init() == (1000, 3)
 
 
 # epochs run out ------------------------------------------------------------------------------------------------------
@@ -329,18 +375,18 @@ def test_the_epochs_run_out_at_a_takeover(log: Log) -> None:
         log.add(zombie)
 
 
-@pytest.mark.parametrize("epoch", [LAST_EPOCH - 1, LAST_EPOCH])
-def test_the_epochs_run_out_at_a_timeout(log: Log, epoch: int) -> None:
+def test_the_epochs_run_out_at_a_timeout(log: Log) -> None:
+    """The producer continues with another producer id, as at an end of its own."""
     log.init()
-    zombie = log.set_epoch(epoch)
-    log.add(zombie)
+    producer = log.set_epoch(LAST_EPOCH)
+    log.add(producer)
     assert log.fence().producer == (1000, MAX_EPOCH)
-    for _ in range(2):
-        with pytest.raises(ProducerFenced):
-            log.end(zombie, False)
-        if log.state is State.PREPARE_ABORT:
-            log.complete()
-    assert log.init() == (1001, 0)
+    with pytest.raises(ConcurrentTransactions):
+        log.end(producer, False)
+    log.complete()
+    following = log.end(producer, False)
+    assert following == (1001, 0)
+    assert log.commit(following) == (1001, 1)
 
 
 # going on after an error: KIP-360, KIP-588 ---------------------------------------------------------------------------
@@ -376,13 +422,13 @@ def test_a_producer_goes_on_after_its_timeout_unless_another_one_came(log: Log) 
     with pytest.raises(ConcurrentTransactions):
         log.init(producer)
     log.complete()
-    assert log.init(producer) == (1000, 3)
-    log.add(ProducerIdAndEpoch(1000, 3))
+    assert log.init(producer) == (1000, 2)
+    log.add(ProducerIdAndEpoch(1000, 2))
     log.fence()
     log.complete()
-    assert log.init() == (1000, 6)
+    assert log.init() == (1000, 4)
     with pytest.raises(ProducerFenced):
-        log.init(ProducerIdAndEpoch(1000, 3))
+        log.init(ProducerIdAndEpoch(1000, 2))
 
 
 def test_a_producer_goes_on_with_another_id_when_its_epochs_run_out(log: Log) -> None:
@@ -504,3 +550,89 @@ def run(log: Log, what: str, details: list, seen: set[tuple[str, ProducerIdAndEp
         log.fence(name)
     else:
         log.complete(name)
+
+
+# clients that compete for an id ---------------------------------------------------------------------------------------
+
+
+class Client:
+    """A producer that knows only the answers it received, of one of the two protocols."""
+
+    def __init__(self, bumps: bool) -> None:
+        self.bumps = bumps
+        self.producer: ProducerIdAndEpoch | None = None
+        self.is_open = False
+        """Its transaction, as the model knows it: nothing has fenced it since its first partition."""
+        self.is_aborted = False
+        """The log aborted its transaction, and it has not aborted in turn."""
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["init", "add", "commit", "abort", "again", "timeout", "complete"]), st.integers(0, 2)),
+    max_size=40,
+)
+
+
+@pytest.mark.system
+@given(steps, st.integers(0, 7), st.sampled_from([0, LAST_EPOCH - 3]))
+def test_only_the_last_client_of_an_id_writes_and_a_timeout_does_not_end_it(
+    asked: list[tuple[str, int]], versions: int, epoch: int
+) -> None:
+    log = Log()
+    log.init()
+    log.set_epoch(epoch)
+    clients = [Client(bool(versions >> number & 1)) for number in range(3)]
+    owner: Client | None = None
+    given_to: dict[ProducerIdAndEpoch, Client] = {}
+    for what, number in asked:
+        client = clients[number]
+        is_prepared = log.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+        if what == "complete":
+            if is_prepared:
+                log.complete()
+        elif what == "timeout":
+            if log.state is State.ONGOING:
+                log.fence()
+                aborted(clients)
+        elif what == "init":
+            is_open = log.state is State.ONGOING
+            if is_prepared:
+                continue
+            answer = log.init()
+            if answer is None:
+                assert is_open
+                aborted(clients)
+                continue
+            client.producer, client.is_open, client.is_aborted, owner = answer, False, False, client
+            assert given_to.setdefault(answer, client) is client
+        elif client.producer is not None and not is_prepared:
+            is_owner = client is owner
+            before = client.producer
+            try:
+                if what == "add":
+                    log.add(before)
+                    assert is_owner, "a client that was replaced has begun a transaction"
+                    assert not client.is_aborted
+                    client.is_open = True
+                else:
+                    committed = what == "commit" or (what == "again" and client.is_open)
+                    client.producer = log.end(before, committed, bump_epoch=client.bumps)
+                    assert is_owner, "a client that was replaced has ended a transaction"
+                    assert not (committed and client.is_aborted), "a transaction that timed out was committed"
+                    if what == "again" and log.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
+                        log.complete()  # the answer was lost
+                        assert log.end(before, committed, bump_epoch=client.bumps) == client.producer
+                    client.is_open = client.is_aborted = False
+                    assert given_to.setdefault(client.producer, client) is client, "an epoch is one client's"
+            except (ProducerFenced, InvalidProducerIdMapping):
+                assert not is_owner or client.is_aborted
+                assert not (is_owner and client.bumps and what == "abort"), "it cannot continue after its timeout"
+            except InvalidTxnState:
+                assert not client.is_open
+
+
+def aborted(clients: list[Client]) -> None:
+    """The open transaction was aborted by the log."""
+    for client in clients:
+        client.is_aborted |= client.is_open
+        client.is_open = False

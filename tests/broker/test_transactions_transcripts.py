@@ -43,7 +43,11 @@ from eventbus.types import GroupMetadata, IsolationLevel, OffsetAndMetadata, Pro
 from tests import transcripts
 
 FILES = sorted((Path(__file__).parent / "transcripts").glob("transactions_*.txt"))
-CONFIG = BrokerConfig(transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1)
+CONFIG = BrokerConfig(
+    transaction_state_log_num_partitions=1,
+    offsets_topic_num_partitions=1,
+    transaction_abort_timed_out_transaction_cleanup_interval_ms=1,
+)
 HOUR_MS = 3_600_000
 
 

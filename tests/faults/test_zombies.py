@@ -33,6 +33,8 @@ from eventbus.types import GroupMetadata, IsolationLevel
 
 START_MS = 1_700_000_000_000
 TIMEOUT_MS = 10_000
+SWEEP_MS = 10_000
+"""How often the log looks for transactions that timed out."""
 PRODUCER_ERRORS = (
     ProducerFenced,
     InvalidProducerEpoch,
@@ -167,7 +169,7 @@ async def paused_past_its_timeout(case: Case) -> None:
         steps = writing(producer, random.randint(1, 4), group, 3, random)
 
         async def pause() -> None:
-            await case.advance(TIMEOUT_MS + 1_000)
+            await case.advance(TIMEOUT_MS + SWEEP_MS)
             await honest_work(case, "other", b"honest", 5)
 
         # From the third step on something of the transaction is in the log (or in a batch on its way to it).

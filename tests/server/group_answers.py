@@ -71,6 +71,7 @@ async def play(connect: Callable[[], Awaitable[WireClient]]) -> list[str]:
         _transactions,
         _ends,
         _descriptions,
+        _transactions_v2,
     ):
         run.lines += ["", f"# {part.__name__.removeprefix('_')}"]
         await part(run, client)
@@ -359,6 +360,70 @@ async def _ends(run: Play, client: WireClient) -> None:
                 return (await producer.commit_offsets("g", {("t", 0): 5}))["t", 0]
 
             run.say(f"offsets v{version} after the end", await run.eventually(late))
+
+
+async def _transactions_v2(run: Play, client: WireClient) -> None:
+    """KIP-890, part 2."""
+    for version in (3, 4):
+        request = m.ApiVersionsRequest(client_software_name="x", client_software_version="1")
+        answer = await client.call(request, version)
+        name = "transaction.version"
+        told = [(one.min_version_level, one.max_version_level) for one in answer.finalized_features if one.name == name]
+        supported = [(one.min_version, one.max_version) for one in answer.supported_features if one.name == name]
+        run.say(f"features v{version}", answer.finalized_features_epoch >= 0, told, supported)
+
+    producer = TransactionalProducer(client, "v2", version=5)
+
+    async def send(who: TransactionalProducer = producer) -> int:
+        who.sequences.clear()
+        return await who.send("t", 0, "x")
+
+    async def end(committed: bool, epoch: int | None = None) -> tuple[int, int]:
+        """The code, and the epoch after it; of an earlier epoch, if given."""
+        producer.epoch = producer.epoch if epoch is None else epoch
+        return await run.eventually(lambda: producer.end(committed)), producer.epoch
+
+    run.say("init v2", (await producer.init()).error_code, producer.epoch)
+    run.say("end v2 of nothing", await end(True), await end(False))
+    for committed in (True, False):
+        run.say("send v2", await run.eventually(send))
+        before = producer.epoch
+        run.say(f"end v2 {committed}", await end(committed))
+        run.say(f"end v2 {committed} again", await end(committed, before))
+        after = producer.epoch
+        run.say(f"end v2 {committed} the other way", (await end(not committed, before))[0])
+        run.say("send v2 late", await run.eventually(send))
+        run.say("offsets v2 late", await producer.commit_offsets("g", {("t", 0): 1}))
+        producer.epoch = after
+
+    async def offsets() -> int:
+        return (await producer.commit_offsets("g", {("t", 0): 1}))["t", 0]
+
+    run.say("offsets v2", await run.eventually(offsets), await end(True))
+    run.say("send v2 before a takeover", await run.eventually(send))
+    heir = TransactionalProducer(client, "v2", version=5)
+
+    async def take_over() -> int:
+        return (await heir.init()).error_code
+
+    run.say("take over v2", await run.eventually(take_over), heir.epoch - producer.epoch)
+    run.say("end v2 of a fenced one", await end(True), await end(False))
+    run.say("send v2 of a fenced one", await send())
+    run.say("init of a fenced one", (await producer.init(again=True)).error_code)
+
+    thief = TransactionalProducer(client, "thief", version=5)
+    await thief.init()
+    thief.producer_id, thief.epoch = heir.producer_id, heir.epoch
+    run.say("send as another id's producer", await send(thief))
+    thief.transactional_id = None  # type: ignore[assignment]
+    run.say("send without an id", await send(thief))
+    heir.epoch += 1
+    run.say("send at a later epoch", await send(heir))
+    heir.epoch -= 1
+    for version in (10, 11):
+        response = await client.call(heir.send_request("t", 1, "x"), version)
+        heir.sequences.clear()
+        run.say(f"send v{version}, not added", response.responses[0].partition_responses[0].error_code)
 
 
 async def _descriptions(run: Play, client: WireClient) -> None:

@@ -186,7 +186,8 @@ class TransactionalProducer:
         self.client = client
         self.transactional_id = transactional_id
         self.version = version
-        """Of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit; they go together."""
+        """Of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit; they go together. From 5 on (KIP-890) a batch
+        adds its partition to the transaction, offsets do too, and each end returns the next epoch."""
         self.producer_id = -1
         self.epoch = -1
         self.sequences: dict[tuple[str, int], int] = {}
@@ -237,7 +238,8 @@ class TransactionalProducer:
 
     async def send(self, topic: str, number: int, *values: str, acks: int = -1) -> int:
         """The code that a batch of the transaction is answered with."""
-        response = await self.client.call(self.send_request(topic, number, *values, acks=acks), 9)
+        version = 9 if self.version < 5 else 12
+        response = await self.client.call(self.send_request(topic, number, *values, acks=acks), version)
         return response.responses[0].partition_responses[0].error_code
 
     async def add_offsets(self, group: str) -> int:
@@ -247,7 +249,7 @@ class TransactionalProducer:
             producer_epoch=self.epoch,
             group_id=group,
         )
-        return (await self.client.call(request, self.version)).error_code
+        return (await self.client.call(request, min(self.version, 4))).error_code
 
     async def commit_offsets(
         self, group: str, offsets: dict[tuple[str, int], int], *, generation: int = -1, member_id: str = ""
@@ -283,7 +285,12 @@ class TransactionalProducer:
         )
 
     async def end(self, committed: bool = True) -> int:
-        return (await self.client.call(self.end_request(committed), self.version)).error_code
+        response = await self.client.call(self.end_request(committed), self.version)
+        if self.version >= 5 and response.error_code == 0:
+            if (response.producer_id, response.producer_epoch) != (self.producer_id, self.epoch):
+                self.sequences.clear()
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+        return response.error_code
 
 
 async def read(client: WireClient, topic: str, number: int = 0, *, committed: bool = True) -> list[str]:

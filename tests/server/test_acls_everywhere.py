@@ -11,15 +11,20 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from eventbus.coordinator.acls import Acl, Operation, PatternType, Permission, ResourceType
 from eventbus.protocol import API_KEYS, ZERO_UUID
 from eventbus.protocol import messages as m
 from eventbus.protocol.schema import Structure, message
 from eventbus.server.node import load_apis
 from eventbus.testing import KafkaServer
 from eventbus.types import OffsetAndMetadata, TopicPartition
+from tests.server.batches import batch, produce
+from tests.server.groups import TransactionalProducer, create, read
 from tests.server.test_acls_wire import User, server
 
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 29, 30, 31, 53
+NOT_ITS_PRODUCER = 49
+ALLOW = Permission.ALLOW
 UNKNOWN_TOPIC_ID = 100
 CLOSED = -1
 """The connection ends: the answer has no place for the code."""
@@ -177,6 +182,46 @@ def error_codes(answer: Any) -> Iterator[int]:
     elif isinstance(answer, list):
         for item in answer:
             yield from error_codes(item)
+
+
+@pytest.mark.parametrize("version", [9, 11, 12])
+@pytest.mark.parametrize(
+    ("transactional_id", "is_transactional", "code"),
+    [(None, True, TRANSACTIONAL_ID), ("alices", True, NOT_ITS_PRODUCER), (None, False, NOT_ITS_PRODUCER)],
+)
+async def test_no_record_is_forged_into_another_producers_transaction(
+    version: int, transactional_id: str | None, is_transactional: bool, code: int
+) -> None:
+    """Write on the topic is not enough. The victim's own record would be taken for a duplicate of the forged one."""
+    async with server() as running, User(running, "admin") as admin, User(running, "alice") as alice:
+        await create(admin, "t")
+        victim = TransactionalProducer(admin, "victims", version=4 if version < 12 else 5)
+        await victim.init()
+        await TransactionalProducer(admin, "alices").init()
+        for resource, name in ((ResourceType.TOPIC, "t"), (ResourceType.TRANSACTIONAL_ID, "alices")):
+            await admin.create(Acl(resource, name, PatternType.LITERAL, "User:alice", "*", Operation.WRITE, ALLOW))
+
+        async def forge(number: int, sequence: int) -> int:
+            data = batch(
+                b"forged",
+                producer_id=victim.producer_id,
+                producer_epoch=victim.epoch,
+                base_sequence=sequence,
+                is_transactional=is_transactional,
+            )
+            answer = await produce(alice, "t", number, data, version=version, transactional_id=transactional_id)
+            return answer.error_code
+
+        assert await forge(0, 0) == code, "before its transaction"
+        if version < 12:
+            await victim.add(("t", 0))
+        assert await victim.send("t", 0, "first") == 0
+        assert await forge(0, 1) == code, "in its transaction"
+        assert await forge(1, 0) == code, "in a partition that its transaction has not reached"
+        assert await victim.send("t", 0, "second") == 0
+        assert await victim.end() == 0
+        assert await read(admin, "t", committed=False) == ["first", "second"]
+        assert await read(admin, "t", 1, committed=False) == []
 
 
 async def test_topic_ids_are_no_way_around(restricted: KafkaServer) -> None:

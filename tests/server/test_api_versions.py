@@ -16,13 +16,13 @@ from tests.server.wire import WireClient
 API_VERSIONS = 18
 INVALID_REQUEST, UNSUPPORTED_VERSION = 42, 35
 RANGES = {
-    "Produce": (0, 0, 11), "Fetch": (1, 4, 18), "ListOffsets": (2, 1, 11), "Metadata": (3, 0, 13),
+    "Produce": (0, 0, 12), "Fetch": (1, 4, 18), "ListOffsets": (2, 1, 11), "Metadata": (3, 0, 13),
     "OffsetCommit": (8, 2, 10), "OffsetFetch": (9, 1, 10), "FindCoordinator": (10, 0, 6), "JoinGroup": (11, 0, 9),
     "Heartbeat": (12, 0, 4), "LeaveGroup": (13, 0, 5), "SyncGroup": (14, 0, 5), "DescribeGroups": (15, 0, 6),
     "ListGroups": (16, 0, 5), "SaslHandshake": (17, 1, 1), "ApiVersions": (18, 0, 4), "CreateTopics": (19, 2, 7),
     "DeleteTopics": (20, 1, 6), "DeleteRecords": (21, 0, 2), "InitProducerId": (22, 0, 5),
     "OffsetForLeaderEpoch": (23, 2, 4), "AddPartitionsToTxn": (24, 0, 3), "AddOffsetsToTxn": (25, 0, 4),
-    "EndTxn": (26, 0, 4), "WriteTxnMarkers": (27, 1, 1), "TxnOffsetCommit": (28, 0, 4), "DescribeAcls": (29, 1, 3),
+    "EndTxn": (26, 0, 5), "WriteTxnMarkers": (27, 1, 1), "TxnOffsetCommit": (28, 0, 5), "DescribeAcls": (29, 1, 3),
     "CreateAcls": (30, 1, 3), "DeleteAcls": (31, 1, 3), "DescribeConfigs": (32, 1, 4), "AlterConfigs": (33, 0, 2),
     "AlterReplicaLogDirs": (34, 1, 2), "DescribeLogDirs": (35, 1, 5), "SaslAuthenticate": (36, 0, 2),
     "CreatePartitions": (37, 0, 3), "DeleteGroups": (42, 0, 2), "ElectLeaders": (43, 0, 2),
@@ -87,13 +87,16 @@ async def test_idempotent_producers_find_what_they_need(client: WireClient) -> N
 
 
 @pytest.mark.parametrize("version", [3, 4])
-async def test_no_feature_is_announced_so_transactions_stay_version_1(client: WireClient, version: int) -> None:
+async def test_transactions_v2_are_announced_with_the_requests_that_they_need(client: WireClient, version: int) -> None:
     request = m.ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
     response = await client.call(request, version)
-    assert response.supported_features == response.finalized_features == []
-    assert response.finalized_features_epoch == -1
+    (feature,) = response.finalized_features
+    assert (feature.name, feature.min_version_level, feature.max_version_level) == ("transaction.version", 2, 2)
+    assert response.finalized_features_epoch >= 0, "clients ignore the features of an epoch below 0"
+    supported = [(one.name, one.min_version, one.max_version) for one in response.supported_features]
+    assert supported == ([("transaction.version", 0, 2)] if version >= 4 else []), "KAFKA-17011"
     highest = {api.api_key: api.max_version for api in response.api_keys}
-    assert (highest[0], highest[26], highest[28]) == (11, 4, 4), "Produce, EndTxn, TxnOffsetCommit: none of version 2"
+    assert (highest[0], highest[26], highest[28]) == (12, 5, 5), "Produce, EndTxn, TxnOffsetCommit"
 
 
 @pytest.mark.parametrize("version", [5, 77, 32_767])

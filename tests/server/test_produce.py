@@ -30,6 +30,7 @@ from tests.server.wire import WireClient
 
 CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, INVALID_TOPIC, INVALID_ACKS = 2, 3, 10, 17, 21
 OUT_OF_ORDER, INVALID_EPOCH, INVALID_TXN_STATE = 45, 47, 48
+ABORTABLE = 120
 UNSUPPORTED_COMPRESSION, INVALID_RECORD = 76, 87
 PATIENCE_SECONDS = 30
 
@@ -203,10 +204,10 @@ async def test_a_partition_belongs_to_a_transaction_before_it_is_written_to() ->
         await create(client, "t")
         producer = server.node.broker.transactions.init_producer_id("x", 60_000, server.node.now_ms())
         identity = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
-        for version in (3, 11):
+        for version, code in ((3, INVALID_TXN_STATE), (10, INVALID_TXN_STATE), (11, ABORTABLE), (12, 0)):
             data = batch(b"a", **identity, base_sequence=0, is_transactional=True)
             answer = await produce(client, "t", 0, data, version=version, transactional_id="x")
-            assert answer.error_code == INVALID_TXN_STATE
+            assert answer.error_code == code
 
 
 # acks ----------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Transactions over the wire, of clients from before KIP-890: what each version is told, who is fenced."""
+"""Transactions over the wire, before and after KIP-890: what each version is told, who is fenced."""
 
 from __future__ import annotations
 
@@ -104,15 +104,6 @@ async def test_a_producer_goes_on_after_an_error_by_its_own_epoch() -> None:
         producer.producer_id, producer.epoch = before
         second = await producer.init(again=True)
         assert (second.producer_id, second.producer_epoch) == (first.producer_id, first.producer_epoch)
-
-
-async def test_trap_transactions_v2_are_not_announced() -> None:
-    """A client that finds ``transaction.version`` 2, or newer requests than these, would speak as KIP-890 says."""
-    async with KafkaServer() as server, WireClient(server) as client:
-        answer = await client.call(m.ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
-        highest = {one.api_key: one.max_version for one in answer.api_keys}
-        assert "transaction.version" not in [one.name for one in answer.finalized_features]
-        assert (highest[0], highest[24], highest[25], highest[26], highest[28]) == (11, 3, 4, 4, 4)
 
 
 # what belongs to a transaction ----------------------------------------------------------------------------------------
@@ -232,7 +223,7 @@ async def test_trap_a_transaction_that_times_out_is_aborted_and_its_producer_fen
         await clock.advance(seconds=9)
         assert await read(client, "t", committed=False) == ["late"]
         assert (await describe(client, "tx"))[1] == "Ongoing"
-        await clock.advance(seconds=2)
+        await clock.advance(seconds=11)  # Kafka looks every 10 s
         assert (await describe(client, "tx"))[1] == "CompleteAbort"
         assert await producer.end() == PRODUCER_FENCED
         # It may go on with a new epoch, as nobody came between (KIP-588).
@@ -241,6 +232,46 @@ async def test_trap_a_transaction_that_times_out_is_aborted_and_its_producer_fen
         assert await producer.send("t", 0, "again") == 0
         assert await producer.end() == 0
         assert await read(client, "t") == ["again"]
+
+
+@pytest.mark.parametrize("storage", ["memory", "file"])
+async def test_trap_a_producer_of_transactions_v2_continues_after_a_timeout(storage: str, tmp_path: Path) -> None:
+    """What the Java client 4.3 sends: its batch is refused, it aborts, and its next transaction is committed."""
+    clock = FakeClock()
+    url = None if storage == "memory" else f"file://{tmp_path}"
+    async with clocked_server(clock, url) as server, WireClient(server) as client:
+        await create(client)
+        producer = TransactionalProducer(client, version=5)
+        await producer.init(timeout_ms=1_000)
+        assert await producer.send("t", 0, "late") == 0
+        await clock.advance(seconds=11)
+        assert await producer.send("t", 0, "later") == INVALID_EPOCH
+        assert await producer.send("t", 1, "elsewhere") == INVALID_EPOCH
+        assert await producer.commit_offsets("g", {("t", 0): 1}) == {("t", 0): INVALID_EPOCH}
+        assert await producer.end(committed=True) == INVALID_STATE
+        assert await producer.end(committed=False) == 0
+        assert producer.epoch == 1
+        for number in (0, 1):
+            assert await producer.send("t", number, "again") == 0
+        assert await producer.commit_offsets("g", {("t", 0): 2}) == {("t", 0): 0}
+        assert await producer.end() == 0
+        assert await read(client, "t", 0) == await read(client, "t", 1) == ["again"]
+        assert await committed(client, "g", [("t", 0)]) == {("t", 0): (2, "", 0)}
+        server.node.broker.check()
+
+
+async def test_the_next_transaction_of_v2_begins_without_a_retry(tmp_path: Path) -> None:
+    """An end is answered after its markers: a first batch that had to be sent again would pause for 100 ms."""
+    async with KafkaServer(f"file://{tmp_path}") as server, WireClient(server) as client:
+        await create(client)
+        producer = TransactionalProducer(client, version=5)
+        await producer.init()
+        for number in range(5):
+            assert await producer.send("t", 0, f"{number}") == 0
+            assert await producer.commit_offsets("g", {("t", 0): number}) == {("t", 0): 0}
+            assert await producer.end(committed=number != 3) == 0
+        assert await read(client, "t") == ["0", "1", "2", "4"]
+        assert producer.epoch == 5
 
 
 # admin ----------------------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Produce (key 0): batches are checked by their headers, given their offsets in place, and written as they came.
 
-Served from version 3, told from 0: librdkafka before 2.11.1 looks whether a broker knows Produce v0 to decide if it
-knows gzip, snappy and lz4, and sends uncompressed records without a word where it does not (KAFKA-18659). To version
-11: from 12 on a batch adds its partition to its transaction, which is safe only where every transaction has an epoch of
-its own (``transaction.version`` 2, KIP-890); that is not announced here.
+Served from version 3, announced from 0: librdkafka before 2.11.1 takes Produce v0 as the sign that a broker supports
+gzip, snappy and lz4, and sends uncompressed records without a warning where it is missing (KAFKA-18659). From version
+12 on a batch adds its partition to its transaction. Clients send that version only where every transaction has an epoch
+of its own (``transaction.version`` 2, KIP-890): a late batch would otherwise begin the next transaction.
 
 The answer comes when the records are as durable as the log promises, and can be read: with acks 1 as well as -1, for
 there is one copy, and clients of either read what they have written. With 0 nothing is said at all, so a failure ends
@@ -12,8 +12,18 @@ the connection, which is how the client hears of it.
 
 from __future__ import annotations
 
+from eventbus.broker.transactions import Sender
 from eventbus.broker.validation import RecordsWithoutKey
-from eventbus.errors import InvalidRecord, InvalidRequiredAcks, KafkaError, UnsupportedCompression
+from eventbus.errors import (
+    ConcurrentTransactions,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidRequiredAcks,
+    InvalidTxnState,
+    KafkaError,
+    ProducerFenced,
+    UnsupportedCompression,
+)
 from eventbus.log.partition_log import AppendInfo
 from eventbus.protocol import Buffer
 from eventbus.protocol import messages as m
@@ -24,12 +34,15 @@ from eventbus.types import Compression, TopicPartition
 
 _ALL, _LEADER, _NONE = -1, 1, 0
 _NOT_ENOUGH_REPLICAS = 19
-_CONCURRENT_TRANSACTIONS = 51
 _TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+_TRANSACTION_ABORTABLE = 120
 _ZSTD_FROM = 7
-_CODEC_POSITION = 22
+_ABORTABLE_FROM = 11
+_ADDS_PARTITIONS_FROM = 12
+_ATTRIBUTES_POSITION = 22
 """In a batch: the low byte of its attributes."""
 _CODEC_BITS = 0x07
+_TRANSACTIONAL_BIT = 0x10
 
 Topic = m.ProduceResponse.TopicProduceResponse
 Partition = m.ProduceResponse.PartitionProduceResponse
@@ -72,6 +85,7 @@ class _Produce:
 def produce(call: Call, request: m.ProduceRequest) -> None:
     acks = request.acks
     refusal = _refusal(call, request)
+    sender = Sender(request.transactional_id or "", call.version >= _ADDS_PARTITIONS_FROM, call.node.now_ms())
     pending = _Produce(call)
     responses = pending.response.responses
     failed = ""
@@ -88,12 +102,14 @@ def produce(call: Call, request: m.ProduceRequest) -> None:
                 _fail(answer, code, message)
             else:
                 topic_partition = TopicPartition(name, data.index)
-                info = _append(call, topic_partition, data.records, answer)
+                info = _append(call, sender, topic_partition, data.records, answer)
                 if info is not None and acks != _NONE:
                     pending.wait(topic_partition, info, answer)
             if answer.error_code and not failed:
                 failed = f"{name}-{data.index}: error {answer.error_code}: {answer.error_message}"
         responses.append(Topic(name=name, partition_responses=answers))
+    if sender.transactional_id and sender.adds_partitions:
+        call.node.deadline_changed()
     if acks == _NONE:
         call.node.when_flushed(_nobody_waits)  # readers may not see the records before that
         throttle_ms = pending.throttle_ms()
@@ -122,7 +138,11 @@ def _refusal(call: Call, request: m.ProduceRequest) -> tuple[int, str]:
 
 
 def _append(
-    call: Call, topic_partition: TopicPartition, records: Buffer | list[Buffer] | None, answer: Partition
+    call: Call,
+    sender: Sender,
+    topic_partition: TopicPartition,
+    records: Buffer | list[Buffer] | None,
+    answer: Partition,
 ) -> AppendInfo | None:
     """Store one batch; where it landed, or None when ``answer`` says why not."""
     node = call.node
@@ -131,12 +151,13 @@ def _append(
             raise InvalidRecord(f"produce to {topic_partition}: no record batch, where exactly one belongs")
         if call.version < _ZSTD_FROM and _is_zstd(records):
             raise UnsupportedCompression(f"produce to {topic_partition}: zstd needs version {_ZSTD_FROM} of Produce")
-        info = node.broker.produce(topic_partition, records, node.clock())
+        if not sender.transactional_id and _is_transactional(records):
+            message = "A batch of a transaction needs a request with the producer's transactional id."
+            _fail(answer, _TRANSACTIONAL_ID_AUTHORIZATION_FAILED, f"produce to {topic_partition}: {message}")
+            return None
+        info = node.broker.produce(topic_partition, records, node.clock(), sender=sender)
     except KafkaError as error:
-        code = error.code
-        if code == _CONCURRENT_TRANSACTIONS:
-            code = _NOT_ENOUGH_REPLICAS  # try again, in words that every version knows
-        _fail(answer, code, str(error))
+        _fail(answer, _code(call, records, error), str(error))
         if isinstance(error, RecordsWithoutKey):
             answer.record_errors = [
                 RecordError(batch_index=index, batch_index_error_message="a record of a compacted topic needs a key")
@@ -149,8 +170,26 @@ def _append(
     return info
 
 
+def _code(call: Call, records: Buffer | list[Buffer] | None, error: KafkaError) -> int:
+    """The error's code, or the nearest one that clients of the version handle as intended."""
+    if isinstance(error, ConcurrentTransactions) and call.version < _ADDS_PARTITIONS_FROM:
+        return _NOT_ENOUGH_REPLICAS  # retriable in every version
+    if isinstance(error, ProducerFenced):
+        return InvalidProducerEpoch.code  # an abort settles it, and the client learns then whether it may continue
+    is_late = isinstance(error, InvalidTxnState) and isinstance(records, memoryview) and _is_transactional(records)
+    return _TRANSACTION_ABORTABLE if is_late and call.version >= _ABORTABLE_FROM else error.code
+
+
 def _is_zstd(records: memoryview) -> bool:
-    return len(records) > _CODEC_POSITION and records[_CODEC_POSITION] & _CODEC_BITS == Compression.ZSTD
+    return _attributes(records) & _CODEC_BITS == Compression.ZSTD
+
+
+def _is_transactional(records: memoryview) -> bool:
+    return bool(_attributes(records) & _TRANSACTIONAL_BIT)
+
+
+def _attributes(records: memoryview) -> int:
+    return records[_ATTRIBUTES_POSITION] if len(records) > _ATTRIBUTES_POSITION else 0
 
 
 def _fail(answer: Partition, code: int, message: str) -> None:
@@ -163,4 +202,4 @@ def _nobody_waits(error: KafkaError | None) -> None:
     """The producer was told nothing."""
 
 
-API = Api(0, "Produce", 3, 11, produce, advertised_min=0)
+API = Api(0, "Produce", 3, 12, produce, advertised_min=0)
