@@ -3,8 +3,8 @@
 A producer that ends a transaction continues with the next epoch (KIP-890, "transactions V2"), so the epoch separates a
 retry of that end (one below) from the end of the next transaction. A *fence* (timeout, takeover, admin) is an abort
 without a request of the producer: it moves the epoch by one as well. The producer may then abort in turn, and continue
-with the new epoch, unless a successor has initialised the id meanwhile: `init` moves the epoch once more. The epoch of a
-request decides which event of `transaction_states` it is.
+with the new epoch, unless a successor has initialised the id meanwhile: `init` moves the epoch once more. The epoch of
+a request decides which event of `transaction_states` it is.
 """
 
 from __future__ import annotations

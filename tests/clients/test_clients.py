@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from eventbus.testing import KafkaServer
 from tests.clients.conftest import Server
 from tests.clients.fleet import CLIENTS, FEATURES, Client, play
 from tests.clients.stored import stored_codecs
@@ -128,6 +129,16 @@ def test_a_transaction_takes_its_offsets_along(
     assert seen["committed"] == values
     assert seen["all"] == 15, "the five aborted records are in the log"
     assert seen["offset"] == 10
+
+
+def test_the_java_client_continues_after_a_transaction_that_timed_out(
+    kafka_tools: Callable[[str], KafkaTools], name: str
+) -> None:
+    """By transactions V2 (KIP-890), as on Kafka 4.3. Without them, the abort raises a fatal ProducerFencedException."""
+    client = next(one for one in CLIENTS if (one.name, one.version) == ("Java client", JAVA))
+    with KafkaServer(transaction_abort_timed_out_transaction_cleanup_interval_ms=10) as server:
+        seen = play(client, "timeout", {"bootstrap": server.bootstrap, "topic": name}, kafka_tools, None)
+    assert seen == {"refusal": "InvalidProducerEpochException", "committed": ["again0", "again1"]}
 
 
 @pytest.mark.parametrize(("client", "feature"), those_with("read_committed"))

@@ -13,6 +13,7 @@ import java.util.Optional;
 import java.util.Properties;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.ExecutionException;
 import java.util.function.BooleanSupplier;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
@@ -51,6 +52,7 @@ public final class ClientChecks {
             case "idempotent": result = produced(Map.of("enable.idempotence", "true")); break;
             case "compression": result = compression(); break;
             case "transactions": result = transactions(); break;
+            case "timeout": result = timeout(); break;
             case "read_committed": result = Map.of("values", values(read(text("topic"), count(), "read_committed"))); break;
             case "group": result = group(); break;
             case "static": result = staticMembers(); break;
@@ -197,6 +199,40 @@ public final class ClientChecks {
             "committed", values(read(target, 10, "read_committed")),
             "all", read(target, 15, "read_uncommitted").size(),
             "offset", offset);
+    }
+
+    /** A transaction that the broker aborts by its timeout, and what its producer can do then. */
+    private static Map<String, Object> timeout() throws Exception {
+        String topic = text("topic");
+        Map<String, String> settings = Map.of("transactional.id", topic, "transaction.timeout.ms", "100");
+        String refusal = "none";
+        try (KafkaProducer<String, String> writer = producer(settings); Admin client = Admin.create(properties(Map.of()))) {
+            writer.initTransactions();
+            writer.beginTransaction();
+            writer.send(new ProducerRecord<>(topic, "late")).get();
+            List<String> states = new ArrayList<>();
+            until(() -> states.contains("CompleteAbort"), () -> states.add(state(client, topic)));
+            try {
+                writer.send(new ProducerRecord<>(topic, "later")).get();
+            } catch (ExecutionException error) {
+                refusal = error.getCause().getClass().getSimpleName();
+            }
+            writer.abortTransaction();
+            for (int i = 0; i < 2; i++) {
+                writer.beginTransaction();
+                writer.send(new ProducerRecord<>(topic, "again" + i));
+                writer.commitTransaction();
+            }
+        }
+        return Map.of("refusal", refusal, "committed", values(read(topic, 2, "read_committed")));
+    }
+
+    private static String state(Admin client, String transactionalId) {
+        try {
+            return client.describeTransactions(List.of(transactionalId)).description(transactionalId).get().state().toString();
+        } catch (ExecutionException | InterruptedException error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     /** A consumer of a group that notes what it was given and what was taken from it. */
