@@ -53,6 +53,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How often open transactions are compared with their timeout: one ends up to this much after it, as in Kafka."""
     transactional_id_expiration_ms: _Positive = 604_800_000
     """After so long without a transaction a transactional id is forgotten; 7 days."""
+    transaction_remove_expired_transaction_cleanup_interval_ms: _Positive = 3_600_000
+    """How often idle transactional ids are compared with that."""
     producer_id_expiration_ms: _Positive = 86_400_000
     """After so long a partition forgets a producer that wrote nothing and has no transaction open; 1 day. Found out
     every ``log_retention_check_interval_ms``."""

@@ -51,8 +51,6 @@ from eventbus.types import GroupMetadata, ProducerIdAndEpoch, TopicPartition
 
 _logger = logging.getLogger("eventbus.transactions")
 
-_EXPIRE_EVERY_MS = 3_600_000
-"""Kafka's ``transaction.remove.expired.transaction.cleanup.interval.ms``."""
 _PREPARED = (PREPARE_COMMIT, PREPARE_ABORT)
 
 
@@ -115,7 +113,7 @@ class Transactions:
         self._first_sweep_ms = now_ms
         self._reconcile_at_ms = NEVER_MS
         """When to `reconcile` again, for want of room the last time."""
-        self._next_expiry_ms = now_ms + _EXPIRE_EVERY_MS
+        self._next_expiry_ms = now_ms + config.transaction_remove_expired_transaction_cleanup_interval_ms
         self._ticked_ms = now_ms
 
     def __repr__(self) -> str:
@@ -196,8 +194,8 @@ class Transactions:
     ) -> None:
         """Refuse a batch from outside whose producer id is not the sender's own.
 
-        A producer id is no secret (DescribeProducers shows it), and the sequence numbers are easy to guess. Without
-        this check, whoever may write to a topic could add records to a transaction of another producer, whose own
+        Producer ids are not secret (DescribeProducers shows them), and sequence numbers are easy to guess. Without this
+        check, a client that may write to a topic could add records to a transaction of another producer, whose own
         records would then be taken for duplicates. ``in_transaction``: the partition has this transaction open, so
         the partition need not be added.
 
@@ -207,8 +205,8 @@ class Transactions:
         if not header.is_transactional:
             if producer_id in self._producers:
                 raise InvalidProducerIdMapping(
-                    f"{topic_partition}: a batch outside of a transaction has the producer id {producer_id}, which "
-                    "belongs to a transactional id. Request a producer id of your own (InitProducerId)"
+                    f"The batch for {topic_partition} was refused. It is not part of a transaction, but producer id "
+                    f"{producer_id} belongs to a transactional id. Request another producer id (InitProducerId)."
                 )
             return
         transactional_id = sender.transactional_id
@@ -505,7 +503,7 @@ class Transactions:
         self._next_timeout_ms = min(self._next_timeout_ms, self._sweep_after(deadline_ms))
 
     def _sweep_after(self, deadline_ms: int) -> int:
-        """The first sweep at or after a deadline. As in Kafka, transactions are timed out together, not one by one."""
+        """Return the first sweep at or after a deadline. Kafka, too, looks for timed-out transactions at intervals."""
         interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         return deadline_ms + (self._first_sweep_ms - deadline_ms) % interval_ms
 
@@ -544,7 +542,7 @@ class Transactions:
 
     def expire(self, now_ms: int) -> None:
         """Forget the ids that are past ``transactional_id_expiration_ms``."""
-        self._next_expiry_ms = now_ms + _EXPIRE_EVERY_MS
+        self._next_expiry_ms = now_ms + self._config.transaction_remove_expired_transaction_cleanup_interval_ms
         wall_now_ms = self._wall.at(now_ms)
         for shard_log in self._shards.values():
             decision = shard_log.shard.expire(wall_now_ms, self._config.transactional_id_expiration_ms)

@@ -168,6 +168,12 @@ _ROWS = (
         "10000",
         _setting("transaction_abort_timed_out_transaction_cleanup_interval_ms"),
     ),
+    _Row(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        "int",
+        "3600000",
+        _setting("transaction_remove_expired_transaction_cleanup_interval_ms"),
+    ),
     _Row("transaction.partition.verification.enable", "boolean", "true", _is(True)),
     _Row("transactional.id.expiration.ms", "int", "604800000", _setting("transactional_id_expiration_ms")),
     _Row("producer.id.expiration.ms", "int", "86400000", _setting("producer_id_expiration_ms")),

@@ -70,8 +70,10 @@ _OF_A_CLUSTER = (
     "replication.quota.", "alter.log.dirs.replication.quota.", "delegation.token.", "ssl.keymanager.",
     "ssl.trustmanager.", "ssl.secure.random.", "ssl.provider", "ssl.protocol", "ssl.endpoint.identification.",
     "ssl.keystore.password", "ssl.truststore.password", "ssl.allow.dn.changes", "ssl.allow.san.changes",
+    "add.partitions.to.txn.retry.backoff.", "transaction.state.log.load.buffer.size",
+    "transaction.partition.verification.enable", "transaction.two.phase.commit.enable",
 )  # fmt: skip
-"""What a cluster, a thread pool or a replica would go by; there is none of them here."""
+"""Keys of clusters, thread pools and replicas, of which there are none here, and of what cannot be switched."""
 
 
 class Settings(NamedTuple):

@@ -251,7 +251,7 @@ class TransactionsAgainstLists(RuleBasedStateMachine):
 
     @rule(transactional_id=st.sampled_from(IDS), tp=anywhere, keys=keys, is_outside=st.booleans())
     def send(self, transactional_id: str, tp: TopicPartition, keys: list[bytes], is_outside: bool) -> None:
-        """By a producer of this process, or by a request whose batch adds the partition itself (KIP-890)."""
+        """Send from this process, or as a request whose batch adds the partition itself (KIP-890)."""
         writer, transaction = self.writer(transactional_id)
         if not is_outside:
             self.broker.transactions.add_partitions(transactional_id, writer.producer, [tp], self.now_ms)
@@ -353,7 +353,7 @@ class TransactionsAgainstLists(RuleBasedStateMachine):
 
     @rule(passed_ms=st.integers(0, 700), continues=st.booleans())
     def time_passes(self, passed_ms: int, continues: bool) -> None:
-        """A producer whose transaction timed out ``continues`` after an abort of its own, or is gone."""
+        """A producer whose transaction timed out either aborts it and continues, or is gone."""
         self.now_ms += passed_ms
         self.broker.tick(self.now_ms)
         self.flush()

@@ -297,7 +297,7 @@ def test_transactions_time_out_at_kafkas_sweeps(world: World) -> None:
 
 
 def test_a_producer_continues_after_its_timeout(world: World) -> None:
-    """As on Kafka 4.3: abort, then the next transaction, in the same partition and in another one."""
+    """It aborts and begins the next transaction, in the partition of the first and elsewhere, as on Kafka 4.3."""
     producer = world.init()
     world.send(producer, A, b"no")
     world.tick(TIMEOUT_MS)

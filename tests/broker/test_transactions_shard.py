@@ -259,7 +259,7 @@ def test_an_end_is_known_again_after_a_restart(log: Log) -> None:
 
 
 def test_a_timed_out_producer_can_abort_and_continue_but_not_commit(log: Log) -> None:
-    """As on Kafka 4.3: the log aborted the transaction, so the producer's own abort is a retry of that end."""
+    """The log aborted the transaction, so the producer's abort is a retry of that end, as on Kafka 4.3."""
     producer = log.init()
     log.add(producer)
     assert log.fence().producer == (1000, 1)
@@ -376,7 +376,7 @@ def test_the_epochs_run_out_at_a_takeover(log: Log) -> None:
 
 
 def test_the_epochs_run_out_at_a_timeout(log: Log) -> None:
-    """The producer continues with another producer id, as at an end of its own."""
+    """The producer continues with another producer id, as after an end that it requests."""
     log.init()
     producer = log.set_epoch(LAST_EPOCH)
     log.add(producer)

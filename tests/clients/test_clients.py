@@ -134,7 +134,7 @@ def test_a_transaction_takes_its_offsets_along(
 def test_the_java_client_continues_after_a_transaction_that_timed_out(
     kafka_tools: Callable[[str], KafkaTools], name: str
 ) -> None:
-    """By transactions V2 (KIP-890), as on Kafka 4.3. Without them, the abort raises a fatal ProducerFencedException."""
+    """Transactions V2 (KIP-890) allow it. Without them, the abort raises a fatal ProducerFencedException."""
     client = next(one for one in CLIENTS if (one.name, one.version) == ("Java client", JAVA))
     with KafkaServer(transaction_abort_timed_out_transaction_cleanup_interval_ms=10) as server:
         seen = play(client, "timeout", {"bootstrap": server.bootstrap, "topic": name}, kafka_tools, None)

@@ -363,7 +363,7 @@ async def _ends(run: Play, client: WireClient) -> None:
 
 
 async def _transactions_v2(run: Play, client: WireClient) -> None:
-    """KIP-890, part 2."""
+    """Transactions V2 (KIP-890): the epoch moves at each end, and batches and offsets add themselves."""
     for version in (3, 4):
         request = m.ApiVersionsRequest(client_software_name="x", client_software_version="1")
         answer = await client.call(request, version)

@@ -77,6 +77,31 @@ def test_values_reach_the_log_in_its_units() -> None:
     assert log.log_defaults == {"retention.ms": "180000", "segment.ms": "3600000", "max.message.bytes": "2000000"}
 
 
+def test_every_key_of_transactions_that_kafka_has_is_accepted() -> None:
+    """Kafka 4.3's list. A file that sets one of them, even to its default, must not keep the server from starting."""
+    acts = {
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10000",
+        "transaction.max.timeout.ms": "900000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "3600000",
+        "transaction.state.log.num.partitions": "50",
+        "transaction.state.log.segment.bytes": "104857600",
+        "transactional.id.expiration.ms": "604800000",
+        "producer.id.expiration.ms": "86400000",
+    }
+    has_no_effect = {
+        "add.partitions.to.txn.retry.backoff.max.ms": "100",
+        "add.partitions.to.txn.retry.backoff.ms": "20",
+        "transaction.partition.verification.enable": "true",
+        "transaction.state.log.load.buffer.size": "5242880",
+        "transaction.state.log.min.isr": "2",
+        "transaction.state.log.replication.factor": "3",
+        "transaction.two.phase.commit.enable": "false",
+    }
+    settings = settings_of(acts | has_no_effect)
+    assert settings.ignored == sorted(has_no_effect)
+    assert msgspec.convert(settings.log, BrokerConfig, strict=False) == BrokerConfig(), "Kafka's defaults are ours"
+
+
 def test_milliseconds_go_before_minutes_before_hours() -> None:
     keys = {"log.retention.ms": "1", "log.retention.minutes": "2", "log.retention.hours": "3"}
     assert settings_of(keys).log["log_defaults"]["retention.ms"] == "1"

@@ -1,4 +1,4 @@
-"""Transactions over the wire, before and after KIP-890: what each version is told, who is fenced."""
+"""Transactions over the wire, before and after KIP-890: the answer to each version, and who is fenced."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ async def test_trap_a_transaction_that_times_out_is_aborted_and_its_producer_fen
 
 @pytest.mark.parametrize("storage", ["memory", "file"])
 async def test_trap_a_producer_of_transactions_v2_continues_after_a_timeout(storage: str, tmp_path: Path) -> None:
-    """What the Java client 4.3 sends: its batch is refused, it aborts, and its next transaction is committed."""
+    """The Java client 4.3 sends these requests: a batch, which is refused, an abort, the next transaction."""
     clock = FakeClock()
     url = None if storage == "memory" else f"file://{tmp_path}"
     async with clocked_server(clock, url) as server, WireClient(server) as client:

@@ -42,8 +42,8 @@ def end_txn(call: Call, request: m.EndTxnRequest) -> None:
             bump_epoch=bumps_epoch,
         )
         if bumps_epoch and request.committed and end.offset < 0 and end.next == producer:
-            # Nothing is open. After a power cut with fsync=os the records may be gone: that is no commit.
-            raise InvalidTxnState(f"transactional id {request.transactional_id!r} has no open transaction to commit")
+            # Kafka refuses this too. After a power cut with fsync=os the records may be gone, with the transaction.
+            raise InvalidTxnState(f"Transactional id {request.transactional_id!r} has no open transaction to commit.")
 
         def decided(error: KafkaError | None) -> None:
             if error is not None:

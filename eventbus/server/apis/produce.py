@@ -152,8 +152,11 @@ def _append(
         if call.version < _ZSTD_FROM and _is_zstd(records):
             raise UnsupportedCompression(f"produce to {topic_partition}: zstd needs version {_ZSTD_FROM} of Produce")
         if not sender.transactional_id and _is_transactional(records):
-            message = "A batch of a transaction needs a request with the producer's transactional id."
-            _fail(answer, _TRANSACTIONAL_ID_AUTHORIZATION_FAILED, f"produce to {topic_partition}: {message}")
+            message = (
+                f"The batch for {topic_partition} was refused. It is part of a transaction, but the request has no "
+                "transactional id. Send the id with the request."
+            )
+            _fail(answer, _TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)
             return None
         info = node.broker.produce(topic_partition, records, node.clock(), sender=sender)
     except KafkaError as error:
