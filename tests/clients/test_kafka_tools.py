@@ -371,10 +371,9 @@ def test_broker_api_versions(script: Script) -> None:
 
 
 def test_features(script: Script) -> None:
-    """Transactions are of the first kind until the second is complete: clients must not be told otherwise."""
+    """Clients choose transactions V2 by this feature."""
     told = script("kafka-features", "describe").out
-    if not AGAINST_KAFKA:
-        assert not re.search(r"transaction\.version.*FinalizedVersionLevel: [12]", told), told
+    assert re.search(r"transaction\.version.*SupportedMaxVersion: 2.*FinalizedVersionLevel: 2", told), told
 
 
 def test_metadata_quorum(script: Script) -> None:
