@@ -30,6 +30,7 @@ from eventbus.broker.transaction_ends import (
     not_durable,
     producer_states,
 )
+from eventbus.broker.transaction_timeouts import Timeouts
 from eventbus.coordinator import TransactionsShard, partition_for_group
 from eventbus.coordinator.offsets import NewOffsets
 from eventbus.coordinator.requests import TransactionDescription, TransactionEnd, TransactionListing
@@ -103,14 +104,10 @@ class Transactions:
         """By transactional id."""
         self._producers: dict[int, TransactionMetadata] = {}
         self._producer_ids = iter(range(0))
-        self._deadlines: dict[str, int] = {}
-        """When each open transaction times out. Not from what is stored: time spent closed does not count."""
+        self._timeouts = Timeouts(config.transaction_abort_timed_out_transaction_cleanup_interval_ms, now_ms)
         self._endings = Endings(partitions, groups, append_marker, store_lazily, refuse, wall)
         self._answers: dict[str, TransactionEnd] = {}
         """The last end of each id, for its retry."""
-        self._next_timeout_ms = NEVER_MS
-        """The first sweep that finds a transaction past its deadline."""
-        self._first_sweep_ms = now_ms
         self._reconcile_at_ms = NEVER_MS
         """When to `reconcile` again, for want of room the last time."""
         self._next_expiry_ms = now_ms + config.transaction_remove_expired_transaction_cleanup_interval_ms
@@ -128,7 +125,7 @@ class Transactions:
         for transactional_id, known in shard_log.shard.transactions.items():
             self._homes[transactional_id] = shard_log
             if known.state is ONGOING:
-                self._set_deadline(transactional_id, now_ms + known.timeout_ms)
+                self._timeouts.set(transactional_id, now_ms + known.timeout_ms)
             elif known.state in _PREPARED:
                 offset = shard_log.log.log_end_offset - 1  # at most: all of a recovered log is durable
                 self._endings.add(transactional_id, shard_log, offset)
@@ -263,8 +260,8 @@ class Transactions:
         wall_now_ms = self._wall.at(now_ms)
         decision = shard_log.shard.add(transactional_id, producer, wanted, wall_now_ms)
         known = shard_log.execute(decision, wall_now_ms)
-        if known.state is ONGOING and transactional_id not in self._deadlines:
-            self._set_deadline(transactional_id, now_ms + known.timeout_ms)
+        if known.state is ONGOING and transactional_id not in self._timeouts:
+            self._timeouts.set(transactional_id, now_ms + known.timeout_ms)
 
     def add_offsets(self, transactional_id: str, producer: ProducerIdAndEpoch, group: str, now_ms: int) -> None:
         """Make the group's offsets part of the producer's transaction. Raises as `add_partitions`."""
@@ -372,7 +369,7 @@ class Transactions:
         self, transactional_id: str, shard_log: TransactionsLog, answer: TransactionEnd | None = None
     ) -> None:
         """The last record of the shard decided the transaction."""
-        self._deadlines.pop(transactional_id, None)
+        self._timeouts.drop(transactional_id)
         self._endings.add(transactional_id, shard_log, shard_log.log.log_end_offset - 1, answer)
 
     def _fence(self, transactional_id: str, now_ms: int) -> None:
@@ -498,20 +495,11 @@ class Transactions:
 
     # time ------------------------------------------------------------------------------------------------------------
 
-    def _set_deadline(self, transactional_id: str, deadline_ms: int) -> None:
-        self._deadlines[transactional_id] = deadline_ms
-        self._next_timeout_ms = min(self._next_timeout_ms, self._sweep_after(deadline_ms))
-
-    def _sweep_after(self, deadline_ms: int) -> int:
-        """Return the first sweep at or after a deadline. Kafka, too, looks for timed-out transactions at intervals."""
-        interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
-        return deadline_ms + (self._first_sweep_ms - deadline_ms) % interval_ms
-
     def tick(self, now_ms: int) -> None:
         """Do what is due: abort what timed out, try again what failed, forget idle ids."""
         set_back = now_ms < self._ticked_ms
         self._ticked_ms = now_ms
-        if set_back or now_ms >= self._next_timeout_ms:
+        if set_back or now_ms >= self._timeouts.next_sweep_ms:
             self._time_out(now_ms)
         if self._reconcile_at_ms != NEVER_MS and (set_back or now_ms >= self._reconcile_at_ms):
             self.reconcile(now_ms)
@@ -521,23 +509,16 @@ class Transactions:
             self.expire(now_ms)
 
     def _time_out(self, now_ms: int) -> None:
-        fenced = False
-        for transactional_id, deadline_ms in list(self._deadlines.items()):
-            timeout_ms = self._look(transactional_id).timeout_ms
-            if deadline_ms > now_ms:  # a clock that was set back does not prolong it
-                self._deadlines[transactional_id] = min(deadline_ms, now_ms + timeout_ms)
-                continue
+        due = self._timeouts.sweep(now_ms, lambda transactional_id: self._look(transactional_id).timeout_ms)
+        for transactional_id in due:
             try:
                 self._fence(transactional_id, now_ms)
             except StorageError as error:
                 _logger.warning("transaction %r has timed out, and cannot be aborted: %s", transactional_id, error)
-                self._deadlines[transactional_id] = now_ms + RETRY_MS
             else:
-                fenced = True
+                timeout_ms = self._look(transactional_id).timeout_ms
                 _logger.info("transaction %r timed out after %d ms: aborted", transactional_id, timeout_ms)
-        earliest_ms = min(self._deadlines.values(), default=None)
-        self._next_timeout_ms = NEVER_MS if earliest_ms is None else self._sweep_after(earliest_ms)
-        if fenced:
+        if due:
             self.finish_prepared(now_ms)
 
     def expire(self, now_ms: int) -> None:
@@ -563,7 +544,8 @@ class Transactions:
 
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""
-        return min(self._next_timeout_ms, self._endings.next_retry_ms, self._reconcile_at_ms, self._next_expiry_ms)
+        timeouts_ms = self._timeouts.next_sweep_ms
+        return min(timeouts_ms, self._endings.next_retry_ms, self._reconcile_at_ms, self._next_expiry_ms)
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -611,8 +593,6 @@ class Transactions:
         assert producers == self._producers
         assert homes == self._homes
         states = {transactional_id: known.state for transactional_id, known in self._all()}
-        ongoing = {transactional_id for transactional_id, state in states.items() if state is ONGOING}
-        assert ongoing == self._deadlines.keys(), f"open {sorted(ongoing)}, timed {sorted(self._deadlines)}"
-        assert all(self._sweep_after(deadline_ms) >= self._next_timeout_ms for deadline_ms in self._deadlines.values())
+        self._timeouts.check({transactional_id for transactional_id, state in states.items() if state is ONGOING})
         prepared = {transactional_id for transactional_id, state in states.items() if state in _PREPARED}
         assert prepared == self._endings.names(), f"prepared {prepared}, ending {self._endings.names()}"

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as At
 
-from tests.clients.conftest import AGAINST_KAFKA, Server
+from tests.clients.conftest import Server
 from tests.clients.jars import LATEST, OLD
 from tests.clients.tools import Done, KafkaTools
 

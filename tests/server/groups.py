@@ -186,8 +186,8 @@ class TransactionalProducer:
         self.client = client
         self.transactional_id = transactional_id
         self.version = version
-        """Of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit; they go together. From 5 on (KIP-890) a
-        batch adds its partition to the transaction, offsets do too, and each end returns the next epoch."""
+        """Version of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit, which belong together. From 5 on
+        (KIP-890) batches and offsets add themselves to the transaction, and each end returns the next epoch."""
         self.producer_id = -1
         self.epoch = -1
         self.sequences: dict[tuple[str, int], int] = {}
