@@ -17,7 +17,17 @@ from serdes.base import (
     bind_encoder,
     for_keys,
 )
-from serdes.choose import Others, encoder_for, serde_for, serde_named, serde_of_values, split_optional
+from serdes.choose import (
+    Others,
+    Serdes,
+    encoder_for,
+    likely_cause,
+    serde_for,
+    serde_named,
+    serde_of_topic,
+    serde_of_values,
+    split_optional,
+)
 from serdes.json import Json
 from serdes.primitives import Bytes, Int, Long, Str
 from serdes.registry import SchemaClient, SchemaRegistryError
@@ -40,14 +50,17 @@ __all__ = [
     "SchemaRegistryError",
     "SchemaSerde",
     "Serde",
+    "Serdes",
     "Str",
     "TypedSerde",
     "bind_decoder",
     "bind_encoder",
     "encoder_for",
     "for_keys",
+    "likely_cause",
     "serde_for",
     "serde_named",
+    "serde_of_topic",
     "serde_of_values",
     "split_optional",
 ]

@@ -34,6 +34,13 @@ class BoundSerde(Protocol):
 
 
 @runtime_checkable
+class ClassSerde(Protocol):
+    """A serde that writes values of each class in its own way, so that nothing is decided per record."""
+
+    def encoder_of(self, kind: type) -> Encode: ...
+
+
+@runtime_checkable
 class TypedSerde(Protocol):
     """A serde of many types: `of` gives the one of a single annotation, `for_keys` the one that writes keys."""
 
@@ -78,8 +85,10 @@ class SchemaNeeded(Exception):
         self.fetch = fetch
 
 
-def bind_encoder(serde: Serde, topic: str) -> Encode:
-    """The function that encodes for ``topic``."""
+def bind_encoder(serde: Serde, topic: str, kind: type | None = None) -> Encode:
+    """The function that encodes for ``topic``: all values, or those of the runtime type ``kind``."""
+    if kind is not None and isinstance(serde, ClassSerde):
+        return serde.encoder_of(kind)
     if isinstance(serde, BoundSerde):
         return serde.encoder(topic)
     return lambda value: serde.serialize(topic, value)

@@ -1,18 +1,24 @@
-"""Which serde a Python type means. Writing goes by the value's type, reading by the annotation, by the same rules."""
+"""Which serde a Python type means, by one table for both directions.
+
+Reading goes by the annotation. Writing goes by the type that is declared for a topic, and by the value's own class only
+where nothing is declared.
+"""
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 
-from serdes.base import Encode, Serde, TypedSerde, bind_encoder
+from serdes.base import Encode, SchemaSerde, Serde, TypedSerde, bind_encoder
 from serdes.json import Json
+from serdes.json_engine import survey_of
 from serdes.primitives import Bytes, Long, Str, into
+from serdes.pydantic_json import adapter_of
 
 BY_TYPE: dict[type, Serde] = {
     bytes: Bytes,
@@ -34,11 +40,15 @@ def split_optional(annotation: Any) -> tuple[Any, bool]:
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         rest = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
         if len(rest) < len(typing.get_args(annotation)):
-            joined = rest[0]
-            for other in rest[1:]:
-                joined = joined | other
-            return joined, True
+            return _union_of(rest), True
     return annotation, annotation in (Any, object)
+
+
+def _union_of(annotations: Sequence[Any]) -> Any:
+    union = annotations[0]
+    for other in annotations[1:]:
+        union = union | other
+    return union
 
 
 def serde_for(annotation: Any, custom: Mapping[type, Serde] | None = None) -> Serde:
@@ -46,7 +56,7 @@ def serde_for(annotation: Any, custom: Mapping[type, Serde] | None = None) -> Se
     Kafka's byte formats, then what all others are written in, JSON by default.
 
     ``X | None`` and a NewType of X are read as X: that is how they are written. Raises TypeError when the annotation
-    is no type that its serde can be checked against.
+    is no type that its serde can be checked against, and for a union whose values no single format can carry.
     """
     annotation, _ = split_optional(annotation)
     while (meant := getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)) is not None:
@@ -58,21 +68,67 @@ def serde_for(annotation: Any, custom: Mapping[type, Serde] | None = None) -> Se
         found = _of_users(annotation, custom)
         if found is not None:
             return typed(found, annotation)
-    kind = _values_of(annotation)
-    base = None if kind is None else _base(kind)
-    if kind is None or base is None:
+    base = _common_format(annotation)
+    if base is None:
         return typed(custom[Others], annotation) if custom and Others in custom else Json(annotation)
-    if annotation is kind:
-        return BY_TYPE[kind] if kind is base else into(kind, BY_TYPE[base])
-    return into(partial(msgspec.convert, type=annotation), BY_TYPE[base])
+    if isinstance(annotation, type):
+        return BY_TYPE[base] if annotation is base else into(annotation, BY_TYPE[base])
+    return into(_converter(annotation), BY_TYPE[base])
+
+
+def _converter(annotation: Any) -> Callable[[Any], Any]:
+    """The function that checks text, a number or bytes against more than their class. Raises TypeError."""
+    problem = survey_of(annotation).problem()
+    if problem:
+        raise TypeError(problem)
+    if survey_of(annotation).is_pydantics:
+        return adapter_of(annotation).validate_python
+    msgspec.json.Decoder(annotation)  # raises TypeError for what msgspec cannot tell apart
+    return functools.partial(msgspec.convert, type=annotation)
 
 
 def format_of(annotation: Any, custom: Mapping[type, Serde] | None = None) -> type | None:
     """The type of `BY_TYPE` in whose byte format an annotation's values are; None: they are JSON, or a serde's own."""
     if serde_named(annotation) is not None or (custom and _of_users(annotation, custom) is not None):
         return None
-    kind = _values_of(annotation)
-    return None if kind is None else _base(kind)
+    return _common_format(annotation)
+
+
+def _common_format(annotation: Any) -> type | None:
+    """The type of `BY_TYPE` that all values of an annotation are written as; None: JSON carries them.
+
+    Raises TypeError where values are bytes or something else: bytes of any kind may be the other thing's JSON.
+    """
+    formats = _formats_of(annotation)
+    if len(formats) == 1:
+        return next(iter(formats))
+    if formats <= _RAW:
+        return bytes
+    if formats & _RAW:
+        raise TypeError(
+            f"no single format carries the union {annotation}: bytes are stored as they are, and cannot be told from "
+            "the other types. Use a topic for each, or put the bytes into a field of a class"
+        )
+    return None
+
+
+_RAW: frozenset[type | None] = frozenset((bytes, bytearray, memoryview))
+
+
+def _formats_of(annotation: Any) -> set[type | None]:
+    """The byte formats that values of an annotation have by their own class; None: JSON."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _formats_of(annotation.__origin__)
+    if not isinstance(annotation, type):
+        meant = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
+        if meant is not None:
+            return _formats_of(meant)
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return {one for arm in typing.get_args(annotation) for one in _formats_of(arm)}
+    if typing.get_origin(annotation) is typing.Literal:
+        return {_base(cast("type[Any]", type(value))) for value in typing.get_args(annotation)}
+    kind = typing.get_origin(annotation) or annotation
+    return {_base(cast("type[Any]", kind)) if isinstance(kind, type) else None}
 
 
 def serde_named(annotation: Any) -> Serde | None:
@@ -88,12 +144,17 @@ def typed(serde: Serde, annotation: Any) -> Serde:
 
 
 def _of_users(annotation: Any, custom: Mapping[type, Serde]) -> Serde | None:
-    """The user's own; that of a union is the one that all its types have."""
+    """The user's own; that of a union is the one that all its types have. Raises TypeError if they have several."""
     if _is_key_of(annotation, custom):
         return custom[annotation]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         found = [_of_users(one, custom) for one in typing.get_args(annotation)]
-        return found[0] if all(one is found[0] for one in found) else None
+        if all(one is found[0] for one in found):
+            return found[0]
+        raise TypeError(
+            f"no single format carries the union {annotation}: its types have different serdes. Use a topic for each, "
+            "or give all of them the same serde"
+        )
     kind = _values_of(annotation)
     return None if kind is None else _nearest(kind, custom)
 
@@ -117,9 +178,88 @@ def _values_of(annotation: Any) -> type | None:
     return cast("type[Any]", kind) if isinstance(kind, type) else None
 
 
+class Serdes(dict[type, Serde]):
+    """Serdes of one's own by type, and the serde of each topic whose type is declared."""
+
+    def __init__(self, by_type: Mapping[type, Serde] | None = None) -> None:
+        super().__init__(by_type or {})
+        self.of_topics: dict[str, Serde] = {}
+        self._types: dict[str, list[Any]] = {}
+        self._is_final: set[str] = set()
+
+    def joined_with(self, by_type: Mapping[type, Serde]) -> Serdes:
+        """The same topics, with serdes by type that take precedence."""
+        made = Serdes({**self, **by_type})
+        made.of_topics = self.of_topics
+        return made
+
+    def declare(self, topic: str, annotation: Any, *, is_final: bool) -> None:
+        """Write values of ``topic`` as this type. ``is_final``: whatever its producer functions return.
+
+        Without a final type, the topic holds what any of its producer functions returns. Raises TypeError as
+        `serde_for` does.
+        """
+        if topic in self._is_final and not is_final:
+            return
+        declared = self._types.setdefault(topic, [])
+        if topic in self._is_final and declared != [annotation]:
+            raise TypeError(f"topic {topic!r} is declared twice, as {declared[0]} and as {annotation}. Declare it once")
+        if is_final:
+            self._is_final.add(topic)
+            declared.clear()
+        if annotation not in declared:
+            declared.append(annotation)
+        whole = _union_of(declared)
+        if len(declared) > 1 and any(isinstance(serde_for(one, self), SchemaSerde) for one in declared):
+            self.of_topics.pop(topic, None)  # each record names its schema: several may stand in a topic
+        else:
+            self.of_topics[topic] = serde_for(whole, self)
+
+
 def encoder_for(value_type: type, topic: str, custom: Mapping[type, Serde] | None = None) -> Encode:
     """How values of this runtime type are written to ``topic``."""
-    return bind_encoder(serde_of_values(value_type, custom), topic)
+    return bind_encoder(serde_of_topic(value_type, topic, custom), topic, value_type)
+
+
+def serde_of_topic(value_type: type, topic: str, custom: Mapping[type, Serde] | None = None) -> Serde:
+    """The serde that values of this runtime type are written to ``topic`` with.
+
+    Bytes are stored as they are, whatever is declared: they are taken for a value that is serialized already.
+    """
+    declared = custom.of_topics.get(topic) if isinstance(custom, Serdes) else None
+    if declared is None or _base(value_type) in _RAW:
+        return serde_of_values(value_type, custom)
+    if isinstance(declared, SchemaSerde) and value_type not in (dict, list):
+        # An object of a subclass has a schema of its own, with more fields, and its record names that schema.
+        own = serde_of_values(value_type, custom)
+        return own if isinstance(own, SchemaSerde) else declared
+    return declared
+
+
+def likely_cause(serde: Serde, data: bytes) -> str:
+    """A sentence about how bytes that ``serde`` could not read were probably written; empty if nothing is known."""
+    undeclared = "Declare the topic's type where it is sent: bus.topic(name, value=...)"
+    try:
+        msgspec.json.decode(data)
+        is_json = True
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        is_json = False
+    if isinstance(serde, Json) and not is_json:
+        if len(data) == 8 and data[:3] in (b"\0\0\0", b"\xff\xff\xff"):
+            return f"It has 8 bytes, as an int is sent to a topic without a declared type. {undeclared}"
+        if len(data) > 5 and data[0] == 0:
+            return "It begins with a schema id: it was written with a schema registry. Give the bus serde=Avro(...)"
+        try:
+            is_text = data.decode().isprintable()
+        except UnicodeDecodeError:
+            is_text = False
+        if is_text and data[:1] not in (b"{", b"["):
+            return (
+                f"It is text without JSON's quotes, as a str is sent to a topic without a declared type. {undeclared}"
+            )
+    if serde is Long and is_json:
+        return "It is JSON: the type that it is sent as is another one than the type that it is read as"
+    return ""
 
 
 def serde_of_values(value_type: type, custom: Mapping[type, Serde] | None = None) -> Serde:

@@ -1,4 +1,9 @@
-"""JSON through msgspec: Struct, dataclass, TypedDict, pydantic models, and plain data."""
+"""JSON through msgspec, or through pydantic for types that have parts of it: see `serdes.json_engine`.
+
+What a reader of the same type would read as another value is refused when it is written. Types that JSON lacks have one
+form each: bytes are base64 text, times are ISO 8601, a Decimal or UUID is a text; a reader that declares the type gets
+the value back, a reader of plain data gets the text.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,9 @@ from typing import Any, cast
 import msgspec
 
 from serdes.base import Decode, Encode
+from serdes.json_engine import survey_of
+from serdes.json_writing import encoder_of_class, to_json
+from serdes.pydantic_json import adapter_of, pydantic_encoder_of
 
 
 class Json:
@@ -14,26 +22,30 @@ class Json:
 
     ``Json(Order)`` decodes into ``Order`` and refuses what does not fit, naming the field; ``Json()`` gives plain data.
     Raises TypeError for a type that nothing makes out of JSON: a class of one's own that is no Struct, dataclass,
-    TypedDict, NamedTuple or pydantic model, or has such a thing within.
+    TypedDict, NamedTuple or pydantic model, or has such a thing within. Raises TypeError too for a type with a rule of
+    its own that reading would bypass.
     """
 
     def __init__(self, type: Any = Any) -> None:
         self.type = type
-        if hasattr(type, "model_validate_json"):  # a pydantic model, version 2: pydantic's own rules apply
-            self._decode: Decode = type.model_validate_json
-        else:
-            self._decode = msgspec.json.Decoder(type, dec_hook=_own).decode
-            if type is not Any:
-                _check_readable(type)
+        self.is_pydantics = type is not Any and survey_of(type).is_pydantics
+        """True if pydantic reads the type, and writes those of its values whose class is not pydantic's."""
+        self._decode = _decoder_of(type, self.is_pydantics)
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
-        return encode_json(value)
+        return self.encoder_of(cast("Any", type(value)))(value)
 
     def deserialize(self, topic: str, data: bytes) -> Any:
         return self._decode(data)
 
     def encoder(self, topic: str) -> Encode:
-        return encode_json
+        return lambda value: self.encoder_of(cast("Any", type(value)))(value)
+
+    def encoder_of(self, kind: type) -> Encode:
+        """The function that writes values of this runtime type."""
+        if self.is_pydantics and not survey_of(kind).is_pydantics:
+            return pydantic_encoder_of(self.type)
+        return encoder_of_class(kind)
 
     def decoder(self, topic: str) -> Decode:
         return self._decode
@@ -42,18 +54,25 @@ class Json:
         return f"serdes.Json({getattr(self.type, '__name__', self.type)})"
 
 
-def _foreign(value: Any) -> Any:
-    if hasattr(value, "model_dump"):  # pydantic
-        return value.model_dump(mode="json", by_alias=True)  # by what it is read by
-    name = type(value).__name__
-    raise TypeError(
-        f"{name} has no JSON form; give the bus a serde for it: EventBus(url, serdes={{{name}: MySerde()}})"
-    )
+# reading -------------------------------------------------------------------------------------------------------------
+
+
+def _decoder_of(annotation: Any, is_pydantics: bool) -> Decode:
+    if annotation is Any:
+        return msgspec.json.Decoder().decode
+    problem = survey_of(annotation).problem()
+    if problem:
+        raise TypeError(problem)
+    if is_pydantics:
+        return adapter_of(annotation).validate_json
+    decode = msgspec.json.Decoder(annotation, dec_hook=_own).decode
+    _check_readable(annotation)
+    return decode
 
 
 def _own(type: Any, value: Any) -> Any:
-    """What a class that msgspec does not know is made of: a pydantic model inside of something else."""
-    return type.model_validate(value) if hasattr(type, "model_validate") else value
+    """Read a pydantic model inside of a Struct. By the rules for JSON: a strict model takes a date only as its text."""
+    return type.model_validate_json(to_json(value)) if hasattr(type, "model_validate_json") else value
 
 
 _PLAIN: tuple[Any, ...] = (None, True, 0, 0.5, "", [], {})
@@ -82,8 +101,3 @@ def _is_made(kind: type) -> bool:
         return hasattr(kind, "model_validate") or any(isinstance(value, kind) for value in _PLAIN)
     except TypeError:  # a Protocol that cannot be asked
         return True
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_foreign)
-encode_json: Encode = _encoder.encode
-"""Any JSON-able value to bytes."""

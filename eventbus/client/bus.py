@@ -39,7 +39,7 @@ from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError, HandlerError
 from eventbus.types import TopicPartition
-from serdes import Serde
+from serdes import Serde, Serdes
 
 if TYPE_CHECKING:
     from eventbus.client.blocking import BlockingBus
@@ -155,8 +155,8 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         return self._drain_timeout_ms
 
     @property
-    def serdes(self) -> Mapping[type, Serde]:
-        """The serdes of one's own, by type."""
+    def serdes(self) -> Serdes:
+        """The serdes of one's own by type, and those of topics with a declared type."""
         return self._serdes
 
     @property

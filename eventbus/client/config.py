@@ -19,7 +19,7 @@ from eventbus.coordinator.strategies import make_assignors
 from eventbus.errors import ConfigError, InvalidRequiredAcks
 from eventbus.suggest import nearest_setting, wrong_value
 from eventbus.types import Compression, IsolationLevel
-from serdes import Others, Serde
+from serdes import Others, Serdes
 
 logger = logging.getLogger("eventbus")
 
@@ -233,7 +233,7 @@ def producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
     return ProducerSettings(_convert({**values, "kafka": passed}, ProducerConfig, "producer"), partitioner)
 
 
-def serdes_given(serde: Any, serdes: Any) -> dict[type, Serde]:
+def serdes_given(serde: Any, serdes: Any) -> Serdes:
     """Those of a bus, by type. Raises ConfigError for what is no serde."""
     if serdes is not None and not isinstance(serdes, Mapping):
         raise ConfigError(f"serdes={serdes!r:.80}: a dict of types and their serdes: serdes={{Stage: StageSerde()}}")
@@ -244,7 +244,7 @@ def serdes_given(serde: Any, serdes: Any) -> dict[type, Serde]:
             raise ConfigError(f"{where}={one.__name__}: the class; an object of it, {one.__name__}()")
         if not all(callable(getattr(one, name, None)) for name in ("serialize", "deserialize")):
             raise ConfigError(f"{where}={one!r:.80}: a serde has serialize(topic, value) and deserialize(topic, data)")
-    return given
+    return Serdes(given)
 
 
 def consumer_settings(config: Mapping[str, Any]) -> ConsumerConfig:

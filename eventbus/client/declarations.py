@@ -21,7 +21,7 @@ from eventbus.client.router import Placement, Router
 from eventbus.client.schema_uses import SchemaUse, uses_of
 from eventbus.client.tables.declaring import TableDeclarations
 from eventbus.errors import ConfigError
-from serdes import Serde
+from serdes import Serdes
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
@@ -89,8 +89,8 @@ class Declarations(Declares, TableDeclarations):
 
     @property
     @abstractmethod
-    def serdes(self) -> Mapping[type, Serde]:
-        """Those of one's own, by type."""
+    def serdes(self) -> Serdes:
+        """Those of one's own by type, and those of topics."""
 
     @abstractmethod
     async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None:
@@ -105,6 +105,15 @@ class Declarations(Declares, TableDeclarations):
         self._topics[name] = spec
         if is_temporary:
             self._temporary.add(name)
+
+    def _declare_value(self, topic: str, annotation: Any) -> None:
+        if self.is_running:
+            raise ConfigError(f"bus.topic({topic!r}, value=...): declare it before the bus starts")
+        try:
+            self.serdes.declare(topic, annotation, is_final=True)
+        except TypeError as error:
+            named = getattr(annotation, "__name__", annotation)
+            raise ConfigError(f"bus.topic({topic!r}, value={named}): {error}") from error
 
     def _declare_hook(self, when: When, hook: Callable[..., Any]) -> None:
         if self.is_running:
@@ -125,6 +134,8 @@ class Declarations(Declares, TableDeclarations):
         placed = including.placed(Placement(), self.client_id)
         for spec, is_temporary in placed.topics.values():
             self._declare_topic(spec, is_temporary)
+        for name, annotation in placed.values.items():
+            self._declare_value(name, annotation)
         for function in placed.functions:
             self._declare_function(function)
         for handler in placed.handlers:
@@ -168,6 +179,8 @@ class Declarations(Declares, TableDeclarations):
         function.bus = self
         try:
             function.serdes = serdes_meant(function.published, self.serdes)
+            if function.published is not None:
+                self.serdes.declare(function.spec.topic, function.published, is_final=False)
         except TypeError as error:
             raise ConfigError(f"{function!r} returns {function.published}: {error}") from error
         self._functions.append(function)

@@ -46,6 +46,9 @@ class Declares(ABC):
     def _declare_topic(self, spec: TopicSpec, is_temporary: bool) -> None: ...
 
     @abstractmethod
+    def _declare_value(self, topic: str, annotation: Any) -> None: ...
+
+    @abstractmethod
     def _declare_hook(self, when: When, hook: Callable[..., Any]) -> None: ...
 
     def consumer(self, topics: str | Sequence[str] = (), **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
@@ -86,8 +89,14 @@ class Declares(ABC):
         replication_factor: int = -1,
         configs: Mapping[str, Any] | None = None,
         temporary: bool = False,
+        value: Any = None,
     ) -> None:
         """Declare a topic: created at start if it is missing, left as it is if it exists.
+
+        ``value``: the type of its values, as the annotation of its handlers. All that this bus sends there is written
+        as that type, whatever class the single value has: an int in a topic of ``float`` is a JSON number. Without it,
+        the return annotations of the topic's ``@producer`` functions count, else the class of each value. ``bytes``
+        are stored as they are.
 
         ``temporary``: a topic of this run alone, deleted as the bus closes. Then one that exists is somebody else's:
         the start raises TopicAlreadyExists, and nothing is touched. Raises ConfigError for what is no name, number or
@@ -97,6 +106,8 @@ class Declares(ABC):
         texts = {key: as_text(value) for key, value in (configs or {}).items()}
         spec = TopicSpec(name, -1 if partitions is None else partitions, replication_factor, texts)
         self._declare_topic(spec, temporary)
+        if value is not None:
+            self._declare_value(name, value)
 
     def on_startup(self, hook: Hook) -> Hook:
         """Decorate a function to run as the bus starts: the bus sends and reads by now, no handler runs yet.

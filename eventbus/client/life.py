@@ -28,7 +28,7 @@ from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.lifespan import Hooks, HooksAtWork
 from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
-from eventbus.client.requests import Requests, replying, requests_of
+from eventbus.client.requests import Requests, replying, requests_of, writing_as
 from eventbus.client.scheduling.schedules import Schedules
 from eventbus.client.schema_uses import Members, prepare, uses_of
 from eventbus.client.signals import hear_signals
@@ -39,7 +39,7 @@ from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transactions
 from eventbus.errors import ConfigError, HandlerError, StoppedBySignal
 from eventbus.types import TopicPartition
-from serdes import SchemaSerde, Serde
+from serdes import SchemaSerde, Serdes
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
@@ -64,7 +64,7 @@ class Plan(NamedTuple):
     parts: Sequence[Part | Surrounds]
     hooks: Hooks
     schedules: Schedules
-    serdes: dict[type, Serde]
+    serdes: Serdes
     middleware: Sequence[Middleware]
     """Around every handler."""
     interceptors: Sequence[ProducerInterceptor]
@@ -186,7 +186,9 @@ class Life:
         config = consumer_settings({**plan.consumer_config, "group": group, **handler.spec.consumer_options()})
         publish = None if handler.producer is None else partial(producers.enqueue, handler.producer)
         open_producer = partial(producers.transactional, handler)
-        around = (*plan.middleware, replying(self._bus.send)) if handler.spec.replies else plan.middleware
+        around = tuple(plan.middleware)
+        if handler.spec.replies:
+            around = (*around, replying(writing_as(handler.returned, plan.serdes, self._bus.send)))
         runner = Runner(
             handler, group, plan.backend, config, publish, producers.flush, open_producer, plan.serdes,
             self._tell if handler.spec.is_firing else self._notify, around, producers.mover, plan.clock,

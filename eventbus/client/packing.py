@@ -8,7 +8,7 @@ from typing import Any, cast
 from eventbus.client.sending import HeadersLike
 from eventbus.errors import ConfigError
 from eventbus.types import Header, Headers
-from serdes import Encode, SchemaSerde, Serde, bind_encoder, for_keys, serde_of_values
+from serdes import Encode, SchemaSerde, Serde, bind_encoder, for_keys, serde_of_topic, serde_of_values
 from serdes.framing import header_name, prefix_size
 
 
@@ -36,10 +36,8 @@ class Named(bytes):
 
 def packer_of(kind: type, topic: str, serdes: Mapping[type, Serde], *, is_key: bool) -> tuple[Encode, bool]:
     """How values of a type become bytes for a topic, and whether these are `Named`."""
-    serde = serde_of_values(kind, serdes)
-    if is_key:
-        serde = for_keys(serde)
-    encode = bind_encoder(serde, topic)
+    serde = for_keys(serde_of_values(kind, serdes)) if is_key else serde_of_topic(kind, topic, serdes)
+    encode = bind_encoder(serde, topic, kind)
     if not (isinstance(serde, SchemaSerde) and serde.writes_header):
         return encode, False
 

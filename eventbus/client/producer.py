@@ -78,7 +78,7 @@ class _Topic:
         self.appenders: list[Append] = [backend.appender(name, partition) for partition in range(count)]
         self.senders: list[Send] = [backend.sender(name, partition) for partition in range(count)]
         self.adders: list[Add] = [backend.adder(name, partition) for partition in range(count)]
-        self.encoders: dict[type, Encode] = {}
+        self.encoders: dict[type, Encode] = {type(None): lambda value: None}
         self.key_encoders: dict[type, Encode] = {}
         self.has_named = False
         """Some encode to `Named` bytes: the schema's name goes into a header."""
@@ -158,7 +158,13 @@ class Producer:
             if entry is None:
                 record = self._unplaced(topic, value, key, headers, partition, partition_key, timestamp_ms)
                 return self._send_when_known(topic, record)
-            data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
+            if type(value) is bytes:
+                data = value
+            else:
+                try:
+                    data = entry.encoders[type(value)](value)
+                except Exception:  # the first value of its class, or one that cannot be written
+                    data = self._bytes_of(entry, value, "value")
             if key is not None and type(key) is not bytes:
                 key = self._bytes_of(entry, key, "key")
         except SchemaNotReady as error:
@@ -208,8 +214,15 @@ class Producer:
             if on_delivery is not None:
                 delivery.add_callback(on_delivery)
             return delivery
-        # Bytes are the common case and this is the hottest path of all: nothing is called for them.
-        data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
+        # Bytes are the common case and this is the hottest path of all: nothing is called for them, and for others only
+        # what encodes their class.
+        if type(value) is bytes:
+            data = value
+        else:
+            try:
+                data = entry.encoders[type(value)](value)
+            except Exception:  # the first value of its class, or one that cannot be written
+                data = self._bytes_of(entry, value, "value")
         if key is not None and type(key) is not bytes:
             key = self._bytes_of(entry, key, "key")
         packed = pack_headers(headers) if headers else ()
@@ -245,17 +258,21 @@ class Producer:
         """
         check_values(topic, values, key)
         self._home.check("send_many")
-        entry = self._topics.get(topic) or self._topic(topic) or await self._topic_when_known(topic)
+        entry = await self._topic_when_known(topic)
         given = packed = pack_headers(headers) if headers else ()
-        if timestamp_ms is not None and (type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS):
-            raise _no_time(timestamp_ms)
-        now_ms = self._clock() if timestamp_ms is None else timestamp_ms
+        now_ms = self._time(timestamp_ms)
         batches: list[BatchDelivery] = []
         latest: dict[int, BatchDelivery] = {}
         key_bytes = None
         for number, value in enumerate(values, 1):
             try:
-                data = value if type(value) is bytes else self._bytes_of(entry, value, "value")
+                if type(value) is bytes:
+                    data = value
+                else:
+                    try:
+                        data = entry.encoders[type(value)](value)
+                    except Exception:  # the first value of its class, or one that cannot be written
+                        data = self._bytes_of(entry, value, "value")
                 if key is not None:
                     key_bytes = key(value)
                     if type(key_bytes) is not bytes:
@@ -283,9 +300,8 @@ class Producer:
                 # Other tasks get their turn, the sender among them; a failure ends it; the clock is read again.
                 await anyio.lowlevel.checkpoint()
                 batches = await _unstored(batches, wait=False)
-                entry = self._topics.get(topic) or self._topic(topic) or await self._topic_when_known(topic)
-                if timestamp_ms is None:
-                    now_ms = self._clock()
+                entry = await self._topic_when_known(topic)
+                now_ms = self._time(timestamp_ms)
         await self._backend.flush()
         await _unstored(batches, wait=True)
 
@@ -321,11 +337,7 @@ class Producer:
         """
         self._home.check("send")
         entry = await self._topic_when_known(topic)
-        timestamp_ms = options.get("timestamp_ms")
-        if timestamp_ms is None:
-            timestamp_ms = self._clock()
-        elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS:
-            raise _no_time(timestamp_ms)
+        timestamp_ms = self._time(options.get("timestamp_ms"))
         rest = options.get("key"), options.get("headers"), options.get("partition"), options.get("partition_key")
         while True:
             try:
@@ -458,6 +470,14 @@ class Producer:
     def transaction(self) -> Transaction:
         """``async with producer.transaction() as tx``: begin, then commit, or abort if the block raises."""
         return Transaction(self._settings.config.transactional_id or "", OwnProducer(self))
+
+    def _time(self, timestamp_ms: int | None) -> int:
+        """The record's time: that of the clock if the caller gives none."""
+        if timestamp_ms is None:
+            return self._clock()
+        if type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS:
+            raise _no_time(timestamp_ms)
+        return timestamp_ms
 
     # bytes -----------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from eventbus.client.producer import Producer
 from eventbus.client.schemas import fetched
 from eventbus.client.threads import Home
 from eventbus.errors import BufferExhausted, SchemaNotReady
-from serdes import Bytes, Serde
+from serdes import Bytes, Serde, Serdes
 
 if TYPE_CHECKING:
     from eventbus.client.scheduling.schedules import Schedules
@@ -45,7 +45,7 @@ class Producers:
         self,
         backend: Backend,
         clock: Clock,
-        serdes: Mapping[type, Serde],
+        serdes: Serdes,
         config: Mapping[str, Any],
         interceptors: Sequence[ProducerInterceptor],
         spawn: Callable[..., object],
@@ -85,7 +85,7 @@ class Producers:
             self._backend.producer(settings.config),
             settings,
             self._clock,
-            {**self._serdes, **serdes} if serdes else self._serdes,
+            self._serdes.joined_with(serdes) if serdes else self._serdes,
             self._open.remove,
             self.last_words,
             (*self._interceptors, *interceptors),

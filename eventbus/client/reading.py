@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from eventbus.errors import ConfigError, SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords, OffsetAndMetadata, TopicPartition
-from serdes import Decode, SchemaNeeded, SchemaSerde, Serde, bind_decoder, for_keys, serde_for
+from serdes import Decode, SchemaNeeded, SchemaSerde, Serde, bind_decoder, for_keys, likely_cause, serde_for
 from serdes.framing import with_prefix
 
 
@@ -97,9 +97,10 @@ class Decoding:
         try:
             return decode(data)
         except Exception as error:  # a serde is the user's code: whatever it raises, the record cannot be read
+            cause = likely_cause(serde, data)
             raise SerializationError(
                 f"the {'key' if is_key else 'value'} of {record.topic}-{record.partition} offset {record.offset} "
-                f"cannot be read: {error}"
+                f"cannot be read: {error}{cause and f'. {cause}'}"
             ) from error
 
 

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, cast
 from uuid import uuid4
 
 import anyio
@@ -33,7 +33,7 @@ from eventbus.errors import (
     UnknownTopicOrPartition,
 )
 from eventbus.types import ConsumerRecord, RecordMetadata, TopicPartition
-from serdes import Serde, bind_decoder, serde_for, split_optional
+from serdes import SchemaSerde, Serde, bind_decoder, bind_encoder, likely_cause, serde_for, split_optional
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
@@ -49,6 +49,13 @@ REPLIES_CONFIG = {"retention.ms": "600000"}
 def replies_topic(client_id: str) -> str:
     """Where the replies to a bus go."""
     return f"{re.sub(r'[^a-zA-Z0-9._-]', '-', client_id)}.replies"
+
+
+class ReplyOptions(TypedDict, total=False):
+    """What a reply is sent with."""
+
+    headers: HeadersLike | None
+    partition: int | None
 
 
 class Sends(Protocol):
@@ -75,6 +82,30 @@ def replying(send: Sends) -> Middleware:
         return None
 
     return reply
+
+
+def writing_as(annotation: Any, serdes: Mapping[type, Serde], send: Sends) -> Sends:
+    """Write replies as the type that their handler declares to return, as ``send`` writes values of a declared topic.
+
+    By the class of the value, a handler that returns ``float`` would answer 3 in another format than 3.5.
+    """
+    serde = None if annotation is None else serde_for(annotation, serdes)
+    if serde is None or isinstance(serde, SchemaSerde):
+        return send
+
+    async def send_as_declared(topic: str, value: Any, **options: Unpack[ReplyOptions]) -> RecordMetadata:
+        if value is not None and not isinstance(value, bytes):
+            kind = cast("type[Any]", type(value))
+            try:
+                value = bind_encoder(serde, topic, kind)(value)
+            except Exception as error:  # a serde may raise anything
+                raise SerializationError(
+                    f"the reply cannot be written as {getattr(annotation, '__name__', annotation)}: {error} "
+                    f"(it is {kind.__name__}: {value!r:.120})"
+                ) from error
+        return await send(topic, value, **options)
+
+    return send_as_declared
 
 
 class Waiting:
@@ -157,9 +188,10 @@ class Requests:
         if annotation in (None, type(None)):
             return lambda record: None
         try:
-            decode = bind_decoder(serde_for(annotation, self._serdes), self._topic)
+            serde = serde_for(annotation, self._serdes)
         except TypeError as error:
             raise ConfigError(f"request(returns={returns!r}): {error}") from None
+        decode = bind_decoder(serde, self._topic)
 
         def read(record: ConsumerRecord) -> Any:
             if record.value is None:
@@ -169,7 +201,10 @@ class Requests:
             try:
                 return decode(record.value)
             except Exception as error:  # a serde may raise anything
-                raise SerializationError(f"the reply is no {getattr(returns, '__name__', returns)}: {error}") from error
+                cause = likely_cause(serde, record.value)
+                raise SerializationError(
+                    f"the reply is no {getattr(returns, '__name__', returns)}: {error}{cause and f'. {cause}'}"
+                ) from error
 
         return read
 

@@ -46,6 +46,8 @@ class Placed(NamedTuple):
     hooks: list[tuple[When, Callable[..., Any]]]
     others: list[Any]
     """What it includes and does not change: parts."""
+    values: dict[str, Any]
+    """The declared types of topics."""
 
 
 class Router(Declares):
@@ -82,6 +84,8 @@ class Router(Declares):
         self._handlers: list[AnyHandler] = []
         self._functions: list[AnyFunction] = []
         self._topics: dict[str, tuple[TopicSpec, bool]] = {}
+        self._values: dict[str, Any] = {}
+        """The declared types of topics."""
         self._hooks: list[tuple[When, Callable[..., Any]]] = []
         self._included: list[tuple[Any, Placement]] = []
         self._is_placed = False
@@ -118,6 +122,9 @@ class Router(Declares):
         self._check_open(f"topic {spec.name!r}")
         self._topics[spec.name] = spec, is_temporary
 
+    def _declare_value(self, topic: str, annotation: Any) -> None:
+        self._values[topic] = annotation
+
     def _declare_hook(self, when: When, hook: Callable[..., Any]) -> None:
         self._check_open(f"@router.{when}")
         check_hook(when, hook)
@@ -138,7 +145,7 @@ class Router(Declares):
             raise ConfigError(f"{self!r} includes itself, by way of {inside[-1]!r}")
         self._is_placed = True
         where = self._placement.within(outer)
-        made = Placed([], [], {}, list(self._hooks), [])
+        made = Placed([], [], {}, list(self._hooks), [], {})
         functions: dict[int, AnyFunction] = {}
         for function in self._functions:
             functions[id(function)] = self._function(function, where)
@@ -147,6 +154,7 @@ class Router(Declares):
             made.handlers.append(self._handler(handler, where, client_id, functions))
         for name, (spec, is_temporary) in self._topics.items():
             made.topics[where.prefix + name] = msgspec.structs.replace(spec, name=where.prefix + name), is_temporary
+        made.values.update({where.prefix + name: annotation for name, annotation in self._values.items()})
         for item, inner in self._included:
             self._add(made, item, inner.within(where), client_id, (*inside, self), functions)
         return made
@@ -165,6 +173,7 @@ class Router(Declares):
             made.handlers.extend(found.handlers)
             made.functions.extend(found.functions)
             made.topics.update(found.topics)
+            made.values.update(found.values)
             made.hooks.extend(found.hooks)
             made.others.extend(found.others)
         elif isinstance(item, Handler):

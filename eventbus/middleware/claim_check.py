@@ -21,7 +21,7 @@ from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.middleware.base import records_of, whole
 from eventbus.types import ConsumerRecord
-from serdes import Encode, SchemaSerde, Serde, bind_encoder, serde_of_values
+from serdes import Encode, SchemaSerde, Serde, bind_encoder, serde_of_topic
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
@@ -176,8 +176,8 @@ class ClaimCheck(ProducerInterceptor):
         kind = cast("type[Any]", type(value))
         where = record.topic, kind
         if where not in self._encoders:
-            serde = serde_of_values(kind, self._serdes)
-            self._encoders[where] = None if isinstance(serde, SchemaSerde) else bind_encoder(serde, record.topic)
+            serde = serde_of_topic(kind, record.topic, self._serdes)
+            self._encoders[where] = None if isinstance(serde, SchemaSerde) else bind_encoder(serde, record.topic, kind)
         encode = self._encoders[where]
         try:
             return None if encode is None else encode(value)

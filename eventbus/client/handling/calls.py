@@ -25,7 +25,7 @@ from eventbus.client.transaction import Transaction
 from eventbus.errors import SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords
 from eventbus.units_of_work import OpenUnits
-from serdes import Decode, SchemaSerde, Serde, bind_decoder, split_optional
+from serdes import Decode, SchemaSerde, Serde, bind_decoder, likely_cause, split_optional
 from serdes.framing import with_prefix
 
 T = TypeVar("T")
@@ -413,7 +413,7 @@ class Calls:
                 try:
                     return decode(data)
                 except Exception as error:  # a serde may raise anything
-                    raise self._unreadable(error) from error
+                    raise self._unreadable(error, data) from error
             return self._decode(topic, data)
 
         return read
@@ -431,10 +431,11 @@ class Calls:
         try:
             return self.decoder(topic)(data)
         except Exception as error:  # a serde may raise anything
-            raise self._unreadable(error) from error
+            raise self._unreadable(error, data) from error
 
-    def _unreadable(self, error: Exception) -> SerializationError:
-        return SerializationError(f"the value is no {_name(self._signature.payload)}: {error}")
+    def _unreadable(self, error: Exception, data: bytes) -> SerializationError:
+        cause = "" if self._serde is None else likely_cause(self._serde, data)
+        return SerializationError(f"the value is no {_name(self._signature.payload)}: {error}{cause and f'. {cause}'}")
 
     def _arguments(self, payload: Any, record: ConsumerRecord | None) -> dict[str, Any]:
         signature = self._signature

@@ -99,6 +99,8 @@ class Handler(Generic[P, R]):
         self.is_placed = False
         functools.update_wrapper(self, self.undecorated, updated=())
         self.__name__ = spec.name or name_of(self.undecorated)
+        self.returned = published_type(self.undecorated, frame) if spec.replies else None
+        """The annotation of its replies; None: it is not known."""
         self.signature = read_signature(self.undecorated, spec, frame)
         self.function = self.signature.filled(self.undecorated, {})
         """What is called for a record: with the handler's dependencies, where it has any."""

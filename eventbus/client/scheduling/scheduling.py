@@ -18,7 +18,7 @@ from eventbus.client.scheduling.times import Scheduled
 from eventbus.client.scheduling.timetable import Missed, Timetable, timetable
 from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord
-from serdes import Json, Serde
+from serdes import Json, Serdes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,7 +33,7 @@ class Scheduling(ABC):
 
     client_id: str
     _schedules: Schedules
-    _serdes: dict[type, Serde]
+    _serdes: Serdes
     _topics: dict[str, TopicSpec]
 
     @abstractmethod

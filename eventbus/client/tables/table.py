@@ -20,7 +20,7 @@ from eventbus.client.tables.contents import Contents, Folded, Format, TableChang
 from eventbus.client.tables.following import Following
 from eventbus.errors import ConfigError, SerializationError, TableError, UnknownTopicOrPartition
 from eventbus.types import FetchedRecords, RecordMetadata, TopicPartition
-from serdes import SchemaSerde, Serde, bind_encoder, for_keys, serde_for, serde_of_values
+from serdes import SchemaSerde, Serde, bind_encoder, for_keys, serde_for, serde_of_topic, serde_of_values
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
@@ -196,8 +196,11 @@ class Table(Mapping[K, V], Generic[K, V]):
     def _check_readable(self, format: Format, given: Any, what: str, bus: EventBus) -> None:
         """What no reader of the table could read is not written."""
         reads = format.key_serde if what == "key" else format.value_serde
-        writes = serde_of_values(cast("type[Any]", type(given)), bus.serdes)
-        writes = for_keys(writes) if what == "key" else writes
+        kind = cast("type[Any]", type(given))
+        if what == "key":
+            writes = for_keys(serde_of_values(kind, bus.serdes))
+        else:
+            writes = serde_of_topic(kind, self.spec.topic, bus.serdes)
         annotation = self.spec.key if what == "key" else self.spec.value
         problem = ""
         if isinstance(reads, SchemaSerde) or isinstance(writes, SchemaSerde):
@@ -207,7 +210,7 @@ class Table(Mapping[K, V], Generic[K, V]):
             problem = "it is None"
         else:
             try:
-                data = bind_encoder(writes, self.spec.topic)(given)
+                data = bind_encoder(writes, self.spec.topic, kind)(given)
                 read = (format.key if what == "key" else format.value)(cast(bytes, data))
                 if what == "key" and read != given:  # an int is eight bytes, which are a text too: of another key
                     problem = f"it would be read as {read!r}"

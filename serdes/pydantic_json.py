@@ -1,0 +1,133 @@
+"""JSON through pydantic: what its TypeAdapter reads and writes, and the values that it writes with a loss.
+
+pydantic is imported only for types that have parts of it; the service has imported it by then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sys
+import typing
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, cast
+
+from serdes.base import Encode
+
+_MASK = b"**********"
+"""What pydantic writes for a SecretStr."""
+
+
+def adapter_of(annotation: Any) -> Any:
+    """pydantic's TypeAdapter of an annotation. Raises TypeError for a type that pydantic cannot read."""
+    try:
+        return _remembered(annotation)
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        return _made(annotation)
+
+
+@lru_cache(maxsize=1024)
+def _remembered(annotation: Any) -> Any:
+    return _made(annotation)
+
+
+def _made(annotation: Any) -> Any:
+    if "pydantic" not in sys.modules:
+        raise TypeError(
+            "it has constraints of annotated_types, which only pydantic checks, and pydantic is not imported. Import "
+            "pydantic, or write them as msgspec.Meta(...)"
+        )
+    pydantic = importlib.import_module("pydantic")
+    try:
+        return pydantic.TypeAdapter(annotation)
+    except (pydantic.PydanticUserError, NameError) as error:
+        raise TypeError(f"pydantic: {str(error).splitlines()[0]}") from error
+
+
+def pydantic_encoder_of(annotation: Any) -> Encode:
+    """The function that writes values of an annotation, by the names that they are read by.
+
+    It raises ValueError for a value that would be read as another one: not a number, a secret, or an object of a
+    subclass, of which pydantic writes only the fields of the declared class.
+    """
+    adapter = adapter_of(annotation)
+    dump = adapter.dump_json
+    may_lose_fields = _holds_models(annotation)
+
+    def encode(value: Any) -> bytes:
+        data: bytes = dump(value, by_alias=True)
+        if b"null" in data or _MASK in data:
+            _check_values(adapter.dump_python(value, by_alias=True), json.loads(data))
+        if may_lose_fields:
+            whole = dump(value, by_alias=True, serialize_as_any=True)
+            if whole != data:
+                _check_fields(json.loads(whole), json.loads(data))
+        return data
+
+    return encode
+
+
+def _holds_models(annotation: Any) -> bool:
+    """True if a class with fields stands inside of another: an object of a subclass may be there."""
+    seen: set[Any] = set()
+
+    def holds(annotation: Any) -> bool:
+        inner = [one for argument in typing.get_args(annotation) for one in classes_of(argument)]
+        fields = cast("Mapping[str, Any]", getattr(annotation, "__pydantic_fields__", {}))
+        inner += [one for field in fields.values() for one in classes_of(field.annotation)]
+        return any(hasattr(one, "__pydantic_fields__") or hasattr(one, "__dataclass_fields__") for one in inner)
+
+    def classes_of(annotation: Any) -> Iterator[Any]:
+        if isinstance(annotation, type) and annotation not in seen:
+            seen.add(annotation)
+            yield annotation
+        for argument in typing.get_args(annotation):
+            yield from classes_of(argument)
+
+    return holds(annotation) or (hasattr(annotation, "__dataclass_fields__"))
+
+
+def _check_values(value: Any, written: Any, path: str = "") -> None:
+    """Raise ValueError for a value that was written as null or masked. Both arguments have the same structure."""
+    if isinstance(value, float) and written is None and not math.isfinite(value):
+        raise ValueError(without_json_form(path, value))
+    if isinstance(written, str) and written.encode() == _MASK and hasattr(value, "get_secret_value"):
+        raise ValueError(
+            f"{path or 'it'} is a {type(value).__name__}, which is written as asterisks. Give it a serializer "
+            "(@field_serializer) that writes what readers need"
+        )
+    if isinstance(value, dict) and isinstance(written, dict):
+        inner = zip(cast("dict[Any, Any]", value).items(), cast("dict[str, Any]", written).values(), strict=False)
+        for (name, one), its_form in inner:
+            _check_values(one, its_form, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, (list, tuple, set, frozenset)) and isinstance(written, list):
+        items = zip(cast("list[Any]", value), cast("list[Any]", written), strict=False)
+        for number, (one, its_form) in enumerate(items):
+            _check_values(one, its_form, f"{path}[{number}]")
+
+
+def _check_fields(whole: Any, written: Any, path: str = "") -> None:
+    """Raise ValueError for a field of an object of a subclass that was not written."""
+    if isinstance(whole, dict) and isinstance(written, dict):
+        there = cast("dict[str, Any]", written)
+        for name, one in cast("dict[str, Any]", whole).items():
+            where = f"{path}.{name}" if path else name
+            if name not in there:
+                raise ValueError(
+                    f"{where} would not be written, because {path or 'the value'} is declared as a class without this "
+                    "field. Declare the class that is sent there (a union of classes, or SerializeAsAny[...])"
+                )
+            _check_fields(one, there[name], where)
+    elif isinstance(whole, list) and isinstance(written, list):
+        pairs = zip(cast("list[Any]", whole), cast("list[Any]", written), strict=False)
+        for number, (one, its_form) in enumerate(pairs):
+            _check_fields(one, its_form, f"{path}[{number}]")
+
+
+def without_json_form(path: str, value: float) -> str:
+    """The message for not-a-number and infinity."""
+    return f"{path or 'it'} is {value}, which JSON cannot express. Send None or a text in its place"
