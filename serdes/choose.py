@@ -193,6 +193,10 @@ class Serdes(dict[type, Serde]):
         made.of_topics = self.of_topics
         return made
 
+    def declared_type(self, topic: str) -> Any:
+        """The type that all values of a topic are written as; None: its producer functions or the values decide."""
+        return self._types[topic][0] if topic in self._is_final else None
+
     def declare(self, topic: str, annotation: Any, *, is_final: bool) -> None:
         """Write values of ``topic`` as this type. ``is_final``: whatever its producer functions return.
 

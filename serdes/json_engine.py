@@ -20,11 +20,15 @@ _PYDANTIC_PACKAGES = ("pydantic", "pydantic_core", "annotated_types")
 """pydantic's own constrained types, such as PositiveInt, are marked with objects of annotated_types."""
 _META_CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "tz")
 
+INT32 = msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)
+"""The bounds of Avro's int, by which `serdes.avro.Int32` is marked. The format keeps to them by itself."""
+
 
 class Survey:
     """The parts of an annotation that decide how it is read and written. Each list holds where a part was found."""
 
-    def __init__(self, annotation: Any) -> None:
+    def __init__(self, annotation: Any, *, only_marks: bool = False) -> None:
+        """``only_marks``: of the outermost ``Annotated`` alone, without the type that it marks."""
         self.models: list[str] = []
         """pydantic models: msgspec can have pydantic read such a value where it finds one."""
         self.rules: list[str] = []
@@ -38,7 +42,11 @@ class Survey:
         self.bypassed_by_msgspec: list[str] = []
         """What pydantic runs and msgspec does not: ``init=False``, attrs' converters."""
         self._seen: set[Any] = set()
-        self._visit(annotation, "")
+        if only_marks:
+            for mark in annotation.__metadata__:
+                self._mark(mark, "")
+        else:
+            self._visit(annotation, "")
 
     @property
     def is_pydantics(self) -> bool:
@@ -89,7 +97,11 @@ class Survey:
     def _mark(self, mark: Any, where: str) -> None:
         if is_pydantics_mark(mark):
             self.rules.append(where)
-        elif isinstance(mark, msgspec.Meta) and any(getattr(mark, name) is not None for name in _META_CONSTRAINTS):
+        elif (
+            mark != INT32
+            and isinstance(mark, msgspec.Meta)
+            and any(getattr(mark, name) is not None for name in _META_CONSTRAINTS)
+        ):
             self.metas.append(where)
 
     def _class(self, kind: type[Any], where: str) -> None:

@@ -21,7 +21,7 @@ from eventbus.client.tables.table import Table
 from eventbus.errors import ConfigError
 from eventbus.recovery import FailurePolicy, Handling
 from eventbus.types import ConsumerRecord
-from serdes import split_optional
+from serdes import Json, split_optional
 
 BINDING_VERSION = "0.5.0"
 _INTEGERS = ("retention.ms", "retention.bytes", "delete.retention.ms", "max.message.bytes")
@@ -59,6 +59,8 @@ def asyncapi_document(
         writer.receives(handler)
     for table in bus.tables.values():
         writer.keeps(table)
+    for name in bus.declared_topics:
+        writer.holds(name)
     for handler in handlers:
         if handler.spec.retry is not None:
             writer.recovers(handler, handler.spec.retry)
@@ -84,7 +86,7 @@ class _Writer:
         self.payloads = Payloads()
         self.channels: dict[str, JsonObject] = {}
         self.operations: dict[str, JsonObject] = {}
-        self._serdes = dict(bus.serdes)
+        self._serdes = bus.serdes
         self._keys = self._all_keys()
         """By topic; messages are written with them."""
 
@@ -128,10 +130,21 @@ class _Writer:
         topic, name = function.spec.topic, function.__name__
         self.declare(topic)
         payloads: list[Payload] = []
-        if function.published is not None:
-            serdes = {**self._serdes, **function.serdes}
-            payloads = self.payloads.of(function.published, serdes, f"producer function {name!r} to topic {topic!r}")
+        declared = self._serdes.declared_type(topic)
+        published = function.published if declared is None else declared
+        if published is not None:
+            serdes = self._serdes.joined_with(function.serdes)
+            written = self._serdes.of_topics.get(topic)
+            written = written if isinstance(written, Json) else None  # of others the annotation tells more
+            where = f"producer function {name!r} to topic {topic!r}"
+            payloads = self.payloads.of(published, serdes, where, written=written)
         self._operation(f"send.{topic}.{name}", "send", topic, self._messages(topic, payloads), function.function)
+
+    def holds(self, topic: str) -> None:
+        """The declared type of a topic, which no producer function names."""
+        declared = self._serdes.declared_type(topic)
+        if declared is not None and not self.channels[topic]["messages"]:
+            self._messages(topic, self.payloads.of(declared, self._serdes, f"topic {topic!r}"))
 
     def receives(self, handler: Handler[Any, Any]) -> None:
         (annotation, takes_nulls), name = split_optional(handler.signature.payload), handler.__name__

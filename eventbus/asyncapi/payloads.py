@@ -8,6 +8,7 @@ import re
 import sys
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
@@ -15,6 +16,8 @@ import msgspec
 from eventbus.errors import ConfigError
 from serdes import Int, Json, SchemaSerde, Serde, for_keys, serde_for, split_optional
 from serdes.choose import format_of, typed
+from serdes.json_engine import survey_of
+from serdes.pydantic_json import adapter_of
 
 JsonObject = dict[str, Any]
 
@@ -59,7 +62,7 @@ class Payloads:
         """The name in `schemas` of each, by what it and all that it refers to say."""
         self._taken: set[str] = set()
 
-    def key(self, annotation: Any, serdes: dict[type, Serde], where: str) -> JsonObject:
+    def key(self, annotation: Any, serdes: Mapping[type, Serde], where: str) -> JsonObject:
         """The schema of keys of a type, which for Kafka's binding is JSON Schema. Raises ConfigError as `of` does."""
         found = [one.schema for one in self.of(annotation, serdes, where, is_key=True)]
         schemas = [
@@ -68,11 +71,23 @@ class Payloads:
         ]
         return any_of(schemas)
 
-    def of(self, annotation: Any, serdes: dict[type, Serde], where: str, *, is_key: bool = False) -> list[Payload]:
-        """One for each arm of a union. Raises ConfigError naming ``where`` for a type that has no schema."""
+    def of(
+        self,
+        annotation: Any,
+        serdes: Mapping[type, Serde],
+        where: str,
+        *,
+        is_key: bool = False,
+        written: Serde | None = None,
+    ) -> list[Payload]:
+        """One for each arm of a union. Raises ConfigError naming ``where`` for a type that has no schema.
+
+        ``written``: the serde of its topic, where that decides the format.
+        """
         annotation = split_optional(annotation)[0]
         try:
-            whole = for_keys(serde_for(annotation, serdes)) if is_key else serde_for(annotation, serdes)
+            whole = written or serde_for(annotation, serdes)
+            whole = for_keys(whole) if is_key else whole
             return [self._payload(arm, _of_arm(whole, arm), serdes) for arm in arms(annotation)]
         except (TypeError, ValueError, RuntimeError) as error:  # pydantic's errors are Runtime- or ValueErrors
             named = getattr(annotation, "__qualname__", annotation)
@@ -82,7 +97,7 @@ class Payloads:
                 "TypedDict or a pydantic model of such fields; or give the bus a serde for it"
             ) from error
 
-    def _payload(self, arm: Any, serde: Serde, serdes: dict[type, Serde]) -> Payload:
+    def _payload(self, arm: Any, serde: Serde, serdes: Mapping[type, Serde]) -> Payload:
         name, description = _name_of(arm), _doc_of(arm)
         if isinstance(serde, SchemaSerde):
             avro = avro_schema(serde)
@@ -119,7 +134,7 @@ class Payloads:
         """Of a type; classes become references to `schemas`. Raises TypeError, and what pydantic raises."""
         if annotation in (Any, inspect.Parameter.empty):
             return {}
-        if hasattr(annotation, "model_json_schema"):
+        if survey_of(annotation).is_pydantics:
             return self._pydantic(annotation)
         (schema,), components = msgspec.json.schema_components(
             [annotation], schema_hook=self._hook, ref_template=_RAW + "{name}"
@@ -127,16 +142,16 @@ class Payloads:
         return self._keep(schema, components)
 
     def _hook(self, kind: type) -> JsonObject:
-        if hasattr(kind, "model_json_schema"):
+        if survey_of(kind).is_pydantics:
             return self._pydantic(kind)
         raise NotImplementedError  # by which msgspec knows that there is no schema, and names the type
 
-    def _pydantic(self, model: Any) -> JsonObject:
-        schema: JsonObject = model.model_json_schema(ref_template=_RAW + "{model}")
+    def _pydantic(self, annotation: Any) -> JsonObject:
+        schema: JsonObject = adapter_of(annotation).json_schema(ref_template=_RAW + "{model}")
         components = cast("dict[str, JsonObject]", schema.pop("$defs", {}))
-        if "$ref" in schema:
+        if "$ref" in schema or not isinstance(annotation, type):
             return self._keep(schema, components)
-        name = model.__name__
+        name = annotation.__name__
         return self._keep({"$ref": _RAW + name}, {**components, name: schema})
 
     def _keep(self, schema: JsonObject, components: dict[str, JsonObject]) -> JsonObject:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from serdes.avro.schema import MISSING
+from serdes.json_engine import INT32
 
 __all__ = [
     "AvroField",
@@ -29,8 +30,6 @@ __all__ = [
     "TimestampMicros",
     "TimestampMillis",
 ]
-
-_INT32 = msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -82,7 +81,7 @@ class AvroField(_Mark, frozen=True):
     props: dict[str, Any] = {}
 
 
-Int32 = Annotated[int, _INT32, AvroType("int")]
+Int32 = Annotated[int, INT32, AvroType("int")]
 """Avro's int; a plain int is a long."""
 Float32 = Annotated[float, AvroType("float")]
 """Avro's float; a plain float is a double."""

@@ -11,8 +11,10 @@ from typing import Any, cast
 
 import msgspec
 
+from serdes.avro.codec.shapes import pydantics_fields
 from serdes.avro.marks import AvroField, AvroType
 from serdes.avro.schema import MISSING
+from serdes.json_engine import is_pydantics_mark
 
 PLAIN_FACTORIES: tuple[Any, ...] = (list, dict, set, frozenset, tuple, str, bytes, int, float, bool)
 """Default factories that give the same value each time; a clock's or a generator's does not, so it is no default."""
@@ -93,18 +95,27 @@ def defaults_of(kind: Any) -> dict[str, Any]:
     """The defaults of a class's attributes. A factory that may give another value each time is none."""
     if typing.is_typeddict(kind):
         return {}
-    if issubclass(kind, msgspec.Struct):
+    if hasattr(kind, "__pydantic_validator__"):
+        found = {
+            name: _default(one.default, one.default_factory)
+            for name, one in pydantics_fields(kind).items()
+            if not one.is_required()
+        }
+    elif issubclass(kind, msgspec.Struct):
         found = {one.name: _default(one.default, one.default_factory) for one in msgspec.structs.fields(kind)}
     elif dataclasses.is_dataclass(kind):
-        found = {one.name: _default(one.default, one.default_factory) for one in dataclasses.fields(kind)}
-    elif hasattr(kind, "model_fields"):  # pydantic
-        fields = cast("Mapping[str, Any]", kind.model_fields)
-        found = {
-            name: _default(one.default, one.default_factory) for name, one in fields.items() if not one.is_required()
-        }
+        found = {one.name: _dataclass_default(one) for one in dataclasses.fields(kind)}
     else:
         found = dict(cast("Mapping[str, Any]", getattr(kind, "_field_defaults", {})))
     return {name: value for name, value in found.items() if value is not MISSING}
+
+
+def _dataclass_default(field: Any) -> Any:
+    """``cents: int = Field(default=1, gt=0)`` is pydantic's way of saying 1."""
+    default = field.default
+    if is_pydantics_mark(default):
+        return MISSING if default.is_required() else _default(default.default, default.default_factory)
+    return _default(default, field.default_factory)
 
 
 _NOTHING = (None, msgspec.NODEFAULT, dataclasses.MISSING)
@@ -118,5 +129,4 @@ def _default(value: Any, factory: Any) -> Any:
 
 def descriptions_of(kind: Any) -> dict[str, str]:
     """Docs of a pydantic model's fields that do not stand in their annotations."""
-    fields = cast("Mapping[str, Any]", getattr(kind, "model_fields", {}))
-    return {name: one.description for name, one in fields.items() if one.description}
+    return {name: one.description for name, one in pydantics_fields(kind).items() if one.description}

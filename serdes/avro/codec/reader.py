@@ -27,6 +27,7 @@ from serdes.avro.codec.shapes import (
     Object,
     Scalar,
     Shape,
+    check_of,
     key_of,
     shape_of,
     unwrapped,
@@ -35,6 +36,7 @@ from serdes.avro.codec.source import Source
 from serdes.avro.codec.values import Symbols, bad_branch, constants, is_constant, kept_apart, member_of, wrong_end
 from serdes.avro.codec.varint import DOUBLE, FLOAT, ZIGZAG, read_count, read_int, read_length, read_long
 from serdes.avro.schema import Array, Enum, Field, Fixed, Map, Primitive, Record, Schema, Union
+from serdes.pydantic_json import adapter_of
 
 _MOST_INDENT: Final = 12
 """Deeper code becomes a function of its own: Python has bounds for nesting."""
@@ -89,14 +91,19 @@ class _Reader:
     # dispatch --------------------------------------------------------------------------------------------------------
 
     def value(self, writer: Schema, reader: Schema, annotation: Any) -> str:
-        """Code that reads a value; the expression that is it."""
+        """Code that reads a value and checks its annotation's constraints; the expression that is it."""
+        read = self._value(writer, reader, annotation)
+        check = check_of(annotation)
+        return read if check is None else f"{self.source.bind(check, 'check')}({read})"
+
+    def _value(self, writer: Schema, reader: Schema, annotation: Any) -> str:
         key, is_deep = (id(writer), id(reader), key_of(annotation)), self.source.indent > _MOST_INDENT
         if isinstance(writer, Union):
             return self._called(key, writer, reader, annotation) if is_deep else self._union(writer, reader, annotation)
         if isinstance(reader, Union):
             index = branch_for(writer, reader)
             if index is not None:
-                return self.value(writer, reader.branches[index], annotation)
+                return self._value(writer, reader.branches[index], annotation)
         reason = mismatch(writer, reader)
         if reason is not None:
             self.source.line(f"raise AvroDataError({reason!r})")
@@ -356,7 +363,7 @@ class _Reader:
         if shape.how == "validate":
             names = {one.name: one.data_name for one in shape.attributes}
             literal = ", ".join(f"{names[name]!r}: {value}" for name, value in of.items())
-            return f"{self.source.bind(shape.kind.model_validate, 'make')}({{{literal}}})"
+            return f"{self.source.bind(adapter_of(shape.kind).validate_python, 'make')}({{{literal}}})"
         arguments: list[str] = []
         by_name = False
         for one in shape.attributes:

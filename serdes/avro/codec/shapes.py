@@ -5,15 +5,18 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import enum
+import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
 
 from serdes.avro.codec.conversions import Duration
+from serdes.json_engine import Survey, is_pydantics_mark
+from serdes.pydantic_json import adapter_of
 
 PLAIN = (Any, object, typing.Hashable)
 _LISTS: dict[Any, Callable[..., Any] | None] = {
@@ -92,7 +95,10 @@ class Attribute(msgspec.Struct, frozen=True):
 
 
 class Object(Shape, frozen=True):
-    """A class with fields: msgspec.Struct, dataclass, NamedTuple (``call``), pydantic (``validate``), TypedDict."""
+    """A class with fields: msgspec.Struct, dataclass, NamedTuple (``call``), pydantic (``validate``), TypedDict.
+
+    pydantic also makes a plain dataclass that has a ``Field`` as a default: to the class itself that is a value.
+    """
 
     kind: Any
     attributes: tuple[Attribute, ...]
@@ -187,11 +193,14 @@ def _of_class(kind: type[Any], annotation: Any) -> Shape:
         return Members(kind)
     if issubclass(kind, msgspec.Struct) and kind is not Duration:
         return Object(kind, _struct_attributes(kind, annotation))
-    if dataclasses.is_dataclass(kind):
-        fields = {one.name for one in dataclasses.fields(kind) if one.init}
-        return Object(kind, _call_attributes(kind, annotation, fields))
-    if hasattr(kind, "model_fields"):
+    if hasattr(kind, "__pydantic_validator__"):
         return Object(kind, _pydantic_attributes(kind), "validate")
+    if dataclasses.is_dataclass(kind):
+        fields = {one.name: one.default for one in dataclasses.fields(kind) if one.init}
+        attributes = _call_attributes(kind, annotation, set(fields))
+        if not any(map(is_pydantics_mark, fields.values())):
+            return Object(kind, attributes)
+        return Object(kind, tuple(_with_pydantics_default(one, fields[one.name]) for one in attributes), "validate")
     if typing.is_typeddict(kind):
         hints = typing.get_type_hints(kind, include_extras=True)
         return Object(
@@ -201,6 +210,22 @@ def _of_class(kind: type[Any], annotation: Any) -> Shape:
     if names is not None and issubclass(kind, tuple):
         return Object(kind, _call_attributes(cast("type[Any]", kind), annotation, set(names)))
     return Scalar(kind)
+
+
+def check_of(annotation: Any) -> Callable[[Any], Any] | None:
+    """The function that checks a value against the constraints in ``Annotated``; None if there are none."""
+    if typing.get_origin(annotation) is not typing.Annotated:
+        return None
+    survey = Survey(annotation, only_marks=True)
+    if survey.rules:
+        return adapter_of(annotation).validate_python
+    return functools.partial(msgspec.convert, type=annotation) if survey.metas else None
+
+
+def _with_pydantics_default(attribute: Attribute, default: Any) -> Attribute:
+    if not is_pydantics_mark(default):
+        return attribute
+    return msgspec.structs.replace(attribute, required=default.is_required())
 
 
 def _is_required(kind: Any, name: str, hint: Any) -> bool:
@@ -259,6 +284,11 @@ def _alias(alias: Any) -> str | None:
     return next((one for one in getattr(alias, "choices", (alias,)) if isinstance(one, str)), None)
 
 
+def pydantics_fields(kind: Any) -> Mapping[str, Any]:
+    """The fields of a pydantic model or dataclass; empty for other classes."""
+    return getattr(kind, "model_fields", None) or getattr(kind, "__pydantic_fields__", {})
+
+
 def _pydantic_attributes(kind: Any) -> tuple[Attribute, ...]:
     hints = typing.get_type_hints(kind, include_extras=True)
     return tuple(
@@ -268,5 +298,5 @@ def _pydantic_attributes(kind: Any) -> tuple[Attribute, ...]:
             hints.get(name, field.annotation),
             field.is_required(),
         )
-        for name, field in kind.model_fields.items()
+        for name, field in pydantics_fields(kind).items()
     )
