@@ -22,7 +22,7 @@ from outbox.sessions import Asynchronous, Plain, connection_of, own
 from outbox.tables import PRESETS, OutboxTables
 from outbox.wakes import Wakes, after_commit
 from outbox.writing import EventOptions, Rows, Writer
-from serdes import Others, Serde
+from serdes import Others, Serde, Serdes
 
 if TYPE_CHECKING:
     from sqlalchemy import MetaData
@@ -122,7 +122,8 @@ class Outbox:
             archive=archive,
         )
         self.name = name
-        self.serdes: Mapping[type, Serde] = {**({} if serde is None else {Others: serde}), **(serdes or {})}
+        given = serdes if isinstance(serdes, Serdes) else Serdes(serdes)  # a bus's know the types of its topics
+        self.serdes = given if serde is None else given.joined_with({Others: serde, **given})
         self.wakes = Wakes()
         """Told after each commit of events in this process."""
         self._notifier = Notifier(channel_of(name, schema)) if notify else None
