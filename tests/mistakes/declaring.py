@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +28,12 @@ class Order(msgspec.Struct):
 class Basket:
     def __init__(self, items: list[str]) -> None:
         self.items = items
+
+
+@dataclasses.dataclass
+class Basin:
+    litres: int
+    full: bool = dataclasses.field(init=False)
 
 
 SIGNATURES = Section("What a handler takes")
@@ -62,6 +69,26 @@ def type_that_is_not_imported(at: At) -> None:
 def type_nobody_can_make(at: At) -> None:
     @at.bus().consumer("orders")
     async def handle(basket: Basket) -> None: ...
+
+
+@SIGNATURES.mistake(
+    "a dataclass with `field(init=False)`, an attrs `converter`, an `__init__` of its own in a dataclass",
+    "a property, `__post_init__`, or a pydantic model", "Basin.full has init=False", "Make it a property",
+)  # fmt: skip
+def rule_that_does_not_run(at: At) -> None:
+    @at.bus().consumer("orders")
+    async def handle(basin: Basin) -> None: ...
+
+
+@SIGNATURES.mistake(
+    "`event: bytes | Order`",
+    "a topic for each, or the bytes in a field of a class",
+    "bytes",
+    "no single format carries",
+)
+def union_without_format(at: At) -> None:
+    @at.bus().consumer("orders")
+    async def handle(event: bytes | Order) -> None: ...
 
 
 @SIGNATURES.mistake("`async def handle(): ...`", "take the payload, or the record", "'handle' of orders", RIGHT)

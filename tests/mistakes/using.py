@@ -212,6 +212,26 @@ async def value_without_form(at: At) -> None:
         await bus.send("orders", object())
 
 
+@SENDING.mistake(
+    'NaN or infinity in a value: `{"celsius": nan}`', "None, or a text", "celsius is nan", "orders", "Send None"
+)
+async def number_without_form(at: At) -> None:
+    async with at.bus() as bus:
+        await bus.send("orders", {"celsius": float("nan")})
+
+
+@SENDING.mistake(
+    "`bus.send(topic, 3)`, and the handler takes `float`", '`bus.topic("degrees", value=float)`', "8 bytes", "value="
+)
+async def undeclared_type(at: At) -> None:
+    bus = at.bus()
+    bus.topic("degrees", partitions=1)
+    async with bus:
+        await bus.send("degrees", 3)
+        async with bus.new_consumer("degrees", start="earliest", value=float) as consumer:
+            await consumer.poll()
+
+
 @SENDING.mistake("a video in a record", "a claim check, or `max.message.bytes`", "orders", "max.message.bytes", "1")
 async def record_too_large(at: At) -> None:
     async with at.bus() as bus:
