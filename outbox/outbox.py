@@ -22,7 +22,8 @@ from outbox.sessions import Asynchronous, Plain, connection_of, own
 from outbox.tables import PRESETS, OutboxTables
 from outbox.wakes import Wakes, after_commit
 from outbox.writing import EventOptions, Rows, Writer
-from serdes import Others, Serde, Serdes
+from serdes import Others, Serde
+from serdes.choose import Serdes
 
 if TYPE_CHECKING:
     from sqlalchemy import MetaData

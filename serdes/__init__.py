@@ -19,12 +19,9 @@ from serdes.base import (
 )
 from serdes.choose import (
     Others,
-    Serdes,
     encoder_for,
-    likely_cause,
     serde_for,
     serde_named,
-    serde_of_topic,
     serde_of_values,
     split_optional,
 )
@@ -50,17 +47,14 @@ __all__ = [
     "SchemaRegistryError",
     "SchemaSerde",
     "Serde",
-    "Serdes",
     "Str",
     "TypedSerde",
     "bind_decoder",
     "bind_encoder",
     "encoder_for",
     "for_keys",
-    "likely_cause",
     "serde_for",
     "serde_named",
-    "serde_of_topic",
     "serde_of_values",
     "split_optional",
 ]

@@ -106,7 +106,7 @@ def _common_format(annotation: Any) -> type | None:
         return bytes
     if formats & _RAW:
         raise TypeError(
-            f"no single format carries the union {annotation}: bytes are stored as they are, and cannot be told from "
+            f"no single format carries the union {annotation}: bytes are stored as they are, and cannot be distinguished from "
             "the other types. Use a topic for each, or put the bytes into a field of a class"
         )
     return None
@@ -179,7 +179,7 @@ def _values_of(annotation: Any) -> type | None:
 
 
 class Serdes(dict[type, Serde]):
-    """Serdes of one's own by type, and the serde of each topic whose type is declared."""
+    """Custom serdes by type, and the serde of each topic whose type is declared."""
 
     def __init__(self, by_type: Mapping[type, Serde] | None = None) -> None:
         super().__init__(by_type or {})
@@ -234,7 +234,7 @@ def serde_of_topic(value_type: type, topic: str, custom: Mapping[type, Serde] | 
     if declared is None or _base(value_type) in _RAW:
         return serde_of_values(value_type, custom)
     if isinstance(declared, SchemaSerde) and value_type not in (dict, list):
-        # An object of a subclass has a schema of its own, with more fields, and its record names that schema.
+        # An object of a subclass has its own schema, with more fields, and its record names that schema.
         own = serde_of_values(value_type, custom)
         return own if isinstance(own, SchemaSerde) else declared
     return declared

@@ -21,7 +21,7 @@ _PYDANTIC_PACKAGES = ("pydantic", "pydantic_core", "annotated_types")
 _META_CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "tz")
 
 INT32 = msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)
-"""The bounds of Avro's int, by which `serdes.avro.Int32` is marked. The format keeps to them by itself."""
+"""The bounds of Avro's int, by which `serdes.avro.Int32` is marked. The format guarantees them."""
 
 
 class Survey:
@@ -38,9 +38,9 @@ class Survey:
         self.metas: list[str] = []
         """Constraints of msgspec.Meta, which pydantic does not check."""
         self.bypassed: list[str] = []
-        """What no library runs: an ``__init__`` of one's own."""
+        """Rules that no library runs: a hand-written ``__init__``. Each is a message."""
         self.bypassed_by_msgspec: list[str] = []
-        """What pydantic runs and msgspec does not: ``init=False``, attrs' converters."""
+        """Rules that pydantic runs and msgspec does not: ``init=False``, attrs' converters. Each is a message."""
         self._seen: set[Any] = set()
         if only_marks:
             for mark in annotation.__metadata__:
@@ -192,6 +192,6 @@ def _not_run(what: str) -> str:
 
 def _init_false(name: str, field: str) -> str:
     return (
-        f"{name}.{field} has init=False, and would be taken from JSON all the same. Make it a property, or make {name} "
+        f"{name}.{field} has init=False, but would be taken from JSON. Make it a property, or make {name} "
         "a pydantic model"
     )

@@ -1,9 +1,9 @@
 """Write values as JSON with msgspec, and refuse the numbers that it would replace with null.
 
 msgspec writes not-a-number and infinity as null, as JSON has neither. Every reader of a float would refuse that, and a
-reader of plain data would take it for None. Looking at each value of each record would cost a third of the encoding, so
-the check is chosen once per class: none where its fields cannot be floats, the float fields alone where they are plain,
-and otherwise a search for null in the bytes.
+reader of plain data would take it for None. A look at each value of each record would cost as much as the encoding. So
+the check is chosen once per class. A class whose fields cannot be floats needs none. Where floats are plain fields,
+these are compared. For everything else the bytes are searched for null.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def encode_json(value: Any) -> bytes:
     """Any JSON-able value to bytes. Raises ValueError for not-a-number and infinity."""
     data = to_json(value)
     # rfind is the fastest search that Python has for this. A null is mostly a None: whether the value holds a number
-    # that is not finite too, its MessagePack tells without looking at each value.
+    # that is not finite too, its MessagePack shows without a look at each value.
     if data.rfind(_NULL) >= 0 and _IS_PERHAPS_NOT_FINITE(_to_msgpack(value)):
         _check_finite(value, "")
     return data

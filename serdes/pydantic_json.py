@@ -17,7 +17,7 @@ from typing import Any, cast
 from serdes.base import Encode
 
 _MASK = b"**********"
-"""What pydantic writes for a SecretStr."""
+"""The text that pydantic writes for a SecretStr."""
 
 
 def adapter_of(annotation: Any) -> Any:

@@ -135,7 +135,7 @@ class _Writer:
         if published is not None:
             serdes = self._serdes.joined_with(function.serdes)
             written = self._serdes.of_topics.get(topic)
-            written = written if isinstance(written, Json) else None  # of others the annotation tells more
+            written = written if isinstance(written, Json) else None  # for other serdes the annotation is more exact
             where = f"producer function {name!r} to topic {topic!r}"
             payloads = self.payloads.of(published, serdes, where, written=written)
         self._operation(f"send.{topic}.{name}", "send", topic, self._messages(topic, payloads), function.function)

@@ -39,7 +39,8 @@ from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError, HandlerError
 from eventbus.types import TopicPartition
-from serdes import Serde, Serdes
+from serdes import Serde
+from serdes.choose import Serdes
 
 if TYPE_CHECKING:
     from eventbus.client.blocking import BlockingBus
@@ -156,7 +157,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
 
     @property
     def serdes(self) -> Serdes:
-        """The serdes of one's own by type, and those of topics with a declared type."""
+        """The custom serdes by type, and those of topics with a declared type."""
         return self._serdes
 
     @property

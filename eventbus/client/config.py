@@ -19,7 +19,8 @@ from eventbus.coordinator.strategies import make_assignors
 from eventbus.errors import ConfigError, InvalidRequiredAcks
 from eventbus.suggest import nearest_setting, wrong_value
 from eventbus.types import Compression, IsolationLevel
-from serdes import Others, Serdes
+from serdes import Others
+from serdes.choose import Serdes
 
 logger = logging.getLogger("eventbus")
 

@@ -21,7 +21,7 @@ from eventbus.client.router import Placement, Router
 from eventbus.client.schema_uses import SchemaUse, uses_of
 from eventbus.client.tables.declaring import TableDeclarations
 from eventbus.errors import ConfigError
-from serdes import Serdes
+from serdes.choose import Serdes
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
@@ -90,7 +90,7 @@ class Declarations(Declares, TableDeclarations):
     @property
     @abstractmethod
     def serdes(self) -> Serdes:
-        """Those of one's own by type, and those of topics."""
+        """The custom serdes by type, and those of topics with a declared type."""
 
     @abstractmethod
     async def publish(self, function: ProducerFunction[Any, Any], value: Any) -> None:

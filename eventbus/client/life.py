@@ -39,7 +39,8 @@ from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transactions
 from eventbus.errors import ConfigError, HandlerError, StoppedBySignal
 from eventbus.types import TopicPartition
-from serdes import SchemaSerde, Serdes
+from serdes import SchemaSerde
+from serdes.choose import Serdes
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus

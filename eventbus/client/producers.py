@@ -21,7 +21,8 @@ from eventbus.client.producer import Producer
 from eventbus.client.schemas import fetched
 from eventbus.client.threads import Home
 from eventbus.errors import BufferExhausted, SchemaNotReady
-from serdes import Bytes, Serde, Serdes
+from serdes import Bytes, Serde
+from serdes.choose import Serdes
 
 if TYPE_CHECKING:
     from eventbus.client.scheduling.schedules import Schedules

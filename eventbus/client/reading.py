@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from eventbus.errors import ConfigError, SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords, OffsetAndMetadata, TopicPartition
-from serdes import Decode, SchemaNeeded, SchemaSerde, Serde, bind_decoder, for_keys, likely_cause, serde_for
+from serdes import Decode, SchemaNeeded, SchemaSerde, Serde, bind_decoder, for_keys, serde_for
+from serdes.choose import likely_cause
 from serdes.framing import with_prefix
 
 

@@ -33,7 +33,8 @@ from eventbus.errors import (
     UnknownTopicOrPartition,
 )
 from eventbus.types import ConsumerRecord, RecordMetadata, TopicPartition
-from serdes import SchemaSerde, Serde, bind_decoder, bind_encoder, likely_cause, serde_for, split_optional
+from serdes import SchemaSerde, Serde, bind_decoder, bind_encoder, serde_for, split_optional
+from serdes.choose import likely_cause
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
@@ -52,7 +53,7 @@ def replies_topic(client_id: str) -> str:
 
 
 class ReplyOptions(TypedDict, total=False):
-    """What a reply is sent with."""
+    """Options of sending a reply."""
 
     headers: HeadersLike | None
     partition: int | None

@@ -21,7 +21,8 @@ from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.middleware.base import records_of, whole
 from eventbus.types import ConsumerRecord
-from serdes import Encode, SchemaSerde, Serde, bind_encoder, serde_of_topic
+from serdes import Encode, SchemaSerde, Serde, bind_encoder
+from serdes.choose import serde_of_topic
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus

@@ -9,7 +9,8 @@ import pytest
 
 from eventbus import EventBus
 from eventbus.errors import ConfigError, SerializationError
-from serdes import Serdes, Str, encoder_for
+from serdes import Str, encoder_for
+from serdes.choose import Serdes
 
 
 class Order(msgspec.Struct):
@@ -21,7 +22,7 @@ class Discount(Order):
 
 
 class Packed:
-    """A serde of one's own."""
+    """A custom serde."""
 
     def serialize(self, topic: str, value: Any) -> bytes:
         return b"packed"

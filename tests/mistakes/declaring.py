@@ -72,7 +72,7 @@ def type_nobody_can_make(at: At) -> None:
 
 
 @SIGNATURES.mistake(
-    "a dataclass with `field(init=False)`, an attrs `converter`, an `__init__` of its own in a dataclass",
+    "a dataclass with `field(init=False)`, an attrs `converter`, a hand-written `__init__` in a dataclass",
     "a property, `__post_init__`, or a pydantic model", "Basin.full has init=False", "Make it a property",
 )  # fmt: skip
 def rule_that_does_not_run(at: At) -> None:

@@ -18,7 +18,8 @@ from eventbus.client.scheduling.times import Scheduled
 from eventbus.client.scheduling.timetable import Missed, Timetable, timetable
 from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord
-from serdes import Json, Serdes
+from serdes import Json
+from serdes.choose import Serdes
 
 P = ParamSpec("P")
 R = TypeVar("R")

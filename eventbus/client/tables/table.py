@@ -20,7 +20,8 @@ from eventbus.client.tables.contents import Contents, Folded, Format, TableChang
 from eventbus.client.tables.following import Following
 from eventbus.errors import ConfigError, SerializationError, TableError, UnknownTopicOrPartition
 from eventbus.types import FetchedRecords, RecordMetadata, TopicPartition
-from serdes import SchemaSerde, Serde, bind_encoder, for_keys, serde_for, serde_of_topic, serde_of_values
+from serdes import SchemaSerde, Serde, bind_encoder, for_keys, serde_for, serde_of_values
+from serdes.choose import serde_of_topic
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
