@@ -106,8 +106,8 @@ def _common_format(annotation: Any) -> type | None:
         return bytes
     if formats & _RAW:
         raise TypeError(
-            f"no single format carries the union {annotation}: bytes are stored as they are, and cannot be distinguished from "
-            "the other types. Use a topic for each, or put the bytes into a field of a class"
+            f"no single format carries the union {annotation}: bytes are stored as they are, and cannot be "
+            "distinguished from the other types. Use a topic for each, or put the bytes into a field of a class"
         )
     return None
 
