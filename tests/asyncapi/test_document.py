@@ -13,8 +13,10 @@ from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar
 from uuid import UUID, uuid4
 
 import msgspec
+import pydantic
 import pytest
 from pydantic import BaseModel
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from dlq import Retry
 from eventbus import ConsumerRecord, EventBus
@@ -403,3 +405,33 @@ def test_retry_topics_of_a_pattern_hold_what_it_reads() -> None:
 
     document = asyncapi_document(bus)
     assert document["channels"]["retry.g"]["messages"] == {"Owner": {"$ref": "#/channels/orders.eu/messages/Owner"}}
+
+
+@pydantic_dataclass
+class Invoice:
+    cents: int = pydantic.Field(gt=0)
+
+
+def test_a_pydantic_dataclass_has_the_schema_that_it_is_checked_by() -> None:
+    bus = EventBus("memory://")
+
+    @bus.consumer("invoices", group="g")
+    async def handle(invoices: list[Invoice]) -> None: ...
+
+    schema = asyncapi_document(bus)["components"]["schemas"]["Invoice"]
+    assert schema["properties"]["cents"]["exclusiveMinimum"] == 0
+    assert schema["required"] == ["cents"]
+
+
+def test_the_declared_type_of_a_topic_is_what_its_senders_write() -> None:
+    bus = EventBus("memory://")
+    bus.topic("degrees", value=float)
+    bus.topic("alone", value=list[int])
+
+    @bus.producer("degrees")
+    async def measure() -> int:
+        return 3
+
+    channels = asyncapi_document(bus)["channels"]
+    assert channels["degrees"]["messages"]["float"]["contentType"] == "application/json"
+    assert channels["alone"]["messages"]["list_int"]["payload"]["items"] == {"type": "integer"}
