@@ -221,7 +221,7 @@ class Serdes(dict[type, Serde]):
 
 
 def encoder_for(value_type: type, topic: str, custom: Mapping[type, Serde] | None = None) -> Encode:
-    """How values of this runtime type are written to ``topic``."""
+    """How values of this runtime type are written to ``topic``; keys have no declared type."""
     return bind_encoder(serde_of_topic(value_type, topic, custom), topic, value_type)
 
 

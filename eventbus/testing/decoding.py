@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from eventbus.errors import SerializationError
 from eventbus.types import ConsumerRecord
-from serdes import Decode, Serde, bind_decoder, encoder_for, serde_for
+from serdes import Decode, Serde, bind_decoder, bind_encoder, encoder_for, for_keys, serde_for, serde_of_values
 
 _MOST_SHOWN = 20
 _MOST_CHARACTERS = 300
@@ -21,7 +21,10 @@ class Values:
         self._serdes = serdes
 
     def encode_key(self, topic: str, key: Any) -> bytes | None:
-        return None if key is None else encoder_for(cast("type[Any]", type(key)), topic, self._serdes)(key)
+        if key is None:
+            return None
+        kind = cast("type[Any]", type(key))
+        return bind_encoder(for_keys(serde_of_values(kind, self._serdes)), topic, kind)(key)
 
     def decoder(self, topic: str, kind: Any, *, is_key: bool = False) -> Callable[[ConsumerRecord, bytes | None], Any]:
         """A function of the record and the bytes to read: what they are as ``kind``."""
