@@ -59,7 +59,16 @@ def pydantic_encoder_of(annotation: Any) -> Encode:
     may_lose_fields = _holds_models(annotation)
 
     def encode(value: Any) -> bytes:
-        data: bytes = dump(value, by_alias=True)
+        try:
+            data: bytes = dump(value, by_alias=True)
+        except ValueError as error:
+            path = _undecodable(adapter.dump_python(value, by_alias=True), "")
+            if path is None:
+                raise
+            raise ValueError(
+                f"{path or 'it'} has bytes that are not UTF-8, as pydantic writes bytes. Use pydantic.Base64Bytes, or "
+                "model_config = ConfigDict(ser_json_bytes='base64', val_json_bytes='base64')"
+            ) from error
         if b"null" in data or _MASK in data:
             _check_values(adapter.dump_python(value, by_alias=True), json.loads(data))
         if may_lose_fields:
@@ -89,6 +98,19 @@ def _holds_models(annotation: Any) -> bool:
             yield from classes_of(argument)
 
     return holds(annotation) or (hasattr(annotation, "__dataclass_fields__"))
+
+
+def _undecodable(value: Any, path: str) -> str | None:
+    """The place of bytes that are not UTF-8."""
+    if isinstance(value, bytes):
+        return None if value.decode("utf-8", "replace").encode() == value else path
+    inner: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        fields = cast("dict[Any, Any]", value)
+        inner = [(f"{path}.{name}" if path else str(name), one) for name, one in fields.items()]
+    elif isinstance(value, (list, tuple)):
+        inner = [(f"{path}[{number}]", one) for number, one in enumerate(cast("list[Any]", value))]
+    return next((found for where, one in inner if (found := _undecodable(one, where)) is not None), None)
 
 
 def _check_values(value: Any, written: Any, path: str = "") -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from eventbus import EventBus
 from eventbus.errors import ConfigError, SerializationError
+from outbox.serializing import Packer
 from serdes import Str, encoder_for
 from serdes.choose import Serdes
 
@@ -154,6 +155,12 @@ async def test_an_unreadable_record_names_the_likely_cause(sent: Any, read: Any,
         async with bus.new_consumer("t", start="earliest", value=read) as consumer:
             with pytest.raises(SerializationError, match=cause):
                 await consumer.poll()
+
+
+def test_an_outbox_with_the_serdes_of_a_bus_writes_the_declared_type() -> None:
+    bus = EventBus("memory://")
+    bus.topic("t", value=float)
+    assert Packer(bus.serdes, 1_000_000).topic("t").pack(None, 3, ()).value == b"3"
 
 
 def test_serdes_by_type_keep_the_types_of_topics() -> None:
