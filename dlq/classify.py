@@ -12,10 +12,9 @@ from eventbus.errors import (
     ConfigError,
     EventBusError,
     ProcessCrashed,
-    SchemaNotReady,
-    SchemaUnavailable,
     SerializationError,
 )
+from eventbus.outages import is_outage
 from serdes import SchemaRegistryError
 
 Kind = Literal["retry", "outage", "unreadable", "never", "crashed", "fatal"]
@@ -27,9 +26,6 @@ as long as that takes. "unreadable" and "never": trying the same again gives the
 """
 
 DEFAULTS: Mapping[type[BaseException], Kind] = {
-    ConnectionError: "outage",
-    SchemaNotReady: "outage",
-    SchemaUnavailable: "outage",
     SerializationError: "unreadable",
     msgspec.ValidationError: "never",
     TypeError: "never",
@@ -38,8 +34,9 @@ DEFAULTS: Mapping[type[BaseException], Kind] = {
     ProcessCrashed: "crashed",
     MemoryError: "fatal",
 }
-"""Of an error's classes the nearest one counts. Any other error is retried: a KeyError or a ValueError may well be gone
-when data that is missing now has come, and a TimeoutError may be the record's own fault."""
+"""Beside what `eventbus.outages` knows. Of an error's classes the nearest one counts. Any other error is retried: a
+KeyError or a ValueError may well be gone when data that is missing now has come, and a TimeoutError may be the record's
+own fault."""
 
 _BY_NAME: Mapping[tuple[str, str], Kind] = {
     ("pydantic_core", "ValidationError"): "never",
@@ -93,13 +90,13 @@ def _inside(error: BaseException) -> tuple[BaseException, ...]:
 
 
 def _known(error: BaseException) -> Kind | None:
+    if is_outage(error):
+        return "outage"
     for cls in type(error).__mro__:
         if cls in DEFAULTS:
             return DEFAULTS[cls]
         if (by_name := _BY_NAME.get((cls.__module__.partition(".")[0], cls.__name__))) is not None:
             return by_name
     if isinstance(error, EventBusError):
-        return "fatal" if error.fatal else "outage" if error.retriable else None
-    if isinstance(error, SchemaRegistryError):
-        return "unreadable" if error.is_final else "outage"
-    return None
+        return "fatal" if error.fatal else None
+    return "unreadable" if isinstance(error, SchemaRegistryError) else None

@@ -13,6 +13,7 @@ from dlq.classify import signal_of
 from dlq.durations import milliseconds
 from dlq.policy import Delays, Retry
 from dlq.signals import FailureSignal, Park, RetryLater, Skip
+from eventbus.outages import back_off_ms
 
 logger = logging.getLogger("dlq")
 
@@ -21,9 +22,6 @@ Reason: TypeAlias = Literal["exhausted", "rejected", "parked", "unreadable", "ne
 
 MOST_HOPS = 10
 """So often a dead letter already: it is not tried again, something sends it round and round."""
-_FIRST_BACK_OFF_MS = 1_000
-_LONGEST_BACK_OFF_MS = 60_000
-"""Of outages, where the policy has no delays."""
 
 
 class Failed(NamedTuple):
@@ -144,7 +142,7 @@ def _later(
     if isinstance(delay, FailureSignal):
         if not isinstance(delay, RetryLater):
             return _said(delay)
-        signal, delay = delay, _back_off_ms(calls)
+        signal, delay = delay, back_off_ms(calls)
     if signal is not None and signal.after_ms is not None:
         least_ms = most_ms = now_ms + signal.after_ms
     else:
@@ -160,12 +158,12 @@ def _delay_ms(policy: Retry, error: Exception, calls: int, is_outage: bool) -> i
     """Before jitter. None: there are no more tries."""
     if policy.delay_function is not None:
         answer = _asked(policy.delay_function, calls, error)
-        return _back_off_ms(calls) if answer is None and is_outage else answer
+        return back_off_ms(calls) if answer is None and is_outage else answer
     delays = policy.delays_ms or ()
     if calls > policy.immediate + len(delays) and not is_outage:
         return None
     if not delays:
-        return _back_off_ms(calls)
+        return back_off_ms(calls)
     return delays[min(max(calls - 1 - policy.immediate, 0), len(delays) - 1)]
 
 
@@ -184,7 +182,3 @@ def _asked(function: Delays, calls: int, error: Exception) -> int | FailureSigna
             checks.shown(function), calls, type(error).__name__,
         )  # fmt: skip
         return None
-
-
-def _back_off_ms(calls: int) -> int:
-    return min(_FIRST_BACK_OFF_MS << min(max(calls - 1, 0), 16), _LONGEST_BACK_OFF_MS)

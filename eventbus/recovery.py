@@ -184,16 +184,40 @@ class Waiting(Protocol):
         ...
 
 
-class Recovery(Protocol):
-    """A policy at work for one handler of one bus."""
-
-    @property
-    def order(self) -> RetryOrder: ...
+class Decides(Protocol):
+    """What becomes of records whose calls failed, of one handler: the part of a policy that `Retries` needs."""
 
     @property
     def retry_topic(self) -> str | None:
         """Read by the handler's group beside its own topics; None where nothing is tried later."""
         ...
+
+    def decide(self, record: ConsumerRecord, error: Exception, tries: int, now_ms: int) -> Verdict:
+        """What becomes of a record whose call failed ``tries`` times in a row, here and now.
+
+        ``record`` stands where it was read first, also when it comes from the retry topic; then its headers tell of
+        the tries before. Pure except for what it counts.
+        """
+        ...
+
+    def behind(self, record: ConsumerRecord, now_ms: int) -> Outgoing:
+        """The entry of a record that was not tried: it waits behind an earlier one of its key."""
+        ...
+
+    def admit(self, now_ms: int) -> float:
+        """Seconds to wait before the next record may be tried; 0: now. An open circuit answers more than 0."""
+        ...
+
+    def handled(self, count: int, now_ms: int) -> None:
+        """So many records were handled without an error, since the last time this was said."""
+        ...
+
+
+class Recovery(Decides, Protocol):
+    """A policy at work for one handler of one bus."""
+
+    @property
+    def order(self) -> RetryOrder: ...
 
     @property
     def dead_letter_topic(self) -> str | None: ...
@@ -216,26 +240,6 @@ class Recovery(Protocol):
 
     def waiting(self, partition: int) -> Waiting:
         """A new one, for a partition of the retry topic that was just assigned."""
-        ...
-
-    def decide(self, record: ConsumerRecord, error: Exception, tries: int, now_ms: int) -> Verdict:
-        """What becomes of a record whose call failed ``tries`` times in a row, here and now.
-
-        ``record`` stands where it was read first, also when it comes from the retry topic; then its headers tell of
-        the tries before. Pure except for what it counts.
-        """
-        ...
-
-    def behind(self, record: ConsumerRecord, now_ms: int) -> Outgoing:
-        """The entry of a record that was not tried: it waits behind an earlier one of its key."""
-        ...
-
-    def admit(self, now_ms: int) -> float:
-        """Seconds to wait before the next record may be tried; 0: now. An open circuit answers more than 0."""
-        ...
-
-    def handled(self, count: int, now_ms: int) -> None:
-        """So many records were handled without an error, since the last time this was said."""
         ...
 
     def gauges(self, now_ms: int) -> Mapping[str, float]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 import anyio.to_thread
 
 from eventbus.errors import ConfigError
+from eventbus.outages import MYSQL_AWAY, MYSQL_CONFLICT, SQLITE_CONFLICT, SQLSTATES_AWAY, SQLSTATES_CONFLICT
 from outbox.wakes import watch
 
 if TYPE_CHECKING:
@@ -21,17 +22,6 @@ T = TypeVar("T")
 
 Trouble = Literal["conflict", "away", "other"]
 """What an error of a database means: run the transaction again at once, wait until the server answers, or neither."""
-
-_CONFLICTS = frozenset({"40001", "40P01", "55P03"})
-"""SQLSTATEs: serialization failure, deadlock, lock not available."""
-_MYSQL_CONFLICTS = frozenset({1020, 1205, 1213, 3572})
-"""Record has changed since last read, lock wait timeout, deadlock, NOWAIT is set."""
-_MYSQL_AWAY = frozenset(
-    {1040, 1047, 1053, 1077, 1079, 1080, 1129, 1152, 1184, 1290, 1836, 2002, 2003, 2006, 2013, 2055, 4031}
-)
-_AWAY_STATES = ("08", "57P", "53", "25006")
-"""SQLSTATEs that begin so: connection exceptions, shutdown of the server, no resources, a read-only transaction."""
-_SQLITE_CONFLICTS = ("database is locked", "database table is locked", "database schema is locked")
 
 
 class Database:
@@ -193,17 +183,17 @@ def trouble_of(error: BaseException) -> Trouble:
         return "other"
     original: Any = error.orig
     state = str(getattr(original, "sqlstate", "") or getattr(original, "pgcode", "") or "")
-    if state in _CONFLICTS:
+    if state in SQLSTATES_CONFLICT:
         return "conflict"
-    if state.startswith(_AWAY_STATES) or error.connection_invalidated:
+    if state.startswith(SQLSTATES_AWAY) or error.connection_invalidated:
         return "away"
     number: Any = next(iter(getattr(original, "args", ())), None)
-    if number in _MYSQL_CONFLICTS:
+    if number in MYSQL_CONFLICT:
         return "conflict"
-    if number in _MYSQL_AWAY:
+    if number in MYSQL_AWAY:
         return "away"
     said = str(original).lower()
-    if any(phrase in said for phrase in _SQLITE_CONFLICTS):
+    if any(phrase in said for phrase in SQLITE_CONFLICT):
         return "conflict"
     if isinstance(error, (OperationalError, InterfaceError)) and not state and not isinstance(number, int):
         # A driver that could not connect has no code to give: psycopg, and sqlite's "unable to open database file".

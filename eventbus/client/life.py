@@ -26,6 +26,7 @@ from eventbus.client.health import BusHealth, BusPhase
 from eventbus.client.health_watch import HealthWatch
 from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.lifespan import Hooks, HooksAtWork
+from eventbus.client.process_exit import ContainedTasks
 from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
 from eventbus.client.requests import Requests, replying, requests_of, writing_as
@@ -93,7 +94,7 @@ class Life:
         self.phase: BusPhase = "starting"
         self.is_open = False
         """Its tasks run: the bus sends and reads. That begins within `open`, and ends nearly at the end of `close`."""
-        self.tasks = anyio.create_task_group()
+        self.tasks = ContainedTasks()
         self.bridge = Bridge(self.tasks)
         """What other threads reach the bus by."""
         self.home = self.bridge.home

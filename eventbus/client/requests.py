@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, cast
 from uuid import uuid4
 
 import anyio
-import anyio.abc
 
 from eventbus.backends.clock import Timers
 from eventbus.client.consumer import Consumer
 from eventbus.client.handling.middleware import CallNext, Middleware
 from eventbus.client.handling.options import seconds_of
 from eventbus.client.packing import pack_headers
+from eventbus.client.process_exit import ContainedTasks
 from eventbus.client.sending import HeadersLike, SendOptions
 from eventbus.errors import (
     ConfigError,
@@ -237,7 +237,7 @@ class Requests:
             waiting.end(error=error)
 
 
-def requests_of(bus: EventBus, tasks: anyio.abc.TaskGroup) -> Requests:
+def requests_of(bus: EventBus, tasks: ContainedTasks) -> Requests:
     """Those of a bus, as long as its tasks run."""
     topic = replies_topic(bus.client_id)
 

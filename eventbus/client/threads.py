@@ -13,9 +13,9 @@ from threading import get_ident
 from typing import Any, TypeVar
 
 import anyio
-import anyio.abc
 
 from eventbus.backends.delivery import this_loop
+from eventbus.client.process_exit import ContainedTasks
 from eventbus.errors import ConfigError
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ def _result_of(future: Future[T]) -> T:
 class Bridge:
     """What other threads ask of a running bus. Nobody who waits is forgotten: `close` tells whoever is left."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self, tasks: ContainedTasks) -> None:
         """``tasks``: what the calls run in, and `serve`; when it is cancelled, so are they."""
         self.home = Home()
         self._tasks = tasks

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import anyio
-import anyio.abc
 
 from eventbus.backends.clock import Clock
 from eventbus.client.handling.crash_marks import CrashMarks
@@ -16,6 +15,7 @@ from eventbus.client.handling.exactly_once import ExactlyOnce, Work
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.ways import Shared, Way
+from eventbus.client.process_exit import ContainedTasks
 from eventbus.client.transaction import Transaction
 from eventbus.errors import HandlerError
 from eventbus.recovery import Entry, Move, Outgoing, Plan, Skip, Waiting
@@ -31,7 +31,7 @@ class Common(NamedTuple):
 
     shared: Shared
     recovering: Recovering
-    tasks: anyio.abc.TaskGroup
+    tasks: ContainedTasks
     clock: Clock
     on_output_error: Callable[[HandlerError], bool]
 

@@ -10,7 +10,7 @@ import copy
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from eventbus.backends.delivery import Delivery
 from eventbus.client.handling.call_times import CallTimes
 from eventbus.client.handling.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded, manual_records
 from eventbus.client.handling.failing import Failing, Passed, in_lane
-from eventbus.client.handling.failures import OnFailure, as_failure, failures
+from eventbus.client.handling.failures import OnFailure, as_failure, check_exit_at
 from eventbus.client.handling.handlers import Handler, each, no_producer
 from eventbus.client.handling.lane import Lane, Outcome, Taken
 from eventbus.client.handling.middleware import Middleware
@@ -28,6 +28,7 @@ from eventbus.client.handling.places import InBundle, InLane, Item, Places, Work
 from eventbus.client.handling.retries import Recall, Retries
 from eventbus.client.transaction import Transaction
 from eventbus.errors import SerializationError
+from eventbus.outages import is_outage
 from eventbus.recovery import RetryOrder
 from eventbus.types import ConsumerRecord, FetchedRecords
 from eventbus.units_of_work import NotHandled, OpenUnits
@@ -97,6 +98,15 @@ class Dispatch:
         """Ask a policy about each failure. ``order``: which records behind one that is tried later wait for it."""
         self._failing.recover_by(retries, order)
 
+    def wait_out(self, retries: Retries) -> None:
+        """Wait outages out as ``retries`` decides, without a policy."""
+        self._failing.wait_out(retries)
+
+    @property
+    def retries(self) -> Retries | None:
+        """How records are called again in their place; None where each is called once."""
+        return self._failing.retries
+
     def leave_threads_behind(self) -> None:
         """Calls of a plain function end for whoever waits for them; their tasks are to be cancelled."""
         self._calls.threads.leave_behind()
@@ -160,7 +170,7 @@ class Dispatch:
                         lane.finished = after
                 counts.handled += len(values) - start
                 break
-            except failures() as raised:
+            except BaseException as raised:
                 index = bisect_left(offsets, after - 1)
                 counts.handled += index - start
                 # It decodes and calls in one breath; whose error it was is found out only now, when it matters.
@@ -192,7 +202,7 @@ class Dispatch:
                             result = await result
                         if result is not None:
                             await self._send(result, [])
-                except failures() as error:
+                except BaseException as error:
                     outputs = [] if outputs is None else outputs
                     again = partial(self._once, partial(call, index), outputs)
                     if not await self._failing.failed(lane, chunk, index, error, in_lane(lane, index, again), outputs):
@@ -239,7 +249,7 @@ class Dispatch:
                 result = places.call(place)
                 if plainly and hasattr(result, "__await__"):
                     result = await result
-            except failures() as raised:  # the user's code may raise anything
+            except BaseException as raised:  # the user's code may raise anything
                 error = raised
             if not self._finished(places, place, result, error) and not await self._end(places, place, result, error):
                 return
@@ -252,7 +262,7 @@ class Dispatch:
             if places.stops:
                 return
             places.wait()
-            done: list[tuple[Any, Exception | None]] = []
+            done: list[tuple[Any, BaseException | None]] = []
             try:
                 await self._calls.in_thread(self._slice, places, place, done)
             except BaseException:  # the thread was left behind: what it was through with before is finished
@@ -283,7 +293,7 @@ class Dispatch:
         places.finish(place, None, failed=False)
         return True
 
-    def _slice(self, places: Places, first: int, done: list[tuple[Any, Exception | None]]) -> None:
+    def _slice(self, places: Places, first: int, done: list[tuple[Any, BaseException | None]]) -> None:
         """In the worker thread: add what the handler returned or raised, record by record, as far as the slice goes."""
         give_back_at = time.monotonic() + _THREAD_SLICE_SECONDS
         for place in range(first, places.end):
@@ -298,7 +308,7 @@ class Dispatch:
                 break
             try:
                 result = self._calls.collected(places.call, place)
-            except Exception as error:  # the user's code may raise anything
+            except BaseException as error:  # the user's code may raise anything
                 done.append((None, error))
                 break
             done.append((result, None))
@@ -310,6 +320,8 @@ class Dispatch:
     async def _end(self, places: Places, place: int, result: Any, raised: BaseException | None) -> bool:
         """What a call returned or raised: await and publish what is left of it. False: begin none behind it."""
         lane, chunk, index = places.record(place)
+        if raised is not None and not isinstance(raised, Exception):
+            check_exit_at(self._handler, chunk.record(index), raised)
         if lane.error is not None:
             # Of a call that was given up in its thread nothing counts, but what ended before it in the same slice does.
             offset = chunk.offsets[index]
@@ -325,11 +337,11 @@ class Dispatch:
         if raised is None:
             try:
                 await self._send(result, outputs)
-            except failures() as error:
+            except BaseException as error:
                 raised = error
         if raised is None:
             self.counts.handled += 1
-        elif self._failing.is_asked and places.is_acknowledged(place):
+        elif places.is_acknowledged(place) and (self._failing.is_asked or is_outage(raised)):
             self._failing.tell_acknowledged(chunk.record(index), raised)  # its handler's word is that it is finished
         else:
             call = partial(self._calls.in_thread, self._calls.collected, places.call, place)
@@ -370,7 +382,8 @@ class Dispatch:
             result = await self._call_batch(chunk, range(start, end), taken, given, reading)
             if not (reading.stopped or (lane, chunk.offsets[start]) in self._failing.given_up):
                 await self._send(result, outputs)
-        except failures() as error:
+        except BaseException as error:
+            check_exit_at(self._handler, chunk.record(start), error, end - start)
             if reading.stopped:
                 return False
             if (lane, chunk.offsets[start]) in self._failing.given_up:
@@ -380,7 +393,7 @@ class Dispatch:
                     return await self._singly(lane, chunk, start, end, taken, reading)
                 return self._failing.wants_each_alone(lane, chunk, start, end - start, await as_failure(error))
             else:
-                again = partial(self._batch_of_one, chunk, start, taken, given, outputs)
+                again = partial(self._batch_again, chunk, range(start, end), taken, given, outputs, reading.left_out)
                 recall = in_lane(lane, start, again)
                 passed = await self._failing.failed(lane, chunk, start, error, recall, outputs, end - start)
                 if not passed:
@@ -405,12 +418,12 @@ class Dispatch:
         return await self._failing.failed(lane, chunk, index, error, None, outputs)
 
     async def _call_batch(
-        self, chunk: FetchedRecords, indexes: range, taken: Taken | None, given: set[int], reading: _Reading
+        self, chunk: FetchedRecords, indexes: Sequence[int], taken: Taken | None, given: set[int], reading: _Reading
     ) -> Any:
         return await self.times.ended(self._call_with(chunk, indexes, taken, given, reading), self.times.now())
 
     async def _call_with(
-        self, chunk: FetchedRecords, indexes: range, taken: Taken | None, given: set[int], reading: _Reading
+        self, chunk: FetchedRecords, indexes: Sequence[int], taken: Taken | None, given: set[int], reading: _Reading
     ) -> Any:
         calls = self._calls
         if calls.needs_record:
@@ -431,13 +444,15 @@ class Dispatch:
             given, outputs = set[int](), list[Delivery]()
             passed = Passed.OVER
             if index not in reading.left_out and not (taken is not None and taken.is_handled(index)):
-                recall = in_lane(lane, index, partial(self._batch_of_one, chunk, index, taken, given, outputs))
+                recall = in_lane(
+                    lane, index, partial(self._batch_again, chunk, range(index, index + 1), taken, given, outputs)
+                )
                 recall.begin()
                 try:
                     await recall.call()
                     self.counts.handled += 1
                     passed = Passed.HANDLED
-                except failures() as error:
+                except BaseException as error:
                     passed = await self._failing.failed(lane, chunk, index, error, recall, outputs)
                     if not passed:
                         return False
@@ -448,11 +463,19 @@ class Dispatch:
         lane.index = end
         return True
 
-    async def _batch_of_one(
-        self, chunk: FetchedRecords, index: int, taken: Taken | None, given: set[int], outputs: list[Delivery]
+    async def _batch_again(
+        self,
+        chunk: FetchedRecords,
+        indexes: range,
+        taken: Taken | None,
+        given: set[int],
+        outputs: list[Delivery],
+        left_out: Collection[int] = (),
     ) -> None:
-        reading = _Reading(None)
-        await self._send(await self._call_batch(chunk, range(index, index + 1), taken, given, reading), outputs)
+        """One more call, without records that cannot be read and those that the handler has acknowledged."""
+        left = [one for one in indexes if one not in left_out and not (taken is not None and taken.is_handled(one))]
+        if left:
+            await self._send(await self._call_batch(chunk, left, taken, given, _Reading(None)), outputs)
 
     def end_of(self, chunk: FetchedRecords, index: int, lane: Lane | None = None) -> int:
         """Behind the records of the call that begins at ``index``; ``lane`` knows whether it is of one alone."""

@@ -210,9 +210,10 @@ class ExactlyOnce:
                 work.singly_until = failure.index + failure.count
             return True
         if isinstance(verdict, WaitHere):
-            assert self._recovering is not None
-            if await self._recovering.retries.sleeps(lane, verdict.seconds):
-                await self._recovering.retries.admitted(lane)
+            retries = self._bound.retries
+            assert retries is not None
+            if await retries.sleeps(lane, verdict.seconds):
+                await retries.admitted(lane)
             return True
         if isinstance(verdict, (Move, Skip)):
             work.dropped.update(range(failure.index, failure.index + failure.count))

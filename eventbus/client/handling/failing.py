@@ -16,6 +16,7 @@ from eventbus.client.handling.failures import (
     Failure,
     OnFailure,
     as_failure,
+    check_exit_at,
     handler_error,
     log_passed_over,
     log_skipped,
@@ -25,7 +26,7 @@ from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane, Outcome
 from eventbus.client.handling.outcomes import joined
 from eventbus.client.handling.retries import Recall, Retries
-from eventbus.recovery import Again, Move, RetryOrder, Skip, Verdict, WaitHere
+from eventbus.recovery import Again, Move, RetryOrder, Skip, Stop, Verdict, WaitHere
 from eventbus.types import ConsumerRecord, FetchedRecords
 from eventbus.units_of_work import NotHandled
 
@@ -50,7 +51,9 @@ class Failing:
         self._handler = handler
         self._counts = counts
         self._on_failure: OnFailure = self._by_policy
-        self._retries: Retries | None = None
+        self.retries: Retries | None = None
+        self.is_asked = False
+        """A policy decides about failures; else ``retries`` waits for the end of outages and leaves the rest."""
         self._retry_order: RetryOrder = "none"
         self._in_place = True
         """Records are called again where they failed; else that is for whoever owns the transaction."""
@@ -66,12 +69,10 @@ class Failing:
         return bound
 
     def recover_by(self, retries: Retries, order: RetryOrder) -> None:
-        self._retries, self._retry_order = retries, order
+        self.retries, self._retry_order, self.is_asked = retries, order, True
 
-    @property
-    def is_asked(self) -> bool:
-        """There is a policy."""
-        return self._retries is not None
+    def wait_out(self, retries: Retries) -> None:
+        self.retries = retries
 
     def may_go_on(self, outputs: Sequence[Delivery]) -> bool:
         """Calling again adds to what was published; where that belongs to a transaction, it has to be taken back."""
@@ -94,22 +95,27 @@ class Failing:
 
         ``outputs``: what it published; what it publishes when it is called again is added.
         """
+        if not isinstance(raised, Exception):
+            check_exit_at(self._handler, chunk.record(index), raised, count)
         if (lane, chunk.offsets[index]) in self.given_up:
             return Passed.NOT
         try:
             error = await as_failure(raised)
             verdict = None
-            if self._retries is not None and not isinstance(error, NotHandled):
+            may_call = self.is_asked or recall is not None
+            if self.retries is not None and may_call and not isinstance(error, NotHandled):
                 record, in_place = chunk.record(index), self._in_place
-                verdict, error = await self._retries.outcome(
+                verdict, error = await self.retries.outcome(
                     lane, record, error, recall, partial(self.may_go_on, outputs), may_wait=in_place
                 )
                 if verdict is None:
-                    self._counts.handled += 1
+                    self._counts.handled += count
                     return Passed.HANDLED
                 if isinstance(verdict, WaitHere) and in_place:  # the lane is closing, and the record is not handled
                     lane.limit = min(lane.limit, record.offset)  # nor is any behind it that a worker may hold
                     return Passed.NOT
+                if isinstance(verdict, Stop) and not self.is_asked:
+                    verdict = None
         except BaseException:
             if outputs and self._handler.spec.timeout is not None:
                 self._left_behind[_position(chunk, index)] = joined(list(outputs))
@@ -158,12 +164,12 @@ class Failing:
     def _timed_out(self, lane: Lane, chunk: FetchedRecords, index: int, end: int, seconds: float) -> bool:
         is_clean = self._handler.producer is None and self._handler.signature.transaction_name is None
         error, count = CallTimedOut(seconds), end - index
-        if self._retries is None:
+        if self.retries is None or not self.is_asked:
             return self._decide(lane, chunk, index, error, count, is_clean, None)
         if count > 1 and not self._in_place:
             return self.wants_each_alone(lane, chunk, index, count, error)
         return all(  # nobody knows which one is to blame: each goes its way
-            self._decide(lane, chunk, one, error, 1, is_clean, self._retries.at_once(chunk.record(one), error))
+            self._decide(lane, chunk, one, error, 1, is_clean, self.retries.at_once(chunk.record(one), error))
             for one in range(index, end)
         )
 

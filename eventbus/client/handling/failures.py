@@ -17,6 +17,7 @@ import msgspec
 import eventbus
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
+from eventbus.client.process_exit import check_exit
 from eventbus.errors import EventBusError, HandlerError, SerializationError
 from eventbus.recovery import Verdict
 from eventbus.types import ConsumerRecord
@@ -60,18 +61,24 @@ OnFailure = Callable[[Lane, Failure], bool]
 """What a failure means. True: go on behind it; False: return."""
 
 
-def failures() -> tuple[type[BaseException], ...]:
-    """What is a handler's failure: also a cancellation that did not come from us, as of a task it waits for."""
-    return (Exception, anyio.get_cancelled_exc_class())
+def check_exit_at(handler: Handler[Any, Any], record: ConsumerRecord, raised: BaseException, count: int = 1) -> None:
+    """Raise `ProcessExit` with the record's place if a handler raised SystemExit, KeyboardInterrupt or the like.
+
+    Neither a policy nor ``on_error`` decides then, and the record is not finished.
+    """
+    if not isinstance(raised, Exception):
+        check_exit(raised, f"handler {handler.__name__!r}: {_place_of(record, count)}: the call")
 
 
 async def as_failure(raised: BaseException) -> Exception:
-    """The same as an error to report; raises when it is the lane that is being cancelled."""
+    """Return the error to report. A cancellation that the bus did not ask for, as of a task that the handler waits
+    for, is a failure too. Raises when the lane itself is being cancelled, or the coroutine is being closed.
+    """
     if isinstance(raised, Exception):
         # A handler may have made another exception of our cancellation: that is none of its failures.
         await anyio.lowlevel.checkpoint_if_cancelled()
         return raised
-    if anyio.current_effective_deadline() == -math.inf:
+    if anyio.current_effective_deadline() == -math.inf or not isinstance(raised, anyio.get_cancelled_exc_class()):
         raise raised
     failure = RuntimeError("CancelledError: something that it waited for was cancelled")
     failure.__cause__ = raised
@@ -122,10 +129,14 @@ def _text_of(error: Exception) -> str:
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}... ({len(text):,} characters)"
 
 
+def _place_of(record: ConsumerRecord, count: int) -> str:
+    many = f" (a batch of {count} records)" if count > 1 else ""
+    return f"{record.topic}-{record.partition} offset {record.offset}{many}, key {record.key!r:.80}"
+
+
 def handler_error(handler: Handler[Any, Any], record: ConsumerRecord, error: Exception, count: int) -> HandlerError:
     """What happened, to which record, where."""
-    many = f" (a batch of {count} records)" if count > 1 else ""
-    where = f"{record.topic}-{record.partition} offset {record.offset}{many}, key {record.key!r:.80}"
+    where = _place_of(record, count)
     if isinstance(error, CallTimedOut):
         what = "its call was given up: "
     elif isinstance(error, NotHandled):

@@ -22,6 +22,7 @@ from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.moves import Moves, is_full
 from eventbus.client.handling.retries import Retries
+from eventbus.client.handling.waiting_out import WaitOut
 from eventbus.client.producer import Producer
 from eventbus.errors import ConfigError, EventBusError, InvalidConfig, KafkaError, TopicAlreadyExists
 from eventbus.recovery import FailurePolicy, Handling, Recovery, Waiting
@@ -53,10 +54,16 @@ def recovering_of(
     config: ConsumerConfig,
     open_mover: Callable[[str], Producer],
 ) -> Recovering | None:
-    """A handler's policy, put to work. Raises ConfigError for a handler that it does not suit."""
+    """A handler's policy, put to work. Raises ConfigError for a handler that it does not suit.
+
+    Without a policy outages are waited out, and there is nothing to recover; at most once means no second call.
+    """
     spec = handler.spec
     policy: FailurePolicy | None = spec.retry
     if policy is None:
+        if spec.delivery != "at-most-once":
+            wait_out = WaitOut(handler.__name__)
+            dispatch.wait_out(Retries(handler, wait_out, dispatch.counts, backend.timers, clock))
         return None
     recovery = policy.open(
         Handling(
@@ -75,7 +82,7 @@ def recovering_of(
     def open_producer(partition: TopicPartition) -> Producer:
         return open_mover(transactional_id_of(handler, group, partition))
 
-    retries = Retries(recovery, dispatch.counts, backend.timers, clock)
+    retries = Retries(handler, recovery, dispatch.counts, backend.timers, clock)
     moves = Moves(handler, consumer, open_producer, partitions.__getitem__)
     dispatch.recover_by(retries, recovery.order)
     commits.moves = moves

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio.lowlevel
 
 from eventbus.backends.clock import Clock, Timers
 from eventbus.client.handling.calls import Counts
-from eventbus.client.handling.failures import as_failure, failures
+from eventbus.client.handling.failures import as_failure, check_exit_at
+from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
-from eventbus.recovery import Again, Move, Recovery, Stop, Verdict, WaitHere
+from eventbus.recovery import Again, Decides, Move, Stop, Verdict, WaitHere
 from eventbus.types import ConsumerRecord
 from eventbus.units_of_work import NotHandled
 
@@ -46,7 +47,10 @@ class Ended(NamedTuple):
 class Retries:
     """Of one handler."""
 
-    def __init__(self, recovery: Recovery, counts: Counts, timers: Timers, clock: Clock) -> None:
+    def __init__(
+        self, handler: Handler[Any, Any], recovery: Decides, counts: Counts, timers: Timers, clock: Clock
+    ) -> None:
+        self._handler = handler
         self._recovery = recovery
         self._counts = counts
         self._timers = timers
@@ -80,8 +84,12 @@ class Retries:
                     return Ended(verdict, error)
                 tries += 1
             elif isinstance(verdict, WaitHere):
-                if not may_wait or not await self._waits(lane, verdict.seconds, recall):
+                if not may_wait:
+                    lane.tried = (record.offset, tries)
                     return Ended(verdict, error)
+                if not await self._waits(lane, verdict.seconds, recall):
+                    return Ended(verdict, error)
+                tries += 1
             else:
                 return Ended(verdict, error)
             if recall is None:
@@ -89,7 +97,8 @@ class Retries:
             recall.begin()
             try:
                 await recall.call()
-            except failures() as raised:
+            except BaseException as raised:
+                check_exit_at(self._handler, record, raised)
                 error = await as_failure(raised)
                 if isinstance(error, NotHandled):
                     return Ended(Stop(), error)

@@ -18,7 +18,6 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import anyio
-import anyio.abc
 import anyio.lowlevel
 
 from eventbus.backends.base import Backend, ConsumerConfig
@@ -38,6 +37,7 @@ from eventbus.client.handling.schema_wait import SchemaWait
 from eventbus.client.handling.stored_places import places_of
 from eventbus.client.handling.watch import AtWork
 from eventbus.client.handling.ways import Shared, Way
+from eventbus.client.process_exit import ContainedTasks
 from eventbus.errors import CorruptRecord, EventBusError, HandlerError, StorageError
 from eventbus.types import FetchedRecords, GroupMetadata, TopicPartition
 from serdes import Serde
@@ -135,7 +135,7 @@ class Runner:
         self._stopping = False
         self._is_watched = False
         """Somebody waits for the end of a rebalance to ask `is_idle` again."""
-        self._lane_tasks: anyio.abc.TaskGroup | None = None
+        self._lane_tasks: ContainedTasks | None = None
         self._drained = anyio.Event()
         """No lane is at work any more, and none was cancelled."""
         self._leave_scope = anyio.CancelScope()
@@ -170,13 +170,13 @@ class Runner:
         delivery, workers = self.handler.spec.delivery, self._shared.workers
         is_cancelled = True
         try:
-            async with anyio.create_task_group() as background:
+            async with ContainedTasks() as background:
                 background.start_soon(self._watch.run)
                 if delivery == "exactly-once":
                     background.start_soon(self._cut_long_slices)
                 elif delivery == "at-least-once":
                     background.start_soon(self._commits.run)
-                async with anyio.create_task_group() as self._lane_tasks:
+                async with ContainedTasks() as self._lane_tasks:
                     if not self.handler.signature.is_async:
                         self._lane_tasks.start_soon(self._outlive_no_thread)
                     if workers is not None:

@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import anyio
-import anyio.abc
 import anyio.lowlevel
 
 from eventbus.backends.base import BackendConsumer
@@ -24,6 +23,7 @@ from eventbus.client.handling.lane_commits import REBALANCED, LaneCommits
 from eventbus.client.handling.turns import Turns
 from eventbus.client.handling.watch import Watch
 from eventbus.client.handling.workers import Backlog, Workers
+from eventbus.client.process_exit import ContainedTasks
 from eventbus.errors import EventBusError, HandlerError
 from eventbus.recovery import EveryKey
 from eventbus.types import FetchedRecords, OffsetAndMetadata
@@ -106,7 +106,7 @@ class Shared:
         """Around the work of a lane, where only so many may be at work."""
         return nullcontext() if self.turns is None else self.turns.of(lane)
 
-    def way_of(self, lane: Lane, tasks: anyio.abc.TaskGroup) -> Way:
+    def way_of(self, lane: Lane, tasks: ContainedTasks) -> Way:
         spec = self.handler.spec
         if self.workers is not None:
             return Beside(lane, self, self.workers, tasks)
@@ -372,7 +372,7 @@ class ByHand(_Ahead):
 class Beside(_Ahead):
     """By the handler's workers: by key or without any order."""
 
-    def __init__(self, lane: Lane, shared: Shared, workers: Workers, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self, lane: Lane, shared: Shared, workers: Workers, tasks: ContainedTasks) -> None:
         super().__init__(lane, shared)
         self._workers = workers
         self._backlog: Backlog = workers.open(lane)

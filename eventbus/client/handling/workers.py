@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 
 import anyio
-import anyio.abc
 import anyio.lowlevel
 import mmh3
 
@@ -20,6 +19,7 @@ from eventbus.client.handling.here import Member
 from eventbus.client.handling.lane import Lane, Taken
 from eventbus.client.handling.places import Item
 from eventbus.client.handling.watch import Watch
+from eventbus.client.process_exit import ContainedTasks
 from eventbus.types import FetchedRecords, TopicPartition
 
 _KEY_LANES_PER_WORKER = 64
@@ -261,10 +261,10 @@ class Workers:
         """Partitions with something to do: each gives to one worker, and goes to the end of the line."""
         self._idle: list[Worker] = []
         self._count = 0
-        self._tasks: anyio.abc.TaskGroup | None = None
+        self._tasks: ContainedTasks | None = None
         self._closing = False
 
-    def start(self, tasks: anyio.abc.TaskGroup) -> None:
+    def start(self, tasks: ContainedTasks) -> None:
         """Workers are begun in ``tasks`` when there is something to do, and stay."""
         self._tasks = tasks
 

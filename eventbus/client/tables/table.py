@@ -14,6 +14,7 @@ from eventbus.broker import TopicDescription
 from eventbus.client.handling.functions import name_of, takes
 from eventbus.client.health import BusStatus, PartHealth
 from eventbus.client.metrics import Sample
+from eventbus.client.process_exit import check_exit
 from eventbus.client.schema_uses import SchemaUse
 from eventbus.client.schemas import all_fetched
 from eventbus.client.tables.contents import Contents, Folded, Format, TableChange, View
@@ -323,6 +324,9 @@ class Table(Mapping[K, V], Generic[K, V]):
                     await cast("Awaitable[Any]", result)
             except Exception:  # the user's code: the table goes on
                 logger.exception("table %r: %s raised on a change of %r", self.name, name_of(hook), change.key)
+            except BaseException as error:
+                check_exit(error, f"table {self.name!r}: {name_of(hook)}, called with a change of {change.key!r:.80},")
+                raise
 
     # the topic -------------------------------------------------------------------------------------------------------
 
