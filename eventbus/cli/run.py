@@ -26,7 +26,7 @@ _PACKAGE = Path(__file__).parent.parent
 EPILOG = """\
 exit codes:
   0    stopped when asked to, and what was begun is finished
-  1    a handler has stopped, or the service could not run
+  1    a handler has stopped (when every one has, the service ends), or the service could not run
   2    the command line is wrong
   75   stopped when asked to, but records at work were cancelled: the time to finish was over
   130, 143   ended at once by a second SIGINT or SIGTERM
@@ -46,6 +46,10 @@ def register(subcommands: Subcommands) -> None:
     parser.add_argument(
         "--drain-timeout", type=seconds, metavar="SECONDS",
         help="how long records at work may take to finish when it stops (default: the bus's drain_timeout_ms)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--stay", action="store_true",
+        help="keep running when every handler has stopped (default: exit with 1, so that a supervisor restarts it)",
     )  # fmt: skip
     many = parser.add_argument_group("several processes, and new code")
     many.add_argument(
@@ -142,8 +146,9 @@ def _supervise(args: argparse.Namespace) -> int:
     for flag in ("drain_timeout", "log_level", "log_format"):
         if getattr(args, flag) is not None:
             command += [f"--{flag.replace('_', '-')}", str(getattr(args, flag))]
-    if args.debug:
-        command.append("--debug")
+    for flag in ("debug", "stay"):
+        if getattr(args, flag):
+            command.append(f"--{flag}")
     directories = (args.reload_dir or ["."]) if args.reload else []
     return Supervisor(command, args.workers or 1, directories).run(_health_server(args))
 
@@ -168,13 +173,13 @@ def _run(args: argparse.Namespace, startup: Startup, worker: Worker | None, note
     notes.running = f"running {args.target} on {shown_url(bus.url)}; Ctrl-C stops it"
     if worker is not None:
         with worker.placed(bus):
-            return run_bus(bus, startup, worker.running)
+            return run_bus(bus, startup, worker.running, stays=args.stay)
     health = _health_server(args)
     if health is None:
-        return run_bus(bus, startup)
+        return run_bus(bus, startup, stays=args.stay)
     with health.around(bus):
         logging.getLogger("eventbus.life").info("health and metrics: %s/health/ready, /metrics", health.url)
-        return run_bus(bus, startup)
+        return run_bus(bus, startup, stays=args.stay)
 
 
 def module_and_name(target: str) -> tuple[str, str]:

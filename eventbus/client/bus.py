@@ -275,8 +275,11 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         finally:
             self._life = None
 
-    async def run(self) -> None:
+    async def run(self, *, ends_with_handlers: bool = False) -> None:
         """Run until SIGINT, SIGTERM or `stop`. Starts the bus if it is not running.
+
+        ``ends_with_handlers``: return also when every handler has stopped (`failure` has the first error), so that the
+        process can end and be started again. Without it the bus stays, to send and to report its health.
 
         The first signal makes this return; closing then gives the records at work ``drain_timeout_ms``. A second one,
         also while the bus closes, cancels them: they are not committed, and handled again after the next start. Then
@@ -284,10 +287,10 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         """
         life = self._life
         if life is not None and life.is_open:
-            await life.run()
+            await life.run(ends_with_handlers)
             return
         async with self:
-            await self.run()
+            await self.run(ends_with_handlers=ends_with_handlers)
 
     def stop(self) -> None:
         """Make `run` return. From any thread, and from a signal handler."""

@@ -119,6 +119,8 @@ class Life:
         """Of those who are in `drain`."""
         self._stop_asked = anyio.Event()
         self._hears_signals = False
+        self._ends_with_handlers = False
+        """`run` returns when every handler has stopped."""
         self._stopped_by: signal.Signals | None = None
 
     @property
@@ -216,8 +218,10 @@ class Life:
         """Since the first one."""
         return requests_of(self._bus, self.tasks)
 
-    async def run(self) -> None:
-        """Return after a signal, or `stop`, or when the bus is closed."""
+    async def run(self, ends_with_handlers: bool) -> None:
+        """Return after a signal, or `stop`, or when the bus is closed, or when every handler has stopped."""
+        self._ends_with_handlers = ends_with_handlers
+        self._end_with_handlers()
         if not self._hears_signals:
             self._hears_signals = True
             await self.tasks.start(hear_signals, self._drain_seconds, self.stop, self.stop_at_once)
@@ -292,8 +296,21 @@ class Life:
         for runner in self.runners:
             if runner.error is not None and self.outcome.failure is None:
                 self.outcome.failure = runner.error
+        self._end_with_handlers()
         progress, self._progress = self._progress, anyio.Event()
         progress.set()
+
+    def _end_with_handlers(self) -> None:
+        """Make `run` return if it is to, and there is no handler left that takes records."""
+        if not self._ends_with_handlers or self.outcome.failure is None or self.phase == "closing":
+            return
+        if all(runner.has_stopped for runner in self.runners):
+            self._ends_with_handlers = False
+            logger.error(
+                "every handler has stopped, so the bus stops. Fix the cause and start it again: each handler goes on "
+                "at the record where it stopped"
+            )
+            self.stop()
 
     async def health(self) -> BusHealth:
         """See `EventBus.health`."""

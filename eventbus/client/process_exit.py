@@ -54,7 +54,10 @@ class ContainedTasks:
 
     def __init__(self) -> None:
         self._tasks = anyio.create_task_group()
-        self.cancel_scope = self._tasks.cancel_scope
+
+    @property
+    def cancel_scope(self) -> anyio.CancelScope:
+        return self._tasks.cancel_scope
 
     def start_soon(self, func: Callable[..., Awaitable[Any]], *args: Any, name: object = None) -> None:
         self._tasks.start_soon(_contained, func, args, name=name or func)

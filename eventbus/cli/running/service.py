@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eventbus.life")
 
 
-def run_bus(bus: EventBus, startup: Startup, on_running: Callable[[], object] = lambda: None) -> int:
+def run_bus(
+    bus: EventBus, startup: Startup, on_running: Callable[[], object] = lambda: None, *, stays: bool = False
+) -> int:
     """Run it until a signal; the exit code. Raises what ended it, and what stopped a handler of it.
 
-    ``on_running``: called once the bus has started.
+    ``on_running``: called once the bus has started. ``stays``: also when every handler has stopped.
     """
 
     import anyio
@@ -37,7 +39,7 @@ def run_bus(bus: EventBus, startup: Startup, on_running: Callable[[], object] = 
                 has_started = True
                 startup.stops(bus)
                 on_running()
-                await bus.run()
+                await bus.run(ends_with_handlers=not stays)
 
     try:
         run_async(main)

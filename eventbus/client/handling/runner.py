@@ -532,6 +532,18 @@ class Runner:
         }
 
     @property
+    def has_stopped(self) -> bool:
+        """Each partition that it has of its topics stopped at a record, or the runner has ended with an error."""
+        if self.error is None:
+            return False
+        if self.has_left:
+            return True
+        is_retry = _never if self.recovering is None else self.recovering.is_retry
+        sources = [partition for partition in self._consumer.assignment() if not is_retry(partition.topic)]
+        lanes = [self.lanes.get(partition) for partition in sources]
+        return bool(lanes) and all(lane is not None and lane.error is not None for lane in lanes)
+
+    @property
     def moves(self) -> dict[str, int]:
         """Partitions that the group gave to this member, took from it in good order, and that it lost."""
         return dict(self._handovers.moves)
@@ -602,6 +614,10 @@ def _is_done(lane: Lane, ends: Mapping[TopicPartition, int] | None) -> bool:
 
 async def _always(lane: Lane) -> bool:
     return True
+
+
+def _never(topic: str) -> bool:
+    return False
 
 
 def _stops(error: HandlerError) -> bool:
