@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from eventbus.error_codes import KAFKA_ERRORS
+
+if TYPE_CHECKING:
+    from eventbus.types import TopicPartition
 
 
 class EventBusError(Exception):
@@ -22,6 +25,8 @@ class EventBusError(Exception):
     """The open transaction must be aborted; the producer stays usable."""
     fatal: ClassVar[bool] = False
     """The object that raised it is finished; open a new one."""
+    topic_partition: TopicPartition | None = None
+    """The partition that a fetch could not read; the others can be read on. None: it is not about one partition."""
 
 
 class KafkaError(EventBusError):

@@ -13,10 +13,12 @@ from eventbus.backends.engine import Engine
 from eventbus.backends.membership import GiveUp, Membership, Sight
 from eventbus.errors import (
     ConfigError,
+    CorruptRecord,
     EventBusError,
     KafkaError,
     NoCommittedOffset,
     OffsetOutOfRange,
+    StorageError,
     UnknownTopicOrPartition,
     UnstableOffsetCommit,
 )
@@ -232,17 +234,28 @@ class EmbeddedConsumer:
 
     # where to begin --------------------------------------------------------------------------------------------------
 
-    def _place(self) -> None:
-        """Find out where to begin in partitions taken up. Those an open transaction holds are tried again later.
+    def _place(self, wanted: TopicPartition | None = None, *, is_reading: bool = False) -> None:
+        """Find out where to begin in partitions taken up, or in the one that is ``wanted``.
 
-        Raises NoCommittedOffset with ``start="none"``, until somebody seeks.
+        Those that an open transaction holds are tried again later, those that are paused when they are resumed. When
+        all others are placed, raises NoCommittedOffset with ``start="none"`` until somebody seeks. A partition whose
+        storage fails does not keep a consumer from starting: with ``is_reading`` that is raised too.
         """
-        for topic_partition in list(self._unplaced):
+        failed: EventBusError | None = None
+        for topic_partition in list(self._unplaced) if wanted is None else [wanted]:
+            if wanted is None and topic_partition in self._paused:
+                continue
             try:
                 self._set_position(topic_partition, self._starting_offset(topic_partition))
             except UnstableOffsetCommit:
                 continue
+            except EventBusError as error:
+                error.topic_partition = topic_partition
+                if is_reading or wanted is not None or not isinstance(error, (CorruptRecord, StorageError)):
+                    failed = failed or error
         self._listen_to_offsets()
+        if failed is not None:
+            raise failed
 
     def _set_position(self, topic_partition: TopicPartition, offset: int) -> None:
         self._positions[topic_partition] = offset
@@ -370,7 +383,7 @@ class EmbeddedConsumer:
         """
         has_passed = False
         if self._unplaced:
-            self._place()
+            self._place(is_reading=True)
         budget_bytes = self._config.max_partition_fetch_bytes
         for topic_partition in list(self._ready):
             if topic_partition in self._paused:
@@ -380,9 +393,13 @@ class EmbeddedConsumer:
                 continue
             try:
                 records, size_bytes = self._fetch_partition(topic_partition, budget_bytes)
-            except EventBusError:
+            except EventBusError as error:
+                # To the end of the line: the others are read on while this one fails.
+                self._ready.pop(topic_partition, None)
+                self._ready[topic_partition] = None
                 if self._in_hand:
                     break  # hand over what is good first; this one is met again
+                error.topic_partition = topic_partition
                 raise
             # To the end of the line: a busy partition must not starve the others.
             self._ready.pop(topic_partition, None)
@@ -431,7 +448,7 @@ class EmbeddedConsumer:
 
     async def position(self, partition: TopicPartition) -> int:
         while partition in self._unplaced:
-            self._place()
+            self._place(partition)
             if partition in self._unplaced:
                 await self._next_wake().wait()
         self._check_held(partition)

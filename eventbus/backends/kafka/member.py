@@ -315,7 +315,9 @@ class Member:
             logger.debug("librdkafka: %s", error.str())
         else:
             what = f"{where} cannot be read" if where is not None else f"group {self.config.group!r}"
-            arrival.errors.append(error_of(error, what))
+            failed = error_of(error, what)
+            failed.topic_partition = where
+            arrival.errors.append(failed)
 
     # offsets ---------------------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class Lane:
         "alone", "at_hand", "at_work", "begun_at", "begun_count", "calls", "chunks", "closing", "commit_every",
         "committed", "ended", "error", "finished", "finished_count", "given_up_at", "held", "hold", "hold_back",
         "index", "limit", "moves", "note", "on_commit_due", "paused", "predecessor", "ring_at", "scope", "stopping",
-        "taken", "topic_partition", "tried", "unhold", "waiters", "waits", "wake",
+        "taken", "topic_partition", "tried", "unhold", "unreadable", "waiters", "waits", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +82,8 @@ class Lane:
         self.committed = -1
         self.error: HandlerError | None = None
         """Why the lane has stopped. From then on nothing moves `finished` past the record at fault."""
+        self.unreadable: HandlerError | None = None
+        """Why the log cannot be read any further; the lane stops when it has handled what was fetched before."""
         self.given_up_at = -1
         """The offset at fault, where its call goes on in a thread: what the thread did before it still counts."""
         self.stopping = False

@@ -291,17 +291,15 @@ class Runner:
         if self.recovering is not None and not self.recovering.is_idle():
             self._is_watched = True  # what waits may be known with the next fetch, and no lane has anything to say then
             return False
-        if self.error is None and any(lane.error is not None for lane in self.lanes.values()):
+        if self.error is None and any(lane.error or lane.unreadable for lane in self.lanes.values()):
             return False  # it is about to be said
         if not await self._handovers.is_settled():
             self._is_watched = True
             return False
-        assignment = self._consumer.assignment()
+        stopped = {one for one, lane in self.lanes.items() if lane.error or lane.unreadable}
+        assignment = [one for one in self._consumer.assignment() if one not in stopped]
         until = await self._consumer.end_offsets(assignment) if ends is None else ends
         for topic_partition in assignment:
-            lane = self.lanes.get(topic_partition)
-            if lane is not None and lane.error is not None:
-                continue
             if await self._consumer.position(topic_partition) < until.get(topic_partition, 0):
                 self._is_watched = True  # what follows may be aborted: then no lane has anything to say when it is read
                 return False
@@ -319,7 +317,8 @@ class Runner:
                 if not error.retriable or isinstance(error, (CorruptRecord, StorageError)):
                     # Damaged bytes, or an offset that is gone with start="none": reading on would lose records in
                     # silence.
-                    raise HandlerError(f"handler {self.handler.__name__!r} cannot read on: {error}") from error
+                    self._cannot_read(error)
+                    continue
                 self._say_unreachable(error)
                 await self._timers.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -334,6 +333,24 @@ class Runner:
                 self._is_watched = False
                 self._on_progress()
             await anyio.lowlevel.checkpoint()
+
+    def _cannot_read(self, error: EventBusError) -> None:
+        """Stop the partition that cannot be read; the others are read on. Raises HandlerError where there are none."""
+        name, partition = self.handler.__name__, error.topic_partition
+        failed = HandlerError(f"handler {name!r}: cannot read on: {error}")
+        failed.__cause__ = error
+        if partition is None or error.fatal or self.handler.spec.on_error == "crash":
+            raise failed
+        logger.error(
+            "%s. %s is stopped, even with on_error='skip': records would be lost. Other partitions are read on",
+            failed, partition,
+        )  # fmt: skip
+        self._consumer.pause([partition])
+        lane = self.lanes.get(partition)
+        if lane is None:
+            lane = self._open_lane(partition, -1)
+        lane.unreadable = failed
+        lane.wake.set()
 
     def _say_unreachable(self, error: EventBusError) -> None:
         if not self.poll_error:  # once for each outage
@@ -424,6 +441,9 @@ class Runner:
                 return
             lane.wake = anyio.Event()
             if not lane.chunks:
+                if lane.unreadable is not None and not lane.taken:
+                    lane.error = lane.unreadable
+                    continue
                 self._on_progress()
                 await way.rest()
                 continue
@@ -434,7 +454,8 @@ class Runner:
             lane.at_hand = chunk = lane.chunks.popleft()
             if lane.paused and len(lane.chunks) < _CHUNKS_PER_LANE:
                 lane.paused = False
-                self._consumer.resume([lane.topic_partition])
+                if lane.unreadable is None:
+                    self._consumer.resume([lane.topic_partition])
             self._commits.expect()
             await way.run(chunk)
             if lane.error is not None:
@@ -589,7 +610,8 @@ class Runner:
 
     async def lag(self) -> dict[TopicPartition, int]:
         """By partition how many offsets lie between what is committed (or was begun with) and the end."""
-        partitions = self._consumer.assignment()
+        unreadable = {one for one, lane in self.lanes.items() if lane.unreadable}
+        partitions = [one for one in self._consumer.assignment() if one not in unreadable]
         committed = await self._consumer.committed(partitions)
         behind: dict[TopicPartition, int] = {}
         for topic_partition, end in (await self._consumer.end_offsets(partitions)).items():
