@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -56,12 +56,24 @@ OpenProducer = Callable[[str], Producer]
 """By transactional id."""
 
 
-class _Ended(Exception):
-    """The transaction is aborted, and nothing of it is visible. ``cause`` says why."""
+class _Slow(NamedTuple):
+    """A record during whose call the transaction reached its timeout."""
 
-    def __init__(self, cause: EventBusError) -> None:
+    offset: int
+    seconds: float
+    """How long the transaction had been open."""
+
+
+class _Ended(Exception):
+    """The transaction is aborted, and nothing of it is visible. ``cause`` says why.
+
+    ``slow``: it was open for longer than its timeout allows, and this is the record that took so long.
+    """
+
+    def __init__(self, cause: EventBusError, slow: _Slow | None) -> None:
         super().__init__(str(cause))
         self.cause = cause
+        self.slow = slow
 
 
 class _NothingToCommit(Exception):
@@ -174,7 +186,7 @@ class ExactlyOnce:
         try:
             failure = await self._transaction(work, end)
         except _Ended as ended:
-            failure = await self._after(ended.cause, work, end)
+            failure = await self._after(ended, work, end)
         if work.start > before:
             work.interruptions = 0
         if failure is None:
@@ -229,14 +241,17 @@ class ExactlyOnce:
         if isinstance(failure.verdict, Skip):
             log_passed_over(failure.error, failure.verdict.reason)
 
-    async def _after(self, cause: EventBusError, work: Work, end: int) -> Failure | None:
+    async def _after(self, ended: _Ended, work: Work, end: int) -> Failure | None:
         """The transaction was aborted and no record is known to be at fault: make ready for the next try."""
+        cause, slow = ended.cause, ended.slow
         if isinstance(cause, REBALANCED):
             await self._shared.settled(self._lane)
         elif _was_interrupted(cause):
             work.interruptions += 1
             if work.interruptions > _MOST_INTERRUPTIONS:
-                raise self._never_ends(work, cause) from cause
+                raise self._never_ends(work, cause, slow) from cause
+            if slow is not None:
+                work.singly_until = end  # those before it are committed, and it has a whole timeout to itself
             await self._shared.settled(self._lane)
             if not self._lane.closing:
                 await self._take_up(work)
@@ -315,10 +330,10 @@ class ExactlyOnce:
             return aborted.failure
         except TransactionOutcomeUnknown as error:
             if _is_away(error):  # taking the id over will end it, one way or the other
-                raise _Ended(error) from error
+                raise _Ended(error, None) from error
             raise self._unknown(first, error) from error
         except EventBusError as error:
-            raise _Ended(error) from error
+            raise _Ended(error, self._slow_record(piece)) from error
         finally:
             self.begun_at = None
             lane.stopping = lane.closing
@@ -414,8 +429,30 @@ class ExactlyOnce:
         error.__cause__ = cause
         return Failure(work.start, 1, work.next_offset, error, cause, True)
 
-    def _never_ends(self, work: Work, cause: EventBusError) -> HandlerError:
+    def _slow_record(self, piece: FetchedRecords) -> _Slow | None:
+        """The record that kept the open transaction beyond its timeout; None when it is younger than that.
+
+        A slice takes no further record after a quarter of the timeout, so it is the last record whose call began:
+        the one that failed when its output was refused, else the last one that was handled.
+        """
+        assert self.begun_at is not None
+        seconds = self._shared.timers.current_time() - self.begun_at
+        if seconds * 1000 < self._handler.spec.transaction_timeout_ms or not len(piece):
+            return None
+        begun = bisect_left(piece.offsets, self._lane.reached)
+        last = begun if self._interruption is not None else begun - 1
+        return _Slow(piece.offsets[min(max(last, 0), len(piece) - 1)], seconds)
+
+    def _never_ends(self, work: Work, cause: EventBusError, slow: _Slow | None) -> HandlerError:
         spec = self._handler.spec
+        if slow is not None:
+            return HandlerError(
+                f"handler {self._handler.__name__!r}: {self._lane.topic_partition} offset {slow.offset}: the record "
+                f"takes longer than its transaction may be open: {slow.seconds:.1f} s with transaction_timeout_ms="
+                f"{spec.transaction_timeout_ms:,}. The log aborted it {_MOST_INTERRUPTIONS + 1} times in a "
+                f"row, and nothing of it is visible. Raise transaction_timeout_ms, or make the handler faster"
+                f"{', or lower batch=' if spec.batch else ''}"
+            )
         return HandlerError(
             f"handler {self._handler.__name__!r}: {self._lane.topic_partition} offset {work.next_offset}: its "
             f"transaction was ended by others {_MOST_INTERRUPTIONS} times in a row: {cause}. If a record takes long, "
