@@ -42,12 +42,16 @@ async def in_own_task(context: AbstractAsyncContextManager[T, Any]) -> AsyncGene
     """
     entered, leaving = asyncio.Event(), asyncio.Event()
     values: list[T] = []
+    exits: list[BaseException] = []
 
     async def live() -> None:
-        async with context as value:
-            values.append(value)
-            entered.set()
-            await leaving.wait()
+        try:
+            async with context as value:
+                values.append(value)
+                entered.set()
+                await leaving.wait()
+        except (SystemExit, KeyboardInterrupt) as error:
+            exits.append(error)  # a task that raised it would stop the event loop: it is raised by the fixture below
 
     life = asyncio.get_running_loop().create_task(live())  # anyio has no task that outlives the one that starts it
     life.add_done_callback(lambda _: entered.set())
@@ -55,8 +59,11 @@ async def in_own_task(context: AbstractAsyncContextManager[T, Any]) -> AsyncGene
         await entered.wait()
         if not values:
             await life  # entering has raised
-        yield values[0]
+        if values:
+            yield values[0]
         leaving.set()
         await life
+        for error in exits:
+            raise error
     finally:
         life.cancel()  # unless it is over

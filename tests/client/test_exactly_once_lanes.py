@@ -24,8 +24,9 @@ from eventbus.errors import (
     TransactionOutcomeUnknown,
     UnknownMemberId,
 )
+from eventbus.testing import FakeClock
 from eventbus.types import GroupMetadata, OffsetAndMetadata
-from tests.client.fakes import T0, Running, others_run, records, running
+from tests.client.fakes import T0, Running, on_both, others_run, records, running
 
 
 def doubling(bad: set[int], **options: Any) -> Handler[..., Any]:
@@ -502,3 +503,32 @@ def test_one_assignor_or_several() -> None:
 
 
 async def _nothing(value: bytes) -> None: ...
+
+
+@on_both
+async def test_a_transaction_that_timed_out_names_the_slow_record() -> None:
+    clock = FakeClock()
+
+    @consumer("t", group="g", exactly_once=True, transaction_timeout_ms=1_000, transaction_records=4)
+    @producer("out")
+    async def handle(value: bytes) -> str:
+        await clock.sleep(1.5 if int(value) == 2 else 0.01)
+        return value.decode()
+
+    async with running(handle, clock) as run:
+        begun_at: list[float] = []
+
+        def begin() -> None:
+            begun_at[:] = [clock.current_time()]
+
+        def commit() -> None:
+            if clock.current_time() - begun_at[0] > 1:
+                run.transactions.errors.append(("commit", TransactionAborted("timed out, or another producer")))
+
+        run.transactions.before = {"begin": begin, "commit": commit}
+        run.consumer.deliver(records(T0, range(6)))
+        await clock.advance(seconds=30)
+        error = str(run.runner.error)
+        assert "t-0 offset 2: the record takes longer than its transaction may be open: 1.5 s" in error
+        assert "transaction_timeout_ms=1,000" in error and "producer" not in error
+        assert run.consumer.offsets[T0].offset == 2, "those before it are committed"

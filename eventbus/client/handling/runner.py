@@ -298,7 +298,11 @@ class Runner:
             return False
         stopped = {one for one, lane in self.lanes.items() if lane.error or lane.unreadable}
         assignment = [one for one in self._consumer.assignment() if one not in stopped]
-        until = await self._consumer.end_offsets(assignment) if ends is None else ends
+        try:
+            until = await self._consumer.end_offsets(assignment) if ends is None else ends
+        except (CorruptRecord, StorageError):
+            self._is_watched = True  # a fetch meets the same partition, and stops it
+            return False
         for topic_partition in assignment:
             if await self._consumer.position(topic_partition) < until.get(topic_partition, 0):
                 self._is_watched = True  # what follows may be aborted: then no lane has anything to say when it is read
