@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from eventbus import EventBus
+from eventbus import EventBus, TopicPartition
 from eventbus.backends.embedded import EmbeddedBackend
 from eventbus.backends.engine import Engine
 from eventbus.backends.urls import broker_config, new_id
@@ -29,7 +29,7 @@ _names = itertools.count()
 
 
 class EmbeddedTarget(Target):
-    can = frozenset({"restart", "kill", "clock"})
+    can = frozenset({"restart", "kill", "clock", "damage"})
 
     def __init__(self) -> None:
         self._now_ms = START_MS
@@ -64,6 +64,12 @@ class Memory(EmbeddedTarget):
     async def kill(self) -> None:
         self._move(copy.deepcopy(self._storage))
 
+    async def damage(self, partition: TopicPartition) -> None:
+        [name] = [name for name in self._storage.listdir(str(partition)) if name.endswith(".log")]
+        file = self._storage.open(f"{partition}/{name}")
+        file.pwrite(file.size - 1, bytes([file.pread(file.size - 1, 1)[0] ^ 1]))
+        file.close()
+
 
 class File(EmbeddedTarget):
     def __init__(self, directory: Path) -> None:
@@ -82,6 +88,11 @@ class File(EmbeddedTarget):
         before = self._path()
         self._life += 1
         shutil.copytree(before, self._path())
+
+    async def damage(self, partition: TopicPartition) -> None:
+        [segment] = self._path().glob(f"{partition}/*.log")
+        stored = segment.read_bytes()
+        segment.write_bytes(stored[:-1] + bytes([stored[-1] ^ 1]))
 
 
 @pytest.mark.parametrize("event_loop", ["asyncio", pytest.param("trio", marks=pytest.mark.system)])

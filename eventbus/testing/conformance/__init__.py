@@ -19,7 +19,17 @@ The page docs/conformance.md has the whole story.
 
 from __future__ import annotations
 
-from eventbus.testing.conformance import admin, cleaning, fencing, groups, members, producers, records, transactions
+from eventbus.testing.conformance import (
+    admin,
+    cleaning,
+    fencing,
+    groups,
+    members,
+    producers,
+    records,
+    stopping,
+    transactions,
+)
 from eventbus.testing.conformance.target import PROMISES, Ability, Promise, Target, promise, promises_for
 from eventbus.testing.conformance.world import World
 
@@ -38,5 +48,6 @@ __all__ = [
     "promise",
     "promises_for",
     "records",
+    "stopping",
     "transactions",
 ]

@@ -13,9 +13,11 @@ from eventbus.client.bus import EventBus
 
 if TYPE_CHECKING:
     from eventbus.testing.conformance.world import World
+    from eventbus.types import TopicPartition
 
-Ability = Literal["restart", "kill", "clock"]
-"""What not every backend lets a test do: ``restart`` the log in order, ``kill`` what holds it, move its ``clock``."""
+Ability = Literal["restart", "kill", "clock", "damage"]
+"""What not every backend lets a test do: ``restart`` the log in order, ``kill`` what holds it, move its ``clock``,
+``damage`` what it has stored."""
 
 PATIENCE_SECONDS = 30
 """How long a promise may take to come true where nothing says when: a bound for failures, not a measurement."""
@@ -58,6 +60,14 @@ class Target(ABC):
         """
         # Optional, as `now_ms` is.
         raise NotImplementedError(f"{type(self).__name__} says it can kill the log, but has no kill()")
+
+    async def damage(self, partition: TopicPartition) -> None:
+        """Change stored bytes of a partition's first records, so that they cannot be read. Needed for ``damage``.
+
+        All buses are closed.
+        """
+        # Optional, as `now_ms` is.
+        raise NotImplementedError(f"{type(self).__name__} says it can damage the log, but has no damage()")
 
 
 class Promise:

@@ -41,7 +41,7 @@ class World:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._close_buses()
+        await self.close_buses()
 
     async def another_bus(self) -> EventBus:
         """One more bus on the same log."""
@@ -50,13 +50,14 @@ class World:
         self._buses.append(bus)
         return bus
 
-    async def _close_buses(self) -> None:
+    async def close_buses(self) -> None:
+        """Close every bus; the log keeps what it has."""
         while self._buses:
             await self._buses.pop().close()
 
     async def restart(self) -> None:
         """Close every bus, restart the log, and open one bus."""
-        await self._close_buses()
+        await self.close_buses()
         await self.target.restart()
         self.bus = await self.another_bus()
 
