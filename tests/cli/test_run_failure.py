@@ -1,4 +1,4 @@
-"""A service whose handler has stopped says so when it ends."""
+"""A service ends when its handlers have stopped, so that a supervisor notices."""
 
 from __future__ import annotations
 
@@ -14,29 +14,25 @@ SERVICE = """
 from eventbus import EventBus
 
 bus = EventBus("memory://")
-bus.topic("t")
+bus.topic("t", partitions=1)
 
 @bus.consumer("t", name="fragile")
 async def fragile(text: str) -> None:
-    bus.stop()
     raise ValueError("no such customer")
 
-original = bus.run
-
-async def run():
+@bus.on_startup
+async def send():
     await bus.send("t", "x")
-    await original()
-
-bus.run = run
 """
 
 
-def test_a_stopped_handler_makes_run_exit_1(tmp_path: Path) -> None:
+def test_when_every_handler_has_stopped_run_exits_with_1(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(SERVICE)
     done = subprocess.run(
         [sys.executable, "-m", "eventbus", "run", "app:bus"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
     assert "handler 'fragile': t-0 offset 0" in done.stderr and "no such customer" in done.stderr
+    assert "every handler has stopped, so the bus stops" in done.stderr
     files = [line.split('"')[1] for line in done.stderr.splitlines() if line.startswith("  File ")]
     assert files == [str(tmp_path / "app.py")], "the traceback has no frames of ours"
