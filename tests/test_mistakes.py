@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.mistakes import declaring, running, using
+from tests.mistakes import declaring, failing, running, using
 from tests.mistakes.kit import Mistake, message_of
 from tests.named import ROOT
 
 pytestmark = pytest.mark.system
 
 PAGE = ROOT / "docs" / "mistakes.md"
-SECTIONS = (*declaring.SECTIONS, *using.SECTIONS, *running.SECTIONS)
+SECTIONS = (*declaring.SECTIONS, *using.SECTIONS, *failing.SECTIONS, *running.SECTIONS)
 MISTAKES = [mistake for section in SECTIONS for mistake in section.mistakes]
 
 
