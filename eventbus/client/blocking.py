@@ -15,6 +15,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
+from eventbus.backends.process_exit import carrying_exits, raising_exits
 from eventbus.client.admin import Admin
 from eventbus.client.consumer import Consumer
 from eventbus.client.health import BusHealth
@@ -382,9 +383,9 @@ class BlockingBus(_BlockingScheduling):
         _refuse_in_a_loop()
         with _starting:
             if self._bridge_of() is None:
-                with ExitStack() as stack:
+                with raising_exits(), ExitStack() as stack:
                     portal = stack.enter_context(anyio.from_thread.start_blocking_portal())
-                    stack.enter_context(portal.wrap_async_context_manager(self._bus))
+                    stack.enter_context(portal.wrap_async_context_manager(carrying_exits(self._bus)))
                     self._own = stack.pop_all()
             self._inside += 1
         return self
@@ -395,7 +396,10 @@ class BlockingBus(_BlockingScheduling):
         with _starting:
             self._inside -= 1
             own, self._own = (None, self._own) if self._inside else (self._own, None)
-        return None if own is None else own.__exit__(kind, error, traceback)
+        if own is None:
+            return None
+        with raising_exits():
+            return own.__exit__(kind, error, traceback)
 
     @property
     def admin(self) -> BlockingAdmin:

@@ -129,6 +129,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     standing_ms: Mapping[TopicPartition, int] = {}
     """Per partition with lag: for how long no record of it has finished."""
     acks_by_hand: bool = False
+    waiting_for: Mapping[TopicPartition, str] = {}
+    """Partitions in which a record waits in its place, and the reason: an outage, an open circuit."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -147,6 +149,10 @@ def judge(facts: Facts, limit_ms: int) -> Verdict:
             return verdict
     if facts.stopped:
         return Verdict("stopped", f"{_stopped(facts)}; its other partitions go on", "degraded")
+    if facts.waiting_for:
+        partition, reason = next(iter(sorted(facts.waiting_for.items())))
+        others = f" (and {len(facts.waiting_for) - 1} more partitions)" if len(facts.waiting_for) > 1 else ""
+        return Verdict("running", f"{partition} waits{others}: {reason}", "degraded")
     if facts.polls_failing_ms is not None:
         return Verdict(
             "running", f"polls fail since {_seconds(facts.polls_failing_ms)}: {facts.poll_error}", "degraded"

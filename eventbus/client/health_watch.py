@@ -159,6 +159,7 @@ class _Track:
             lag=lag,
             at_work=[RecordAtWork(one.topic_partition, one.offset, _ms(now - one.since)) for one in runner.at_work()],
             standing_ms={one: _ms(now - since) for one, (_, since) in self._finished.items()},
+            waiting_for=dict(runner.waiting_for),
             acks_by_hand=runner.handler.spec.ack == "manual",
         )
 

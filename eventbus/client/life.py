@@ -15,6 +15,7 @@ import anyio.lowlevel
 
 from eventbus.backends.base import Backend
 from eventbus.backends.clock import Clock
+from eventbus.backends.process_exit import ContainedTasks
 from eventbus.broker import TopicSpec
 from eventbus.client.blocked_loop import BlockedLoopWatch, watch_loop
 from eventbus.client.config import consumer_settings
@@ -26,7 +27,6 @@ from eventbus.client.health import BusHealth, BusPhase
 from eventbus.client.health_watch import HealthWatch
 from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.lifespan import Hooks, HooksAtWork
-from eventbus.client.process_exit import ContainedTasks
 from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
 from eventbus.client.requests import Requests, replying, requests_of, writing_as

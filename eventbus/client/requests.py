@@ -19,11 +19,11 @@ from uuid import uuid4
 import anyio
 
 from eventbus.backends.clock import Timers
+from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.consumer import Consumer
 from eventbus.client.handling.middleware import CallNext, Middleware
 from eventbus.client.handling.options import seconds_of
 from eventbus.client.packing import pack_headers
-from eventbus.client.process_exit import ContainedTasks
 from eventbus.client.sending import HeadersLike, SendOptions
 from eventbus.errors import (
     ConfigError,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
-from eventbus.client.process_exit import ProcessExit
+from eventbus.backends.process_exit import ProcessExit, ends_process
 from eventbus.errors import HandlerError
 
 Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[bool | None]]
@@ -25,13 +25,13 @@ class SingleError:
     ) -> None:
         nested: tuple[BaseException, ...] = getattr(error, "exceptions", ())
         leaves = [leaf for one in nested for leaf in _leaves(one)]
-        exits = [leaf for leaf in leaves if isinstance(leaf, ProcessExit)]
-        if isinstance(error, ProcessExit):
-            exits.append(error)
-        if exits:
-            cause = exits[0].cause
-            cause.add_note(str(exits[0]))
-            raise cause
+        exits = [leaf for leaf in leaves or [error] if leaf is not None and ends_process(leaf)]
+        for leaf in exits:
+            if isinstance(leaf, ProcessExit):
+                leaf.cause.add_note(str(leaf))
+                raise leaf.cause
+        if exits and exits[0] is not error:
+            raise exits[0]
         handlers = [leaf for leaf in leaves if isinstance(leaf, HandlerError)]
         if handlers and len(handlers) == len(leaves):
             for other in handlers[1:]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import anyio
 
 from eventbus.backends.delivery import this_loop
-from eventbus.client.process_exit import ContainedTasks
+from eventbus.backends.process_exit import ContainedTasks
 from eventbus.errors import ConfigError
 
 T = TypeVar("T")

@@ -103,6 +103,10 @@ TABLE: list[tuple[str, dict[str, Any], HandlerStatus, BusStatus, str]] = [
         "stopped, with lag", {"stopped": (A,), "error": "boom", "lag": {A: 9, B: 0}, "standing_ms": {A: 10 * LONG_MS}},
         "stopped", "degraded", "t-0 stopped: boom",
     ),
+    (
+        "waits for the end of an outage", {"waiting_for": {A: "an outage: no database", B: "an outage: no database"}},
+        "running", "degraded", r"t-0 waits \(and 1 more partitions\): an outage: no database",
+    ),
     ("ended", {"has_left": True}, "stopped", "failed", "has ended; restart the bus"),
     ("ended badly", {"has_left": True, "error": "boom"}, "stopped", "failed", "has ended: boom"),
     ("stands", {"lag": {A: 9, B: 0}, "standing_ms": {A: LIMIT_MS}}, "running", "ok", ""),

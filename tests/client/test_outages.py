@@ -149,10 +149,12 @@ async def test_a_record_waits_in_its_place_until_the_outage_is_over(
         run.consumer.deliver(records(T0, range(4), lambda offset: b"key"))
         await clock.settle()
         assert 2 not in database.done and run.runner.error is None
+        assert "an outage: ConnectionRefusedError: the database is away" in run.runner.waiting_for[T0]
         run.consumer.deliver(records(T1, range(100, 102)))
         await clock.advance(seconds=2)
         assert {100, 101} <= set(database.done), "another partition does not wait"
         await clock.advance(seconds=60)
+        assert not run.runner.waiting_for
         assert database.left == 0 and {0, 1, 2, 3} <= set(database.done)
         assert run.runner.error is None and run.runner.counts.skipped == 0
         await clock.advance(seconds=1)

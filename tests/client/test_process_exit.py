@@ -12,7 +12,7 @@ import pytest
 
 from dlq import Retry
 from eventbus import ConsumerRecord, EventBus
-from eventbus.client.process_exit import ContainedTasks, ends_process
+from eventbus.backends.process_exit import ContainedTasks, ends_process
 from eventbus.client.single_error import SingleError
 from eventbus.testing import TestBus
 from tests.client.fakes import T0, on_both
@@ -196,3 +196,16 @@ def test_what_ends_a_process() -> None:
         assert not any(map(ends_process, (ValueError(), asyncio.CancelledError(), GeneratorExit(), no_exit)))
 
     anyio.run(check)
+
+
+def test_in_a_plain_program() -> None:
+    """The loop of `bus.blocking()` runs in another thread: it was stopped, and leaving the block failed."""
+    for _ in range(5):
+        bus = EventBus("memory://")
+        bus.topic("t", partitions=1)
+        a_def(bus, lambda: SystemExit(3))
+        with pytest.raises(SystemExit) as caught, bus.blocking() as b:
+            for value in range(6):
+                b.send("t", value)
+            b.drain()
+        assert "t-0 offset 3" in caught.value.__notes__[0]

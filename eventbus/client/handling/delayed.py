@@ -10,12 +10,12 @@ from typing import NamedTuple, Protocol
 import anyio
 
 from eventbus.backends.clock import Clock
+from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.crash_marks import CrashMarks
 from eventbus.client.handling.exactly_once import ExactlyOnce, Work
 from eventbus.client.handling.lane import Lane
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.ways import Shared, Way
-from eventbus.client.process_exit import ContainedTasks
 from eventbus.client.transaction import Transaction
 from eventbus.errors import HandlerError
 from eventbus.recovery import Entry, Move, Outgoing, Plan, Skip, Waiting

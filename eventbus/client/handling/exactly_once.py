@@ -224,7 +224,7 @@ class ExactlyOnce:
         if isinstance(verdict, WaitHere):
             retries = self._bound.retries
             assert retries is not None
-            if await retries.sleeps(lane, verdict.seconds):
+            if await retries.sleeps(lane, verdict.seconds, verdict.reason):
                 await retries.admitted(lane)
             return True
         if isinstance(verdict, (Move, Skip)):

@@ -15,9 +15,9 @@ import anyio.lowlevel
 import msgspec
 
 import eventbus
+from eventbus.backends.process_exit import check_exit
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
-from eventbus.client.process_exit import check_exit
 from eventbus.errors import EventBusError, HandlerError, SerializationError
 from eventbus.recovery import Verdict
 from eventbus.types import ConsumerRecord

@@ -13,7 +13,7 @@ from eventbus.client.handling.failures import as_failure, check_exit_at
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
 from eventbus.recovery import Again, Decides, Move, Stop, Verdict, WaitHere
-from eventbus.types import ConsumerRecord
+from eventbus.types import ConsumerRecord, TopicPartition
 from eventbus.units_of_work import NotHandled
 
 _LOOK_SECONDS = 0.1
@@ -55,6 +55,8 @@ class Retries:
         self._counts = counts
         self._timers = timers
         self._clock = clock
+        self.waiting_for: dict[TopicPartition, str] = {}
+        """Partitions in which a record waits in its place now, and the reason."""
         self._breath_at = 0.0
         self._told = 0
         """Records handled, as the policy knows them."""
@@ -87,7 +89,7 @@ class Retries:
                 if not may_wait:
                     lane.tried = (record.offset, tries)
                     return Ended(verdict, error)
-                if not await self._waits(lane, verdict.seconds, recall):
+                if not await self._waits(lane, verdict, recall):
                     return Ended(verdict, error)
                 tries += 1
             else:
@@ -139,22 +141,25 @@ class Retries:
             self._told += handled
             self._recovery.handled(handled, now_ms)
 
-    async def _waits(self, lane: Lane, seconds: float, recall: Recall | None) -> bool:
+    async def _waits(self, lane: Lane, verdict: WaitHere, recall: Recall | None) -> bool:
         """False: the lane stops meanwhile."""
+        seconds = verdict.seconds
         if recall is not None:
             recall.rest()
         while seconds > 0:
-            if not await self.sleeps(lane, seconds):
+            if not await self.sleeps(lane, seconds, verdict.reason):
                 if recall is not None:
                     recall.begin()  # it is the one that was not finished
                 return False
             seconds = self.closed_for()
         return True
 
-    async def sleeps(self, lane: Lane, seconds: float) -> bool:
+    async def sleeps(self, lane: Lane, seconds: float, reason: str = "") -> bool:
         """False: the lane stops meanwhile."""
         until = self._timers.current_time() + seconds
         lane.waits = True
+        if reason:
+            self.waiting_for[lane.topic_partition] = reason
         try:
             while not lane.closing and lane.error is None:
                 left = until - self._timers.current_time()
@@ -164,6 +169,7 @@ class Retries:
             return False
         finally:
             lane.waits = False
+            self.waiting_for.pop(lane.topic_partition, None)
 
     def closed_for(self) -> float:
         """Seconds to wait before a record may be begun; 0: go on."""

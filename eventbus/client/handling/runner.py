@@ -23,6 +23,7 @@ import anyio.lowlevel
 from eventbus.backends.base import Backend, ConsumerConfig
 from eventbus.backends.clock import Clock, RealTimers, system_clock
 from eventbus.backends.histogram import RECORDS, Histogram
+from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.calls import Counts
 from eventbus.client.handling.delayed import Common, way_of_retries
 from eventbus.client.handling.dispatch import Dispatch, Publish
@@ -37,7 +38,6 @@ from eventbus.client.handling.schema_wait import SchemaWait
 from eventbus.client.handling.stored_places import places_of
 from eventbus.client.handling.watch import AtWork
 from eventbus.client.handling.ways import Shared, Way
-from eventbus.client.process_exit import ContainedTasks
 from eventbus.errors import CorruptRecord, EventBusError, HandlerError, StorageError
 from eventbus.types import FetchedRecords, GroupMetadata, TopicPartition
 from serdes import Serde
@@ -555,6 +555,12 @@ class Runner:
             "commit_seconds": self._commits.seconds.copy(),
             "fetch_records": self.fetched.copy(),
         }
+
+    @property
+    def waiting_for(self) -> Mapping[TopicPartition, str]:
+        """Partitions in which a record waits in its place now, for the end of an outage say, and the reason."""
+        retries = self._dispatch.retries
+        return {} if retries is None else retries.waiting_for
 
     @property
     def has_stopped(self) -> bool:

@@ -9,6 +9,7 @@ import anyio
 import anyio.to_thread
 
 from eventbus.backends.clock import Timers
+from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.calls import Calls
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane
@@ -71,7 +72,7 @@ class SchemaWait:
                 problem = error
             tasks.cancel_scope.cancel()
 
-        async with anyio.create_task_group() as tasks:
+        async with ContainedTasks() as tasks:
             tasks.start_soon(ask)
             while _is_current(lane, chunk):
                 lane.wake = anyio.Event()

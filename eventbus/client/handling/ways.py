@@ -16,6 +16,7 @@ import anyio.lowlevel
 
 from eventbus.backends.base import BackendConsumer
 from eventbus.backends.clock import Timers
+from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.lane import Lane, Taken, part_of
@@ -23,7 +24,6 @@ from eventbus.client.handling.lane_commits import REBALANCED, LaneCommits
 from eventbus.client.handling.turns import Turns
 from eventbus.client.handling.watch import Watch
 from eventbus.client.handling.workers import Backlog, Workers
-from eventbus.client.process_exit import ContainedTasks
 from eventbus.errors import EventBusError, HandlerError
 from eventbus.recovery import EveryKey
 from eventbus.types import FetchedRecords, OffsetAndMetadata

@@ -14,12 +14,12 @@ import anyio
 import anyio.lowlevel
 import mmh3
 
+from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.here import Member
 from eventbus.client.handling.lane import Lane, Taken
 from eventbus.client.handling.places import Item
 from eventbus.client.handling.watch import Watch
-from eventbus.client.process_exit import ContainedTasks
 from eventbus.types import FetchedRecords, TopicPartition
 
 _KEY_LANES_PER_WORKER = 64

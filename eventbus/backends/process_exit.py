@@ -9,13 +9,16 @@ the bus shuts down in its usual order, and leaving the bus raises the original e
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import anyio.abc
+
+T = TypeVar("T")
 
 logger = logging.getLogger("eventbus")
 
@@ -73,6 +76,35 @@ class ContainedTasks:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         return await self._tasks.__aexit__(kind, error, traceback)
+
+
+class _ExitOfLoop(Exception):
+    """What ends the process, on its way out of the thread of an event loop: as an error, which stops no loop."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+@asynccontextmanager
+async def carrying_exits(context: AbstractAsyncContextManager[T]) -> AsyncGenerator[T]:
+    """The same context, entered and left on the loop of another thread; that thread is inside `raising_exits`."""
+    try:
+        async with context as value:
+            yield value
+    except BaseException as error:
+        if isinstance(error, Exception) or not ends_process(error):
+            raise
+        raise _ExitOfLoop(error) from error
+
+
+@contextmanager
+def raising_exits() -> Generator[None]:
+    """Raise what ends the process as it was before `carrying_exits`."""
+    try:
+        yield
+    except _ExitOfLoop as error:
+        raise error.cause from None
 
 
 async def _started(
