@@ -22,7 +22,7 @@ _ERRNOS: Final = frozenset(
         errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.ETIMEDOUT,
     }
 )  # fmt: skip
-"""System errors of disks, networks and resources. ENOENT, EACCES, ENAMETOOLONG and the like concern one path."""
+"""System errors of disks, networks and resources. ENOENT, EACCES, ENAMETOOLONG and similar errors concern one path."""
 
 SQLSTATES_AWAY: Final = ("08", "57P", "53", "25006")
 """SQLSTATEs that begin so: connection exceptions, shutdown of the server, no resources, a read-only transaction."""
@@ -36,7 +36,7 @@ MYSQL_CONFLICT: Final = frozenset({1020, 1205, 1213, 3572})
 SQLITE_CONFLICT: Final = ("database is locked", "database table is locked", "database schema is locked")
 _SQLITE_AWAY = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN")
 _NO_CONNECTION = ("connect", "closed", "resolve", "unable to open")
-"""In the message of a driver that has neither a SQLSTATE nor a number for a connection that it could not make."""
+"""Phrases by which the message of a driver that gives neither a SQLSTATE nor a number shows a missing connection."""
 
 
 _FIRST_BACK_OFF_MS = 1_000
@@ -84,8 +84,8 @@ def _of_a_registry(error: BaseException) -> bool:
 def _of_the_system(error: BaseException) -> bool:
     """OSError itself, also when user code raises it with a text alone.
 
-    A subclass that is not known here is no outage: libraries derive all sorts of errors from OSError, as requests does
-    for HTTP 404 and smtplib for a recipient that is refused. So is a TimeoutError that the system did not raise: the
+    An unknown subclass does not count, because libraries derive all sorts of errors from OSError, as requests does for
+    HTTP 404 and smtplib for a recipient that is refused. Neither does a TimeoutError that the system did not raise: the
     record may take that long each time.
     """
     number = error.errno if isinstance(error, OSError) else None
@@ -167,4 +167,4 @@ _BY_NAME: Mapping[tuple[str, str], _Judge] = {
         for name in ("OperationalError", "InterfaceError")
     },
 }  # fmt: skip
-"""By the package's name and the class's."""
+"""Keys are the names of the package and of the class."""

@@ -185,7 +185,7 @@ class Waiting(Protocol):
 
 
 class Decides(Protocol):
-    """What becomes of records whose calls failed, of one handler: the part of a policy that `Retries` needs."""
+    """Decide what happens to records whose calls failed: the part of a policy that `Retries` needs."""
 
     @property
     def retry_topic(self) -> str | None:

@@ -301,7 +301,7 @@ class Life:
         progress.set()
 
     def _end_with_handlers(self) -> None:
-        """Make `run` return if it is to, and there is no handler left that takes records."""
+        """Make `run` return if it ends with the handlers, and all of them have stopped."""
         if not self._ends_with_handlers or self.outcome.failure is None or self.phase == "closing":
             return
         if all(runner.has_stopped for runner in self.runners):

@@ -1,5 +1,4 @@
-"""SystemExit, KeyboardInterrupt and the like from user code: they end the bus in its usual order, wherever they come
-from, and the record is named."""
+"""SystemExit and KeyboardInterrupt from user code end the bus in its usual order, and the record is named."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from tests.client.fakes import T0, on_both
 
 
 class Killed(BaseException):
-    """Of an application."""
+    """An application's own exception that ends the process."""
 
 
 def leave(value: int, error: Callable[[], BaseException]) -> None:

@@ -1,4 +1,4 @@
-"""A partition that the log cannot read stops alone; a damaged record and a failing disk are never passed over."""
+"""A partition that the log cannot read stops alone; a damaged record and a failing disk are never skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What handlers do when something fails: an outage, a damaged partition, the end of the process, a close in a hurry."""
+"""Handlers stop where they must and nowhere else: outages, damaged partitions, exits, and a close with a deadline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eventbus.testing.conformance.world import World
 from eventbus.types import TopicPartition
 
 _SHORT_MS = 200
-"""As ``drain_timeout_ms``: what a handler that hangs is given to finish."""
+"""The ``drain_timeout_ms`` of a bus whose handler hangs."""
 
 
 def _read(world: World, topic: str, group: str, values: list[bytes]) -> EventBus:
