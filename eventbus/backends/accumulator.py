@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _SENDS_PER_TURN = 64
 """Awaited sends that need not wait before other tasks get their turn."""
 
+_MOST_CLOSED = 8
+"""Batches that are closed to give one large record a batch of its own."""
+
 _NewMetadata = Callable[[type[RecordMetadata], tuple[str, int, int, int]], RecordMetadata]
 _new_metadata = cast("_NewMetadata", tuple.__new__)  # pyright: ignore[reportUnknownMemberType]  a third of the cost
 
@@ -165,8 +168,11 @@ class Accumulator:
         """The batch for a record that may be large: as large as a batch it gets one of its own, to fail alone."""
         size_bytes = self._producer.check_size(self.topic_partition, key, value, headers)
         if size_bytes >= self._limit_bytes:
-            # A loop: closing calls delivery callbacks, and one of them may send to this partition.
-            while self._builder is not None and self._builder.count:
+            # Closing calls delivery callbacks, and one of them may send to this partition. One that does so each time
+            # would keep this loop from ever ending: after some rounds the record shares its batch.
+            for _ in range(_MOST_CLOSED):
+                if self._builder is None or not self._builder.count:
+                    break
                 self.close()
         return self._builder or self._open()
 

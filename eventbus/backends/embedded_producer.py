@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import anyio
+import anyio.lowlevel
 
 from eventbus.backends.accumulator import Accumulator, Identity
 from eventbus.backends.base import Add, Append, ProducerConfig, Send, Then
@@ -250,6 +251,10 @@ class EmbeddedProducer:
                 if not self._open and not self._unsettled:
                     self._opened = self._stored = anyio.Event()
                     await self._opened.wait()
+                else:
+                    # Draining does not yield where nothing waits for the disk. A delivery callback that sends the next
+                    # record refills the buffer each time, and no other task would run again.
+                    await anyio.lowlevel.checkpoint()
                 await self._drain()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._close_after_linger)

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from eventbus import EventBus, TopicPartition
@@ -126,6 +127,25 @@ async def test_a_closed_producer_refuses(make_bus: Any) -> None:
             producer.send_nowait("t", b"y")
         with pytest.raises(ProducerClosed):
             await producer.send("t", b"y")
+
+
+@pytest.mark.parametrize("size", [1, 20_000], ids=["small", "as large as a batch"])
+async def test_a_callback_that_sends_the_next_record_lets_other_tasks_run(make_bus: Any, size: int) -> None:
+    """The sender's task stored and sent in one turn of the event loop, for as long as each callback sent again."""
+    async with make_bus() as bus:
+        await bus.admin.create_topic("t")
+        count = 0
+
+        def send_next(*_: object) -> None:
+            nonlocal count
+            count += 1
+            if count < 1_000:
+                bus.send_nowait("t", b"x", on_delivery=send_next)
+
+        bus.send_nowait("t", b"x", on_delivery=send_next)
+        bus.send_nowait("t", b"y" * size)
+        await anyio.lowlevel.checkpoint()
+        assert count < 100
 
 
 async def test_a_callback_that_raises_disturbs_nobody(make_bus: Any, caplog: pytest.LogCaptureFixture) -> None:
