@@ -295,12 +295,14 @@ class Lane:
         return True
 
     async def outputs_stored(self) -> None:
-        """Return when the outcome of everything published so far is known, and `finished` tells it."""
-        while self._in_flight:
-            await self._in_flight[-1][1].wait()
-            self.settle()
-        while self._unstored:
-            await self._unstored[0][2].wait()
+        """Return when the outcome of everything published so far is known and `finished` covers it."""
+        self.settle()
+        while self.has_outputs:
+            # Outputs are acknowledged in any order (two partitions, two brokers), and `wait` does not yield for one
+            # that is acknowledged already. So wait for the first open output: a loop that waits for a later one would
+            # keep the event loop from ever delivering the acknowledgement of the first. After `settle` the first of
+            # each queue is open.
+            await (self._in_flight[0][1] if self._in_flight else self._unstored[0][2]).wait()
             self.settle()
 
     @property

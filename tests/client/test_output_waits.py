@@ -1,0 +1,46 @@
+"""Waiting for what a handler has published: acknowledgements come in any order, and no wait keeps the loop busy."""
+
+from __future__ import annotations
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from eventbus.backends.delivery import BatchDelivery, Delivery
+from tests.client.dispatching import chunk_of, lane_of
+
+
+class Counted(Delivery):
+    """A delivery that is waited for once at most: it was waited for in vain otherwise, and the loop did not turn."""
+
+    waits: int = 0
+
+    async def wait(self) -> None:
+        self.waits += 1
+        assert self.waits == 1, "it is known already, and the event loop has not run in between"
+        await super().wait()
+
+
+@pytest.mark.parametrize("kind", ["in order", "in any order"])
+async def test_outputs_may_be_acknowledged_in_reverse_order(kind: str) -> None:
+    """With a wait for the last output in flight the loop never ran again: it was acknowledged before the first."""
+    lane = lane_of()
+    batches = [BatchDelivery("out", number) for number in range(3)]
+    taken = None if kind == "in order" else lane.take(chunk_of(b"0", b"1", b"2"))
+    for number, batch in enumerate(batches):
+        output = Counted(batch, 0, 0)
+        if taken is None:
+            lane.handled(number + 1, output)
+        else:
+            taken.handled(number, output)
+
+    async def acknowledge() -> None:
+        for batch in reversed(batches[:2]):
+            batch.resolve(0, -1)
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(acknowledge)
+        batches[2].resolve(0, -1)
+        await lane.outputs_stored()
+    assert lane.finished == 3
