@@ -229,6 +229,14 @@ class BackendConsumer(Protocol):
         """What is there, one entry per partition; waits up to ``max_wait_ms`` for the first record."""
         ...
 
+    def passed(self) -> dict[TopicPartition, int]:
+        """Return the positions that have moved past offsets without records for readers since the last call.
+
+        Such offsets are transaction markers, aborted records and what compaction removed. Every record below a
+        returned position has been returned by `fetch`; a position is kept for a later call while that is not so.
+        """
+        ...
+
     def polled(self) -> bool:
         """Its owner took records that were fetched before: a poll, as far as ``max_poll_interval_ms`` goes.
 

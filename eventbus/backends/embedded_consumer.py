@@ -54,6 +54,8 @@ class EmbeddedConsumer:
         self._held: dict[TopicPartition, str] = {}
         """What is being read, and which topic of that name: one deleted and made anew is another one."""
         self._positions: dict[TopicPartition, int] = {}
+        self._passed: set[TopicPartition] = set()
+        """Partitions whose positions have moved without a record, see `passed`."""
         self._unplaced: dict[TopicPartition, None] = {}
         """Held, but where to begin is not known yet: a transaction that commits an offset there is open."""
         self._waits_for_offsets: TopicPartition | None = None
@@ -168,6 +170,7 @@ class EmbeddedConsumer:
         if self._held.pop(topic_partition, None) is None:
             return
         self._positions.pop(topic_partition, None)
+        self._passed.discard(topic_partition)
         self._unplaced.pop(topic_partition, None)
         self._ready.pop(topic_partition, None)
         self._paused.discard(topic_partition)
@@ -223,6 +226,14 @@ class EmbeddedConsumer:
             raise ConfigError("this consumer has no group: open it with group=...")
         return GroupMetadata(self._config.group)
 
+    def passed(self) -> dict[TopicPartition, int]:
+        if not self._passed:
+            return {}
+        in_hand = {TopicPartition(records.topic, records.partition) for records, _ in self._in_hand}
+        ready = self._passed - in_hand
+        self._passed &= in_hand
+        return {partition: self._positions[partition] for partition in ready}
+
     def polled(self) -> bool:
         member = self._member
         if member is None:
@@ -259,6 +270,7 @@ class EmbeddedConsumer:
 
     def _set_position(self, topic_partition: TopicPartition, offset: int) -> None:
         self._positions[topic_partition] = offset
+        self._passed.discard(topic_partition)  # what lies before a position that was sought was not read
         self._unplaced.pop(topic_partition, None)
         self._on_advance(topic_partition)
 
@@ -410,6 +422,7 @@ class EmbeddedConsumer:
                 self._in_hand.append((records, size_bytes))
             else:
                 has_passed = True
+                self._passed.add(topic_partition)
             budget_bytes -= size_bytes
             if budget_bytes <= 0:
                 break

@@ -301,6 +301,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     async def drain(self) -> None:
         """Return when every handler has finished everything now in its topics, outputs and their handlers included.
 
+        The offsets are committed, unless commits fail: those are logged and tried again in the background.
         What parts hold, as the relay of an outbox does, is published first. Raises the HandlerError of a handler that
         has stopped, and ConfigError when the bus is closed meanwhile.
         """

@@ -358,6 +358,7 @@ class Consumer:
         await self._tell_of_losses()
         await anyio.lowlevel.checkpoint()
         self._ahead.add(await consumer.fetch(timeout_ms))
+        self._ahead.passed(consumer.passed())
         await self._tell_of_losses()  # what was fetched is in hand: a listener that raises loses none of it
 
     # positions -------------------------------------------------------------------------------------------------------
@@ -456,6 +457,8 @@ class Consumer:
 
     async def commit(self, offsets: OffsetsToCommit | None = None) -> None:
         """Store the *next* offset to read per partition; without ``offsets``, of everything `poll` has returned.
+
+        Transaction markers and aborted records after it are covered as well, once `poll` has passed them.
 
         Partitions given up since, or whose topic was deleted, are left out. On disk on return. Raises
         RebalanceInProgress (poll, then go on from the committed offsets), IllegalGeneration, UnknownMemberId and

@@ -244,7 +244,7 @@ class Life:
         self.stop()
 
     async def drain(self) -> None:
-        """Return when every handler has finished everything now in its topics, and parts hold nothing."""
+        """Return when every handler has finished and committed everything now in its topics, and parts hold nothing."""
         with self._while_open("drain"):
             # One at a time: a part says whether anything came since it was last asked, and two would take that from
             # each other.
@@ -284,7 +284,8 @@ class Life:
             fired = [await one.is_idle(firings) for one in self.runners if one.handler.spec.is_firing]
             moves = self._moves
             others = [await one.is_idle() for one in self.runners if not one.handler.spec.is_firing]
-            if all(fired) and all(others) and moves == self._moves:
+            is_idle = all(fired) and all(others) and moves == self._moves
+            if is_idle and all([await runner.commit_finished() for runner in self.runners]):
                 return
             await progress.wait()
 

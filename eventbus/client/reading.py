@@ -150,6 +150,15 @@ class Prefetched:
                 self._chunks.append(chunk)
                 self.unchecked = self._decoding.waits
 
+    def passed(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Have a commit cover offsets that hold no record for a reader, once all records before them are returned."""
+        for partition, position in positions.items():
+            before = [chunk for chunk in self._chunks if chunk.topic_partition == partition]
+            if before:
+                before[-1].records.next_offset = position
+            else:
+                self.returned[partition] = position
+
     def needed(self) -> SchemaNeeded | None:
         """What has to be fetched before what is here can be decoded."""
         for chunk in self._chunks:

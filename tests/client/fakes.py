@@ -153,6 +153,9 @@ class FakeConsumer:
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         return {partition: self.offsets[partition] for partition in partitions if partition in self.offsets}
 
+    def passed(self) -> dict[TopicPartition, int]:
+        return {}
+
     def polled(self) -> bool:
         return False
 

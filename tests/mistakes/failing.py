@@ -62,7 +62,7 @@ async def exit_in_a_handler(at: At) -> str:
 async def slow_in_a_transaction(at: At) -> str:
     import anyio
 
-    bus = EventBus("memory://")
+    bus = EventBus("memory://", transaction_abort_timed_out_transaction_cleanup_interval_ms=1)
     bus.topic("orders")
     bus.topic("bills")
 

@@ -89,7 +89,7 @@ def test_commits_polls_and_sessions_go_by_the_clock(run: Run) -> None:
 
         async with bus:
             await bus.send("t", "x")
-            await bus.drain()
+            await bus.clock.settle()
             assert bus.log.committed("g") == {}
             await bus.clock.advance(ms=200)
             assert bus.log.committed("g") == {TopicPartition("t", 0): 1}

@@ -78,6 +78,9 @@ class KafkaConsumer:
         self._owner_is_busy = False
         """It has records of before in hand, and fetches because `polled` said so: more would pile up there."""
         self._has_passed = False
+        """A position has, and `fetch` has not returned because of it."""
+        self._passed: set[TopicPartition] = set()
+        """Partitions whose positions have moved without a record, see `passed`."""
         self._lost_place = False
         self._event = anyio.Event()
         self._closed = False
@@ -183,6 +186,7 @@ class KafkaConsumer:
             return
         del self._held[where]
         self._positions.pop(where, None)
+        self._passed.discard(where)
         self._sought.pop(where, None)
         self._told.discard(where)
         self._unplaced.discard(where)
@@ -220,6 +224,7 @@ class KafkaConsumer:
             if position is not None and where not in self._sought and position < end:
                 self._positions[where] = end
                 self._has_passed = True
+                self._passed.add(where)
         for where in arrival.out_of_range:
             if where in self._positions and where not in self._sought:
                 self._unplaced.add(where)
@@ -421,6 +426,14 @@ class KafkaConsumer:
             self._polled_at = self._timers.current_time()
         return is_new and job.is_done
 
+    def passed(self) -> dict[TopicPartition, int]:
+        if not self._passed:
+            return {}
+        # Records that librdkafka brought before the end of the partition may still wait here, if it is paused.
+        ready = [where for where in self._passed if self._inbox.first_offset(where) is None]
+        self._passed.difference_update(ready)
+        return {where: self._positions[where] for where in ready}
+
     def polled(self) -> bool:
         if self._config.group is None:
             return False
@@ -450,6 +463,7 @@ class KafkaConsumer:
             )
         self._unplaced.discard(partition)
         self._unchecked.add(partition)
+        self._passed.discard(partition)  # what lies before a position that was sought was not read
         self._inbox.forget(partition)
         self._read_from(partition, offset)
 

@@ -13,7 +13,7 @@ from eventbus.backends.clock import Clock
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.crash_marks import CrashMarks
 from eventbus.client.handling.exactly_once import ExactlyOnce, Work
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.lane import Lane, nothing_before
 from eventbus.client.handling.recovering import Recovering
 from eventbus.client.handling.ways import Shared, Way
 from eventbus.client.transaction import Transaction
@@ -78,6 +78,14 @@ class Delayed:
         self._recovering.tell_depth()
         while not (waiting.has_room or self._is_loading or self._stops):
             await self._changes()
+
+    async def advance_to(self, next_offset: int) -> None:
+        lane, waiting = self._lane, self._waiting
+        waiting.add(nothing_before(lane.topic_partition, next_offset))
+        if not waiting and waiting.plan() is None:  # else the commit of what waits covers it
+            lane.handled(next_offset)
+        await self._recovering.read(lane.topic_partition, lane)
+        self._change()
 
     async def rest(self) -> None:
         await self._lane.wake.wait()
@@ -340,6 +348,11 @@ class DelayedOnce(Delayed):
             if not is_over:
                 self._waiting.put_back(entry)
             self._end(one)
+
+    async def advance_to(self, next_offset: int) -> None:
+        await super().advance_to(next_offset)
+        if self._lane.finished > self._lane.committed:
+            await self._shared.commits.attempt([self._lane])  # nothing commits regularly for an exactly-once handler
 
     async def aclose(self) -> None:
         await super().aclose()

@@ -26,7 +26,7 @@ from eventbus.client.handling.lane import Lane, part_of
 from eventbus.client.handling.lane_commits import REBALANCED
 from eventbus.client.handling.moves import TAKEN_OVER, send
 from eventbus.client.handling.recovering import Recovering
-from eventbus.client.handling.ways import Shared, held_in
+from eventbus.client.handling.ways import Shared, at_work, commit_now, held_in
 from eventbus.client.producer import Producer
 from eventbus.client.transaction import Transaction
 from eventbus.errors import (
@@ -383,6 +383,12 @@ class ExactlyOnce:
         error, lane.error = lane.error, None
         if error is not None:
             raise error.__cause__ if isinstance(error.__cause__, EventBusError) else error
+
+    async def advance_to(self, next_offset: int) -> None:
+        """Commit without a transaction: no transaction of this partition is open between two fetches."""
+        with at_work(self._lane):
+            if await commit_now(self._lane, self._shared, next_offset):
+                self._lane.handled(next_offset)
 
     async def rest(self) -> None:
         await self._lane.wake.wait()

@@ -17,7 +17,7 @@ from anyio.lowlevel import EventLoopToken
 
 from eventbus.errors import EventBusError, HandlerError, IllegalGeneration
 from eventbus.recovery import Outgoing
-from eventbus.types import ConsumerRecord, FetchedRecords, TopicPartition
+from eventbus.types import ConsumerRecord, FetchedRecords, TimestampType, TopicPartition
 
 _TO_DO, _FINISHED, _UNSTORED = 0, 1, 2
 """A record's state in `Taken`. Unstored: handled, but what it published is on its way."""
@@ -480,6 +480,11 @@ class Taken:
         elif stop > first:
             self.lane.finished = self.chunk.offsets[stop - 1] + 1
         return stop - first, stop == end
+
+
+def nothing_before(topic_partition: TopicPartition, next_offset: int) -> FetchedRecords:
+    """Return a fetch without records: reading has moved to ``next_offset`` past what is not for readers."""
+    return FetchedRecords(*topic_partition, (), (), (), (), None, TimestampType.CREATE_TIME, next_offset)
 
 
 def part_of(chunk: FetchedRecords, start: int, end: int, left_out: Collection[int] = ()) -> FetchedRecords:

@@ -119,8 +119,8 @@ class Moves:
 
     def _of_waiting(self, lane: Lane, waiting: Waiting) -> Moving | None:
         plan = waiting.plan()
-        if plan is None:
-            return None
+        if plan is None:  # nothing waits; reading may have passed markers of transactions
+            return Moving(lane.finished, [], [], None) if lane.finished > lane.committed else None
         moved = list(lane.moves)
         records = [lane.moves[offset] for offset in moved]
         if plan.done is not None:

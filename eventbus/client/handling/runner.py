@@ -30,7 +30,7 @@ from eventbus.client.handling.dispatch import Dispatch, Publish
 from eventbus.client.handling.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.handovers import Handovers, named, transactional_id_of
-from eventbus.client.handling.lane import Lane
+from eventbus.client.handling.lane import Lane, nothing_before
 from eventbus.client.handling.lane_commits import LaneCommits
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.handling.recovering import recovering_of
@@ -307,6 +307,7 @@ class Runner:
             if await self._consumer.position(topic_partition) < until.get(topic_partition, 0):
                 self._is_watched = True  # what follows may be aborted: then no lane has anything to say when it is read
                 return False
+        self._take_passed()  # a fetch may have moved the position above and not have returned yet
         return all(_is_done(lane, ends) for lane in self.lanes.values())
 
     # polling ---------------------------------------------------------------------------------------------------------
@@ -330,6 +331,7 @@ class Runner:
             pause, self.poll_error = 0.1, ""
             for chunk in fetched:
                 self._hand_over(chunk)
+            self._take_passed()
             if self.recovering is not None:
                 await self.recovering.polled(self.lanes)
             self._handovers.polled()
@@ -361,17 +363,23 @@ class Runner:
             logger.warning("handler %r: polling fails, and is tried again: %s", self.handler.__name__, error)
         self.poll_error = str(error)
 
+    def _take_passed(self) -> None:
+        """Have the lanes finish, after what they were given before, offsets that hold no record for a reader."""
+        for partition, next_offset in self._consumer.passed().items():
+            self._hand_over(nothing_before(partition, next_offset))
+
     def _hand_over(self, chunk: FetchedRecords) -> None:
         if self._stopping:
             return
         topic_partition = TopicPartition(chunk.topic, chunk.partition)
         lane = self.lanes.get(topic_partition)
         if lane is None:
-            lane = self._open_lane(topic_partition, chunk.offsets[0])
+            lane = self._open_lane(topic_partition, chunk.offsets[0] if chunk.offsets else chunk.next_offset)
         if lane.error is not None or lane.closing:
             return
         lane.chunks.append(chunk)
-        self.fetched.add(len(chunk))
+        if chunk.offsets:
+            self.fetched.add(len(chunk))
         if len(lane.chunks) >= _CHUNKS_PER_LANE and not lane.paused:
             lane.paused = True
             self._consumer.pause([topic_partition])
@@ -451,15 +459,15 @@ class Runner:
                 self._on_progress()
                 await way.rest()
                 continue
+            if not lane.chunks[0].offsets:
+                await way.advance_to(self._next_chunk(lane).next_offset)
+                self._commits.expect()
+                continue
             if self._schemas is not None and not await self._schemas.is_over(lane):
                 continue
             if self.recovering is not None and not await self.recovering.ready(lane):
                 continue
-            lane.at_hand = chunk = lane.chunks.popleft()
-            if lane.paused and len(lane.chunks) < _CHUNKS_PER_LANE:
-                lane.paused = False
-                if lane.unreadable is None:
-                    self._consumer.resume([lane.topic_partition])
+            lane.at_hand = chunk = self._next_chunk(lane)
             self._commits.expect()
             await way.run(chunk)
             if lane.error is not None:
@@ -472,6 +480,14 @@ class Runner:
             await anyio.lowlevel.checkpoint()
         if lane.error is not None and not lane.abandoned:
             self._stop_partition(lane, lane.error)
+
+    def _next_chunk(self, lane: Lane) -> FetchedRecords:
+        chunk = lane.chunks.popleft()
+        if lane.paused and len(lane.chunks) < _CHUNKS_PER_LANE:
+            lane.paused = False
+            if lane.unreadable is None:
+                self._consumer.resume([lane.topic_partition])
+        return chunk
 
     def _output_failed(self, error: HandlerError) -> bool:
         """What a handler published was not stored. True: go on all the same."""
@@ -506,6 +522,18 @@ class Runner:
         """Commit what is finished now. Raises what a commit raises."""
         if self.handler.spec.delivery == "at-least-once" and not self.has_left:
             await self._commits.commit()
+
+    async def commit_finished(self) -> bool:
+        """Try once to commit what is finished. False: the group rebalances, and the commit has to be tried again.
+
+        A commit that fails is logged, tried again in the background, and not waited for.
+        """
+        if self.handler.spec.delivery != "at-least-once" or self.has_left:
+            return True
+        finished = {lane: lane.finished for lane in self.lanes.values()}
+        await self._commits.attempt()
+        is_over = all(lane.committed >= offset or lane.abandoned for lane, offset in finished.items())
+        return is_over or bool(self._commits.error)
 
     async def _leave(self, is_cancelled: bool) -> None:
         try:

@@ -19,7 +19,7 @@ from eventbus.backends.clock import Timers
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.handling.dispatch import Dispatch
 from eventbus.client.handling.handlers import Handler
-from eventbus.client.handling.lane import Lane, Taken, part_of
+from eventbus.client.handling.lane import Lane, Taken, nothing_before, part_of
 from eventbus.client.handling.lane_commits import REBALANCED, LaneCommits
 from eventbus.client.handling.turns import Turns
 from eventbus.client.handling.watch import Watch
@@ -44,6 +44,10 @@ class Way(Protocol):
 
     async def run(self, chunk: FetchedRecords) -> None:
         """Begin all records, or as many as the lane may; what was begun need not have ended on return."""
+        ...
+
+    async def advance_to(self, next_offset: int) -> None:
+        """Everything fetched before has been `run`, and nothing from there to ``next_offset`` is for the handler."""
         ...
 
     async def rest(self) -> None:
@@ -188,6 +192,9 @@ class InOrder:
             async with turns.of(lane):
                 start = await shared.watch.run_in_order(shared.dispatch, lane, chunk, start)
 
+    async def advance_to(self, next_offset: int) -> None:
+        self._lane.handled(next_offset)
+
     async def rest(self) -> None:
         await self._lane.wake.wait()
 
@@ -214,7 +221,7 @@ class AtMostOnce:
         for start in range(0, len(chunk), size):
             piece = part_of(chunk, start, min(start + size, len(chunk)))
             with at_work(lane):
-                if not await self._commit(piece.next_offset):
+                if not await commit_now(lane, self._shared, piece.next_offset):
                     return
                 at = await self._handle(piece)
                 if lane.error is not None:
@@ -235,35 +242,6 @@ class AtMostOnce:
                 "back: %s", shared.handler.__name__, lane.topic_partition, piece.offsets[end], piece.offsets[-1], error,
             )  # fmt: skip
 
-    async def _commit(self, next_offset: int) -> bool:
-        """False: the lane is closing, and the slice belongs to whoever reads the partition next."""
-        lane, shared = self._lane, self._shared
-        pause = shared.handler.spec.commit_interval_ms / 1000
-        while not lane.closing:
-            try:
-                with shared.commits.asked():
-                    await shared.consumer.commit({lane.topic_partition: OffsetAndMetadata(next_offset)})
-            except REBALANCED as error:
-                logger.debug("handler %r: not committed yet: %s", shared.handler.__name__, error)
-                await shared.settled(lane)
-            except EventBusError as error:
-                if str(error) != shared.commits.error:
-                    logger.error(
-                        "handler %r: the offset %d of %s is not committed, so what is below it is not handled yet: %s",
-                        shared.handler.__name__, next_offset, lane.topic_partition, error,
-                    )  # fmt: skip
-                shared.commits.failed(error)
-            else:
-                lane.was_committed(next_offset)
-                shared.commits.succeeded()
-                return True
-            lane.wake = anyio.Event()
-            if not lane.closing:
-                with shared.timers.move_on_after(pause):
-                    await lane.wake.wait()
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-        return False
-
     async def _handle(self, piece: FetchedRecords) -> int:
         lane, shared = self._lane, self._shared
         start = 0
@@ -276,12 +254,46 @@ class AtMostOnce:
         await lane.outputs_stored()
         return start
 
+    async def advance_to(self, next_offset: int) -> None:
+        with at_work(self._lane):
+            if await commit_now(self._lane, self._shared, next_offset):
+                self._lane.handled(next_offset)
+
     async def rest(self) -> None:
         await self._lane.wake.wait()
 
     async def finish(self) -> None: ...
 
     async def aclose(self) -> None: ...
+
+
+async def commit_now(lane: Lane, shared: Shared, next_offset: int) -> bool:
+    """Commit, again and again until it is stored. False: the lane is closing, and another member commits next."""
+    pause = shared.handler.spec.commit_interval_ms / 1000
+    while not lane.closing:
+        try:
+            with shared.commits.asked():
+                await shared.consumer.commit({lane.topic_partition: OffsetAndMetadata(next_offset)})
+        except REBALANCED as error:
+            logger.debug("handler %r: not committed yet: %s", shared.handler.__name__, error)
+            await shared.settled(lane)
+        except EventBusError as error:
+            if str(error) != shared.commits.error:
+                logger.error(
+                    "handler %r: the offset %d of %s is not committed, so what is below it is not handled yet: %s",
+                    shared.handler.__name__, next_offset, lane.topic_partition, error,
+                )  # fmt: skip
+            shared.commits.failed(error)
+        else:
+            lane.was_committed(next_offset)
+            shared.commits.succeeded()
+            return True
+        lane.wake = anyio.Event()
+        if not lane.closing:
+            with shared.timers.move_on_after(pause):
+                await lane.wake.wait()
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    return False
 
 
 def held_in(lane: Lane, chunk: FetchedRecords, start: int, end: int | None = None) -> set[int] | None:
@@ -321,6 +333,9 @@ class _Ahead:
                 lane.wake = anyio.Event()
                 await self._wait(most - least)
         return None
+
+    async def advance_to(self, next_offset: int) -> None:
+        self._lane.take(nothing_before(self._lane.topic_partition, next_offset))  # finished after what was taken before
 
     async def rest(self) -> None:
         await self._wait(0)
