@@ -77,6 +77,29 @@ async def test_starting_then_idle_then_running(bus: TestBus) -> None:
         assert health.since_last_commit_ms is not None and health.since_last_commit_ms <= 1_100
 
 
+@pytest.mark.parametrize("exactly_once", [False, True])
+async def test_a_handler_is_idle_after_transactions_for_as_long_as_nothing_comes(
+    bus: TestBus, exactly_once: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a minute it counted as wedged: its offset stayed before what was aborted, and Kubernetes restarted it."""
+    bus.topic("t")
+
+    @bus.consumer("t", group="g", exactly_once=exactly_once)
+    async def handle(text: str) -> None: ...
+
+    async with bus:
+        await bus.send("t", "x")
+        with contextlib.suppress(LookupError):
+            async with bus.transaction("id") as transaction:
+                await transaction.send("t", "no")
+                raise LookupError
+        await bus.drain()
+        await bus.clock.advance(seconds=600)
+        health = await one(bus)
+        assert (health.status, health.lag, (await bus.health()).is_healthy) == ("idle", 0, True)
+        assert warnings_of(caplog) == []
+
+
 @pytest.mark.system
 @pytest.mark.parametrize("kind", ["async", "batch", "key", "exactly-once"])
 async def test_a_record_that_never_ends_is_told_once_and_so_is_its_end(
