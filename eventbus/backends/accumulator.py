@@ -25,7 +25,7 @@ _SENDS_PER_TURN = 64
 """Awaited sends that need not wait before other tasks get their turn."""
 
 _MOST_CLOSED = 8
-"""Batches that are closed to give one large record a batch of its own."""
+"""Batches that are closed, at most, before a large record shares a batch after all."""
 
 _NewMetadata = Callable[[type[RecordMetadata], tuple[str, int, int, int]], RecordMetadata]
 _new_metadata = cast("_NewMetadata", tuple.__new__)  # pyright: ignore[reportUnknownMemberType]  a third of the cost

@@ -23,7 +23,7 @@ class Counted(Delivery):
 
 @pytest.mark.parametrize("kind", ["in order", "in any order"])
 async def test_outputs_may_be_acknowledged_in_reverse_order(kind: str) -> None:
-    """With a wait for the last output in flight the loop never ran again: it was acknowledged before the first."""
+    """The lane waited for the last output, which was acknowledged before the first, and the loop never ran again."""
     lane = lane_of()
     batches = [BatchDelivery("out", number) for number in range(3)]
     taken = None if kind == "in order" else lane.take(chunk_of(b"0", b"1", b"2"))

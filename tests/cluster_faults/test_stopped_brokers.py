@@ -1,4 +1,4 @@
-"""Handlers that publish while one of three brokers stands still: the acknowledgements of the others come first."""
+"""Handlers that publish while one of three brokers stands still: their outputs are acknowledged out of order."""
 
 from __future__ import annotations
 

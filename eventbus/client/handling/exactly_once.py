@@ -181,6 +181,7 @@ class ExactlyOnce:
         """One transaction, and what follows from it."""
         end = work.next_end(self._handler.spec.transaction_records)
         if not await self._past_those_held(work, end):
+            work.end = work.start  # the lane stops: to ask again would not yield to what stops it
             return
         before = work.start
         try:

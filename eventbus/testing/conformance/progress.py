@@ -30,7 +30,7 @@ async def an_output_whose_acknowledgement_is_late_stalls_no_other_task(world: Wo
     source, target, group = await world.topic(), await world.topic(8), world.name("group")
     bus, may_be_stored = world.target.open(), anyio.Event()
     backend = FaultyBackend(bus.backend)
-    # A record that is held back is on its way for the producer, and those to other partitions overtake it.
+    # The producer takes a record that is held back for one in flight. Records to other partitions overtake it.
     backend.hooks.append(lambda call: _held(call, target, may_be_stored))
     values = [b"%d" % number for number in range(20)]
 
@@ -63,7 +63,7 @@ def _held(call: Call, topic: str, may_be_stored: anyio.Event) -> Wait | None:
 
 @promise(each=tuple(HANDLERS))
 async def a_handler_that_is_done_has_no_lag_after_transactions(world: World, kind: str) -> None:
-    """Behind the last record there are a transaction's marker and records that were aborted."""
+    """A transaction's marker and aborted records follow the last record."""
     topic, group = await world.topic(2), world.name("group")
     handled: list[bytes] = []
 
@@ -107,7 +107,7 @@ async def _is_level(world: World, bus: EventBus, topic: str, group: str) -> None
 
 @promise()
 async def a_commit_of_a_consumer_covers_what_is_no_record(world: World) -> None:
-    """A transaction's marker and aborted records behind the last record, once `poll` has passed them."""
+    """A transaction's marker and aborted records follow the last record, and `poll` has passed them."""
     topic, group = await world.topic(), world.name("group")
     where = TopicPartition(topic, 0)
     async with world.producer(world.name("id")) as producer:

@@ -1,4 +1,4 @@
-"""A retry partition is committed up to its end, also past what is no record for a reader."""
+"""A retry partition is committed up to its end, also past markers and aborted records."""
 
 from __future__ import annotations
 
