@@ -12,13 +12,9 @@ import msgspec
 from eventbus.coordinator.shard import CoordinatorRecord, Decision
 from schema_registry import errors, names, records
 from schema_registry.digest import digest
-from schema_registry.entities import COMPATIBILITY_LEVELS, MODES
 from schema_registry.records import (
-    LAST_ID,
-    ConfigValue,
     Key,
     MaxIds,
-    ModeValue,
     SchemaValue,
     UnreadableRecord,
     Value,
@@ -99,29 +95,12 @@ def read_lines(given: Iterable[bytes | str]) -> list[Read]:
             found.pop(key, None)  # in the order of the lines that count
             if bytes(one.value) != b"null":
                 found[key] = records.read_value(key, bytes(one.value))
-                _check_sane(key, found[key])
         except (msgspec.MsgspecError, UnicodeDecodeError, UnreadableRecord, RecursionError) as error:
             raise errors.invalid_schema(
                 f'line {number} of the export cannot be read: {error}. A line is {{"key": ..., "value": ...}}'
             ) from error
     _check_ids(found)
     return list(found.items())
-
-
-def _check_sane(key: Key, value: Value) -> None:
-    """Raises UnreadableRecord for what no registry writes: it would be in the log for ever."""
-    match value:
-        case SchemaValue():
-            if not key.subject or not 1 <= key.version <= LAST_ID or not 0 <= value.id <= LAST_ID:
-                raise UnreadableRecord(f"subject {key.subject!r} version {key.version} with id {value.id} is none")
-        case MaxIds() if any(id > LAST_ID for id in value.max_ids.values()):
-            raise UnreadableRecord("an id above 2^31-1 is none")
-        case ConfigValue() if value.compatibility_level not in (None, *COMPATIBILITY_LEVELS):
-            raise UnreadableRecord(f"{value.compatibility_level!r} is no compatibility level")
-        case ModeValue() if value.mode not in MODES:
-            raise UnreadableRecord(f"{value.mode!r} is no mode")
-        case _:
-            pass
 
 
 def _check_ids(found: Mapping[Key, Value]) -> None:

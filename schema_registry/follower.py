@@ -120,17 +120,25 @@ class Follower:
             while self.refusal is None:
                 await self._step(consumer)
         except OffsetOutOfRange as error:
-            self._refuse(f"it no longer holds the offset that comes next ({error})")
+            self._refuse_topic(f"it no longer holds the offset that comes next ({error})")
         except EventBusError as error:
             logger.warning("following topic %r: %s; trying again", self._where.topic, error)
             await anyio.sleep(_AGAIN_SECONDS)
+        except Exception as error:  # this task belongs to the bus: an error that leaves it ends the bus
+            logger.exception("Reading topic %r failed", self._where.topic)
+            self._refuse(
+                RegistryRefused(
+                    f"The registry cannot read topic {self._where.topic!r} any more. Its reading task failed: "
+                    f"{error!r}. Report the traceback in its log, and restart the registry"
+                )
+            )
 
     async def _step(self, consumer: Consumer) -> None:
         # After records one look without waiting: only an empty one says that the position has been read up to.
         polled = await consumer.poll(0 if self._has_read else _POLL_MS, _AT_ONCE)
         self._has_read = bool(polled)
         if not consumer.assignment():
-            self._refuse("its partition is gone")
+            self._refuse_topic("its partition is gone")
         async with self.lock:
             if polled:
                 self._note_gaps([one.offset for one in polled])
@@ -170,15 +178,19 @@ class Follower:
         self._moved.set()
         self._moved = anyio.Event()
 
-    def _refuse(self, what: str) -> None:
-        if self.refusal is not None:
-            return
-        self.refusal = RegistryRefused(
-            f"topic {self._where.topic!r} was deleted or cut while this registry ran: {what}. Ids could be given a "
-            "second time, so nothing is written any more. Import an export into a new topic, then start again"
+    def _refuse_topic(self, what: str) -> None:
+        self._refuse(
+            RegistryRefused(
+                f"topic {self._where.topic!r} was deleted or cut while this registry ran: {what}. Ids could be given a "
+                "second time, so nothing is written any more. Import an export into a new topic, then start again"
+            )
         )
-        logger.error("%s", self.refusal)
-        self._tell()
+
+    def _refuse(self, refusal: RegistryRefused) -> None:
+        if self.refusal is None:
+            self.refusal = refusal
+            logger.error("%s", refusal)
+            self._tell()
 
     async def catch_up(self) -> bool:
         """Read to the end; whether there was anything. Who asks while one is under way shares the next one."""
@@ -206,18 +218,17 @@ class Follower:
         """Raises RegistryRefused when the topic is another one of the same name."""
         found = (await self._bus.admin.describe_topics([self._where.topic]))[0]
         if found.topic_id != self._topic_id:
-            self._refuse("it is another one of the same name")
+            self._refuse_topic("it is another one of the same name")
         self.check()
 
     def check(self) -> None:
         """Raises RegistryRefused when nothing may be written."""
         if self.refusal is not None:
             raise self.refusal
-        self._ledger.check()
 
     async def _reach(self, end: int) -> None:
         if end < self._ledger.next and await self._end(IsolationLevel.READ_UNCOMMITTED) < self._ledger.next:
-            self._refuse(f"it ends at offset {end}, and {self._ledger.next - 1} was read before")
+            self._refuse_topic(f"it ends at offset {end}, and {self._ledger.next - 1} was read before")
         while self._ledger.next < end and self.refusal is None:
             if self._ended.is_set():
                 raise RegistryRefused("the registry is closed")

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from eventbus.coordinator.shard import CoordinatorRecord
 from schema_registry import names, records
-from schema_registry.errors import RegistryRefused
 from schema_registry.records import LAST_ID, Key, SchemaValue, UnreadableRecord, Value
 from schema_registry.schemas import Schemas
 from schema_registry.state import Conflict, State
@@ -59,10 +58,9 @@ class Ledger:
                     self.ahead.apply(*read, offset)
 
     def loaded(self) -> None:
-        """All that was there has been read. Raises RegistryRefused for ids with two meanings."""
+        """Begin to decide requests: all that was in the topic has been read."""
         self._is_loading = False
         self.ahead = self.settled.copy()
-        self.check()
 
     def propose(self, decided: Sequence[CoordinatorRecord]) -> None:
         """Fold records that are not stored yet, for the requests that are decided after them."""
@@ -109,16 +107,14 @@ class Ledger:
             context = names.context_of(name.subject)
             self.burnt[context] = max(self.burnt.get(context, 0), read.id)
 
-    def check(self) -> None:
-        """Raises RegistryRefused when an id has two meanings: whoever reads by it would read something else."""
-        if self.settled.conflicts:
-            raise RegistryRefused(_two_meanings(self.topic, list(self.settled.conflicts.values())))
-
     def _fold(self, state: State, key: Key, form: bytes, value: Value | None, offset: int) -> None:
         self.generation += 1
         if key.keytype == records.CLEAR_SUBJECT or (value is None and key.keytype == records.SCHEMA):
             self._schemas.forget()
         state.apply(key, form, value, offset)
+        conflict = state.conflicts.get((key.subject or "", key.version))
+        if conflict is not None and conflict.offset == offset:
+            logger.error("%s", _second_meaning(self.topic, conflict))
 
     def _read(self, key: bytes | None, value: bytes | None, offset: int) -> tuple[Key, bytes, Value | None] | None:
         """None where there is nothing to fold. What cannot be read is passed over, as Confluent's registry does."""
@@ -146,13 +142,15 @@ class Ledger:
             self.burnt[context] = max(self.burnt.get(context, 0), id)
 
 
-def _two_meanings(topic: str, conflicts: list[Conflict]) -> str:
-    first = conflicts[0]
-    more = f" ({len(conflicts) - 1} more like it)" if len(conflicts) > 1 else ""
-    key = records.key_bytes(Key(records.SCHEMA, *first.place)).decode()
+def _second_meaning(topic: str, conflict: Conflict) -> str:
+    (subject, version), (holder, holder_version) = conflict.place, conflict.other
+    if conflict.place == conflict.other:
+        remedy = "Write the first record of this key again before compaction removes it"
+    else:
+        key = records.key_bytes(Key(records.SCHEMA, *conflict.place)).decode()
+        remedy = f"Register the ignored schema again to give it its own id, and delete its record (key {key}, no value)"
     return (
-        f"topic {topic!r} gives id {first.id} two meanings: {first.other[0]!r} version {first.other[1]} has it, and "
-        f"the record at offset {first.offset} gives it to {first.place[0]!r} version {first.place[1]}{more}. Data "
-        "written under the id can be read with one of them only: find out which, register the other anew, and end its "
-        f"record with a tombstone (key {key}, no value) before this registry is started again"
+        f"The record at offset {conflict.offset} of topic {topic!r} is ignored. It gives another schema to id "
+        f"{conflict.id}, as {subject!r} version {version}, and {holder!r} version {holder_version} has this id. Data "
+        f"with id {conflict.id} is read with the schema of {holder!r} version {holder_version}. {remedy}"
     )

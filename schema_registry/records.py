@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from eventbus.coordinator.shard import CoordinatorRecord
-from schema_registry.entities import Metadata, RuleSet
+from schema_registry.entities import COMPATIBILITY_LEVELS, MODES, Metadata, RuleSet
 from serdes.registry import Reference
 
 SCHEMA, CONFIG, MODE, NOOP = "SCHEMA", "CONFIG", "MODE", "NOOP"
@@ -144,6 +144,10 @@ _decode_ids = msgspec.json.Decoder(MaxIds).decode
 _encode = msgspec.json.encode
 
 
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""A RecursionError: members that are not known here are skipped, however deeply they are nested."""
+
+
 class UnreadableRecord(ValueError):
     """A record that Confluent's registry logs and passes over, and so does this one."""
 
@@ -152,12 +156,14 @@ def read_key(data: bytes) -> Key:
     """What a key names. Raises UnreadableRecord."""
     try:
         key = _decode_key(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise UnreadableRecord(f"its key is not one of a schema registry ({error})") from None
     kind = key.keytype
     if kind == SCHEMA:
-        if key.subject is None or key.version is None or key.magic not in (0, 1):
+        if not key.subject or key.version is None or key.magic not in (0, 1):
             raise UnreadableRecord("its key names no subject and version, or has an unknown magic byte")
+        if not 1 <= key.version <= LAST_ID:
+            raise UnreadableRecord(f"its key has version {key.version}, which is outside 1 to 2^31-1")
         return Key(SCHEMA, key.subject, key.version)
     if kind == NOOP:
         return MAX_IDS if key.for_ == "ids" else _NOTHING
@@ -173,9 +179,29 @@ def read_key(data: bytes) -> Key:
 def read_value(key: Key, data: bytes) -> Value:
     """Raises UnreadableRecord."""
     try:
-        return _decode_ids(data) if key == MAX_IDS else _decoders[key.keytype](data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        value: Value = _decode_ids(data) if key == MAX_IDS else _decoders[key.keytype](data)
+    except _UNREADABLE as error:
         raise UnreadableRecord(f"its value is no {key.keytype} ({error})") from None
+    _check_ranges(value)
+    return value
+
+
+def _check_ranges(value: Value) -> None:
+    """Raises UnreadableRecord for what no registry writes, and what Java's types could not hold."""
+    match value:
+        case SchemaValue():
+            if not 0 <= value.id <= LAST_ID:
+                raise UnreadableRecord(f"its id {value.id} is outside 0 to 2^31-1")
+            if any(not -LAST_ID <= one.version <= LAST_ID for one in value.references or ()):
+                raise UnreadableRecord("it refers to a version outside 1 to 2^31-1")
+        case MaxIds() if any(id > LAST_ID for id in value.max_ids.values()):
+            raise UnreadableRecord("it names an id above 2^31-1")
+        case ConfigValue(compatibility_level=str(level)) if level.upper() not in COMPATIBILITY_LEVELS:
+            raise UnreadableRecord(f"{level!r} is not a compatibility level")
+        case ModeValue() if value.mode not in MODES:
+            raise UnreadableRecord(f"{value.mode!r} is not a mode")
+        case _:
+            pass
 
 
 # writing -------------------------------------------------------------------------------------------------------------

@@ -271,7 +271,14 @@ def _checked_id(desk: Desk, subject: str, content: Content, id: int | None) -> i
     if id is None:
         id = max(desk.state.max_ids.get(context, 0), desk.burnt.get(context, 0)) + 1
     if id > LAST_ID:
-        raise errors.store_failed("no id is left", OverflowError(f"{id} is above 2^31-1"))
+        where = context or names.DEFAULT_CONTEXT
+        raise errors.store_failed(
+            "no id is left",
+            OverflowError(
+                f"a record in the topic has id {id - 1}, the highest one there is, in context {where!r}. Register "
+                "under another context (:.NAME:SUBJECT), or import an export without that record into a new topic"
+            ),
+        )
     if any(one.content.guid != content.guid for one in desk.state.with_id(context, id)):
         where = names.prefix_of(subject)
         raise errors.not_permitted(f"Overwrite new schema with id {id} in context {where} is not permitted.")
@@ -282,6 +289,10 @@ def _checked_version(
     state: State, subject: str, wanted: int | None, next_version: int, id: int, is_import: bool
 ) -> int:
     if not wanted or wanted < 0:
+        if next_version > LAST_ID:
+            raise errors.not_permitted(
+                f"Subject {subject} has version {LAST_ID}, the highest one there is. Delete that version permanently"
+            )
         return next_version
     if wanted > LAST_ID:
         raise errors.invalid_version(wanted)

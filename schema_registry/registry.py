@@ -26,7 +26,7 @@ from schema_registry.entities import (
     SchemaRequest,
     TagRequest,
 )
-from schema_registry.errors import RegistryError
+from schema_registry.errors import RegistryError, RegistryRefused
 from schema_registry.follower import Follower
 from schema_registry.ledger import Ledger
 from schema_registry.reading import Reads, VersionLike, version_number
@@ -153,7 +153,12 @@ class Registry(Reads):
     @property
     def is_ready(self) -> bool:
         """Started, read to the end, and not refused since."""
-        return self._writer is not None and self._follower.refusal is None and not self._ledger.settled.conflicts
+        return self._writer is not None and self.refusal is None
+
+    @property
+    def refusal(self) -> RegistryRefused | None:
+        """Why a started registry serves nothing any more; None while it serves, or before it is started."""
+        return None if self._writer is None else self._follower.refusal
 
     @property
     def cluster_id(self) -> str:

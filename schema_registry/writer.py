@@ -158,6 +158,12 @@ class Writer:
                         request.refuse(error)
                     return
                 logger.info("topic %r: %s; deciding anew", self._ledger.topic, error)
+            except Exception as error:  # this task belongs to the bus: an error that leaves it ends the bus
+                logger.exception("Writing to topic %r failed", self._ledger.topic)
+                await self._give_up_pen()
+                for request in batch:
+                    request.refuse(error)
+                return
             await anyio.sleep(patience * random.uniform(0.5, 1))
             patience = min(2 * patience, _LONGEST_SECONDS)
 

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route, Router
 
 from eventbus.errors import EventBusError
-from schema_registry.errors import RegistryError, association_not_found, no_leader, not_permitted
+from schema_registry.errors import RegistryError, RegistryRefused, association_not_found, no_leader, not_permitted
 from schema_registry.http.auth import Access, Authenticate, Users, credentials_of
 from schema_registry.http.endpoints import ENDPOINTS
 from schema_registry.http.kept import KeptAnswers
@@ -138,6 +138,9 @@ class RegistryApp:
             request.headers = error.headers
         except RegistryError as error:
             status, body = error.status, error_body(error.error_code, error.message)
+        except RegistryRefused as error:
+            refused = no_leader(str(error))
+            status, body = refused.status, error_body(refused.error_code, refused.message)
         except EventBusError as error:
             status, body = 500, error_body(50001, f"the registry's log: {error}")
         except Exception:  # a bug of ours: its client gets an answer all the same, and the log says which bug
@@ -239,7 +242,8 @@ class RegistryApp:
                 await self.registry.start()
                 self._is_started = True
         if not self.registry.is_ready:
-            raise no_leader("the registry is not started, has stopped, or refuses to serve: its process's log says why")
+            refusal = self.registry.refusal
+            raise no_leader(str(refusal or "The registry is not running. Start it together with its bus"))
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         message: Message = await receive()

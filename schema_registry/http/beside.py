@@ -39,5 +39,8 @@ class RegistryBeside:
     ) -> AsyncGenerator[dict[str, str]]:
         from eventbus import EventBus
 
-        async with EventBus(url, client_id="schema-registry", **settings) as bus, serving(args, bus) as server:
+        async with (
+            EventBus(url, client_id="schema-registry", **settings) as bus,
+            serving(args, bus, requires_registry=False) as server,
+        ):
             yield {"registry": server.url}

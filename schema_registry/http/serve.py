@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from eventbus.backends.masking import shown_url
 from eventbus.cli.parser import UsageError, natural
-from eventbus.errors import ConfigError
+from eventbus.errors import ConfigError, EventBusError
 
 if TYPE_CHECKING:
     import ssl
 
     from eventbus import EventBus
     from schema_registry.http.server import HttpServer
+
+logger = logging.getLogger("schema_registry")
 
 DEFAULT_PORT = 8081
 
@@ -47,8 +50,14 @@ def add_security(group: Any, prefix: str) -> None:
 
 
 @asynccontextmanager
-async def serving(args: argparse.Namespace, bus: EventBus) -> AsyncGenerator[HttpServer]:
-    """The registry of a running bus, served as the flags say."""
+async def serving(
+    args: argparse.Namespace, bus: EventBus, *, requires_registry: bool = True
+) -> AsyncGenerator[HttpServer]:
+    """Serve the registry of a running bus as the flags request.
+
+    Without ``requires_registry`` a registry that cannot start is logged and its requests are answered with 50004; each
+    request tries to start it again. Flags that cannot be followed and a port that is taken raise in both cases.
+    """
     try:
         from schema_registry.http.app import create_app
         from schema_registry.http.auth import Users
@@ -69,7 +78,15 @@ async def serving(args: argparse.Namespace, bus: EventBus) -> AsyncGenerator[Htt
         app, host=args.registry_host or "127.0.0.1", port=args.registry_port, tls=_tls(args), insecure=args.insecure
     )
     try:
-        await app.start()
+        try:
+            await app.start()
+        except Exception as error:
+            if requires_registry:
+                raise
+            is_fault = not isinstance(error, EventBusError)
+            logger.error(
+                "The schema registry cannot start, and the log is served without it. %s", error, exc_info=is_fault
+            )
         async with server:
             yield server
     finally:

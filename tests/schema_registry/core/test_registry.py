@@ -22,6 +22,7 @@ from schema_registry import IncompatibleSchema, Registry, RegistryError, Registr
 from schema_registry import registry as registry_module
 from schema_registry.entities import ConfigUpdate
 from schema_registry.follower import Follower
+from schema_registry.ledger import Ledger
 from serdes.registry import SchemaClient, SchemaText
 from tests.schema_registry.core.lab import INT, LONG, STRING, record, refused
 
@@ -160,7 +161,7 @@ async def test_a_topic_without_its_beginning(url: str) -> None:
             assert (await registry.register("c", request(STRING))).id == 3
 
 
-async def test_a_topic_with_an_id_of_two_meanings() -> None:
+async def test_a_record_that_reuses_an_id_stops_nothing() -> None:
     async with EventBus("memory://") as bus:
         async with Registry(bus) as registry:
             await registry.register("a", request(INT))
@@ -168,12 +169,23 @@ async def test_a_topic_with_an_id_of_two_meanings() -> None:
             value = b'{"subject":"b","version":1,"id":1,"schema":"\\"long\\"","deleted":false}'
             await bus.send("_schemas", value, key=key, partition=0)
             await registry.catch_up()
-            assert not registry.is_ready
-            assert registry.schema_by_id(1).schema == INT
-            with refused(500, 50001, "two meanings"):
-                await registry.register("c", request(STRING))
-        with pytest.raises(RegistryRefused, match=r"offset 2 gives it to 'b' version 1"):
-            await Registry(bus).start()
+            assert registry.is_ready
+            assert (await registry.register("c", request(STRING))).id == 2
+        async with Registry(bus) as registry:
+            assert (registry.schema_by_id(1).schema, registry.subjects()) == (INT, ["a", "c"])
+
+
+async def test_a_fault_of_the_reading_task_does_not_end_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    async with EventBus("memory://") as bus, Registry(bus) as registry:
+        monkeypatch.setattr(Ledger, "take", fail)
+        await bus.send("_schemas", b"?", key=b"?", partition=0)
+        with refused(500, 50001, "cannot read topic '_schemas' any more. Its reading task failed: ZeroDivisionError"):
+            await registry.catch_up()
+        assert not registry.is_ready
+        await bus.send("_schemas", b"?", key=b"?", partition=0)
 
 
 async def test_a_topic_that_goes_while_it_runs(caplog: pytest.LogCaptureFixture) -> None:

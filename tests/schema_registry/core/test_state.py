@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schema_registry import records
-from schema_registry.errors import RegistryRefused
 from schema_registry.ledger import Ledger, Stored
 from schema_registry.records import Key, SchemaValue
 from schema_registry.schemas import Schemas
 from tests.schema_registry.core.lab import INT, LONG, STRING, Lab, record, refused
 
+SCHEMA_KEY = '{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
 SUBJECTS = ["a", "b", ":.c:a"]
 TEXTS = [INT, LONG, STRING, record("R", "x"), record("R", "x", {"name": "y", "type": "int", "default": 0})]
 
@@ -133,13 +133,60 @@ def test_every_form_of_a_key_is_deleted() -> None:
     assert not again.state.forms
 
 
-def test_an_id_with_two_meanings_is_refused_at_start() -> None:
+def test_a_record_that_reuses_an_id_is_logged_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
     lab = Lab()
     lab.register("a", INT)
     lab.put('{"keytype":"SCHEMA","subject":"b","version":1,"magic":1}', {"version": 1, "id": 1, "schema": LONG})
-    assert lab.schema_by_id(1).schema == INT, "the first meaning stays"
-    with pytest.raises(RegistryRefused, match=r"id 1 two meanings: 'a' version 1 .* offset 1 .* 'b' version 1.*magic"):
-        Lab(lab.log)
+    expected = (
+        "The record at offset 1 of topic '_schemas' is ignored. It gives another schema to id 1, as 'b' version 1, "
+        "and 'a' version 1 has this id."
+    )
+    assert [expected in text for text in caplog.messages] == [True], "each reading of the topic logs it once"
+    for after in (lab, lab.replayed()):
+        assert (after.schema_by_id(1).schema, after.subjects()) == (INT, ["a"])
+        assert after.register("b", LONG).id == 2
+        assert after.register("a2", INT).id == 1
+
+
+def test_a_record_that_gives_another_schema_to_its_own_id_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    lab = Lab()
+    lab.register("a", INT)
+    lab.put('{"keytype":"SCHEMA","subject":"a","version":1,"magic":1}', {"version": 1, "id": 1, "schema": LONG})
+    assert lab.schema_by_id(1).schema == INT
+    assert "Write the first record of this key again before compaction" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ('{"keytype":"NOOP","x":DEEP}', None),
+        (SCHEMA_KEY, '{"version":1,"id":7,"schema":"","x":DEEP}'),
+        (SCHEMA_KEY, '{"version":1,"id":2147483648,"schema":""}'),
+        (SCHEMA_KEY, '{"version":1,"id":-1,"schema":""}'),
+        (SCHEMA_KEY, '{"version":1,"id":9,"schema":"","references":[{"name":"n","subject":"s","version":2147483648}]}'),
+        (SCHEMA_KEY.replace("1,", "2147483648,"), '{"version":1,"id":9,"schema":""}'),
+        ('{"keytype":"NOOP","magic":0,"for":"ids"}', '{"maxIds":{".":2147483648}}'),
+        ('{"keytype":"CONFIG","magic":0}', '{"compatibilityLevel":"SIDEWAYS"}'),
+        ('{"keytype":"MODE","magic":0}', '{"mode":"SIDEWAYS"}'),
+    ],
+)
+def test_a_record_that_no_registry_writes_stops_no_registration(key: str, value: str | None) -> None:
+    """Any client with Write on the topic may write it: it must not end the task that reads, nor later requests."""
+    deep = "[" * 5_000 + "]" * 5_000
+    lab = Lab()
+    lab.register("a", INT)
+    lab.put(key.replace("DEEP", deep), None if value is None else value.replace("DEEP", deep))
+    for after in (lab, lab.replayed()):
+        assert after.subjects() == ["a"]
+        assert after.register("a", LONG).version == 2
+        assert after.register("b", STRING).id < 20
+
+
+def test_the_highest_version_is_followed_by_none() -> None:
+    lab = Lab()
+    lab.put(SCHEMA_KEY.replace("1,", "2147483647,"), {"version": 2147483647, "id": 1, "schema": INT})
+    with refused(422, 42205, "Subject s has version 2147483647, the highest one there is."):
+        lab.register("s", LONG)
 
 
 def test_a_conflict_that_was_mended_is_none() -> None:

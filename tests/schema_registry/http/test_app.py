@@ -12,7 +12,7 @@ from starlette.routing import Mount
 
 from eventbus import EventBus
 from eventbus.errors import EventBusError
-from schema_registry import Registry
+from schema_registry import Registry, RegistryRefused
 from schema_registry.entities import SchemaRequest
 from schema_registry.http import Limits, RegistryApp, create_app
 from schema_registry.http.endpoints import ENDPOINTS
@@ -198,7 +198,7 @@ async def test_websockets_are_sent_away() -> None:
 
 @pytest.mark.parametrize("is_own", [True, False])
 async def test_a_registry_that_refuses_to_serve_gives_no_ids(is_own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two schemas under one id were found, say, while it was running."""
+    """The topic was deleted, for instance, while it was running."""
     async with EventBus("memory://") as bus:
         app = create_app(bus) if is_own else create_app(Registry(bus))
         if not is_own:
@@ -207,7 +207,9 @@ async def test_a_registry_that_refuses_to_serve_gives_no_ids(is_own: bool, monke
         assert (await ask(app, "GET", "/schemas/ids/1")).status == 200
         with monkeypatch.context() as patch:
             patch.setattr(Registry, "is_ready", False)
+            patch.setattr(Registry, "refusal", RegistryRefused("the topic is another one"))
             for method, target in (("GET", "/schemas/ids/1"), ("GET", "/subjects"), ("POST", "/subjects/s/versions")):
-                assert (await ask(app, method, target, INT)).error == (500, 50004)
+                answer = await ask(app, method, target, INT)
+                assert answer.error == (500, 50004) and "the topic is another one" in answer.json["message"]
             assert (await ask(app, "GET", "/health/ready")).status == 503
         await app.registry.aclose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 import subprocess
@@ -10,10 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio.to_thread
 import pytest
 
+from eventbus import EventBus
 from eventbus.cli.app import run
 from schema_registry.client import RegistryClient
+from schema_registry.http.beside import RegistryBeside
 from serdes.registry import SchemaRegistryError, SchemaText
 
 pytestmark = pytest.mark.system
@@ -76,6 +80,24 @@ def test_beside_the_log_and_alone(tmp_path: Path) -> None:
         asking(told["registry"]) as client,
     ):
         assert client.request("GET", "/subjects") == ["s", "t"]
+
+
+async def test_a_registry_that_cannot_start_leaves_the_log_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url, beside = f"file://{tmp_path}", RegistryBeside()
+    parser = argparse.ArgumentParser()
+    beside.add_arguments(parser)
+    parser.set_defaults(insecure=False)
+    async with EventBus(url) as bus:
+        await bus.admin.create_topic("_schemas", configs={"cleanup.policy": "delete"})
+        async with beside.open(parser.parse_args(["--registry-port", "0"]), url, {}) as served:
+            with asking(served["registry"], timeout_s=0.5) as client:
+                with pytest.raises(SchemaRegistryError, match=r"Leader not known.*cleanup\.policy=delete"):
+                    await anyio.to_thread.run_sync(client.register, "s", TEXT)
+                await bus.admin.alter_configs("_schemas", {"cleanup.policy": "compact"})
+                assert (await anyio.to_thread.run_sync(client.register, "s", TEXT)).id == 1
+    assert "The schema registry cannot start, and the log is served without it. topic '_schemas' has" in caplog.text
 
 
 def test_users_and_certificates(tmp_path: Path, certificate: Path) -> None:
