@@ -420,6 +420,10 @@ class HandlerError(EventBusError):
     """A handler raised; the message carries the record's coordinates, the cause is chained."""
 
 
+class RequestFailed(EventBusError):
+    """The handler of a request ended in failure. The message has its error; the same request calls it again."""
+
+
 class ProcessCrashed(EventBusError):
     """The process died while a handler was at work on the record, as often as ``Retry(crashes=)`` allows."""
 

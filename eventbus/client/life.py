@@ -29,7 +29,8 @@ from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.client.lifespan import Hooks, HooksAtWork
 from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
-from eventbus.client.requests import Requests, replying, requests_of, writing_as
+from eventbus.client.replies import Replies
+from eventbus.client.requests import Requests, requests_of
 from eventbus.client.scheduling.schedules import Schedules
 from eventbus.client.schema_uses import Members, prepare, uses_of
 from eventbus.client.signals import hear_signals
@@ -190,12 +191,12 @@ class Life:
         config = consumer_settings({**plan.consumer_config, "group": group, **handler.spec.consumer_options()})
         publish = None if handler.producer is None else partial(producers.enqueue, handler.producer)
         open_producer = partial(producers.transactional, handler)
-        around = tuple(plan.middleware)
-        if handler.spec.replies:
-            around = (*around, replying(writing_as(handler.returned, plan.serdes, self._bus.send)))
+        replies = Replies(handler, self._bus, plan.serdes) if handler.spec.replies else None
+        around = tuple(plan.middleware) if replies is None else (*plan.middleware, replies.middleware)
         runner = Runner(
             handler, group, plan.backend, config, publish, producers.flush, open_producer, plan.serdes,
             self._tell if handler.spec.is_firing else self._notify, around, producers.mover, plan.clock,
+            None if replies is None else replies.failed,
         )  # fmt: skip
         await runner.start(self.runners)
         self.runners.append(runner)

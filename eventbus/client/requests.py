@@ -1,4 +1,4 @@
-"""Requests and their replies: a record that says where its answer goes, and who waits for it.
+"""Requests: a record that says where its answer goes, and who waits for it. What answers is in `replies`.
 
 The headers are those that others use too: ``reply_to``, a topic, and ``correlation_id``. The replies to a bus go to one
 topic; each of its processes reads that from its end on, and knows its own by their ids.
@@ -7,13 +7,12 @@ topic; each of its processes reads that from its end on, and knows its own by th
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 from uuid import uuid4
 
 import anyio
@@ -21,28 +20,25 @@ import anyio
 from eventbus.backends.clock import Timers
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.client.consumer import Consumer
-from eventbus.client.handling.middleware import CallNext, Middleware
 from eventbus.client.handling.options import seconds_of
 from eventbus.client.packing import pack_headers
+from eventbus.client.replies import CORRELATION_ID, REPLY_ERROR, REPLY_ERRORS, REPLY_TO
 from eventbus.client.sending import HeadersLike, SendOptions
 from eventbus.errors import (
     ConfigError,
+    RequestFailed,
     RequestTimedOut,
     SerializationError,
     TopicAlreadyExists,
-    UnknownTopicOrPartition,
 )
 from eventbus.types import ConsumerRecord, RecordMetadata, TopicPartition
-from serdes import SchemaSerde, Serde, bind_decoder, bind_encoder, serde_for, split_optional
+from serdes import Serde, bind_decoder, serde_for, split_optional
 from serdes.choose import likely_cause
 
 if TYPE_CHECKING:
     from eventbus.client.bus import EventBus
     from eventbus.client.life import Life
 
-logger = logging.getLogger("eventbus.requests")
-
-REPLY_TO, CORRELATION_ID = "reply_to", "correlation_id"
 REPLIES_CONFIG = {"retention.ms": "600000"}
 """Who waits for a reply reads it at once."""
 
@@ -50,63 +46,6 @@ REPLIES_CONFIG = {"retention.ms": "600000"}
 def replies_topic(client_id: str) -> str:
     """Where the replies to a bus go."""
     return f"{re.sub(r'[^a-zA-Z0-9._-]', '-', client_id)}.replies"
-
-
-class ReplyOptions(TypedDict, total=False):
-    """Options of sending a reply."""
-
-    headers: HeadersLike | None
-    partition: int | None
-
-
-class Sends(Protocol):
-    """`EventBus.send`."""
-
-    async def __call__(
-        self, topic: str, value: Any, *, headers: HeadersLike | None = None, partition: int | None = None
-    ) -> RecordMetadata: ...
-
-
-def replying(send: Sends) -> Middleware:
-    """What a handler returns goes to the topic that its record names, if it does."""
-
-    async def reply(record: ConsumerRecord, call_next: CallNext) -> Any:
-        result = await call_next(record)
-        to = record.header(REPLY_TO)
-        if to is None:
-            return None
-        headers = [(CORRELATION_ID, record.header(CORRELATION_ID))]
-        try:
-            await send(to.decode(), result, partition=0, headers=headers)
-        except UnknownTopicOrPartition as error:  # whoever asked took it away
-            logger.warning("the reply to %s-%d offset %d: %s", record.topic, record.partition, record.offset, error)
-        return None
-
-    return reply
-
-
-def writing_as(annotation: Any, serdes: Mapping[type, Serde], send: Sends) -> Sends:
-    """Write replies as the type that their handler declares to return, as ``send`` writes values of a declared topic.
-
-    By the class of the value, a handler that returns ``float`` would answer 3 in another format than 3.5.
-    """
-    serde = None if annotation is None else serde_for(annotation, serdes)
-    if serde is None or isinstance(serde, SchemaSerde):
-        return send
-
-    async def send_as_declared(topic: str, value: Any, **options: Unpack[ReplyOptions]) -> RecordMetadata:
-        if value is not None and not isinstance(value, bytes):
-            kind = cast("type[Any]", type(value))
-            try:
-                value = bind_encoder(serde, topic, kind)(value)
-            except Exception as error:  # a serde may raise anything
-                raise SerializationError(
-                    f"the reply cannot be written as {getattr(annotation, '__name__', annotation)}: {error} "
-                    f"(it is {kind.__name__}: {value!r:.120})"
-                ) from error
-        return await send(topic, value, **options)
-
-    return send_as_declared
 
 
 class Waiting:
@@ -158,8 +97,11 @@ class Requests:
         timeout: float,
         options: SendOptions,
     ) -> Any:
-        """Send, and wait for the reply. Raises RequestTimedOut, and what sending raises; SerializationError for a reply
-        that is none of ``returns``."""
+        """Send, and wait for the reply.
+
+        Raises RequestFailed for an error reply, RequestTimedOut, what sending raises, and SerializationError for a
+        reply that is none of ``returns``.
+        """
         decode = self._decoder(returns)
         correlation_id = uuid4().hex.encode()
         self._waiting[correlation_id] = waiting = Waiting()
@@ -167,6 +109,7 @@ class Requests:
             *pack_headers(options.get("headers") or ()),
             (REPLY_TO, self._topic),
             (CORRELATION_ID, correlation_id),
+            (REPLY_ERRORS, b"1"),
         ]
         try:
             with self._timers.move_on_after(timeout):
@@ -177,8 +120,14 @@ class Requests:
             del self._waiting[correlation_id]
         if waiting.reply is None:
             raise RequestTimedOut(
-                f"no reply to the request in {topic!r} within {timeout:g} s: its handler may be at work on it, be "
-                "down, or be declared without replies=True"
+                f"no reply to the request in {topic!r} within {timeout:g} s: its handler may be at work on it, wait "
+                "to retry it, be down, or be declared without replies=True"
+            )
+        problem = waiting.reply.header(REPLY_ERROR)
+        if problem is not None:
+            raise RequestFailed(
+                f"The request in {topic!r} failed: {problem.decode(errors='replace')}. The log of the service that "
+                "handles it has the details"
             )
         return decode(waiting.reply)
 
@@ -275,7 +224,8 @@ class Asking(ABC):
         or a timedelta.
         Replies go to the topic ``<client_id>.replies``, made at the first request, and every process of this client_id
         reads it. Raises RequestTimedOut when there is none in time (the handler may still come to its end),
-        SerializationError for a reply that is none of ``returns``, and what `send` raises.
+        RequestFailed when the handler has ended in failure, SerializationError for a reply that is none of ``returns``,
+        and what `send` raises.
         """
         seconds = seconds_of(timeout, f"request({topic!r}, ...)", "")
         return await self._running("request").requests.ask(self.send, topic, value, returns, seconds, options)

@@ -10,8 +10,9 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from eventbus import ConsumerRecord, EventBus
-from eventbus.errors import ConfigError, RequestTimedOut, SerializationError
+from dlq import Retry
+from eventbus import CallNext, ConsumerRecord, EventBus
+from eventbus.errors import ConfigError, RequestFailed, RequestTimedOut, SerializationError, error_for_code
 from tests.client.conftest import MakeBus
 
 
@@ -107,8 +108,148 @@ async def test_topic_of_replies_that_is_gone_does_not_stop_the_handler(caplog: p
         with caplog.at_level(logging.WARNING, "eventbus.requests"):
             await bus.send("quotes", Ask(1), headers={"reply_to": "gone", "correlation_id": "1"})
             await bus.drain()
-        assert "the reply to quotes-" in caplog.text
+        assert "does not answer the request quotes-" in caplog.text
         assert await bus.request("quotes", Ask(2), returns=Quote) == Quote(5.0)
+
+
+@pytest.mark.parametrize(
+    "reply_to",
+    [b"\xff\xfe", b"__consumer_offsets", b"__transaction_state", b"ask", b"", b"a/b", b"x" * 300],
+)
+async def test_reply_to_that_no_reply_can_reach_is_the_callers_fault(
+    reply_to: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any client may write it: the work is done once, and the requests after it are answered."""
+    bus, charged = EventBus("memory://"), list[int]()
+    bus.topic("ask", partitions=1)
+
+    @bus.consumer("ask", group="svc", replies=True, retry=Retry(immediate=2))
+    async def charge(amount: int) -> str:
+        charged.append(amount)
+        return "ok"
+
+    async with bus:
+        await bus.send("ask", 7, headers={"reply_to": reply_to, "reply_errors": "1"})
+        assert await bus.request("ask", 8, returns=str) == "ok"
+        assert (await bus.health()).status == "ok"
+    assert charged == [7, 8]
+    assert [text for text in caplog.messages if "Handler 'charge'" in text and repr(reply_to) in text]
+
+
+@pytest.mark.parametrize(
+    ("result", "problem"),
+    [
+        ("x" * 2_000_000, "RecordTooLarge"),
+        (object(), "SerializationError"),
+        ({"a": {1: object()}}, "SerializationError"),
+    ],
+)
+async def test_result_that_cannot_be_a_reply_is_answered_with_an_error(result: object, problem: str) -> None:
+    bus, calls = EventBus("memory://"), list[int]()
+    bus.topic("ask", partitions=1)
+
+    @bus.consumer("ask", group="svc", replies=True, retry=Retry(immediate=2))
+    async def find(number: int) -> object:
+        calls.append(number)
+        return result if number == 1 else number
+
+    async with bus:
+        with pytest.raises(RequestFailed, match=f"the reply of handler 'find' cannot be sent: {problem}"):
+            await bus.request("ask", 1)
+        assert await bus.request("ask", 2, returns=int) == 2
+    assert calls == [1, 2]
+
+
+async def test_reply_topic_that_is_forbidden_does_not_stop_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with quoting(EventBus("memory://")) as bus:
+        send = bus.send
+
+        async def refused(topic: str, value: Any, **options: Any) -> Any:
+            if topic == "theirs":
+                raise error_for_code(29, "Topic authorization failed")
+            return await send(topic, value, **options)
+
+        monkeypatch.setattr(bus, "send", refused)
+        await send("quotes", Ask(1), headers={"reply_to": "theirs"})
+        await bus.drain()
+        assert (await bus.health()).status == "ok"
+
+
+async def test_handler_that_raises_answers_with_an_error() -> None:
+    bus = EventBus("memory://")
+    bus.topic("quotes", partitions=1)
+
+    @bus.consumer("quotes", group="pricing", replies=True, on_error="skip")
+    async def price(ask: Ask) -> Quote | None:
+        raise ValueError("no price for this amount")
+
+    async with bus:
+        with pytest.raises(RequestFailed) as failed:
+            await bus.request("quotes", Ask(2), returns=Quote | None)
+        assert str(failed.value) == (
+            "The request in 'quotes' failed: handler 'price' raised ValueError: no price for this amount. The log of "
+            "the service that handles it has the details"
+        )
+        with pytest.raises(RequestFailed, match="raised SerializationError: the value is no Ask"):
+            await bus.request("quotes", b"?")
+
+
+async def test_sender_that_cannot_read_error_replies_gets_none() -> None:
+    """A sender of an older version would take it for the result None."""
+    bus = EventBus("memory://")
+    bus.topic("quotes", partitions=1)
+    bus.topic("old.replies")
+
+    @bus.consumer("quotes", group="pricing", replies=True, on_error="skip")
+    async def price(ask: Ask) -> Quote:
+        raise ValueError("no price")
+
+    async with bus:
+        await bus.send("quotes", Ask(1), headers={"reply_to": "old.replies", "correlation_id": "1"})
+        await bus.drain()
+        async with bus.new_consumer("old.replies", start="earliest") as consumer:
+            assert [record async for record in consumer.until_end()] == []
+
+
+async def test_handler_with_retries_answers_when_the_record_is_a_dead_letter() -> None:
+    bus, calls = EventBus("memory://"), list[int]()
+    bus.topic("quotes", partitions=1)
+
+    @bus.consumer("quotes", group="pricing", replies=True, retry=Retry(immediate=1, delays=["1ms"]))
+    async def price(ask: Ask) -> Quote:
+        calls.append(ask.amount)
+        if ask.amount < 0 or len(calls) < 3:
+            raise ValueError("no price")
+        return Quote(1.0)
+
+    async with bus:
+        assert await bus.request("quotes", Ask(1), returns=Quote) == Quote(1.0)
+        assert len(calls) == 3
+        with pytest.raises(RequestFailed, match="ValueError: no price"):
+            await bus.request("quotes", Ask(-1), returns=Quote)
+    assert len(calls) == 6
+
+
+async def test_only_a_middleware_that_drops_the_result_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    async def outer(record: ConsumerRecord, call_next: CallNext) -> None:
+        await call_next(record)
+
+    async def inner(record: ConsumerRecord, call_next: CallNext) -> None:
+        await call_next(record)
+
+    async with quoting(EventBus("memory://", middleware=[outer])) as bus:
+        assert await bus.request("quotes", Ask(2), returns=Quote) == Quote(5.0)
+    assert "returns None in place of" not in caplog.text
+    bus = EventBus("memory://")
+    bus.topic("quotes")
+
+    @bus.consumer("quotes", group="pricing", replies=True, middleware=[inner])
+    async def price(ask: Ask) -> Quote:
+        return Quote(1.0)
+
+    async with bus:
+        assert await bus.request("quotes", Ask(2), returns=Quote | None) is None
+    assert "its middleware (inner) returns None in place of" in caplog.text
 
 
 async def test_reply_that_is_something_else() -> None:

@@ -130,6 +130,7 @@ class Calls:
         self._handler = handler
         self._function = handler.function
         self._signature = signature = handler.signature
+        self._of_bus = tuple(middleware)
         self._middleware = (*middleware, *handler.spec.middleware)
         self._is_dropping_told = False
         self._keep = handler.spec.filter
@@ -252,15 +253,19 @@ class Calls:
 
     def _around(self, innermost: CallNext) -> CallNext:
         innermost.__qualname__ = "call_next"  # "coroutine 'call_next' was never awaited", says Python of a slip there
-        publishes = self._handler.producer is not None or self._handler.spec.replies
-        if publishes and self._middleware:
+        spec = self._handler.spec
+        if spec.replies and spec.middleware:
+            # The last middleware of the bus sends the reply: of what is further out, none can drop a result.
+            return composed(self._of_bus, watched(spec.middleware, innermost, self._result_dropped))
+        if self._handler.producer is not None and self._middleware:
             return watched(self._middleware, innermost, self._result_dropped)
         return composed(self._middleware, innermost)
 
     def _result_dropped(self) -> None:
         if not self._is_dropping_told:
             self._is_dropping_told = True
-            names = ", ".join(map(name_of, self._middleware))
+            watched_ones = self._handler.spec.middleware if self._handler.spec.replies else self._middleware
+            names = ", ".join(map(name_of, watched_ones))
             logger.warning(
                 "handler %r: its middleware (%s) returns None in place of what the handler returned, which is not "
                 "published: %s",

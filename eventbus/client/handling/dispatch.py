@@ -18,7 +18,7 @@ from eventbus.backends.clock import RealTimers, Timers
 from eventbus.backends.delivery import Delivery
 from eventbus.client.handling.call_times import CallTimes
 from eventbus.client.handling.calls import FILTERED, GENERATORS, UNFINISHED, Calls, Counts, Yielded, manual_records
-from eventbus.client.handling.failing import Failing, Passed, in_lane
+from eventbus.client.handling.failing import Failing, OnEnded, Passed, in_lane
 from eventbus.client.handling.failures import OnFailure, as_failure, check_exit_at
 from eventbus.client.handling.handlers import Handler, each, no_producer
 from eventbus.client.handling.lane import Lane, Outcome, Taken
@@ -106,6 +106,10 @@ class Dispatch:
     def retries(self) -> Retries | None:
         """How records are called again in their place; None where each is called once."""
         return self._failing.retries
+
+    def on_ended(self, on_ended: OnEnded) -> None:
+        """Have ``on_ended`` called with each record that ends in failure, and its error."""
+        self._failing.on_ended = on_ended
 
     def leave_threads_behind(self) -> None:
         """Calls of a plain function end for whoever waits for them; their tasks are to be cancelled."""

@@ -33,6 +33,9 @@ from eventbus.units_of_work import NotHandled
 logger = logging.getLogger("eventbus.runner")
 
 
+OnEnded = Callable[[ConsumerRecord, Exception], object]
+
+
 class Passed(IntEnum):
     """How one gets past a record that failed."""
 
@@ -57,6 +60,8 @@ class Failing:
         self._retry_order: RetryOrder = "none"
         self._in_place = True
         """Records are called again where they failed; else that is for whoever owns the transaction."""
+        self.on_ended: OnEnded = _ignore
+        """Called with each record that ends in failure: nothing calls the handler with it again in this run."""
         self._left_behind: dict[tuple[str, int, int], Outcome] = {}
         self.given_up: dict[tuple[Lane, int], bool] = {}
         """Calls in threads that took too long and still run, by offset: what they come to is ignored. Whether a policy
@@ -139,6 +144,8 @@ class Failing:
     def tell_acknowledged(self, record: ConsumerRecord, raised: BaseException) -> None:
         """A handler raised behind its acknowledgement: the record is done, and not tried again."""
         self._counts.failed += 1
+        if isinstance(raised, Exception):
+            self.on_ended(record, raised)
         logger.error(
             "handler %r: %s-%d offset %d was acknowledged, and its call raised behind that; it is not tried again",
             self._handler.__name__, record.topic, record.partition, record.offset, exc_info=raised,
@@ -194,6 +201,8 @@ class Failing:
         record = chunk.record(index)
         wrapped = handler_error(self._handler, record, error, count)
         failure = Failure(index, count, record.offset, wrapped, error, is_clean, verdict)
+        if not (isinstance(verdict, Move) and verdict.kind == "retry"):
+            self.on_ended(record, error)
         is_passed_over = self._on_failure(lane, failure)
         if is_passed_over and isinstance(verdict, Move):
             if verdict.kind == "retry":
@@ -225,6 +234,9 @@ class Failing:
             raise failure.error from failure.cause
         log_stopped(lane, failure.error, on_error)
         return False
+
+
+def _ignore(record: ConsumerRecord, error: Exception) -> None: ...
 
 
 def in_lane(lane: Lane, index: int, call: Callable[[], Awaitable[None]]) -> Recall:

@@ -120,8 +120,8 @@ def log_stopped(lane: Lane, error: HandlerError, policy: str) -> None:
     )  # fmt: skip
 
 
-def _text_of(error: Exception) -> str:
-    """What it says; an exception of the user's may raise when it is asked, or say megabytes."""
+def text_of(error: Exception) -> str:
+    """Return the text of an exception. A user's exception may raise in its ``__str__``, or return megabytes."""
     try:
         text = str(error)
     except Exception as raised:
@@ -146,7 +146,7 @@ def handler_error(handler: Handler[Any, Any], record: ConsumerRecord, error: Exc
     else:
         what = f"made it raise {type(error).__name__}: "
     hint = getattr(error, "without_policy", "") if handler.spec.retry is None else ""
-    text = f"{_text_of(error)}{f'; {hint}' if hint else ''}"
+    text = f"{text_of(error)}{f'; {hint}' if hint else ''}"
     wrapped = HandlerError(f"handler {handler.__name__!r}: {where}: {what}{text}")
     wrapped.__cause__ = error
     return wrapped

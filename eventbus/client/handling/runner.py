@@ -28,6 +28,7 @@ from eventbus.client.handling.calls import Counts
 from eventbus.client.handling.delayed import Common, way_of_retries
 from eventbus.client.handling.dispatch import Dispatch, Publish
 from eventbus.client.handling.exactly_once import LONGEST_SHARE, ExactlyOnce, OpenProducer
+from eventbus.client.handling.failing import OnEnded
 from eventbus.client.handling.handlers import Handler
 from eventbus.client.handling.handovers import Handovers, named, transactional_id_of
 from eventbus.client.handling.lane import Lane, nothing_before
@@ -74,8 +75,12 @@ class Runner:
         middleware: Sequence[Middleware] = (),
         open_mover: OpenProducer | None = None,
         clock: Clock = system_clock,
+        on_ended: OnEnded | None = None,
     ) -> None:
-        """``open_mover``: opens the producers of what becomes of failed records, for a handler with a policy."""
+        """``open_mover``: opens the producers of what becomes of failed records, for a handler with a policy.
+
+        ``on_ended``: called with each record that ends in failure, and its error.
+        """
         self.handler = handler
         self.group = group
         self.lanes: dict[TopicPartition, Lane] = {}
@@ -91,6 +96,8 @@ class Runner:
         self.started_at: float | None = None
         self.last_poll_at: float | None = None
         self._dispatch = Dispatch(handler, publish, serdes, middleware, backend.timers)
+        if on_ended is not None:
+            self._dispatch.on_ended(on_ended)
         self.fetched = Histogram(RECORDS)
         """How many records come at a time."""
         schemas = self._dispatch.calls.schemas

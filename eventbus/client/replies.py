@@ -1,0 +1,156 @@
+"""Replies: what a handler with ``replies=True`` sends to the topic that its request names.
+
+The sender of a request chooses that topic, so a reply that can never be sent there is the sender's fault. It is logged
+and the request counts as handled: the work is done, and an error would stop the partition or repeat the work.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
+
+from eventbus.backends.delivery import Delivery, OnDelivery
+from eventbus.client.handling.failures import text_of
+from eventbus.client.handling.handlers import Handler
+from eventbus.client.handling.middleware import CallNext
+from eventbus.client.sending import HeadersLike
+from eventbus.errors import InvalidTopic, KafkaError, SerializationError, UnknownTopicOrPartition
+from eventbus.types import ConsumerRecord, RecordMetadata
+from serdes import SchemaSerde, Serde, bind_encoder, serde_for
+
+logger = logging.getLogger("eventbus.requests")
+
+REPLY_TO, CORRELATION_ID = "reply_to", "correlation_id"
+REPLY_ERRORS = "reply_errors"
+"""Of a request: its sender can read error replies. Without it none is sent, because a sender of an older version, or of
+another framework, would take the null value of an error reply for the result None."""
+REPLY_ERROR = "reply_error"
+"""Of an error reply: why there is no result. Its value is null."""
+
+_MOST_ERROR_CHARS = 1_000
+
+
+class Sender(Protocol):
+    """The part of `EventBus` that replies need."""
+
+    async def send(
+        self, topic: str, value: Any, *, headers: HeadersLike | None = None, partition: int | None = None
+    ) -> RecordMetadata: ...
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery: ...
+
+
+class Replies:
+    """The replies of one handler."""
+
+    def __init__(self, handler: Handler[Any, Any], sender: Sender, serdes: Mapping[type, Serde]) -> None:
+        self._handler = handler
+        self._sender = sender
+        self._written = _writer(handler.returned, serdes)
+
+    async def middleware(self, record: ConsumerRecord, call_next: CallNext) -> Any:
+        """Call the handler, wait until its result is stored in the topic of the request, and return the result."""
+        result = await call_next(record)
+        if record.header(REPLY_TO) is not None:
+            try:
+                to = self._topic_of(record)
+                await self._sender.send(to, self._written(to, result), partition=0, headers=_correlated(record))
+            except (KafkaError, SerializationError, UnicodeDecodeError) as error:
+                if not _is_permanent(error):
+                    raise
+                self._log(record, error)
+                text = f"the reply of handler {self._handler.__name__!r} cannot be sent: {_described(error)}"
+                self._send_error(record, text, logging.DEBUG)
+        return result
+
+    def failed(self, record: ConsumerRecord, error: Exception) -> None:
+        """Send an error reply, if its receiver can read one, and return without waiting for it.
+
+        The record has ended in failure: the last retry failed, it is skipped, or its partition stops.
+        """
+        self._send_error(record, f"handler {self._handler.__name__!r} raised {_described(error)}", logging.WARNING)
+
+    def _send_error(self, record: ConsumerRecord, text: str, level: int) -> None:
+        if record.header(REPLY_TO) is None or record.header(REPLY_ERRORS) is None:
+            return
+        headers = [*_correlated(record), (REPLY_ERROR, text.encode(errors="backslashreplace"))]
+
+        def delivered(metadata: RecordMetadata | None, problem: Exception | None) -> None:
+            if problem is not None:
+                self._log(record, problem, level)
+
+        try:
+            to = self._topic_of(record)
+            self._sender.send_nowait(to, None, partition=0, headers=headers, on_delivery=delivered)
+        except Exception as problem:  # an error reply is a courtesy: it must not add to the failure that it reports
+            self._log(record, problem, level)
+
+    def _topic_of(self, record: ConsumerRecord) -> str:
+        """Raises UnicodeDecodeError, and InvalidTopic for a topic of the handler's own: it would handle its replies."""
+        to = (record.header(REPLY_TO) or b"").decode()
+        spec = self._handler.spec
+        if to in spec.topics or (spec.pattern is not None and re.fullmatch(spec.pattern, to)):
+            raise InvalidTopic(f"its {REPLY_TO} {to!r} is a topic that the handler itself reads")
+        return to
+
+    def _log(self, record: ConsumerRecord, error: Exception, level: int = logging.WARNING) -> None:
+        logger.log(
+            level,
+            "Handler %r does not answer the request %s-%d offset %d. Its reply to topic %r failed with %s: %s. Correct "
+            "the %s header of the sender, or what the handler returns",
+            self._handler.__name__, record.topic, record.partition, record.offset, record.header(REPLY_TO),
+            type(error).__name__, error, REPLY_TO,
+        )  # fmt: skip
+
+
+def _writer(annotation: Any, serdes: Mapping[type, Serde]) -> Callable[[str, Any], Any]:
+    """Return what turns a topic and a result into what is sent: the result as the type that the handler declares.
+
+    By the class of the value, a handler that returns ``float`` would answer 3 in another format than 3.5.
+    """
+    serde = None if annotation is None else serde_for(annotation, serdes)
+    if serde is None or isinstance(serde, SchemaSerde):
+        return lambda topic, result: result
+
+    def written(topic: str, result: Any) -> Any:
+        if result is None or isinstance(result, bytes):
+            return result
+        kind = cast("type[Any]", type(result))
+        try:
+            return bind_encoder(serde, topic, kind)(result)
+        except Exception as error:  # a serde may raise anything
+            raise SerializationError(
+                f"the reply cannot be written as {getattr(annotation, '__name__', annotation)}: {error} "
+                f"(it is {kind.__name__}: {result!r:.120})"
+            ) from error
+
+    return written
+
+
+def _correlated(record: ConsumerRecord) -> list[tuple[str, bytes | None]]:
+    return [(CORRELATION_ID, record.header(CORRELATION_ID))]
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {text_of(error)[:_MOST_ERROR_CHARS]}"
+
+
+def _is_permanent(error: Exception) -> bool:
+    """True if sending the same reply to the same topic again can never succeed.
+
+    A topic that does not exist may appear later, as Kafka's table has it, but its reader is gone by then. A fatal error
+    concerns the producer or the log, not the reply.
+    """
+    if isinstance(error, KafkaError):
+        return isinstance(error, UnknownTopicOrPartition) or not (error.retriable or error.fatal)
+    return True
