@@ -156,6 +156,7 @@ class _BlockingSending(_Asked):
         *,
         key: Callable[[Any], Any] | None = None,
         headers: HeadersLike | None = None,
+        partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
         """Publish many records and wait until all are stored; see `Producer.send_many`.
@@ -164,7 +165,9 @@ class _BlockingSending(_Asked):
         """
 
         async def send() -> None:
-            await self._it().send_many(topic, values, key=key, headers=headers, timestamp_ms=timestamp_ms)
+            await self._it().send_many(
+                topic, values, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+            )
 
         self._bridge("send_many").call(send, "send_many")
 

@@ -23,7 +23,7 @@ from eventbus.client.look_ups import Unplaced
 from eventbus.client.packing import pack_headers
 from eventbus.client.producer import AddReady, Producer
 from eventbus.client.schemas import fetched
-from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions
+from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions, check_values
 from eventbus.errors import BufferExhausted, EventBusError, SchemaNotReady
 from eventbus.types import Headers, RecordMetadata
 from serdes import Serde
@@ -169,13 +169,15 @@ class InterceptedProducer(Producer):
         *,
         key: Callable[[Any], Any] | None = None,
         headers: HeadersLike | None = None,
+        partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
+        check_values(topic, values, key, partition=partition)
         self._home.check("send_many")
         deliveries: list[Delivery] = []
         for value in values:
             key_of_it = None if key is None else key(value)
-            options = SendOptions(key=key_of_it, headers=headers, timestamp_ms=timestamp_ms)
+            options = SendOptions(key=key_of_it, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
             deliveries.append(await self.accepted(topic, value, **options))
             if len(deliveries) >= _IN_HAND:
                 deliveries = await _stored(deliveries)

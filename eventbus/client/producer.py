@@ -247,19 +247,21 @@ class Producer:
         *,
         key: Callable[[Any], Any] | None = None,
         headers: HeadersLike | None = None,
+        partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
         """Publish many records and wait until all are stored: the fastest way in.
 
-        ``key`` computes each record's key from its value; ``headers`` and ``timestamp_ms`` hold for all. Raises the
-        first error; a batch fails or is stored as a whole, so records in other batches may be stored then. Waits for
-        room in the buffer as it goes: ``values`` may be as long as you like, a generator too. What ``key`` or a serde
-        raises has a note of how many values before it are sent.
+        ``key`` computes each record's key from its value; ``headers``, ``partition`` and ``timestamp_ms`` hold for all.
+        Raises the first error; a batch fails or is stored as a whole, so records in other batches may be stored then.
+        Waits for room in the buffer as it goes: ``values`` may be as long as you like, a generator too. What ``key`` or
+        a serde raises has a note of how many values before it are sent.
         """
-        check_values(topic, values, key)
+        check_values(topic, values, key, partition=partition)
         self._home.check("send_many")
         entry = await self._topic_when_known(topic)
         given = packed = pack_headers(headers) if headers else ()
+        self._check_partition(entry, partition)
         now_ms = self._time(timestamp_ms)
         batches: list[BatchDelivery] = []
         latest: dict[int, BatchDelivery] = {}
@@ -285,22 +287,23 @@ class Producer:
                 raise
             if entry.has_named:
                 key_bytes, data, packed = unnamed(key_bytes, data, given)
-            partition = entry.partitions.get(key_bytes)
-            if partition is None:
-                partition = entry.choose(key_bytes, value, data)
+            chosen = entry.partitions.get(key_bytes) if partition is None else partition
+            if chosen is None:
+                chosen = entry.choose(key_bytes, value, data)
             try:
-                batch = entry.adders[partition](key_bytes, data, packed, now_ms)
+                batch = entry.adders[chosen](key_bytes, data, packed, now_ms)
             except BufferExhausted:
                 await self._backend.wait_for_room()
-                batch = entry.adders[partition](key_bytes, data, packed, now_ms)
-            if latest.get(partition) is not batch:
-                latest[partition] = batch
+                batch = entry.adders[chosen](key_bytes, data, packed, now_ms)
+            if latest.get(chosen) is not batch:
+                latest[chosen] = batch
                 batches.append(batch)
             if not number % _SLICE:
                 # Other tasks get their turn, the sender among them; a failure ends it; the clock is read again.
                 await anyio.lowlevel.checkpoint()
                 batches = await _unstored(batches, wait=False)
                 entry = await self._topic_when_known(topic)
+                self._check_partition(entry, partition)  # the topic may be another one of the same name
                 now_ms = self._time(timestamp_ms)
         await self._backend.flush()
         await _unstored(batches, wait=True)
@@ -530,6 +533,10 @@ class Producer:
         partitioner = make_partitioner(self._settings.partitioner, topic, self._settings.config.batch_size)
         entry = self._topics[topic] = _Topic(topic, count, partitioner, self._backend)
         return entry
+
+    def _check_partition(self, entry: _Topic, partition: int | None) -> None:
+        if partition is not None and not 0 <= partition < entry.count:
+            raise self._no_such_partition(entry, partition)
 
     @staticmethod
     def _no_such_partition(entry: _Topic, partition: int) -> UnknownTopicOrPartition:

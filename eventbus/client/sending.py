@@ -47,7 +47,9 @@ def explained(error: TypeError, topic: Any, partition: Any) -> Exception:
     return error
 
 
-def check_values(topic: Any, values: Any, key: Any, name: str = "send_many", one: str = "send") -> None:
+def check_values(
+    topic: Any, values: Any, key: Any, name: str = "send_many", one: str = "send", *, partition: Any = None
+) -> None:
     """Of ``send_many`` and its kin; a text and a mapping have items as well, rarely those meant. Raises ConfigError."""
     given: Any = values
     if not isinstance(topic, str):
@@ -58,6 +60,8 @@ def check_values(topic: Any, values: Any, key: Any, name: str = "send_many", one
         wrong = f"a list of values, or another iterable; one value is {one}()"
     elif key is not None and not callable(key):
         wrong = f"key={key!r}: a function of the value: key=lambda value: value.id"
+    elif partition is not None and type(partition) is not int:
+        wrong = f"partition={partition!r}: a whole number, which holds for all values; a key is key="
     else:
         return
     raise ConfigError(f"{name}({topic!r:.60}, {reprlib.repr(given)}): {wrong}")  # the values may be a million
@@ -206,10 +210,13 @@ class Sending(ABC):
         *,
         key: Callable[[Any], Any] | None = None,
         headers: HeadersLike | None = None,
+        partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
         """Publish many records and wait until all are stored; see `Producer.send_many`."""
-        await self._sending_producer().send_many(topic, values, key=key, headers=headers, timestamp_ms=timestamp_ms)
+        await self._sending_producer().send_many(
+            topic, values, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        )
 
     async def wait_for_room(self) -> None:
         """Return when the buffer has room for more `send_nowait`; see `Producer.wait_for_room`."""

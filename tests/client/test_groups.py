@@ -117,6 +117,19 @@ async def test_a_sole_member_has_its_partitions_when_subscribe_returns(log: Log)
         assert one.group_metadata().generation_id == 1
 
 
+@pytest.mark.parametrize(("assignor", "stays_paused"), [("range", False), ("cooperative-sticky", True)])
+async def test_a_rebalance_ends_a_pause_where_it_takes_the_partition_away(
+    log: Log, assignor: str, stays_paused: bool
+) -> None:
+    config = {"partition_assignment_strategy": assignor}
+    async with opened(log, partitions=2) as bus, bus.new_consumer("t", group="g", **config) as one:
+        one.pause(*T[:2])
+        async with bus.new_consumer("t", group="g", **config) as two:
+            await settle(one, two)
+            assert len(numbers(one)) == len(numbers(two)) == 1
+            assert one.paused() == (one.assignment() if stays_paused else [])
+
+
 async def test_consumers_of_one_bus_share_a_group(log: Log) -> None:
     async with (
         opened(log) as bus,

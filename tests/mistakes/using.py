@@ -12,7 +12,7 @@ import msgspec
 
 from eventbus import EventBus, TopicPartition, producer
 from eventbus.errors import ConfigError
-from tests.mistakes.kit import At, Section
+from tests.mistakes.kit import At, Section, heard
 
 
 class Order(msgspec.Struct):
@@ -316,6 +316,45 @@ def number_in_words(at: At) -> None:
 async def request_without_reply(at: At) -> None:
     async with at.bus() as bus:
         await bus.request("orders", "o-1", timeout=0.05)
+
+
+@SENDING.mistake(
+    "a handler with `replies=True` that raises", "return what may go wrong as a type",
+    "The request in 'orders' failed", "handler 'price' raised ValueError",
+)  # fmt: skip
+async def request_that_fails(at: At) -> None:
+    bus = at.bus()
+
+    @bus.consumer("orders", group="pricing", replies=True, on_error="skip")
+    async def price(order: str) -> float:
+        raise ValueError(f"{order} has no price")
+
+    async with bus:
+        await bus.request("orders", "o-1")
+
+
+@SENDING.mistake(
+    "a request whose `reply_to` is not a topic", "the name of a topic that the service may write",
+    "Handler 'price' does not answer the request orders-", "Its reply to topic b'a/b' failed", "reply_to header",
+)  # fmt: skip
+async def reply_to_no_topic(at: At) -> str:
+    bus = at.bus()
+
+    @bus.consumer("orders", group="pricing", replies=True)
+    async def price(order: str) -> float:
+        return 1.0
+
+    with heard() as lines:
+        async with bus:
+            await bus.send("orders", "o-1", headers={"reply_to": "a/b"}, partition=0)
+            await bus.drain()
+    return "".join(lines)
+
+
+@SENDING.mistake('`bus.send_many(..., partition="0")`', "a whole number", "partition='0'", "holds for all values")
+async def partitions_in_words(at: At) -> None:
+    async with at.bus() as bus:
+        await bus.send_many("orders", ["o-1"], partition="0")  # pyright: ignore[reportArgumentType]
 
 
 @SENDING.mistake("`consumer.commit()` of a consumer without a group", '`group="report"`', "commit", "group")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eventbus.errors import InvalidRequiredAcks, ProducerClosed
+from eventbus.errors import InvalidRequiredAcks, ProducerClosed, UnknownTopicOrPartition
 from eventbus.testing.conformance.errors import refused
 from eventbus.testing.conformance.target import promise
 from eventbus.testing.conformance.world import World
@@ -60,6 +60,15 @@ async def send_many_stores_all_in_order(world: World) -> None:
     topic = await world.topic()
     await world.bus.send_many(topic, (b"%d" % number for number in range(5_000)))
     assert await world.values(topic) == [b"%d" % number for number in range(5_000)]
+
+
+@promise()
+async def send_many_writes_to_the_partition_that_it_names(world: World) -> None:
+    topic = await world.topic(3)
+    values = [b"%d" % number for number in range(1_500)]
+    await world.bus.send_many(topic, values, key=lambda value: value, partition=1)
+    assert await world.values(topic, 1) == values
+    await refused(UnknownTopicOrPartition, world.bus.send_many(topic, values, partition=3))
 
 
 @promise()
