@@ -6,6 +6,7 @@ over gets a tombstone of exactly its key. Its value is an array in msgpack, whos
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any, Literal
 
@@ -15,6 +16,8 @@ from eventbus.client.scheduling.timetable import Timetable
 from eventbus.errors import ConfigError
 from eventbus.types import Header, Headers
 
+logger = logging.getLogger("eventbus.scheduling")
+
 OUTCOME = "eb-schedule-outcome"
 """Of a tombstone: what became of the record whose key it has."""
 Outcome = Literal["delivered", "cancelled", "gone", "replaced"]
@@ -23,6 +26,8 @@ Outcome = Literal["delivered", "cancelled", "gone", "replaced"]
 EVERY = "every:"
 """How the ids of ``@bus.every`` begin."""
 _MOST_ID_CHARS = 200
+_NEVER_MS = 253_402_300_800_000
+"""The year 10000, which no date holds."""
 TOPIC_CONFIG = {  # what a producer sends by default, and room for what is put around it
     "cleanup.policy": "compact",
     "segment.bytes": "16777216",
@@ -80,11 +85,29 @@ def encode(item: Item) -> bytes:
 
 
 def decode(value: bytes) -> Item | None:
-    """None for what is none of ours."""
+    """Return None for a value that is not ours, or that could never be delivered.
+
+    Any client with Write on the topic may produce one. The whole partition waits for what is due first, so a timetable
+    that raises would stop all records of the service.
+    """
     try:
-        return _decoder.decode(value)
-    except msgspec.MsgspecError:
+        item = _decoder.decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+    return None if isinstance(item, Every) and not _is_sound(item) else item
+
+
+def _is_sound(item: Every) -> bool:
+    """Return False, and log it, for a timetable that has no next time: `timetable` lets none through."""
+    try:
+        item.timetable.after(item.due_ms)
+        is_sound = item.timetable.interval_ms >= 0 and 0 <= item.due_ms < _NEVER_MS
+    except Exception as error:  # zoneinfo and cronsim raise many kinds; one of the machine's zones may be gone, too
+        logger.warning("The timetable of function %r is ignored. %s: %s", item.name, type(error).__name__, error)
+        return False
+    if not is_sound:
+        logger.warning("The timetable of function %r is ignored. Its interval or time is out of range", item.name)
+    return is_sound
 
 
 def key_of(id: str, token: str) -> bytes:

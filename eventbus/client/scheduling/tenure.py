@@ -246,7 +246,9 @@ class Tenure:
             try:
                 handle = await _added(producer, add, one.key, one.value, one.headers, one.timestamp_ms, one.partition)
             except EventBusError as error:
-                if error.retriable:
+                # The topic was there a moment ago, so it is the partition that does not exist. Whoever waits for it
+                # holds up all others.
+                if error.retriable and not isinstance(error, UnknownTopicOrPartition):
                     raise
                 raise _Refused(one, error) from error
             handles.append((one, handle))

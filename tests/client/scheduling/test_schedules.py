@@ -11,11 +11,14 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 
 from eventbus import ConsumerRecord, EventBus, ProducerRecord, Scheduled, Transaction
 from eventbus.client.scheduling import tenure
 from eventbus.client.scheduling.agenda import Agenda
+from eventbus.client.scheduling.entries import Entry, Every, encode, key_of
+from eventbus.client.scheduling.timetable import Timetable
 from eventbus.errors import (
     ConfigError,
     ProducerFenced,
@@ -431,6 +434,34 @@ async def test_a_topic_that_is_gone_at_delivery_holds_nobody_up(
         assert "the scheduled record 'lost' for topic 'gone' cannot be delivered, and is kept" in caplog.text
         assert "1 cannot be delivered: eventbus schedule list --dead" in (await bus.health()).parts[0].reason
         assert await bus.cancel_scheduled("lost") is True
+
+
+NOW = Every(0, "t", "look", Timetable(interval_ms=1_000))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        encode(Entry(0, "t", 99, None, b"no such partition")),
+        encode(msgspec.structs.replace(NOW, timetable=Timetable("* * * * *", "No/Where"))),
+        encode(msgspec.structs.replace(NOW, timetable=Timetable("often"))),
+        encode(msgspec.structs.replace(NOW, timetable=Timetable(interval_ms=-1))),
+        encode(msgspec.structs.replace(NOW, timetable=Timetable("* * * * *", missed="all"), due_ms=-(2**62))),
+        b"\x93\xa6record\x00" + b"\x91" * 5_000,
+        b"\x93\xa6record\x00\xa3\xff\xfe\xfd",
+    ],
+)
+async def test_a_record_that_can_never_be_delivered_holds_nobody_up(value: bytes) -> None:
+    """Any client with Write on the topic may produce it."""
+    clock = FakeClock()
+    async with EventBus("memory://", client_id="shop", clock=clock) as bus:
+        await bus.admin.create_topic("t")
+        await bus.send("t", b"before", delay=1)
+        await bus.send("_scheduled.shop", value, key=key_of("odd", "1"), partition=0)
+        await bus.send("t", b"after", delay=1)
+        await clock.advance(seconds=1)
+        await bus.drain()
+        assert [record.value for record in await stored(bus)] == [b"before", b"after"]
 
 
 async def test_a_record_that_its_topic_refuses_is_found_among_others(caplog: pytest.LogCaptureFixture) -> None:
