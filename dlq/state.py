@@ -101,6 +101,6 @@ def read_state(value: bytes | None) -> LetterState | None:
         return None
     try:
         return _decode(value)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         logger.warning("%s: a state that cannot be read is passed over: %s", STATE_TOPIC, error)
         return None

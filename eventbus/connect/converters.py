@@ -109,7 +109,7 @@ class JsonConverter:
             return SchemaAndValue(None, None)
         try:
             value: Any = msgspec.json.decode(data)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise SerializationError(f"no JSON: {error}") from None
         if not self._schemas:
             return SchemaAndValue(None, value)

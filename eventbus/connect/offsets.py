@@ -96,7 +96,7 @@ def _stored(key: bytes, value: bytes | None) -> Stored | None:
     try:
         found: Any = msgspec.json.decode(key)
         offset: Any = None if value is None else msgspec.json.decode(value)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     match found:
         case [str(name), partition] if isinstance(partition, dict) and isinstance(offset, dict):

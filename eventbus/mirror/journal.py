@@ -6,6 +6,7 @@ are JSON: ``eventbus consume __eventbus_mirror.NAME --from-beginning`` shows the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from eventbus.broker import TopicSpec
 from eventbus.errors import CorruptRecord, KafkaError, TopicAlreadyExists
 from eventbus.mirror.offset_map import OffsetMap
 from eventbus.types import TopicPartition
+
+logger = logging.getLogger("eventbus.mirror")
 
 PREFIX = "__eventbus_mirror."
 READER = ConsumerConfig(start="earliest", client_id="eventbus-mirror", fetch_max_wait_ms=50)
@@ -75,7 +78,7 @@ class Journal:
         chunks: dict[TopicPartition, list[tuple[int, list[int]]]] = {}
         try:
             for key, value in found.items():
-                match msgspec.json.decode(key):
+                match _read_key(key, self.topic):
                     case ["owner"]:
                         self.owner = msgspec.json.decode(value, type=str)
                     case ["topic", str(topic)]:
@@ -89,8 +92,9 @@ class Journal:
                             TopicPartition(topic, number): offsets for topic, number, offsets in written
                         }
                     case _:
-                        pass  # of a later version
-        except msgspec.MsgspecError as error:
+                        pass  # of a later version, or written by somebody else
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            # It has replaced what the mirror had stored under the key. Without that, records could be copied twice.
             raise CorruptRecord(
                 f"topic {self.topic!r} of the destination is no mirror's journal ({error}): leave it to the mirror, or "
                 "give this one another name"
@@ -158,6 +162,15 @@ async def create_journal(backend: Backend, topic: str, replication_factor: int) 
 
 def _encode(*key: Any) -> bytes:
     return msgspec.json.encode(key)
+
+
+def _read_key(key: bytes, topic: str) -> Any:
+    """Return the parts of a key, or None for a key that no mirror writes: its record replaces no entry of a mirror."""
+    try:
+        return msgspec.json.decode(key)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        logger.warning("A record of topic %r is ignored. Its key %.100r is not a mirror's: %s", topic, key, error)
+        return None
 
 
 def _key(key: bytes | None) -> bytes:

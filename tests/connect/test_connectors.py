@@ -181,6 +181,18 @@ async def test_another_of_the_same_name_stops_this_one(make_bus: Callable[[], Ev
     assert notes.has("another worker runs a connector of this name")
 
 
+async def test_a_record_that_is_no_offset_is_ignored(make_bus: Callable[[], EventBus]) -> None:
+    bus = make_bus()
+    topic = OffsetTopic("connect-offsets")
+    async with bus:
+        await topic.create(bus)
+        await bus.send("connect-offsets", b'{"next":7}', key=b'["numbers",{"of":"numbers"}]')
+        for odd in (b"\xff", b'["\xff",{}]', b"[" * 5_000 + b"]" * 5_000, b"7"):
+            await bus.send("connect-offsets", b"{}", key=odd)
+            await bus.send("connect-offsets", odd, key=b'["other",{}]')
+        assert await topic.of(bus, "numbers") == {'{"of":"numbers"}': {"next": 7}}
+
+
 async def test_offsets_are_read_behind_a_transaction_that_is_open(
     make_bus: Callable[[], EventBus], notes: Notes
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -116,6 +117,14 @@ def test_json_is_read_again(schemas: bool) -> None:
     assert one.from_bytes("t", None).value is None
     with pytest.raises(SerializationError, match="no JSON"):
         one.from_bytes("t", b"{")
+
+
+@pytest.mark.parametrize("data", [b"\xff", b'"\xff"', b"[" * 5_000 + b"]" * 5_000])
+@pytest.mark.parametrize("kind", ["json.JsonConverter", "storage.StringConverter"])
+def test_a_record_that_cannot_be_read_is_its_own_fault(kind: str, data: bytes) -> None:
+    """Any other error would end the sink, past errors.tolerance and its dead letters."""
+    with suppress(SerializationError):
+        converter(kind=f"org.apache.kafka.connect.{kind}").from_bytes("t", data)
 
 
 def test_json_without_an_envelope_is_refused_where_one_is_due() -> None:

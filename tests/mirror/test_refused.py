@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from eventbus.backends.base import Backend
-from eventbus.errors import ConfigError, KafkaError, LogLocked, RecordTooLarge, UnknownTopicOrPartition
+from eventbus.errors import ConfigError, CorruptRecord, KafkaError, LogLocked, RecordTooLarge, UnknownTopicOrPartition
 from eventbus.mirror import Mirror
+from eventbus.mirror.journal import Journal, create_journal
 from eventbus.types import TopicPartition
 from tests.mirror.conftest import NewLog
 from tests.mirror.logs import content, create, opened, visible, write
@@ -24,6 +25,22 @@ async def copy(here: str, there: str, **options: object) -> Mirror:
 
 async def names(backend: Backend) -> set[str]:
     return {topic.name for topic in await backend.describe_topics() if not topic.name.startswith("__")}
+
+
+@pytest.mark.parametrize("value", [b"\xff", b'["\xff"]', b"[" * 5_000 + b"]" * 5_000])
+async def test_a_record_of_somebody_else_in_the_journal_is_ignored_unless_it_replaces_an_entry(value: bytes) -> None:
+    journal, read = Journal("m"), Journal("m")
+    async with opened("memory://journal") as backend:
+        await create_journal(backend, journal.topic, 1)
+        where = TopicPartition(journal.topic, 0)
+        key, entry = journal.claim("a")
+        await write(backend, where, entry or b"", key=key)
+        await write(backend, where, b"?", key=value)
+        await read.load(backend)
+        assert read.owner == "a"
+        await write(backend, where, value, key=key)
+        with pytest.raises(CorruptRecord, match="is no mirror's journal"):
+            await Journal("m").load(backend)
 
 
 @pytest.mark.system

@@ -138,7 +138,8 @@ def test_note_too_long_to_keep() -> None:
 
 @pytest.mark.parametrize(
     "value", [b'{"topic_id":"t","steps":[]}', b'{"topic_id":"t","steps":[{"status":"lost","at_ms":1}]}',
-              b'{"topic_id":"t","version":2,"steps":[{"status":"open","at_ms":1}]}', b"[]", b"\xff"]
+              b'{"topic_id":"t","version":2,"steps":[{"status":"open","at_ms":1}]}', b"[]", b"\xff",
+              b'{"topic_id":"t","steps":[{"status":"open","at_ms":1}],"x":' + b"[" * 5_000 + b"]" * 5_000 + b"}"]
 )  # fmt: skip
 def test_state_that_cannot_be_read_says_nothing(value: bytes) -> None:
     assert read_state(value) is None
