@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -20,6 +21,8 @@ from eventbus.errors import ConfigError
 from eventbus.types import ConsumerRecord
 from serdes import Json
 from serdes.choose import Serdes
+
+logger = logging.getLogger("eventbus.scheduling")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -116,7 +119,13 @@ class Scheduling(ABC):
 
     def _is_worth(self, table: Timetable) -> Callable[[ConsumerRecord], bool]:
         def is_worth(record: ConsumerRecord) -> bool:
-            firing = msgspec.json.decode(record.value or b"", type=Firing)
+            try:
+                firing = msgspec.json.decode(record.value or b"", type=Firing)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                # Another client wrote it. It is not the function's failure, which might stop it (on_error="stop").
+                where = f"{record.topic}-{record.partition} offset {record.offset}"
+                logger.warning("The record %s is ignored. It is not the time of a function: %s", where, error)
+                return False
             return not table.is_over(firing.scheduled_ms, firing.next_ms, self.now_ms())
 
         return is_worth

@@ -76,6 +76,21 @@ async def test_what_a_producer_function_returns_is_published_once_with_its_firin
     assert bus.log.values("heartbeats") == [{"name": "beat", "at": at} for at in (10, 20, 30)]
 
 
+@pytest.mark.parametrize("value", [b"\xff", None, b'{"name":"tick"}', b'{"name":"\xff","scheduled_ms":1,"next_ms":1}'])
+async def test_a_record_that_is_no_time_of_the_function_does_not_stop_it(value: bytes | None) -> None:
+    bus, got = TestBus(), list[int]()
+
+    @bus.every(seconds=10, on_error="stop")
+    async def tick(firing: Firing) -> None:
+        got.append(since(firing.scheduled_ms))
+
+    async with bus:
+        await bus.send("_every.eventbus.tick", value, partition=0)
+        await bus.clock.advance(seconds=10)
+        await bus.drain()
+    assert got == [10]
+
+
 async def test_on_a_bus_whose_types_are_avro() -> None:
     bus, got = TestBus(serde=Avro("log")), list[int]()
 
