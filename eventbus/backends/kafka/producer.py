@@ -23,6 +23,7 @@ from eventbus.backends.kafka.threads import Loop, Worker
 from eventbus.backends.kafka.transactions import KafkaTransactions
 from eventbus.errors import (
     BufferExhausted,
+    ConfigError,
     EventBusError,
     InvalidTxnState,
     ProducerClosed,
@@ -118,6 +119,8 @@ class KafkaProducer:
                 self.backend.partition_count(topic)
             except EventBusError as error:
                 found.append(error)
+            except Exception as error:  # of the client's own: whoever waits for the topic must not wait for ever
+                found.append(ConfigError(f"Topic {topic!r} cannot be looked up. {type(error).__name__}: {error}"))
 
         def tell() -> None:
             for told in self._looking_up.pop(topic, ()):

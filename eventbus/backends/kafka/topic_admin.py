@@ -101,7 +101,8 @@ class TopicAdmin:
         return {name: len(topic.partitions) for name, topic in found.topics.items() if topic.error is None}
 
     def count(self, topic: str) -> int:
-        """Partitions of one topic. Raises UnknownTopicOrPartition."""
+        """Partitions of one topic. Raises UnknownTopicOrPartition; InvalidTopic for a name that no topic can have."""
+        check_topic_name(topic)  # for some of them the client raises errors of its own
         futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=self._seconds)
         return len(self._result(futures[topic], f"topic {topic!r}").partitions)
 

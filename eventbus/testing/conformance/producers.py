@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eventbus.errors import InvalidRequiredAcks, ProducerClosed, UnknownTopicOrPartition
+from eventbus.errors import InvalidRequiredAcks, InvalidTopic, ProducerClosed, UnknownTopicOrPartition
 from eventbus.testing.conformance.errors import refused
 from eventbus.testing.conformance.target import promise
 from eventbus.testing.conformance.world import World
@@ -69,6 +69,17 @@ async def send_many_writes_to_the_partition_that_it_names(world: World) -> None:
     await world.bus.send_many(topic, values, key=lambda value: value, partition=1)
     assert await world.values(topic, 1) == values
     await refused(UnknownTopicOrPartition, world.bus.send_many(topic, values, partition=3))
+
+
+@promise(each=("", "a/b", "..", "x" * 250))
+async def a_name_that_no_topic_can_have_is_refused_at_once(world: World, name: str) -> None:
+    kinds = (UnknownTopicOrPartition, InvalidTopic)
+    await refused(kinds, world.bus.send(name, b"x"))
+
+    async def in_a_batch() -> None:
+        await world.bus.send_nowait(name, b"x")
+
+    await refused(kinds, in_a_batch())
 
 
 @promise()
