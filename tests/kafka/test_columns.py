@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 from confluent_kafka import KafkaError as ClientError
@@ -14,9 +16,7 @@ from eventbus.types import TopicPartition
 pytestmark = pytest.mark.system
 
 
-def message(
-    topic: str, partition: int, offset: int, *, headers: list[tuple[str, bytes]] | None = None, time_ms: int = 5
-) -> Message:
+def message(topic: str, partition: int, offset: int, *, headers: Any = None, time_ms: int = 5) -> Message:
     kind = TIMESTAMP_CREATE_TIME if time_ms >= 0 else TIMESTAMP_NOT_AVAILABLE
     return Message(
         topic=topic, partition=partition, offset=offset, key=b"k%d" % offset, value=b"v%d" % offset, headers=headers,
@@ -72,6 +72,23 @@ def test_what_is_no_record_is_told_apart_wherever_it_stands() -> None:
     collected, notices = collect([message("t", 0, 1), message("t", 0, 2), end, message("t", 0, 4)])
     (records,) = collected.records().values()
     assert notices == [end] and list(records.offsets) == [1, 2, 4]
+
+
+def test_a_header_name_that_the_client_cannot_read_costs_no_record() -> None:
+    """A SystemError lost the whole poll, of all partitions, without a word."""
+    asked: list[int | None] = []
+
+    class Odd(Message):
+        def headers(self) -> Any:
+            asked.append(self.offset())
+            if self.offset() in (2, 3):
+                raise SystemError("returned a result with an exception set")
+            return [("h", b"%d" % (self.offset() or 0))]
+
+    lot: list[Message] = [Odd(topic="t", partition=0, offset=number, timestamp=(1, 5)) for number in range(1, 5)]
+    (records,) = collect(lot)[0].records().values()
+    assert [records.record(n).headers for n in range(4)] == [(("h", b"1"),), (), (), (("h", b"4"),)]
+    assert asked.count(2) == asked.count(3) == 1, "a second answer holds a null pointer"
 
 
 def test_only_notices() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from itertools import groupby
+from operator import length_hint
+from typing import Any
 
 import msgspec
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from eventbus.types import FetchedRecords, Headers, TimestampType, TopicPartition
+
+logger = logging.getLogger("eventbus.consumer")
 
 
 class Columns(msgspec.Struct, gc=False):
@@ -26,14 +31,18 @@ class Columns(msgspec.Struct, gc=False):
         first, last = messages[0].offset() or 0, messages[-1].offset() or 0
         # Offsets only grow: where as many lie between the ends as there are messages, none is left out.
         is_dense = last - first + 1 == len(messages)
-        raw_headers = [message.headers() for message in messages]
+        left = iter(messages)
+        try:
+            raw_headers: list[Any] = [message.headers() for message in left]
+        except (SystemError, UnicodeDecodeError):
+            raw_headers = _readable_headers(messages, len(messages) - length_hint(left) - 1)
         kind, _ = messages[0].timestamp()
         return cls(
             range(first, last + 1) if is_dense else [message.offset() or 0 for message in messages],
             timestamps_ms,
             [message.key() for message in messages],  # pyright: ignore[reportArgumentType]  bytes, whatever its stub says
             [message.value() for message in messages],  # pyright: ignore[reportArgumentType]  the same
-            [tuple(one or ()) for one in raw_headers] if any(raw_headers) else None,  # pyright: ignore[reportArgumentType]  pairs of text and bytes
+            [tuple(one or ()) for one in raw_headers] if any(raw_headers) else None,
             TimestampType.LOG_APPEND_TIME if kind == TIMESTAMP_LOG_APPEND_TIME else TimestampType.CREATE_TIME,
         )
 
@@ -60,6 +69,32 @@ class Columns(msgspec.Struct, gc=False):
             self.timestamp_type,
             self.offsets[-1] + 1,
         )
+
+
+def _readable_headers(messages: list[Message], failed: int) -> list[Any]:
+    """Return the headers of each record, and none for one with a header whose name is not UTF-8; log each of these.
+
+    ``failed``: the index of the first, which was asked already. Kafka stores such names; confluent-kafka raises for
+    them (UnicodeDecodeError inside a SystemError) and gives no other way to the bytes. That must not lose all records
+    of the poll: librdkafka has handed them over, and the next poll goes on after them. Such a message is asked only
+    once, because its second answer holds a null pointer.
+    """
+    found: list[Any] = [message.headers() for message in messages[:failed]]
+    found.append(_unreadable_headers(messages[failed]))
+    for message in messages[failed + 1 :]:
+        try:
+            found.append(message.headers())
+        except (SystemError, UnicodeDecodeError):
+            found.append(_unreadable_headers(message))
+    return found
+
+
+def _unreadable_headers(message: Message) -> None:
+    logger.error(
+        "The record %s-%s offset %s is delivered without its headers. The client library cannot read the name of one "
+        "of them, which is not UTF-8. Correct its sender",
+        message.topic(), message.partition(), message.offset(),
+    )  # fmt: skip
 
 
 class Collected:

@@ -294,6 +294,16 @@ class Member:
                 messages = self.client.consume(min(most_records - count, _AT_ONCE), 0) if count < most_records else []
         except KafkaException as failure:
             arrival.errors.append(raised(failure, "nothing can be read"))
+        except (
+            Exception
+        ) as error:  # nobody waits for the outcome of this job: the records of it would be gone in silence
+            logger.exception("Records that librdkafka has handed over could not be taken")
+            arrival.errors.append(
+                EventBusError(
+                    f"Records of {', '.join(sorted(self._topics))} could not be taken from librdkafka: {error!r}. "
+                    "Restart the consumer: it reads them again from its last commit"
+                )
+            )
         # Some may have been given up in the course of it.
         arrival.records = [records for where, records in collected.records().items() if where in self._placed]
         return arrival
