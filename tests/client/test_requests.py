@@ -194,6 +194,20 @@ async def test_handler_that_raises_answers_with_an_error() -> None:
             await bus.request("quotes", b"?")
 
 
+async def test_handler_whose_partition_stops_answers_with_an_error() -> None:
+    bus = EventBus("memory://")
+    bus.topic("quotes", partitions=1)
+
+    @bus.consumer("quotes", group="pricing", replies=True)
+    async def price(ask: Ask) -> Quote:
+        raise ValueError("no price")
+
+    async with bus:
+        with pytest.raises(RequestFailed, match="ValueError: no price"):
+            await bus.request("quotes", Ask(2), returns=Quote)
+        assert (await bus.health()).status == "failed"
+
+
 async def test_sender_that_cannot_read_error_replies_gets_none() -> None:
     """A sender of an older version would take it for the result None."""
     bus = EventBus("memory://")

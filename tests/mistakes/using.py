@@ -12,6 +12,7 @@ import msgspec
 
 from eventbus import EventBus, TopicPartition, producer
 from eventbus.errors import ConfigError
+from schema_registry import Registry, SchemaRequest
 from tests.mistakes.kit import At, Section, heard
 
 
@@ -348,6 +349,21 @@ async def reply_to_no_topic(at: At) -> str:
         async with bus:
             await bus.send("orders", "o-1", headers={"reply_to": "a/b"}, partition=0)
             await bus.drain()
+    return "".join(lines)
+
+
+@SENDING.mistake(
+    "a record in `_schemas` that reuses an id", "write there through the registry alone",
+    "The record at offset 2 of topic '_schemas' is ignored", "another schema to id 1", "Register the ignored",
+)  # fmt: skip
+async def schema_id_used_twice(at: At) -> str:
+    with heard("schema_registry") as lines:
+        async with at.bus() as bus, Registry(bus) as registry:
+            await registry.register("a", SchemaRequest(schema='"int"'))
+            key = b'{"keytype":"SCHEMA","subject":"b","version":1,"magic":1}'
+            value = b'{"subject":"b","version":1,"id":1,"schema":"\\"long\\"","deleted":false}'
+            await bus.send("_schemas", value, key=key, partition=0)
+            await registry.catch_up()
     return "".join(lines)
 
 

@@ -201,7 +201,8 @@ class Failing:
         record = chunk.record(index)
         wrapped = handler_error(self._handler, record, error, count)
         failure = Failure(index, count, record.offset, wrapped, error, is_clean, verdict)
-        if not (isinstance(verdict, Move) and verdict.kind == "retry"):
+        comes_again = isinstance(verdict, Again) or (isinstance(verdict, Move) and verdict.kind == "retry")
+        if not comes_again:
             self.on_ended(record, error)
         is_passed_over = self._on_failure(lane, failure)
         if is_passed_over and isinstance(verdict, Move):
