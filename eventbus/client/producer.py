@@ -303,7 +303,7 @@ class Producer:
                 await anyio.lowlevel.checkpoint()
                 batches = await _unstored(batches, wait=False)
                 entry = await self._topic_when_known(topic)
-                self._check_partition(entry, partition)  # the topic may be another one of the same name
+                self._check_partition(entry, partition)  # the topic may have been deleted and created again
                 now_ms = self._time(timestamp_ms)
         await self._backend.flush()
         await _unstored(batches, wait=True)

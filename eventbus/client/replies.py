@@ -24,10 +24,10 @@ logger = logging.getLogger("eventbus.requests")
 
 REPLY_TO, CORRELATION_ID = "reply_to", "correlation_id"
 REPLY_ERRORS = "reply_errors"
-"""Of a request: its sender can read error replies. Without it none is sent, because a sender of an older version, or of
-another framework, would take the null value of an error reply for the result None."""
+"""The header of a request whose sender can read error replies. A sender of an older version, or of another framework,
+would take the null value of an error reply for the result None, so none is sent without this header."""
 REPLY_ERROR = "reply_error"
-"""Of an error reply: why there is no result. Its value is null."""
+"""The header of an error reply, with the reason. The value of an error reply is null."""
 
 _MOST_ERROR_CHARS = 1_000
 
@@ -106,10 +106,10 @@ class Replies:
     def _log(self, record: ConsumerRecord, error: Exception, level: int = logging.WARNING) -> None:
         logger.log(
             level,
-            "Handler %r does not answer the request %s-%d offset %d. Its reply to topic %r failed with %s: %s. Correct "
+            "Handler %r does not answer the request %s-%d offset %d. Its reply to topic %.300r failed with %s. Correct "
             "the %s header of the sender, or what the handler returns",
             self._handler.__name__, record.topic, record.partition, record.offset, record.header(REPLY_TO),
-            type(error).__name__, error, REPLY_TO,
+            _described(error), REPLY_TO,
         )  # fmt: skip
 
 
@@ -146,9 +146,9 @@ def _described(error: Exception) -> str:
 
 
 def _is_permanent(error: Exception) -> bool:
-    """True if sending the same reply to the same topic again can never succeed.
+    """True if a later try to send the reply cannot succeed.
 
-    A topic that does not exist may appear later, as Kafka's table has it, but its reader is gone by then. A fatal error
+    Kafka calls an unknown topic retriable, because it may be created later. Its reader is gone by then. A fatal error
     concerns the producer or the log, not the reply.
     """
     if isinstance(error, KafkaError):

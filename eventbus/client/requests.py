@@ -120,7 +120,7 @@ class Requests:
             del self._waiting[correlation_id]
         if waiting.reply is None:
             raise RequestTimedOut(
-                f"no reply to the request in {topic!r} within {timeout:g} s: its handler may be at work on it, wait "
+                f"no reply to the request in {topic!r} within {timeout:g} s: its handler may still run, wait "
                 "to retry it, be down, or be declared without replies=True"
             )
         problem = waiting.reply.header(REPLY_ERROR)

@@ -92,7 +92,7 @@ class Journal:
                             TopicPartition(topic, number): offsets for topic, number, offsets in written
                         }
                     case _:
-                        pass  # of a later version, or written by somebody else
+                        pass  # of a later version, or written by another program
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             # It has replaced what the mirror had stored under the key. Without that, records could be copied twice.
             raise CorruptRecord(

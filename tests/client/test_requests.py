@@ -133,7 +133,7 @@ async def test_reply_to_that_no_reply_can_reach_is_the_callers_fault(
         assert await bus.request("ask", 8, returns=str) == "ok"
         assert (await bus.health()).status == "ok"
     assert charged == [7, 8]
-    assert [text for text in caplog.messages if "Handler 'charge'" in text and repr(reply_to) in text]
+    assert [text for text in caplog.messages if "Handler 'charge'" in text and repr(reply_to)[:200] in text]
 
 
 @pytest.mark.parametrize(

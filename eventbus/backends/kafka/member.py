@@ -294,9 +294,7 @@ class Member:
                 messages = self.client.consume(min(most_records - count, _AT_ONCE), 0) if count < most_records else []
         except KafkaException as failure:
             arrival.errors.append(raised(failure, "nothing can be read"))
-        except (
-            Exception
-        ) as error:  # nobody waits for the outcome of this job: the records of it would be gone in silence
+        except Exception as error:  # no caller waits for the outcome of this job: its records would be lost silently
             logger.exception("Records that librdkafka has handed over could not be taken")
             arrival.errors.append(
                 EventBusError(

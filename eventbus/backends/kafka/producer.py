@@ -119,7 +119,7 @@ class KafkaProducer:
                 self.backend.partition_count(topic)
             except EventBusError as error:
                 found.append(error)
-            except Exception as error:  # of the client's own: whoever waits for the topic must not wait for ever
+            except Exception as error:  # the client library's: the sends that wait for the topic must end
                 found.append(ConfigError(f"Topic {topic!r} cannot be looked up. {type(error).__name__}: {error}"))
 
         def tell() -> None:

@@ -102,7 +102,7 @@ class TopicAdmin:
 
     def count(self, topic: str) -> int:
         """Partitions of one topic. Raises UnknownTopicOrPartition; InvalidTopic for a name that no topic can have."""
-        check_topic_name(topic)  # for some of them the client raises errors of its own
+        check_topic_name(topic)  # for some names the client library raises a ValueError
         futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=self._seconds)
         return len(self._result(futures[topic], f"topic {topic!r}").partitions)
 

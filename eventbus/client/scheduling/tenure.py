@@ -246,8 +246,8 @@ class Tenure:
             try:
                 handle = await _added(producer, add, one.key, one.value, one.headers, one.timestamp_ms, one.partition)
             except EventBusError as error:
-                # The topic was there a moment ago, so it is the partition that does not exist. Whoever waits for it
-                # holds up all others.
+                # The topic was there a moment ago, so it is the partition that does not exist. Waiting for it
+                # would hold up all other records.
                 if error.retriable and not isinstance(error, UnknownTopicOrPartition):
                     raise
                 raise _Refused(one, error) from error
