@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, tzinfo
-from functools import lru_cache
+from datetime import timedelta
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from eventbus.client.scheduling import cron
 from eventbus.errors import ConfigError
 
 Missed = Literal["once", "skip", "all"]
@@ -23,6 +23,17 @@ _MOST_AT_ONCE = 500
 _EXAMPLE = (
     '@bus.every("*/5 * * * *"), @bus.every("0 9 * * MON-FRI", timezone="Europe/Berlin") or @bus.every(seconds=30)'
 )
+_CLOCKS_DIFFER_MS = 5_000
+"""By how much the clocks of two machines of one service may differ."""
+NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
 _FIELDS = "minute hour day-of-month month day-of-week"
 
 
@@ -44,12 +55,17 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def after(self, ms: int) -> int:
         """The first time after ``ms``; of an interval, counted from there."""
+        return ms + self.interval_ms if self.interval_ms else cron.after(self.cron, self.timezone, ms)
+
+    def too_far(self, due_ms: int, now_ms: int) -> bool:
+        """True if ``due_ms`` is further away than this timetable allows: a clock was wrong when it was computed.
+
+        Differences between the clocks of the machines of a service are allowed. Without that allowance a machine whose
+        clock is a little behind would fire a time again that another machine has just fired.
+        """
         if self.interval_ms:
-            return ms + self.interval_ms
-        ticks = _ticks(self.cron, _at(ms, self.timezone))
-        while (tick := _next(ticks, self.cron)) <= ms:
-            pass
-        return tick
+            return due_ms - now_ms > self.interval_ms + min(self.interval_ms, _CLOCKS_DIFFER_MS)
+        return due_ms > now_ms + _CLOCKS_DIFFER_MS and due_ms > self.after(now_ms + _CLOCKS_DIFFER_MS)
 
     def next(self, due_ms: int, now_ms: int) -> int:
         """The first time after ``now_ms``, of those that follow ``due_ms``."""
@@ -63,14 +79,7 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False):
             return due_ms
         if self.interval_ms:
             return due_ms + (now_ms - due_ms) // self.interval_ms * self.interval_ms
-        ticks = _ticks(self.cron, _at(now_ms, self.timezone) + timedelta(seconds=1), reverse=True)
-        while (tick := _next(ticks, self.cron)) > now_ms:
-            pass
-        tick = max(tick, due_ms)
-        # Where clocks are set back, what looks backwards passes over the second of the two hours.
-        while (following := self.after(tick)) <= now_ms:
-            tick = following
-        return tick
+        return cron.latest(self.cron, self.timezone, due_ms, now_ms)
 
     def turn(self, due_ms: int, now_ms: int) -> Turn:
         """``due_ms`` has come: what fires, and when it is next."""
@@ -102,7 +111,7 @@ def timetable(when: Any, seconds: Any, timezone: Any, missed: Any) -> Timetable:
     if isinstance(when, str):
         zone = "UTC" if timezone is None else timezone
         _check_zone(zone)
-        found = Timetable(" ".join(when.split()), zone, 0, missed)
+        found = Timetable(_five_fields(when), zone, 0, missed)
         _check_cron(found)
         return found
     if timezone is not None:
@@ -119,9 +128,20 @@ def _interval_ms(interval: Any) -> int:
     return round(seconds * 1000)
 
 
+def _five_fields(when: str) -> str:
+    """``when`` without superfluous spaces; a nickname (``@daily``) as the expression that it stands for."""
+    text = " ".join(when.split())
+    if not text.startswith("@"):
+        return text
+    if text.lower() not in NICKNAMES:
+        hint = " For a call at every start, use @bus.on_startup." if text.lower() == "@reboot" else ""
+        raise ConfigError(f'@bus.every("{when}") is not a known nickname. Use one of {", ".join(NICKNAMES)}.{hint}')
+    return NICKNAMES[text.lower()]
+
+
 def _check_zone(name: Any) -> None:
     try:
-        _zone(name)
+        cron.zone_of(name)
     except Exception as error:  # zoneinfo raises KeyError, ValueError, OSError and TypeError, by what is wrong
         raise ConfigError(
             f'@bus.every(timezone={name!r}): the name of a time zone, as "Europe/Berlin" or "UTC"; a machine without '
@@ -132,37 +152,18 @@ def _check_zone(name: Any) -> None:
 def _check_cron(table: Timetable) -> None:
     from cronsim import CronSimError
 
+    fields = table.cron.split()
     try:
-        if len(table.cron.split()) != 5:
-            raise CronSimError(f"it has {len(table.cron.split())} fields")
+        if len(fields) != 5:
+            hint = f"; did you mean @{table.cron}?" if f"@{table.cron.lower()}" in NICKNAMES else ""
+            raise CronSimError(f"it has {len(fields)} fields{hint}")
         table.after(0)
     except CronSimError as error:
+        if len(fields) == 5 and cron.never_fires(table.cron):
+            raise ConfigError(
+                f'@bus.every("{table.cron}") never fires. No date matches its day-of-month, month and day-of-week '
+                "fields. Change one of them."
+            ) from None
         raise ConfigError(
             f'@bus.every("{table.cron}") is no cron expression: {error}; it is five fields, "{_FIELDS}": {_EXAMPLE}'
         ) from None
-
-
-@lru_cache(64)
-def _zone(name: str) -> tzinfo:
-    from zoneinfo import ZoneInfo
-
-    return ZoneInfo(name)
-
-
-def _at(ms: int, zone: str) -> datetime:
-    return datetime.fromtimestamp(ms // 1000, _zone(zone))
-
-
-def _ticks(cron: str, start: datetime, *, reverse: bool = False) -> Any:
-    from cronsim import CronSim  # most programs have no timetable
-
-    return CronSim(cron, start, reverse)
-
-
-def _next(ticks: Any, cron: str) -> int:
-    from cronsim import CronSimError
-
-    try:
-        return round(next(ticks).timestamp()) * 1000
-    except StopIteration:
-        raise CronSimError(f"{cron} never fires") from None

@@ -128,8 +128,13 @@ def test_a_firing_that_is_overtaken_is_over(missed: Missed, now_ms: int, is_over
     [
         ({"when": "*/5 * * *"}, r"it has 4 fields; it is five fields, .*@bus\.every\(\"\*/5 \* \* \* \*\"\)"),
         ({"when": "61 * * * *"}, "Bad minute"),
-        ({"when": "0 0 30 2 *"}, "no cron expression"),
-        ({"when": "hourly"}, "1 fields"),
+        ({"when": "0 0 30 2 *"}, r"never fires\. No date matches .*\. Change one of them\."),
+        ({"when": "0 0 31 2,4,6 *"}, "never fires"),
+        ({"when": "0 0 */31 * MON#2"}, "never fires"),
+        ({"when": "61 0 31 2 *"}, "Bad minute"),
+        ({"when": "hourly"}, "1 fields; did you mean @hourly"),
+        ({"when": "@dayly"}, r"not a known nickname\. Use one of @yearly, .*@daily"),
+        ({"when": "@reboot"}, r"use @bus\.on_startup"),
         ({"when": "* * * * *", "timezone": "Europe/Berlim"}, "the name of a time zone"),
         ({"when": "* * * * *", "timezone": 5}, "the name of a time zone"),
         ({"when": "* * * * *", "timezone": "../../etc/passwd"}, "the name of a time zone"),
@@ -147,6 +152,13 @@ def test_a_firing_that_is_overtaken_is_over(missed: Missed, now_ms: int, is_over
 def test_what_is_no_timetable_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         table(**options)
+
+
+def test_a_nickname_is_the_expression_that_it_stands_for() -> None:
+    assert table("@daily", timezone="Europe/Berlin") == table("0 0 * * *", timezone="Europe/Berlin")
+    assert [table(name).after(0) for name in ("@Hourly", "@weekly", "@monthly", "@yearly")] == [
+        ms(f"1970-{at}:00+00:00") for at in ("01-01T01:00", "01-04T00:00", "02-01T00:00")
+    ] + [ms("1971-01-01T00:00:00+00:00")]
 
 
 def test_a_timetable_says_what_it_is() -> None:
