@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from eventbus.client.scheduling.entries import Cancel, Entry, Every, Item, decode, encode, id_of, key_of, outcome
+from eventbus.client.scheduling.timetable import CLOCKS_DIFFER_MS
 from eventbus.types import Headers
 
 HELD_BYTES = 64 << 20
@@ -22,6 +23,9 @@ HELD_BYTES = 64 << 20
 _NEVER_READ = 1 << 62
 """Stands for the offset of what was written by ourselves, and was not read back."""
 _MOST_STALE = 1_000
+_PLAUSIBLE_MS = 1_577_836_800_000
+"""In 2020. A next time of a function before then was computed on a machine that did not know the time yet, and with
+``missed="all"`` each second since then would fire."""
 _MOST_ERROR_CHARS = 500
 
 
@@ -37,6 +41,8 @@ class Pending(msgspec.Struct, gc=False):
     item: Item | None
     """None: it is to be read again, at its offset."""
     is_dead: bool = False
+    delay_ms: int | None = None
+    """The delay that was asked for; None where the caller gave a time."""
 
 
 class Firing(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +66,14 @@ class Delivery(NamedTuple):
     value: bytes | None
     headers: Headers
     timestamp_ms: int
+
+
+class Correction(NamedTuple):
+    """A time that a wrong clock has computed, and the one that takes its place."""
+
+    id: str
+    wrong_ms: int
+    due_ms: int
 
 
 class Writes(NamedTuple):
@@ -90,6 +104,9 @@ class Agenda:
         """A heap of due time, offset and key; of what is over some are left, and passed over."""
         self._owed: dict[bytes, tuple[bytes | None, Headers]] = {}
         """What is decided and not yet written, by key."""
+        self._unchecked: list[Pending] = []
+        """Read from the log since `correct`: the clock that their times come from may have been wrong."""
+        self._latest_now_ms = 0
         self._behind: set[bytes] = set()
         """Keys of ours that were written and are over, before either was read back."""
 
@@ -117,7 +134,9 @@ class Agenda:
             due_ms = item.asked_ms if isinstance(item, Cancel) else item.due_ms
             self._drop_unread(key)
             is_dead = isinstance(item, Entry) and bool(item.error)
-            self._unread[key] = Pending(key, id, due_ms, offset, len(value), self._held(item, len(value)), is_dead)
+            delay_ms = item.delay_ms if isinstance(item, Entry) else None
+            held = self._held(item, len(value))
+            self._unread[key] = Pending(key, id, due_ms, offset, len(value), held, is_dead, delay_ms)
 
     def _held(self, item: Item, size: int) -> Item | None:
         """It, or None for a record that is too much to be kept in memory."""
@@ -148,6 +167,45 @@ class Agenda:
                 if known is not None:
                     self._give_up(known, outcome("replaced"))
                 self._enter(one)
+                self._unchecked.append(one)
+
+    def correct(self, now_ms: int) -> list[Correction]:
+        """Compute times again that are further away than their own interval, cron step or delay allows.
+
+        The clock that they come from was wrong, years ahead perhaps, and they would wait as long. A time can be wrong
+        only if another process has written it, or if the clock was set back since: only then anything is looked at.
+        The new times are written, else each restart within an interval would put the firing off by another interval.
+        """
+        is_set = now_ms < self._latest_now_ms or self._latest_now_ms < _PLAUSIBLE_MS <= now_ms
+        self._latest_now_ms = now_ms
+        unchecked, self._unchecked = self._unchecked, []
+        corrections: list[Correction] = []
+        wrong = set[bytes]()
+        for one in self._by_key.values() if is_set else unchecked:
+            if self._by_key.get(one.key) is not one or one.is_dead:
+                continue
+            due_ms = _corrected(one, now_ms)
+            if due_ms is not None:
+                corrections.append(Correction(one.id, one.due_ms, due_ms))
+                wrong.add(one.key)
+                one.due_ms = due_ms
+        if wrong:
+            self._due = [rank for rank in self._due if rank[2] not in wrong]
+            heapify(self._due)
+        for key in wrong:
+            self._rewrite(self._by_key[key])
+        return corrections
+
+    def _rewrite(self, one: Pending) -> None:
+        """Write its new time, under its key. One that is not in memory is not written: its next owner corrects it."""
+        self._push(one)
+        if isinstance(one.item, Every):
+            one.item = msgspec.structs.replace(one.item, due_ms=one.due_ms, armed=True)
+        elif isinstance(one.item, Entry):
+            one.item = msgspec.structs.replace(one.item, due_ms=one.due_ms)
+        if one.item is not None:
+            self._owed[one.key] = encode(one.item), ()
+            one.offset = _NEVER_READ  # delivered before it is read back, it must not be delivered again then
 
     def _enter(self, one: Pending) -> None:
         self._by_key[one.key] = self._by_id[one.id] = one
@@ -259,6 +317,17 @@ class Agenda:
             self._owed.pop(key, None)
         for one in writes.following:
             self._enter(one)
+
+
+def _corrected(one: Pending, now_ms: int) -> int | None:
+    """The time at which it is due instead; None if its time may be right."""
+    if isinstance(one.item, Every):
+        table = one.item.timetable
+        is_wrong = table.too_far(one.due_ms, now_ms) or one.due_ms < _PLAUSIBLE_MS <= now_ms
+        return table.after(now_ms) if is_wrong else None
+    if one.delay_ms is not None and one.due_ms - now_ms > one.delay_ms + CLOCKS_DIFFER_MS:
+        return now_ms + one.delay_ms
+    return None
 
 
 def _goes_before(new: Pending, known: Pending) -> bool:

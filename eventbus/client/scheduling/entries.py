@@ -51,6 +51,8 @@ class Entry(msgspec.Struct, frozen=True, tag="record", array_like=True, gc=False
     """None: that of its delivery."""
     error: str = ""
     """Why it cannot be delivered; it is kept until it is cancelled or replaced."""
+    delay_ms: int | None = None
+    """The delay that was asked for; None where the caller gave a time, which is right whatever a clock shows."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True, gc=False):

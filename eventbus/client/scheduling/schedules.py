@@ -32,7 +32,7 @@ from eventbus.client.scheduling.entries import (
     topic_of,
 )
 from eventbus.client.scheduling.tenure import Counts, Tenure
-from eventbus.client.scheduling.times import Delay, DeliverAt, Scheduled, due_at
+from eventbus.client.scheduling.times import Delay, DeliverAt, Scheduled, due_at, moment
 from eventbus.client.scheduling.timetable import Timetable
 from eventbus.client.sending import SendOptions
 from eventbus.errors import ConfigError, EventBusError, TopicAlreadyExists, UnknownTopicOrPartition
@@ -248,10 +248,17 @@ class Schedules:
         ready = await producer.ready(topic, value, **options)
         timestamp_ms = ready.timestamp_ms if options.get("timestamp_ms") is not None else None
         await self.begin()
-        headers = tuple(ready.headers)
-        await self._put(
-            producer, id, Entry(due_ms, topic, ready.partition, ready.key, ready.data, headers, timestamp_ms)
+        entry = Entry(
+            due_ms,
+            topic,
+            ready.partition,
+            ready.key,
+            ready.data,
+            tuple(ready.headers),
+            timestamp_ms,
+            delay_ms=None if delay is None else due_at(0, None, delay),
         )
+        await self._put(producer, id, entry)
         return Scheduled(id=id, topic=topic, due_ms=due_ms)
 
     async def _put(self, producer: Producer, id: str, item: Item) -> None:
@@ -312,12 +319,17 @@ class Schedules:
         """Whether what is due is delivered, as far as this bus is concerned."""
         now_ms = self.now_ms()
         trouble = self._trouble or next((one.trouble for one in self._tenures.values() if one.trouble), "")
-        late_ms = max(
-            (now_ms - due for one in self._tenures.values() if (due := one.agenda.next_due_ms()) is not None), default=0
+        next_due_ms = min(
+            (due for one in self._tenures.values() if (due := one.agenda.next_due_ms()) is not None), default=None
         )
+        late_ms = 0 if next_due_ms is None else now_ms - next_due_ms
         pending = sum(len(one.agenda) for one in self._tenures.values())
         dead = sum(one.agenda.dead for one in self._tenures.values())
-        details = {"partitions": len(self._tenures), "pending": pending, "dead": dead}
+        details: dict[str, object] = {"partitions": len(self._tenures), "pending": pending, "dead": dead}
+        until = ""
+        if next_due_ms is not None:
+            details["next_due"] = moment(next_due_ms).isoformat()
+            until = f", the next one until {details['next_due']}"
         part = f"scheduled records in {self.topic}"
         if trouble:
             reason = f"nothing is delivered now, it is tried again: {trouble}"
@@ -326,4 +338,4 @@ class Schedules:
             reason = f"the next record is late by {late_ms // 1000:,} s: the log is slow, or a transaction stays open"
             return PartHealth(part=part, status="degraded", reason=reason, details=details)
         aside = f"; {dead} cannot be delivered: eventbus schedule list --dead" if dead else ""
-        return PartHealth(part=part, status="ok", reason=f"{pending:,} wait{aside}", details=details)
+        return PartHealth(part=part, status="ok", reason=f"{pending:,} wait{until}{aside}", details=details)

@@ -23,7 +23,7 @@ _MOST_AT_ONCE = 500
 _EXAMPLE = (
     '@bus.every("*/5 * * * *"), @bus.every("0 9 * * MON-FRI", timezone="Europe/Berlin") or @bus.every(seconds=30)'
 )
-_CLOCKS_DIFFER_MS = 5_000
+CLOCKS_DIFFER_MS = 5_000
 """By how much the clocks of two machines of one service may differ."""
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
@@ -64,8 +64,8 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True, gc=False):
         clock is a little behind would fire a time again that another machine has just fired.
         """
         if self.interval_ms:
-            return due_ms - now_ms > self.interval_ms + min(self.interval_ms, _CLOCKS_DIFFER_MS)
-        return due_ms > now_ms + _CLOCKS_DIFFER_MS and due_ms > self.after(now_ms + _CLOCKS_DIFFER_MS)
+            return due_ms - now_ms > self.interval_ms + min(self.interval_ms, CLOCKS_DIFFER_MS)
+        return due_ms > now_ms + CLOCKS_DIFFER_MS and due_ms > self.after(now_ms + CLOCKS_DIFFER_MS)
 
     def next(self, due_ms: int, now_ms: int) -> int:
         """The first time after ``now_ms``, of those that follow ``due_ms``."""

@@ -553,7 +553,7 @@ async def test_numbers_of_what_waits(bus: TestBus) -> None:
     assert samples["eventbus_scheduled_late_seconds"] == 0
     assert samples["eventbus_scheduled_next_due_timestamp_seconds"] == pytest.approx(bus.clock() / 1000 + 494)
     [part] = (await bus.health()).parts
-    assert (part.status, part.reason) == ("ok", "1 wait")
+    assert (part.status, part.reason) == ("ok", "1 wait, the next one until 2023-11-14T22:21:40+00:00")
 
 
 def test_from_a_plain_thread(tmp_path: Path) -> None:
