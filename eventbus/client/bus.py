@@ -30,6 +30,7 @@ from eventbus.client.metrics import BusMetrics, bus_metrics
 from eventbus.client.producer import Producer
 from eventbus.client.rebalance import Listener, RebalanceListener
 from eventbus.client.requests import Asking
+from eventbus.client.restoring import Restoring
 from eventbus.client.scheduling.schedules import Schedules
 from eventbus.client.scheduling.scheduling import Scheduling
 from eventbus.client.schema_uses import Members, prepare, uses_of_types
@@ -384,7 +385,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         ``interceptors`` see its records after the bus's own. It sends from now on; leave it with `Producer.aclose`, or
         the bus closes it when it closes.
         """
-        return self._running("new_producer").producers.open(config, interceptors)
+        life = self._running("new_producer")
+        life.restoring.check_known(interceptors)
+        return life.producers.open(config, interceptors)
 
     def new_consumer(
         self,
@@ -418,13 +421,18 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
             self._backend, lambda: self._backend.consumer(settings), settings, wanted, spawn=life.tasks.start_soon,
             listener=RebalanceListener(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost),
             pattern=pattern, partitions=tuple(partitions), key=key, value=value, serdes=self._serdes,
-            interceptors=tuple(interceptors),
+            interceptors=tuple(interceptors), restoring=life.restoring,
         )  # fmt: skip
 
     def reader(self, **config: Any) -> BackendConsumer:
         """A consumer without a group that gives records in columns: for a `Part`, which closes it."""
         self._running("reader")
         return self._backend.consumer(consumer_settings({**self._consumer_config, **config}))
+
+    @property
+    def restoring(self) -> Restoring:
+        """What whoever reads with `reader` has to undo."""
+        return self._running("reader").restoring
 
     def has_begun(self, part: Part) -> None:
         """A part that begins when it is first needed; it is closed behind those that may need it."""

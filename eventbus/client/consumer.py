@@ -25,6 +25,7 @@ from eventbus.client.commits import BackgroundCommits, OnCommit, Spawn
 from eventbus.client.interceptors import ConsumerInterceptor, passed_through, tell_all
 from eventbus.client.reading import ConsumerRecords, Decoding, Prefetched, partition_of
 from eventbus.client.rebalance import Listener, RebalanceListener, tell
+from eventbus.client.restoring import NOTHING, Restoring
 from eventbus.client.schemas import all_fetched
 from eventbus.client.threads import Home
 from eventbus.errors import ConfigError, EventBusError
@@ -71,6 +72,7 @@ class Consumer:
         value: Any = bytes,
         serdes: Mapping[type, Serde] | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
+        restoring: Restoring = NOTHING,
     ) -> None:
         self._backend = backend
         self._open_consumer = open_consumer
@@ -81,7 +83,8 @@ class Consumer:
         self._partitions = partitions
         self._timers = backend.timers
         self._home = Home()
-        self._ahead = Prefetched(Decoding(key, value, serdes))
+        self._ahead = Prefetched(Decoding(key, value, serdes), restoring)
+        self._restoring = restoring
         self._interceptors = interceptors
         self._on_consume = [one.on_consume for one in interceptors]
         self._on_commit = [one.on_commit for one in interceptors]
@@ -301,6 +304,8 @@ class Consumer:
                 await self._fetch(timeout_ms)
             elif self._consumer.polled():
                 await self._fetch(0)  # the group waits; of what is here some may go
+            if self._restoring:
+                await self._ahead.restore(max_records)
             if self._ahead.unchecked:
                 await all_fetched(self._ahead.needed)
                 self._ahead.unchecked = False
@@ -317,6 +322,7 @@ class Consumer:
         if (
             not ahead
             or ahead.unchecked
+            or ahead.is_marked
             or self._config.enable_auto_commit
             or self._on_consume
             or self._consumer.polled()

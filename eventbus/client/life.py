@@ -31,6 +31,7 @@ from eventbus.client.producer import Producer
 from eventbus.client.producers import Producers
 from eventbus.client.replies import Replies
 from eventbus.client.requests import Requests, requests_of
+from eventbus.client.restoring import Restoring
 from eventbus.client.scheduling.schedules import Schedules
 from eventbus.client.schema_uses import Members, prepare, uses_of
 from eventbus.client.signals import hear_signals
@@ -103,6 +104,9 @@ class Life:
             plan.backend, plan.clock, plan.serdes, plan.producer_config, plan.interceptors, self.tasks.start_soon,
             self._drain_seconds, plan.schedules,
         )  # fmt: skip
+        self.restoring = Restoring(plan.interceptors)
+        """What every reader undoes of what the interceptors did."""
+        self._middleware = (self.restoring.around_call, *plan.middleware) if self.restoring else plan.middleware
         self.runners: list[Runner] = []
         self.parts: list[Part] = []
         """Those that are to be closed."""
@@ -192,7 +196,7 @@ class Life:
         publish = None if handler.producer is None else partial(producers.enqueue, handler.producer)
         open_producer = partial(producers.transactional, handler)
         replies = Replies(handler, self._bus, plan.serdes) if handler.spec.replies else None
-        around = tuple(plan.middleware) if replies is None else (*plan.middleware, replies.middleware)
+        around = self._middleware if replies is None else (*self._middleware, replies.middleware)
         runner = Runner(
             handler, group, plan.backend, config, publish, producers.flush, open_producer, plan.serdes,
             self._tell if handler.spec.is_firing else self._notify, around, producers.mover, plan.clock,

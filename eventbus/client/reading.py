@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from eventbus.errors import ConfigError, SerializationError
+from eventbus.errors import ConfigError, EventBusError, SerializationError
 from eventbus.types import ConsumerRecord, FetchedRecords, OffsetAndMetadata, TopicPartition
 from serdes import Decode, SchemaNeeded, SchemaSerde, Serde, bind_decoder, for_keys, serde_for
 from serdes.choose import likely_cause
 from serdes.framing import with_prefix
+
+if TYPE_CHECKING:
+    from eventbus.client.restoring import Restoring
+
+_MOST_RESTORED_BYTES = 64 << 20
+"""Of values that are restored for one `poll`: those in the records themselves are small."""
 
 
 def partition_of(given: Any) -> TopicPartition:
@@ -111,11 +117,15 @@ class _Chunk:
     The position belongs to the fetch: nothing remembered of a partition can hide records of a newer one.
     """
 
-    __slots__ = ("index", "records", "topic_partition")
+    __slots__ = ("index", "marked", "records", "restored", "topic_partition")
 
-    def __init__(self, records: FetchedRecords) -> None:
+    def __init__(self, records: FetchedRecords, marked: Collection[int] = ()) -> None:
         self.records = records
         self.index = 0
+        self.marked = marked
+        """The indexes of records that are to be restored before they are returned."""
+        self.restored: dict[int, ConsumerRecord | Exception] = {}
+        """By index, from there on; an error in place of one that cannot be."""
         self.topic_partition = TopicPartition(records.topic, records.partition)
 
     @property
@@ -124,12 +134,30 @@ class _Chunk:
         offsets = self.records.offsets
         return offsets[self.index] if self.index < len(offsets) else self.records.next_offset
 
+    @property
+    def fails(self) -> bool:
+        """The next record could not be restored."""
+        return isinstance(self.restored.get(self.index), Exception)
+
+    def take_restored(self) -> ConsumerRecord:
+        """The next record. Raises what kept it from being restored; then it may be tried again."""
+        found = self.restored.pop(self.index)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def _is_permanent(error: Exception) -> bool:
+    """True if trying again does not help: the value is gone or damaged, not its store away for a while."""
+    return isinstance(error, EventBusError) and not error.retriable
+
 
 class Prefetched:
     """Records fetched ahead of `poll`, and what it has returned of each partition."""
 
-    def __init__(self, decoding: Decoding) -> None:
+    def __init__(self, decoding: Decoding, restoring: Restoring) -> None:
         self._decoding = decoding
+        self._restoring = restoring
         self._chunks: deque[_Chunk] = deque()
         """Never holds one that is used up, so that the first one has a record to return."""
         self.unchecked = False
@@ -142,7 +170,8 @@ class Prefetched:
 
     def add(self, fetched: Iterable[FetchedRecords]) -> None:
         """Records of a fetch, to be returned after those that are here."""
-        for chunk in map(_Chunk, fetched):
+        for records in fetched:
+            chunk = _Chunk(records, self._restoring.marked(records))
             # The backend went back by itself (a reset, a topic created anew): the old offset means nothing here.
             if chunk.position < self.returned.get(chunk.topic_partition, 0):
                 del self.returned[chunk.topic_partition]
@@ -158,6 +187,38 @@ class Prefetched:
                 before[-1].records.next_offset = position
             else:
                 self.returned[partition] = position
+
+    @property
+    def is_marked(self) -> bool:
+        """The next record has to be restored first: see `restore`."""
+        chunks = self._chunks
+        return bool(chunks) and chunks[0].index in chunks[0].marked and chunks[0].index not in chunks[0].restored
+
+    async def restore(self, max_records: int) -> None:
+        """Restore what `take` may return next: that stops before a marked record that is not restored, and raises for
+        one that cannot be, when it is the first.
+        """
+        size, left = 0, max_records
+        for chunk in tuple(self._chunks):
+            for index in range(chunk.index, min(chunk.index + left, len(chunk.records))):
+                if index not in chunk.marked or index in chunk.restored:
+                    continue
+                record = await self._restored(chunk.records.record(index))
+                chunk.restored[index] = record
+                if isinstance(record, Exception):
+                    return
+                size += len(record.value or b"")
+                if size >= _MOST_RESTORED_BYTES:
+                    return
+            left -= len(chunk.records) - chunk.index
+            if left <= 0:
+                return
+
+    async def _restored(self, record: ConsumerRecord) -> ConsumerRecord | Exception:
+        try:
+            return await self._restoring.restored(record)
+        except Exception as error:  # a store of the user's may raise anything
+            return error
 
     def needed(self) -> SchemaNeeded | None:
         """What has to be fetched before what is here can be decoded."""
@@ -176,12 +237,16 @@ class Prefetched:
         chunks = self._chunks
         while chunks and len(records) < max_records:
             chunk = chunks[0]
+            is_marked = bool(chunk.marked) and chunk.index in chunk.marked
+            if is_marked and (chunk.index not in chunk.restored or (records and chunk.fails)):
+                break
             try:
-                record = self._decoding.decode(chunk.records.record(chunk.index))
+                read = chunk.take_restored() if is_marked else chunk.records.record(chunk.index)
+                record = self._decoding.decode(read)
             except Exception as error:  # a serde may raise anything
                 if records:
                     break  # these first: the next poll comes upon the same record and raises
-                if isinstance(error, SerializationError):
+                if isinstance(error, SerializationError) or (is_marked and _is_permanent(error)):
                     self._step(chunk)
                 raise
             self._step(chunk)

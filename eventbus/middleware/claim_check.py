@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 import anyio.to_thread
 import msgspec
 
-from eventbus.client.handling.middleware import CallNext, Middleware
+from eventbus.client.handling.middleware import Middleware
 from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord
 from eventbus.errors import ConfigError, EventBusError
-from eventbus.middleware.base import records_of, whole
+from eventbus.middleware.base import whole
 from eventbus.types import ConsumerRecord
 from serdes import Encode, SchemaSerde, Serde, bind_encoder
 from serdes.choose import serde_of_topic
@@ -139,8 +139,13 @@ class ClaimCheck(ProducerInterceptor):
 
     @property
     def middleware(self) -> Sequence[Middleware]:
-        """See `Surrounds`."""
-        return (self._handle,)
+        """See `Surrounds`: every reader restores values, not handlers alone."""
+        return ()
+
+    @property
+    def header(self) -> str:
+        """See `Restores`."""
+        return HEADER
 
     @property
     def interceptors(self) -> Sequence[ProducerInterceptor]:
@@ -185,11 +190,9 @@ class ClaimCheck(ProducerInterceptor):
         except Exception:  # a serde may raise anything; the producer meets it too, and tells its caller
             return None
 
-    async def _handle(self, record: Any, call_next: CallNext) -> Any:
-        if all(one.header(HEADER) is None for one in records_of(record)):
-            return await call_next(record)
-        whole = [await self.fetched(one) for one in records_of(record)]
-        return await call_next(whole if isinstance(record, list) else whole[0])
+    async def restored(self, record: ConsumerRecord) -> ConsumerRecord:
+        """See `Restores`."""
+        return await self.fetched(record)
 
     async def fetched(self, record: ConsumerRecord) -> ConsumerRecord:
         """The record with its value; itself, if it refers to none. The one that was read stays small, as it is what

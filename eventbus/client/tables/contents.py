@@ -89,22 +89,36 @@ class Contents(ABC, Generic[K, V]):
         self.entries.clear()
         self.broken.clear()
 
-    def apply(self, chunk: FetchedRecords, told: bool) -> list[TableChange[K, V]]:
-        """Take records over. ``told``: return what changed, the last change of each key."""
+    def apply(self, chunk: FetchedRecords, unreadable: Mapping[int, Exception], told: bool) -> list[TableChange[K, V]]:
+        """Take records over. ``told``: return what changed, the last change of each key.
+
+        ``unreadable``: by index, what keeps values from being restored, as a claim that is gone.
+        """
         keys, values = self.format.columns(chunk)
         self.applied += len(keys)
         self._values += len(values)
         self._bytes_of_values += sum(map(len, filter(None, values))) + sum(map(len, filter(None, keys)))
         if without := keys.count(None):
             self._without_key(without)
+        decode: Callable[[Any], Any] = self.format.value
+        if unreadable:
+            values = [unreadable.get(at, value) for at, value in enumerate(values)]
+            decode = self._raising
         decoded = self._decoded(chunk, keys)
         before = {key: self.entries.get(key) for key in decoded if key is not None} if told else {}
-        self._apply(chunk, decoded, values)
+        self._apply(chunk, decoded, values, decode)
         after = ((key, old, self.entries.get(key)) for key, old in before.items())
         return [TableChange(key, old, new) for key, old, new in after if old is not None or new is not None]
 
+    def _raising(self, value: Any) -> Any:
+        if isinstance(value, Exception):
+            raise value
+        return self.format.value(value)
+
     @abstractmethod
-    def _apply(self, chunk: FetchedRecords, keys: Sequence[Any], values: Column) -> None:
+    def _apply(
+        self, chunk: FetchedRecords, keys: Sequence[Any], values: Sequence[Any], decode: Callable[[Any], Any]
+    ) -> None:
         """``keys``: read already; None where a record has none, or one that is passed over."""
 
     def _decoded(self, chunk: FetchedRecords, keys: Column) -> list[Any]:
@@ -168,7 +182,9 @@ class _NoKey(NamedTuple):
 class View(Contents[K, V]):
     """The last value of each key; a null takes the entry away."""
 
-    def _apply(self, chunk: FetchedRecords, keys: Sequence[Any], values: Column) -> None:
+    def _apply(
+        self, chunk: FetchedRecords, keys: Sequence[Any], values: Sequence[Any], decode: Callable[[Any], Any]
+    ) -> None:
         latest = dict(zip(keys, values, strict=True))  # of what one fetch says of a key the last word counts
         latest.pop(None, None)
         if None in latest.values():
@@ -176,21 +192,22 @@ class View(Contents[K, V]):
                 del latest[key]
                 self.entries.pop(key, None)
                 self.broken.pop(key, None)
-        decode: Callable[[Any], Any] = self.format.value
         try:
             self.entries.update(zip(latest, map(decode, latest.values()), strict=True))
         except Exception:  # a serde may raise anything
-            self._one_by_one(chunk, keys, latest)
+            self._one_by_one(chunk, keys, latest, decode)
         else:
             if self.broken:
                 for key in latest:
                     self.broken.pop(key, None)
 
-    def _one_by_one(self, chunk: FetchedRecords, keys: Sequence[Any], latest: Mapping[Any, Any]) -> None:
+    def _one_by_one(
+        self, chunk: FetchedRecords, keys: Sequence[Any], latest: Mapping[Any, Any], decode: Callable[[Any], Any]
+    ) -> None:
         at_of = {key: at for at, key in enumerate(keys)}
         for key, data in latest.items():
             try:
-                self.entries[key] = self.format.value(data)
+                self.entries[key] = decode(data)
             except Exception as error:  # a serde may raise anything
                 self._pass_over(chunk, at_of[key], key, f"its value cannot be read: {error}")
             else:
@@ -216,12 +233,14 @@ class Folded(Contents[K, V]):
         self._fold = fold
         self._initial = initial
 
-    def _apply(self, chunk: FetchedRecords, keys: Sequence[Any], values: Column) -> None:
+    def _apply(
+        self, chunk: FetchedRecords, keys: Sequence[Any], values: Sequence[Any], decode: Callable[[Any], Any]
+    ) -> None:
         events: Iterable[Any]
         try:
-            events = [None if value is None else self.format.value(value) for value in values]
+            events = [None if value is None else decode(value) for value in values]
         except Exception:  # a serde may raise anything
-            events = self._events_one_by_one(chunk, keys, values)
+            events = self._events_one_by_one(chunk, keys, values, decode)
         entries, broken, fold, initial = self.entries, self.broken, self._fold, self._initial
         for at, (key, event) in enumerate(zip(keys, events, strict=True)):
             if key is None or event is None or key in broken:
@@ -237,13 +256,15 @@ class Folded(Contents[K, V]):
             else:
                 entries[key] = state
 
-    def _events_one_by_one(self, chunk: FetchedRecords, keys: Sequence[Any], values: Column) -> Iterable[Any]:
+    def _events_one_by_one(
+        self, chunk: FetchedRecords, keys: Sequence[Any], values: Sequence[Any], decode: Callable[[Any], Any]
+    ) -> Iterable[Any]:
         """Made as they are folded: what breaks an entry must not take away what was folded before it."""
         for at, (key, value) in enumerate(zip(keys, values, strict=True)):
             event = None
             if value is not None and key is not None:
                 try:
-                    event = self.format.value(value)
+                    event = decode(value)
                 except Exception as error:  # a serde may raise anything
                     self._pass_over(chunk, at, key, f"the event cannot be read: {error}")
             yield event

@@ -15,6 +15,7 @@ from eventbus.broker import TopicDescription
 from eventbus.client.handling.functions import name_of, takes
 from eventbus.client.health import BusStatus, PartHealth
 from eventbus.client.metrics import Sample
+from eventbus.client.restoring import NOTHING
 from eventbus.client.schema_uses import SchemaUse
 from eventbus.client.schemas import all_fetched
 from eventbus.client.tables.contents import Contents, Folded, Format, TableChange, View
@@ -105,6 +106,7 @@ class Table(Mapping[K, V], Generic[K, V]):
         self.spec = spec
         self._hooks: list[Callable[[TableChange[K, V]], Any]] = []
         self._bus: EventBus | None = None
+        self._restoring = NOTHING
         """As long as it runs."""
         self._contents: Contents[K, V] | None = None
         self._following: Following | None = None
@@ -285,7 +287,7 @@ class Table(Mapping[K, V], Generic[K, V]):
             self._contents = Folded(spec.name, format, spec.fold, spec.initial, skips=spec.skips)
         reader = bus.reader(start="earliest", isolation="read_committed")
         self._following = Following(spec.name, spec.topic, bus.backend, reader, self._apply, self._contents.clear)
-        self._bus = bus
+        self._bus, self._restoring = bus, bus.restoring
         await self._following.catch_up()
         self._contents.check()
         self._drained = self._following.read
@@ -312,8 +314,9 @@ class Table(Mapping[K, V], Generic[K, V]):
     async def _apply(self, chunk: FetchedRecords) -> None:
         held = self._contents
         assert held is not None
+        chunk, unreadable = await self._restoring.columns(chunk)
         await all_fetched(lambda: held.format.needed(chunk))
-        for change in held.apply(chunk, told=self._is_caught_up and bool(self._hooks)):
+        for change in held.apply(chunk, unreadable, told=self._is_caught_up and bool(self._hooks)):
             await self._tell(change)
 
     async def _tell(self, change: TableChange[K, V]) -> None:
