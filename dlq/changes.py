@@ -17,6 +17,7 @@ from dlq.state import LetterState, Step, with_step
 from dlq.targets import REASONS, Target, Targets, id_of, redrive_headers
 from dlq.views import row_of
 from eventbus import EventBus
+from eventbus.client.restoring import CLAIM_CHECK
 from eventbus.errors import ConfigError
 from eventbus.types import Headers, RecordMetadata
 
@@ -100,6 +101,10 @@ class Edit:
         before = None if record is None else record.value
         new_value = before if isinstance(value, UnsetType) else value
         old_headers = letter.headers if record is None else record.headers
+        if not isinstance(value, UnsetType):
+            # The old value was a reference to a claim check's store, say. Readers would take the new one for such.
+            marks = self._bus.restoring.marks | {CLAIM_CHECK}
+            old_headers = tuple(header for header in old_headers if header[0] not in marks)
         new_headers = redrive_headers(
             old_headers if isinstance(headers, UnsetType) else headers,
             self._id, hops=letter.hops + 1, at_ms=self._step.at_ms, by=self._step.by, edited=True,

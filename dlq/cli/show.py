@@ -18,6 +18,7 @@ from dlq.cli.words import age, count_of, how_long, size_of, when
 from dlq.payloads import PayloadGone
 from eventbus.cli.output import Output, text_or_base64
 from eventbus.cli.parser import Subcommands, UsageError
+from eventbus.client.restoring import CLAIM_CHECK
 from eventbus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def show(args: argparse.Namespace) -> int:
             _show_stack(letter, screen)
             _show_headers(letter, screen)
             _show_body(payload, gone, decoded, registry, args.full, screen)
+        if any(name == CLAIM_CHECK for name, _ in letter.headers):
+            out.note("the payload is in the store of a claim check: what is shown is its name there")
         if status in UNDONE:
             out.note(f"send it back: eventbus dlq redrive {letter.id}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from eventbus.cli.formatters import FORMATTERS, PROPERTIES, JsonFormatter, RecordFormatter, formatter_name
@@ -23,6 +24,7 @@ from eventbus.cli.properties import properties_of
 from eventbus.cli.schema_values import AsJson, add_schema, avro_of, parts_of
 from eventbus.cli.shell import open_bus, own_settings, run_async, until_signal
 from eventbus.cli.topics import matching
+from eventbus.client.restoring import CLAIM_CHECK
 from eventbus.types import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from eventbus import Consumer, EventBus
     from eventbus.backends.base import Start
+    from eventbus.middleware.claim_check import ClaimCheck
 
 _POLL_RECORDS = 1_000
 _FOREVER_MS = 3_600_000
@@ -63,6 +66,11 @@ def register(subcommands: Subcommands) -> None:
     parser.add_argument("--key-deserializer", metavar="CLASS", help="how keys are printed: as Integer, Long, ...")
     parser.add_argument("--value-deserializer", metavar="CLASS", help="how values are printed")
     add_schema(parser, "printed as JSON")
+    parser.add_argument(
+        "--claims",
+        metavar="DIR",
+        help="the directory of a claim check: print values, not their names in it",
+    )
     parser.add_argument(
         "--consumer-property", action="append", metavar="KEY=VALUE", help="a setting of the consumer; repeatable"
     )
@@ -110,14 +118,29 @@ def consume(args: argparse.Namespace) -> int:
     async def main() -> int:
         bus = open_bus(args, properties=properties)
         bus.include(*parts_of(keys, values))
+        if args.claims is not None:
+            bus.include(_claims_in(args.claims))
         async with bus, until_signal() as scope:
             await printing.run(bus, topic, args, own_settings(properties), scope)
+        if printing.references:
+            out.note(
+                f"{printing.references:,} values are in the store of a claim check. Their names in it were printed. "
+                "Give --claims DIR to print the values."
+            )
         if args.enable_systest_events:
             out.line("shutdown_complete")  # what Kafka's system tests wait for
         out.note(f"Processed a total of {printing.count:,} message{'' if printing.count == 1 else 's'}")
         return 0
 
     return run_async(main)
+
+
+def _claims_in(path: str) -> ClaimCheck:
+    from eventbus.middleware.claim_check import ClaimCheck, Directory
+
+    if not Path(path).is_dir():
+        raise UsageError(f"eventbus consume: --claims {path} is not a directory. Give the one of Directory(...).")
+    return ClaimCheck(Directory(path))
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -156,6 +179,8 @@ class _Printing:
         self.lenient = lenient
         self.as_json = as_json
         self.count = 0
+        self.references = 0
+        """Values of which the name in a claim check's store was printed."""
         self._printed: dict[TopicPartition, OffsetAndMetadata] = {}
 
     async def run(
@@ -225,6 +250,7 @@ class _Printing:
             self.stream.write(b"".join(map(self.formatter.format, records)))
         self.stream.flush()
         self.count += len(records)
+        self.references += sum(record.header(CLAIM_CHECK) is not None for record in records if record.headers)
         for record in records:
             self._printed[record.topic_partition] = OffsetAndMetadata(record.next_offset)
         if wrong is not None:

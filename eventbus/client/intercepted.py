@@ -22,6 +22,7 @@ from eventbus.client.last_words import LastWords
 from eventbus.client.look_ups import Unplaced
 from eventbus.client.packing import pack_headers
 from eventbus.client.producer import AddReady, Producer
+from eventbus.client.restoring import Restores
 from eventbus.client.schemas import fetched
 from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions, check_values
 from eventbus.errors import BufferExhausted, EventBusError, SchemaNotReady
@@ -67,6 +68,7 @@ class InterceptedProducer(Producer):
         self._turn = anyio.Lock(fast_acquire=True)
         """Who came first is accepted first, however long interceptors take with a record."""
         self._on_send = [one.on_send for one in interceptors]
+        self._restores = any(isinstance(one, Restores) for one in interceptors)
         self._on_acknowledgement = [one.on_acknowledgement for one in interceptors]
         self._on_closed = [one.close for one in interceptors]
 
@@ -153,11 +155,22 @@ class InterceptedProducer(Producer):
     async def _shown_in_time(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> ProducerRecord:
         if not self.suspends:
             return self._shown(topic, value, **options)
-        return await waited_through(_record(topic, value, options), self._interceptors)
+        record = _record(topic, value, options)
+        return await waited_through(record, self._left(record))
 
     def _shown(self, topic: str, value: Any, **options: Unpack[SendOptions]) -> ProducerRecord:
         """The record, as the interceptors want it."""
-        return passed_through(_record(topic, value, options), self._on_send)
+        record = _record(topic, value, options)
+        if self._restores and record.headers:
+            return passed_through(record, [one.on_send for one in self._left(record)])
+        return passed_through(record, self._on_send)
+
+    def _left(self, record: ProducerRecord) -> Sequence[ProducerInterceptor]:
+        """The interceptors, without those that have changed the record: it was read and is passed on."""
+        names = {name for name, _ in record.headers} if self._restores else ()
+        if not names:
+            return self._interceptors
+        return [one for one in self._interceptors if not (isinstance(one, Restores) and one.header in names)]
 
     async def _send(self, record: ProducerRecord) -> RecordMetadata:
         return await (await self._accept_with_room(record))

@@ -17,12 +17,16 @@ from eventbus.client.interceptors import ProducerInterceptor
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.types import ConsumerRecord, FetchedRecords, Headers
 
+CLAIM_CHECK = "claim-check"
+"""The mark of `eventbus.middleware.ClaimCheck`, for tools that have a log without the bus of its application."""
+
 
 @runtime_checkable
 class Restores(Protocol):
     """A `ProducerInterceptor` that changes values so that every reader has to change them back.
 
-    It marks each record that it changes with a header. Readers call `restored` for marked records only. A bus knows
+    It marks each record that it changes with a header. A record with that header is sent on as it is: retry topics and
+    redrives pass changed values on. Readers call `restored` for marked records only. A bus knows
     interceptors that it was given (``EventBus(interceptors=[...])``) or that a part included in it has.
     """
 
@@ -46,7 +50,8 @@ class Restoring:
 
     def __init__(self, interceptors: Iterable[ProducerInterceptor] = ()) -> None:
         self._steps: list[Restores] = [one for one in reversed([*interceptors]) if isinstance(one, Restores)]
-        self._marks = frozenset(one.header for one in self._steps)
+        self.marks = frozenset(one.header for one in self._steps)
+        """The headers that mark changed records."""
 
     def __bool__(self) -> bool:
         return bool(self._steps)
@@ -63,7 +68,7 @@ class Restoring:
 
     def is_needed(self, headers: Headers) -> bool:
         """True if a record with these headers was changed."""
-        return any(name in self._marks for name, _ in headers)
+        return any(name in self.marks for name, _ in headers)
 
     def marked(self, chunk: FetchedRecords) -> set[int]:
         """The indexes of the records that were changed."""

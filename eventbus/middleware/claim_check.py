@@ -18,6 +18,7 @@ import msgspec
 
 from eventbus.client.handling.middleware import Middleware
 from eventbus.client.interceptors import ProducerInterceptor, ProducerRecord
+from eventbus.client.restoring import CLAIM_CHECK
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.middleware.base import whole
 from eventbus.types import ConsumerRecord
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("eventbus.claim_check")
 
-HEADER = "claim-check"
+HEADER = CLAIM_CHECK
 """Holds the size of the value; the record's own value is its name in the store, the SHA-256 of its bytes."""
 _NAME = re.compile(r"[0-9a-f]{64}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import fcntl
+import hashlib
 import json
 import os
 import pty
@@ -52,6 +53,22 @@ def test_round_trip_with_keys_and_headers(cli: Cli) -> None:
     ]
     assert shown.code == 0
     assert shown.err == "Processed a total of 3 messages\n"
+
+
+def test_values_of_a_claim_check_are_printed_from_their_directory(cli: Cli, tmp_path: Path) -> None:
+    from eventbus.middleware import Directory
+
+    cli("topics", "create", "orders")
+    name = hashlib.sha256(b"ten euros").hexdigest()
+    Directory(tmp_path / "claims").put(name, b"ten euros")
+    cli("produce", "orders", "--header", "claim-check=9", stdin=name.encode())
+    shown = read_all(cli, "orders")
+    assert shown.lines == [name]
+    assert "1 values are in the store of a claim check." in shown.err and "Give --claims DIR" in shown.err
+    whole = cli("consume", "orders", "--from-beginning", "--timeout-ms", "50", "--claims", str(tmp_path / "claims"))
+    assert (whole.lines, "claim check" in whole.err) == (["ten euros"], False)
+    wrong = cli("consume", "orders", "--claims", str(tmp_path / "claim"))
+    assert wrong.code != 0 and "is not a directory" in wrong.err
 
 
 @pytest.mark.system

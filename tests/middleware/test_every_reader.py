@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dlq import Retry
 from eventbus import ConsumerRecord, ProducerInterceptor, ProducerRecord
 from eventbus.errors import ConfigError, TableError
 from eventbus.middleware import ClaimCheck, ClaimError, Directory
@@ -28,7 +29,7 @@ class Changed(ProducerInterceptor):
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         data = record.value.encode() if isinstance(record.value, str) else record.value
-        if not isinstance(data, bytes) or any(name == self.header for name, _ in record.headers):
+        if not isinstance(data, bytes):
             return record
         return msgspec.structs.replace(record, value=self._there(data), headers=(*record.headers, (self.header, b"1")))
 
@@ -102,6 +103,24 @@ async def test_each_reader_gets_the_value_that_was_sent(tmp_path: Path, which: s
         "reply": "y" * 500,
         "poll": [(LARGE, (("own", b"1"),))],
     }
+
+
+async def test_a_record_that_waited_in_a_retry_topic_is_changed_once(tmp_path: Path) -> None:
+    bus, got = bus_of(tmp_path, "two interceptors"), list[str]()
+
+    @bus.consumer("t", group="g", retry=Retry(immediate=1, delays=["1s"]), dead_letter=True)
+    async def handle(value: str) -> None:
+        got.append(value)
+        raise ValueError
+
+    async with bus:
+        await bus.send("t", LARGE)
+        await bus.drain()
+        await bus.clock.advance(seconds=2)
+        await bus.drain()
+        [dead], [sent] = bus.log.records("dlq.g"), bus.log.records("t")
+        assert dead.value == sent.value
+    assert got == [LARGE] * 3
 
 
 async def test_a_record_that_is_sent_on_with_its_headers_is_changed_again(tmp_path: Path) -> None:

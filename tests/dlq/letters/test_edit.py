@@ -48,6 +48,18 @@ async def test_edited_letter_is_a_new_record_that_says_so(bus: TestBus, clock: F
         assert len(await records_of(bus, "orders")) == 1
 
 
+async def test_a_new_value_in_place_of_a_claim_is_no_claim(bus: TestBus) -> None:
+    """Readers would look for the new value in the store, under itself as the name."""
+    async with bus:
+        await topics(bus, TOPIC)
+        await topics(bus, "orders")
+        source, headers = TopicPartition("orders", 0), (("claim-check", b"5000"),)
+        await put(bus, letter(0, value=b"0" * 64, source=source, headers=headers))
+        await DeadLetters(bus).edit(f"{TOPIC}/0/0", value=b"good")
+        (record,) = await records_of(bus, "orders")
+        assert (record.value, record.header("claim-check")) == (b"good", None)
+
+
 async def test_what_is_not_given_stays(bus: TestBus) -> None:
     async with bus:
         await topics(bus, TOPIC)
