@@ -50,6 +50,8 @@ class WaitingEntry(msgspec.Struct, gc=False, eq=False):
     key: bytes | None
     packed: bytes
     """Value and headers: one object in the place of a dozen."""
+    delay_ms: int = 0
+    """From when it was written until it is due, by the clock of who wrote it."""
 
     @property
     def due_ms(self) -> int:

@@ -166,7 +166,8 @@ class PolicyRecovery:
             tries=tries if known is None else known.calls + 1,
             before=tried.attempt,
             outages=tried.outages + (0 if known is None else known.outages),
-            first_failed_ms=now_ms if first_failed_ms is None else first_failed_ms,
+            # A time to come is that of a clock that was wrong: by it the record would never be too old.
+            first_failed_ms=now_ms if first_failed_ms is None else min(first_failed_ms, now_ms),
             hops=tried.hops,
             over_budget=self._is_over_budget(now_ms),
         )

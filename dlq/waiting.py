@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
@@ -12,7 +13,11 @@ from dlq.texts import MAX_INT32, number_of
 from eventbus.recovery import Entry, EveryKey, Plan, RetryOrder
 from eventbus.types import ConsumerRecord, FetchedRecords, TopicPartition
 
+logger = logging.getLogger("dlq")
+
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
+_CLOCKS_DIFFER_MS = 5_000
+"""By how much the clocks of two machines may differ."""
 _MOST_STALE = 1000
 """So many are kept that nobody needs, before they are cleared away."""
 
@@ -56,6 +61,9 @@ class WaitingEntries:
         self._buffer = bytearray()
         self._at_work = 0
         self._now_ms = 0
+        self._unchecked: list[WaitingEntry] = []
+        """Read since `correct`."""
+        self._latest_now_ms = 0
 
     # what is read ----------------------------------------------------------------------------------------------------
 
@@ -80,8 +88,10 @@ class WaitingEntries:
                     root.offset,
                     records.keys[index],
                     packed(records.values[index], given, self._buffer),
+                    due_ms - records.timestamps_ms[index],
                 )
                 self._enter(source, entry)
+                self._unchecked.append(entry)
             elif DONE not in found or not self._mark(offset, records.values[index]):
                 self.foreign += 1
         self._next = max(self._next, records.next_offset)
@@ -145,8 +155,34 @@ class WaitingEntries:
             heappop(due)
         return None
 
+    def correct(self, now_ms: int) -> None:
+        """See `Waiting`. Entries that were looked at are looked at again only if the clock was set back since.
+
+        The new time is not written: whoever reads the partition next computes it once more, from then.
+        """
+        unchecked, self._unchecked = self._unchecked, []
+        wrong = [
+            entry
+            for entry in (self._open.values() if now_ms < self._latest_now_ms else unchecked)
+            if entry.state != AT_WORK and entry.due_ms - now_ms > max(entry.delay_ms, 0) + _CLOCKS_DIFFER_MS
+        ]
+        self._latest_now_ms = now_ms
+        if not wrong:
+            return
+        furthest = max(wrong, key=lambda entry: entry.rank)
+        logger.warning(
+            "%d entries that wait for their next try were written by a clock that was wrong. They are due later than "
+            "their delay allows, the latest in %d s. They are due after their own delay from now instead. Check the "
+            "clocks of the machines of this service.",
+            len(wrong), (furthest.due_ms - now_ms) // 1000,
+        )  # fmt: skip
+        for entry in wrong:
+            entry.rank = rank_of(now_ms + max(entry.delay_ms, 0), entry.offset)
+        self._due = sorted(entry.rank for entry in self._open.values() if entry.state == READY)
+
     def take(self, now_ms: int, most: int) -> Sequence[WaitingEntry]:
         self._now_ms = now_ms
+        self.correct(now_ms)
         taken: list[WaitingEntry] = []
         due, end = self._due, rank_of(now_ms + 1, 0)
         while due and due[0] < end and len(taken) < most:

@@ -139,6 +139,10 @@ class Waiting(Protocol):
         """When the next entry that is not at work is due; None: there is none, or only behind others of their key."""
         ...
 
+    def correct(self, now_ms: int) -> None:
+        """Compute due times again that are further away than the delay of their entry: a clock was wrong."""
+        ...
+
     def take(self, now_ms: int, most: int) -> Sequence[Entry]:
         """Entries that are due and behind nobody, in the order in which they fell due. They are at work from now on."""
         ...

@@ -61,6 +61,10 @@ class HandlerHealth(msgspec.Struct, frozen=True, kw_only=True):
     at_work: tuple[RecordAtWork, ...]
     counts: Counts
     """What became of records since the start."""
+    retries: int = 0
+    """Records that wait for their next try, of this member's partitions."""
+    next_retry_ms: int | None = None
+    """When the first of them is due, in milliseconds since the epoch; None: none waits."""
 
 
 class PartHealth(msgspec.Struct, frozen=True, kw_only=True):

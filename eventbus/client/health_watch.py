@@ -195,6 +195,7 @@ class _Track:
         runner = self._runner
         total = sum(facts.lag.values())
         member = runner.member
+        retries, next_retry_ms = (0, None) if runner.recovering is None else runner.recovering.depth()
         return HandlerHealth(
             handler=facts.handler,
             group=facts.group,
@@ -212,6 +213,8 @@ class _Track:
             lag_trend=self._trend(total, now),
             at_work=tuple(facts.at_work),
             counts=msgspec.structs.replace(runner.counts),
+            retries=retries,
+            next_retry_ms=next_retry_ms,
         )
 
 

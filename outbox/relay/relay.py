@@ -14,7 +14,7 @@ from eventbus.client.threads import Home
 from eventbus.errors import ConfigError, EventBusError, InvalidProducerEpoch, ProducerFenced
 from outbox.database import Database, now_sql, trouble_of
 from outbox.relay.metrics import RelayMetrics
-from outbox.relay.slots import LeaseLost, Now
+from outbox.relay.slots import MOST_LEASE_MS, LeaseLost, Now
 from outbox.relay.tenure import LOOKS_IN_A_LEASE, Settings
 from outbox.relay.transactions import check_isolation, engine_for
 from outbox.relay.work import Work
@@ -76,8 +76,8 @@ class Relay:
             raise ConfigError(f'on_poison={on_poison!r}: "block" or "skip"')
         if isinstance(batch_size, bool) or not 1 <= batch_size <= 10_000:
             raise ConfigError(f"batch_size={batch_size!r}: 1 to 10,000 rows")
-        if not 100 <= lease_ms <= 600_000:
-            raise ConfigError(f"lease_ms={lease_ms!r}: 100 to 600,000")
+        if not 100 <= lease_ms <= MOST_LEASE_MS:
+            raise ConfigError(f"lease_ms={lease_ms!r}: 100 to {MOST_LEASE_MS:,}")
         if not hasattr(poll_ms, "__len__") or len(poll_ms) != 2 or not 1 <= poll_ms[0] <= poll_ms[1]:
             raise ConfigError(f"poll_ms={poll_ms!r}: the shortest wait and the longest, in milliseconds")
         self._outbox = outbox

@@ -10,6 +10,7 @@ publishing them too is the log: whoever takes a slot, or gives its shards away, 
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
     from outbox.tables import OutboxTables
 
+logger = logging.getLogger("outbox")
+
+MOST_LEASE_MS = 600_000
+"""The longest ``lease_ms`` of any relay."""
 Now = Callable[[str], str]
 """By the dialect's name: SQL for the database's clock, in milliseconds since the epoch."""
 Head = tuple[str, "bytes | str | None"]
@@ -145,6 +150,7 @@ class Slots:
                 connection, relays.update().where(*self._as_seen(holder)).values(**values)
             ):
                 return Lease(slot, token)
+        self.shorten(connection, now_ms, others)
         return None
 
     def leave(self, connection: Connection, lease: Lease) -> None:
@@ -219,6 +225,25 @@ class Slots:
                 head = (name, key)
                 heads[head] = min(number, heads.get(head, number))
         return View(now_ms, tuple(others), heads)
+
+    def shorten(self, connection: Connection, now_ms: int, others: Iterable[Other]) -> None:
+        """Let leases that end later than any lease may end a lease from now: the database's clock was wrong.
+
+        Its clock was set back since they were written. Of a relay that lives nothing changes, it renews its lease. The
+        slot and the shards of one that died would be held for as long as the clock was ahead, for years perhaps.
+        """
+        for one in others:
+            if one.expires_at_ms - now_ms <= MOST_LEASE_MS:
+                continue
+            until = {"expires_at_ms": self.now + self._lease_ms}
+            if _count(connection, self._relays.update().where(*self._as_seen(one)).values(**until)):
+                logger.warning(
+                    "outbox %r: the lease of the relay %s of slot %d was written by a clock that was wrong. It ends in "
+                    "%d s, and no lease is that long. It ends in %d s instead, unless the relay renews it. Check the "
+                    "clock of the database.",
+                    self._tables.name, one.host, one.slot, (one.expires_at_ms - now_ms) // 1000,
+                    self._lease_ms // 1000,
+                )  # fmt: skip
 
     def free_shards(self, connection: Connection) -> list[int]:
         """Those of nobody.

@@ -189,7 +189,9 @@ class Tenure:
 
     def _renew_and_look(self, connection: Connection, lease: Lease) -> View:
         self._slots.renew(connection, lease, self._metrics.published)
-        return self._slots.look(connection)
+        view = self._slots.look(connection)
+        self._slots.shorten(connection, view.now_ms, view.relays)
+        return view
 
     def _live(self, view: View) -> frozenset[str]:
         own = self.held().token

@@ -146,6 +146,7 @@ class Delayed:
         """Begin what is due; else wait until something is."""
         now_ms = self._clock()
         room = self._most - len(self._at_work)
+        self._waiting.correct(now_ms)
         due_ms = self._waiting.next_due_ms()
         if room <= 0 or due_ms is None or due_ms > now_ms:
             self._lane.at_work = bool(self._at_work)

@@ -415,9 +415,13 @@ class Recovering:
         self.tell_depth()
         return dict(self.recovery.gauges(self._clock()))
 
-    def tell_depth(self) -> None:
+    def depth(self) -> tuple[int, int | None]:
+        """How many records wait for their next try, and when the first of them is due."""
         dues = [due for due in (one.next_due_ms() for one in self.waiting.values()) if due is not None]
-        self.recovery.depth(sum(len(one) for one in self.waiting.values()), min(dues, default=None))
+        return sum(len(one) for one in self.waiting.values()), min(dues, default=None)
+
+    def tell_depth(self) -> None:
+        self.recovery.depth(*self.depth())
 
     async def _stored(self, lane: Lane) -> None:
         """A lane's moves are; finished entries at the beginning of a retry partition are deleted, if that can be."""

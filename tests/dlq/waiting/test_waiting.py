@@ -419,3 +419,22 @@ def test_what_is_finished_is_not_kept_behind_one_that_waits_long() -> None:
 def entries_remembered(waiting: WaitingEntries) -> int:
     """Of those that are finished, in what is kept about offsets and times."""
     return sum(len(kept) for kept in vars(waiting).values() if hasattr(kept, "__len__"))
+
+
+def test_an_entry_of_a_clock_that_was_wrong_waits_for_its_own_delay(caplog: pytest.LogCaptureFixture) -> None:
+    """It was written ten years ahead; then the clock is set back once more, and what was right stays."""
+    waiting, years, now = WaitingEntries("key"), 315_360_000_000, 1_700_000_000_000
+    chunk = fetched([(0, failed(1, now + years + 60_000)), (1, failed(2, now + 30_000)), (2, failed(3, now, key=b"l"))])
+    chunk.timestamps_ms = [now + years, now - 1_000, now - 1_000]
+    waiting.add(chunk)
+    waiting.correct(now)
+    (other,) = waiting.take(now, 10)
+    assert places([other]) == [3] and waiting.next_due_ms() == now + 60_000
+    assert len(caplog.records) == 1 and "1 entries that wait" in caplog.text
+    waiting.put_back(other)
+    waiting.correct(now - 3_600_000)
+    assert len(caplog.records) == 2 and "3 entries" in caplog.text
+    assert waiting.next_due_ms() == now - 3_600_000 + 1_000
+    assert places(waiting.take(now - 3_540_000, 10)) == [3, 1]
+    waiting.correct(now - 3_540_000)
+    assert len(caplog.records) == 2
