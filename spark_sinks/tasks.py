@@ -146,11 +146,12 @@ class FusedTask:
     def _records(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from eventbus.log.reader import LogReader
         from spark_sinks.source.arrow import read_range
+        from spark_sinks.source.claims import Claims
 
-        reader = LogReader(self._directory)
+        reader, claims = LogReader(self._directory), Claims()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for records in read_range(reader, self._ranges[number], skip_lost=self._skip_lost):
+                for records in read_range(reader, self._ranges[number], skip_lost=self._skip_lost, claims=claims):
                     yield records.select(SOURCE_COLUMNS)
 
 

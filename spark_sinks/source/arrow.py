@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from eventbus.log.reader import LogReader
     from eventbus.records import Buffer
     from eventbus.types import TopicPartition
+    from spark_sinks.source.claims import Claims
 
 CHUNK_BYTES = 4 << 20
 """Batches are decoded together up to this size: some ten thousand records, where the columns pay off best."""
@@ -55,10 +56,16 @@ def source_schema(*, include_headers: bool) -> pa.Schema:
 
 
 def read_range(
-    reader: LogReader, offsets: OffsetRange, *, include_headers: bool = False, skip_lost: bool = False
+    reader: LogReader,
+    offsets: OffsetRange,
+    *,
+    include_headers: bool = False,
+    skip_lost: bool = False,
+    claims: Claims | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range, a few thousand at a time; the reader has checked the CRCs.
 
+    ``claims`` restores, or refuses, values that are in the store of a claim check; None: they stay as they are.
     ``skip_lost`` passes over what retention takes meanwhile, which raises `OffsetOutOfRange` otherwise.
     """
     (topic, partition), start, end = offsets
@@ -68,7 +75,7 @@ def read_range(
                 for arrays in _read_arrays(buffer, offsets._replace(start=start)):
                     start = arrays.next_offset
                     if len(arrays):
-                        yield _columns(arrays, offsets.topic_partition, include_headers)
+                        yield _columns(arrays, offsets.topic_partition, include_headers, claims)
             return
         except OffsetOutOfRange:
             first = reader.offsets(topic).get(partition, (end, end))[0]
@@ -110,8 +117,12 @@ def _arrays(buffer: Buffer, offsets: OffsetRange, *, verify: bool, max_grown_byt
         raise CorruptRecord(f"{where}, between offset {start} and {end}: {error}") from error
 
 
-def _columns(arrays: RecordArrays, where: TopicPartition, include_headers: bool) -> pa.RecordBatch:
+def _columns(
+    arrays: RecordArrays, where: TopicPartition, include_headers: bool, claims: Claims | None = None
+) -> pa.RecordBatch:
     keys, values = keys_and_values(arrays)
+    if claims is not None:
+        values = claims.restored(values, arrays, where)
     count = len(arrays)
     columns: list[Any] = [
         keys,

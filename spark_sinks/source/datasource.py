@@ -189,6 +189,7 @@ def _kept(
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     from spark_sinks.source.arrow import read_range
+    from spark_sinks.source.claims import Claims
 
     assert isinstance(partition, Range)
     reader = LogReader(options.directory)
@@ -197,4 +198,6 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
         partition.offsets,
         include_headers=options.include_headers,
         skip_lost=not options.fail_on_data_loss,
+        # With their headers, names in a claim check's store can be told from values.
+        claims=None if options.include_headers and not options.claims else Claims(options.claims),
     )

@@ -36,6 +36,7 @@ KNOWN = {
     "maxRecordsPerPartition": "records per task",
     "failOnDataLoss": "true (the default): offsets that are gone stop the query; false: they are passed over",
     "includeHeaders": "true adds the column headers; false by default",
+    "claims": "the directory of a claim check: values that are in it in place of their names",
     "isolation.level": "read_committed: there is no other",
 }
 _SPELLING = {name.lower(): name for name in KNOWN} | {"kafka.isolation.level": "isolation.level"}
@@ -62,6 +63,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
+    claims: str = ""
 
     def bounds(self, reader: LogReader) -> Bounds:
         """First offset and end of every partition these options select now.
@@ -126,7 +128,19 @@ def parse_options(options: Mapping[str, str], *, stream: bool | None = None) -> 
         max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
         fail_on_data_loss=_flag(given, "failOnDataLoss", True),
         include_headers=_flag(given, "includeHeaders", False),
+        claims=_directory(given.get("claims")),
     )
+
+
+def _directory(path: str | None) -> str:
+    if path is None:
+        return ""
+    directory = Path(path).expanduser().absolute()
+    if not directory.is_dir():
+        raise ConfigError(
+            f"claims={path!r} is not a directory. Give the one that the application's Directory(...) has."
+        )
+    return str(directory)
 
 
 _INSTEAD = {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import os
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -14,16 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventbus.broker import Broker, BrokerConfig
-from eventbus.errors import CorruptRecord, OffsetOutOfRange
+from eventbus.client import restoring
+from eventbus.errors import CorruptRecord, OffsetOutOfRange, SerializationError
 from eventbus.log import checkpoints
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import PartitionLog
 from eventbus.log.reader import LogReader
 from eventbus.log.storage import FileStorage
+from eventbus.middleware import Directory
 from eventbus.records import BatchBuilder, build_marker, fetched_records, patch_offsets
 from eventbus.records.control import ControlType, EndTransactionMarker
 from eventbus.types import Compression, Record, TopicPartition
 from spark_sinks.source.arrow import GROWN_BYTES, read_range, record_batch, source_schema
+from spark_sinks.source.claims import CLAIM_CHECK, Claims
 from spark_sinks.source.offsets import OffsetRange
 from tests.log.test_producers import SMALL, Writer
 from tests.spark.conftest import NOW_MS
@@ -169,6 +174,32 @@ def test_a_record_larger_than_any_bound_is_read_once() -> None:
         reader = cast("LogReader", SimpleNamespace(read=lambda *_, data=buffer: iter([data])))
         batches = [*read_range(reader, OffsetRange(WHERE, 0, 9))]
         assert [value for batch in batches for value in batch.column("value").to_pylist()] == values
+
+
+def test_values_of_a_claim_check_are_read_from_its_directory_or_refused(log: TestLog, tmp_path: Path) -> None:
+    """Their names in it were taken for the values."""
+    assert CLAIM_CHECK == restoring.CLAIM_CHECK
+    large = bytes(1_000)
+    name, no_claim = hashlib.sha256(large).hexdigest().encode(), b"0" * 64
+    Directory(tmp_path / "claims").put(name.decode(), large)
+    headers = ((CLAIM_CHECK, b"1000"),)
+    records = [(b"v", ()), (name, headers), (no_claim, (("own", b"1"),)), (None, headers)]
+    log.write("orders", [Record(None, value, marks, 1) for value, marks in records])
+    offsets = OffsetRange(TopicPartition("orders", 0), 0, 4)
+
+    def read(claims: Claims | None) -> list[bytes | None]:
+        batches = read_range(LogReader(log.path), offsets, claims=claims)
+        return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+    assert read(Claims(str(tmp_path / "claims"))) == [b"v", large, no_claim, None]
+    assert read(None) == [b"v", name, no_claim, None]
+    with pytest.raises(SerializationError, match=r"orders-0 offset 1 is in the store .* option claims=DIRECTORY"):
+        read(Claims())
+    with pytest.raises(SerializationError, match="is not in the claim check's directory"):
+        read(Claims(str(tmp_path)))
+    (tmp_path / "claims" / name.decode()).write_bytes(b"other")
+    with pytest.raises(SerializationError, match="is damaged in"):
+        read(Claims(str(tmp_path / "claims")))
 
 
 @pytest.mark.parametrize("cut", [7, 20])

@@ -104,6 +104,13 @@ def test_wrong_options_are_named_with_their_right_form(tmp_path: Path, options: 
         parse_options({"path": str(tmp_path), **options})
 
 
+def test_claims_name_a_directory_that_is_there(tmp_path: Path) -> None:
+    given = {"path": str(tmp_path), "subscribe": "a", "claims": str(tmp_path / "claims")}
+    with pytest.raises(ConfigError, match=r"claims=.* is not a directory\. Give the one"):
+        parse_options(given)
+    assert parse_options({**given, "claims": str(tmp_path)}).claims == str(tmp_path)
+
+
 def test_path_is_needed() -> None:
     with pytest.raises(ConfigError, match="path is missing"):
         parse_options({"subscribe": "a"})
@@ -137,6 +144,7 @@ EXAMPLES = {
     "maxRecordsPerPartition": "5",
     "failOnDataLoss": "false",
     "includeHeaders": "true",
+    "claims": ".",
     "isolation.level": "read_committed",
 }
 
