@@ -11,6 +11,7 @@ from eventbus import EventBus, Firing
 from eventbus.client.scheduling.timetable import Timetable, timetable
 from eventbus.testing import FakeClock
 from tests.client.scheduling.test_agenda import Partition, entry, every, scheduled
+from tests.client.trials import LOGS
 
 START_MS = 1_700_000_000_000
 YEARS_MS = 315_360_000_000
@@ -45,31 +46,30 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("ahead_ms", [3_600_000, YEARS_MS])
-async def test_after_a_restart_with_the_right_clock(
-    file_url: str, ahead_ms: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock, calls = FakeClock(), list[Any]()
+async def test_after_a_restart_with_the_right_clock(ahead_ms: int, caplog: pytest.LogCaptureFixture) -> None:
+    clock, calls, url = FakeClock(), list[Any](), f"memory://wrong-clock-{next(LOGS)}"
     clock.set_wall(ms=ahead_ms)
-    async with service(file_url, clock, calls) as bus:
-        await bus.send("t", "later", delay=30)
-        await bus.drain()
-        await clock.advance(seconds=12)
-        await bus.drain()
-    clock.set_wall(ms=-ahead_ms)
-    caplog.clear()
-    async with service(file_url, clock, calls) as bus:
-        await bus.drain()
-        await clock.advance(seconds=320)
-        await bus.drain()
+    async with EventBus(url, client_id="keeper", clock=clock):
+        async with service(url, clock, calls) as bus:
+            await bus.send("t", "later", delay=30)
+            await bus.drain()
+            await clock.advance(seconds=12)
+            await bus.drain()
+        clock.set_wall(ms=-ahead_ms)
+        caplog.clear()
+        async with service(url, clock, calls) as bus:
+            await bus.drain()
+            await clock.advance(seconds=320)
+            await bus.drain()
     assert [at for what, at in calls if what == "tick"][:4] == [10, 22, 32, 42]
     assert ("later", 42) in calls and ("cron", 100) in calls  # 22:15 UTC
     warnings = warnings_of(caplog)
     assert len(warnings) == 1 and "3 scheduled times of _scheduled.shop-0 were computed by a clock" in warnings[0]
 
 
-async def test_while_it_runs_and_health_shows_the_next_time(file_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_while_it_runs_and_health_shows_the_next_time(caplog: pytest.LogCaptureFixture) -> None:
     clock, calls = FakeClock(), list[Any]()
-    async with service(file_url, clock, calls) as bus:
+    async with service("memory://", clock, calls) as bus:
         await bus.drain()
         await clock.advance(seconds=10)
         clock.set_wall(seconds=-3_600)
