@@ -309,6 +309,7 @@ class Relay:
             "slot": metrics.slot,
             "shards": metrics.shards,
             "published": metrics.published,
+            **({} if self._work is None or self._work.due_ms is None else {"next_due_ms": self._work.due_ms}),
             "listens": "off" if self._listener is None else self._listener.state,
             **({} if self._watch is None else self._watch.details()),
         }

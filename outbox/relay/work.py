@@ -90,8 +90,8 @@ class Work:
         self.takes = 0
         self.quiet_after = 0
         """Takes that had begun when it last was quiet, see `Relay.drain`."""
-        self._due_ms: int | None = None
-        """When the next scheduled event is due, as far as is known."""
+        self.due_ms: int | None = None
+        """When the next scheduled event is due, by the database's clock, as far as is known."""
         self._patience = _PATIENCE
 
     async def _run(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -113,7 +113,7 @@ class Work:
             await self._take_up()
         if tenure.has_to_look:
             await self._look()
-        if self._due_ms is not None and self._due_ms <= tenure.now_ms():
+        if self.due_ms is not None and self.due_ms <= tenure.now_ms():
             await self._sieve.promote(_PROMOTED)
             await self._ask_when_due()
             self._is_quiet = False
@@ -131,8 +131,8 @@ class Work:
     def _until_next(self) -> float:
         """Seconds until there may be something to do."""
         seconds = min(self.pace.idle(), max(self.tenure.look_at - self.timers.current_time(), 0.0))
-        if self._due_ms is not None:
-            seconds = min(seconds, max(self._due_ms - self.tenure.now_ms(), 1.0) / 1000)
+        if self.due_ms is not None:
+            seconds = min(seconds, max(self.due_ms - self.tenure.now_ms(), 1.0) / 1000)
         return seconds
 
     async def _look(self) -> None:
@@ -146,7 +146,7 @@ class Work:
             await self._ask_when_due()
 
     async def _ask_when_due(self) -> None:
-        self._due_ms = (await self._run(self._rows.peek, self.tenure.shards)).due_ms
+        self.due_ms = (await self._run(self._rows.peek, self.tenure.shards)).due_ms
 
     # the slot --------------------------------------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class Work:
         takes = self.takes
         if self._is_quiet and not self.cleaner.open:
             peek = await self._run(self._rows.peek, self.tenure.shards)
-            self._due_ms = peek.due_ms
+            self.due_ms = peek.due_ms
             if not peek.has_rows:
                 self.quiet_after = takes
                 return []

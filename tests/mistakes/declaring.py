@@ -429,6 +429,22 @@ async def half_a_pattern(at: At) -> str:
 
 
 @DECORATORS.mistake(
+    '`@bus.every("0 0 31 2 *")`', "a day that the month has; `L` is its last one",
+    "never fires", "No date matches", "Change one of them",
+)  # fmt: skip
+def a_date_that_never_comes(at: At) -> None:
+    at.bus().every("0 0 31 2 *")
+
+
+@DECORATORS.mistake(
+    '`@bus.every("@reboot")`', "`@bus.on_startup`",
+    "not a known nickname", "@daily", "@bus.on_startup",
+)  # fmt: skip
+def at_each_start(at: At) -> None:
+    at.bus().every("@reboot")
+
+
+@DECORATORS.mistake(
     "`bus.include(shop)` of a module without marked functions", "`@consumer(...)` from `eventbus` there",
     "module time has no function marked with @consumer or @producer",
 )  # fmt: skip

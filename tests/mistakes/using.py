@@ -12,6 +12,7 @@ import msgspec
 
 from eventbus import EventBus, TopicPartition, producer
 from eventbus.errors import ConfigError
+from eventbus.middleware import ClaimCheck, Directory
 from schema_registry import Registry, SchemaRequest
 from tests.mistakes.kit import At, Section, heard
 
@@ -390,6 +391,15 @@ async def static_member_twice(at: At) -> None:
                     await second.poll(timeout_ms=10)
                     await first.poll(timeout_ms=10)
                     await first.commit()
+
+
+@SENDING.mistake(
+    "`bus.new_producer(interceptors=[ClaimCheck(...)])`", "`bus.include(ClaimCheck(...))`",
+    "readers of this bus would not undo", "Give it to the bus",
+)  # fmt: skip
+async def a_claim_check_of_one_producer(at: At) -> None:
+    async with at.bus() as bus:
+        bus.new_producer(interceptors=[ClaimCheck(Directory("claims"))])
 
 
 LOGS = Section("Where the log is")
