@@ -145,7 +145,7 @@ class ClaimCheck(ProducerInterceptor):
 
     @property
     def header(self) -> str:
-        """See `Restores`."""
+        """The mark of records whose values are in the store, see `Restores`."""
         return HEADER
 
     @property
@@ -192,7 +192,7 @@ class ClaimCheck(ProducerInterceptor):
             return None
 
     async def restored(self, record: ConsumerRecord) -> ConsumerRecord:
-        """See `Restores`."""
+        """Return the record with its value from the store, see `Restores`."""
         return await self.fetched(record)
 
     async def fetched(self, record: ConsumerRecord) -> ConsumerRecord:

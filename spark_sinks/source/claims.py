@@ -37,7 +37,7 @@ class Claims(NamedTuple):
     def restored(self, values: pa.Array, arrays: RecordArrays, where: TopicPartition) -> pa.Array:
         """Return the values with those in the store in their place. Raises SerializationError."""
         found: dict[int, bytes] = {}
-        # Few values are as long as a name, so few headers are looked at.
+        # Few values are as long as a name, so few headers are read.
         for row in np.flatnonzero((arrays.value_length == _NAME_BYTES) & (arrays.headers_start >= 0)).tolist():
             if any(name == CLAIM_CHECK for name, _ in arrays.headers(row)):
                 found[row] = self._value(values[row].as_py(), f"{where} offset {arrays.offsets[row]}")

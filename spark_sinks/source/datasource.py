@@ -198,6 +198,6 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
         partition.offsets,
         include_headers=options.include_headers,
         skip_lost=not options.fail_on_data_loss,
-        # With their headers, names in a claim check's store can be told from values.
+        # With their headers, a reader can distinguish names in a claim check's store from values.
         claims=None if options.include_headers and not options.claims else Claims(options.claims),
     )

@@ -1,4 +1,4 @@
-"""What interceptors do to values, each reader undoes: a claim check, and an encryption with a compression around it."""
+"""Every reader undoes what interceptors do to values: a claim check, and an encryption with a compression."""
 
 from __future__ import annotations
 

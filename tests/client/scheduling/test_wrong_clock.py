@@ -1,4 +1,4 @@
-"""A clock that was wrong, ahead or behind, before the run or during it: times go on from the right one."""
+"""Schedules continue from the right time after a clock that was wrong, before the run or during it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.client.trials import LOGS
 
 START_MS = 1_700_000_000_000
 YEARS_MS = 315_360_000_000
-"""Ten of them."""
+"""Ten years."""
 
 
 def service(url: str, clock: FakeClock, calls: list[Any]) -> EventBus:
