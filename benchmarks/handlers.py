@@ -478,7 +478,7 @@ def seconds_of(count: int) -> float:
     with suite_of(count) as folder:
         command = [
             sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto",
-            "-p", "no:anyio", "--rootdir", folder, folder,
+            "-o", "eventbus_short_fixtures=true", "-p", "no:anyio", "--rootdir", folder, folder,
         ]  # fmt: skip
         begin = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)

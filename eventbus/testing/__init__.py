@@ -2,7 +2,8 @@
 
 ::
 
-    async def test_billing(bus):  # a fixture, from this package's pytest plugin
+    async def test_billing(eventbus_bus):  # a fixture of this package's pytest plugin
+        bus = eventbus_bus
         bus.include(bill)
         async with bus:
             await bus.send("orders", Order("o-1", 10.0))

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+import inspect
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_fixtures_under_way = 0
-
-
-@contextmanager
-def setting_up() -> Generator[None]:
-    """While inside, pytest sets a fixture up."""
-    global _fixtures_under_way
-    _fixtures_under_way += 1
-    try:
-        yield
-    finally:
-        _fixtures_under_way -= 1
-
 
 def needs_own_task() -> bool:
-    """What is entered now may be left in another task: a fixture is being set up, on asyncio.
+    """Return True if pytest is setting up a fixture, on asyncio: what is entered now may be left in another task.
 
-    On trio the plugins there are keep to one task.
+    The call stack answers it, because the plugin's event loop runs inside pytest's set-up of the fixture. A hook around
+    that set-up would answer it too, and would run for every fixture of every project that has this package installed.
+    On trio the plugins keep to one task.
     """
     try:
-        return _fixtures_under_way > 0 and asyncio.current_task() is not None
+        if asyncio.current_task() is None:
+            return False
     except RuntimeError:
         return False
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "pytest_fixture_setup" and frame.f_globals.get("__name__") == "_pytest.fixtures":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @asynccontextmanager

@@ -1,52 +1,53 @@
-"""Pytest's fixtures ``clock``, ``bus`` and ``kafka_server``, found by itself where the distribution is installed.
+"""The pytest plugin: the fixtures ``eventbus_bus``, ``eventbus_clock`` and ``kafka_server``.
 
-Nothing of the client is loaded before a test asks for one of them.
+pytest loads this module in every environment that has the distribution installed, also for projects that never use it.
+So it has no hook that runs during a test, and imports nothing of the client before a test requests a fixture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-
-from eventbus.testing.fixtures import setting_up
 
 if TYPE_CHECKING:
     from eventbus.testing.clock import FakeClock
     from eventbus.testing.server import KafkaServer
     from eventbus.testing.testbus import TestBus
 
+_SHORT_FIXTURES = "eventbus_short_fixtures"
+
 
 @pytest.fixture
-def clock() -> FakeClock:
-    """A clock that stands still until the test moves it: ``await clock.advance(seconds=5)``."""
+def eventbus_clock() -> FakeClock:
+    """A clock that only the test moves: ``await eventbus_clock.advance(seconds=5)``."""
     from eventbus.testing.clock import FakeClock
 
     return FakeClock()
 
 
 @pytest.fixture
-def bus(clock: Any) -> TestBus:
-    """A bus in memory under ``clock``, not started: declare handlers, then ``async with bus:``."""
-    from eventbus.testing.clock import FakeClock
+def eventbus_bus(eventbus_clock: FakeClock) -> TestBus:
+    """A bus in memory under ``eventbus_clock``, not started: declare handlers, then ``async with eventbus_bus:``."""
     from eventbus.testing.testbus import TestBus
 
-    # A project may have a fixture called clock of its own, which goes before this plugin's.
-    return TestBus(clock=clock if isinstance(clock, FakeClock) else None)
+    return TestBus(clock=eventbus_clock)
 
 
 @pytest.fixture
 def kafka_server() -> Generator[KafkaServer]:
-    """A Kafka of this test's own, in memory, in a thread: give clients ``kafka_server.bootstrap``."""
+    """A Kafka server of this test, in memory, in a thread: give clients ``kafka_server.bootstrap``."""
     from eventbus.testing.server import KafkaServer
 
     with KafkaServer() as server:
         yield server
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup() -> Generator[None, Any, Any]:
-    """A bus that starts in here is closed by another task than this one, as pytest-asyncio does it."""
-    with setting_up():
-        return (yield)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(_SHORT_FIXTURES, "also name eventbus's fixtures bus and clock (default: false)", type="bool")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getini(_SHORT_FIXTURES):
+        config.pluginmanager.import_plugin("eventbus.testing.short_fixtures")

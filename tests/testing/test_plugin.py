@@ -50,6 +50,13 @@ def test_a_plain_test_may_declare(bus, clock):
 """
 
 
+LONG_NAMES = """
+from eventbus.testing import FakeClock, TestBus
+
+def test_the_long_names_are_the_same_objects(eventbus_bus, eventbus_clock, bus, clock):
+    assert isinstance(eventbus_bus, TestBus) and eventbus_bus is bus
+    assert isinstance(eventbus_clock, FakeClock) and eventbus_clock is clock and bus.clock is clock
+"""
 OWN_CLOCK = """
 import pytest
 
@@ -60,6 +67,27 @@ def clock():
 def test_own_clock(bus, clock):
     assert clock == "the project's own"
     assert bus.clock() == 1_700_000_000_000
+"""
+UNRELATED = """
+import sys
+import pytest
+
+@pytest.fixture
+def names(pytestconfig):
+    return [hook.plugin_name for hook in pytestconfig.hook.pytest_fixture_setup.get_hookimpls()]
+
+def test_no_hook_of_eventbus_runs_around_a_fixture(names):
+    assert not [name for name in names if "eventbus" in name]
+
+def test_only_the_plugin_is_imported():
+    ours = ("eventbus", "serdes", "outbox", "dlq", "schema_registry", "spark_sinks")
+    loaded = {name for name in sys.modules if name.split(".")[0] in ours}
+    assert loaded <= {"eventbus", "eventbus.version", "eventbus.testing", "eventbus.testing.plugin"}
+
+@pytest.mark.parametrize("name", ["bus", "clock"])
+def test_the_short_names_are_free(request, name):
+    with pytest.raises(pytest.FixtureLookupError):
+        request.getfixturevalue(name)
 """
 BUS_FIXTURES = """
 import pytest
@@ -135,6 +163,7 @@ async def unknown():
 
 async def test_it_is_no_test_bus(unknown): ...
 """
+SHORT = "eventbus_short_fixtures = true\n"
 
 
 def run_pytest(directory: Path, sources: dict[str, str], *options: str, config: str = "") -> str:
@@ -161,20 +190,34 @@ def outcomes(output: str, name: str) -> Counter[str]:
 @pytest.fixture(scope="module")
 def in_auto_mode(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The output of pytest-asyncio in its auto mode. Starting pytest takes longer than all of these tests."""
-    sources = {"styles": TESTS, "bus_fixtures": BUS_FIXTURES, "own_clock": OWN_CLOCK, "wrong": WRONG_FIXTURES}
+    sources = {
+        "styles": TESTS, "bus_fixtures": BUS_FIXTURES, "own_clock": OWN_CLOCK, "wrong": WRONG_FIXTURES,
+        "long_names": LONG_NAMES,
+    }  # fmt: skip
     sources = {name: source.replace("{marks}", "").replace("{mark}", "") for name, source in sources.items()}
-    return run_pytest(tmp_path_factory.mktemp("auto"), sources, "-p", "no:anyio", config="asyncio_mode = auto\n")
+    return run_pytest(
+        tmp_path_factory.mktemp("auto"), sources, "-p", "no:anyio", config="asyncio_mode = auto\n" + SHORT
+    )
 
 
 def test_the_fixtures_work_in_auto_mode(in_auto_mode: str) -> None:
     assert outcomes(in_auto_mode, "styles") == {"PASSED": 3}, in_auto_mode
     assert outcomes(in_auto_mode, "bus_fixtures") == {"PASSED": 3}, in_auto_mode
+    assert outcomes(in_auto_mode, "long_names") == {"PASSED": 1}, in_auto_mode
+
+
+def test_a_project_that_does_not_use_the_plugin_is_not_changed_by_it(tmp_path: Path) -> None:
+    output = run_pytest(tmp_path, {"unrelated": UNRELATED}, "-p", "no:anyio")
+    assert outcomes(output, "unrelated") == {"PASSED": 4}, output
+    listed = run_pytest(tmp_path, {"unrelated": UNRELATED}, "-p", "no:anyio", "--fixtures")
+    names = set(re.findall(r"^(\w+)(?: \[.*\])? -- .*eventbus/testing/", listed, re.MULTILINE))
+    assert names == {"eventbus_bus", "eventbus_clock", "kafka_server"}, listed
 
 
 @pytest.mark.slow  # of the same plugin as auto mode
 def test_the_fixtures_work_in_strict_mode(tmp_path: Path) -> None:
     source = TESTS.format(marks="", mark="@pytest.mark.asyncio")
-    output = run_pytest(tmp_path, {"styles": source}, "-p", "no:anyio", config="asyncio_mode = strict\n")
+    output = run_pytest(tmp_path, {"styles": source}, "-p", "no:anyio", config="asyncio_mode = strict\n" + SHORT)
     assert outcomes(output, "styles") == {"PASSED": 3}, output
 
 
@@ -186,7 +229,7 @@ def test_the_fixtures_work_with_anyio(tmp_path: Path) -> None:
         for name, source in {"styles": TESTS, "bus_fixtures": BUS_FIXTURES}.items()
     }
     # Without pytest-asyncio, its own setting in the configuration would be an unknown one.
-    config = "addopts = -W ignore::pytest.PytestConfigWarning\n"
+    config = "addopts = -W ignore::pytest.PytestConfigWarning\n" + SHORT
     output = run_pytest(tmp_path, sources, "-p", "no:asyncio", config=config)
     assert outcomes(output, "styles") == {"PASSED": 5}, output
     assert outcomes(output, "bus_fixtures") == {"PASSED": 6}, output
