@@ -6,10 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
+from weakref import WeakSet
 
 import anyio.to_thread
 
 from eventbus.errors import ConfigError
+from eventbus.forks import never_free, watch_forks
 from eventbus.outages import MYSQL_AWAY, MYSQL_CONFLICT, SQLITE_CONFLICT, SQLSTATES_AWAY, SQLSTATES_CONFLICT
 from outbox.wakes import watch
 
@@ -22,6 +24,26 @@ T = TypeVar("T")
 
 Trouble = Literal["conflict", "away", "other"]
 """What an error of a database means: run the transaction again at once, wait until the server answers, or neither."""
+
+
+class _Engines:
+    """The engines of this process that outboxes use."""
+
+    def __init__(self) -> None:
+        self._engines: WeakSet[Engine] = WeakSet()
+        watch_forks(self)
+
+    def add(self, engine: Engine) -> None:
+        self._engines.add(engine)
+
+    def after_fork_in_child(self) -> None:
+        """Leave the pools to the parent: two processes must not talk over one connection. New ones are opened here."""
+        for engine in list(self._engines):
+            never_free(engine.pool)  # a driver that frees a connection may end its session at the server
+            engine.dispose(close=False)
+
+
+_engines = _Engines()
 
 
 class Database:
@@ -47,6 +69,7 @@ class Database:
         """Transactions in worker threads, also those that nobody waits for any more."""
         check_engine(plain)
         watch(plain.dialect)
+        _engines.add(plain)
 
     @property
     def dialect(self) -> str:

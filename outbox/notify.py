@@ -17,7 +17,6 @@ import atexit
 import contextlib
 import hashlib
 import logging
-import os
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Callable
@@ -27,6 +26,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import anyio.to_thread
 
+from eventbus.forks import watch_forks
 from outbox.database import Database
 
 if TYPE_CHECKING:
@@ -106,7 +106,11 @@ class Notifier:
         self._lock = threading.Lock()
         self._senders: WeakKeyDictionary[Pool, _Sender] = WeakKeyDictionary()
         """By pool: engines that differ in their options share one."""
-        self._process = os.getpid()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        self._lock, self._senders = threading.Lock(), WeakKeyDictionary()  # the threads are the parent's
+        _senders.clear()
 
     def notify(self, engine: Engine) -> None:
         """Have a NOTIFY sent soon; nothing for other databases than PostgreSQL.
@@ -115,8 +119,6 @@ class Notifier:
         """
         if engine.dialect.name != "postgresql":
             return
-        if self._process != os.getpid():  # forked: threads stay with the parent, and a lock stays as it was
-            self._lock, self._senders, self._process = threading.Lock(), WeakKeyDictionary(), os.getpid()
         with self._lock:
             sender = self._senders.get(engine.pool)
             if sender is None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, cast
 
 from eventbus.errors import ConfigError
+from eventbus.forks import forked
 from outbox.database import AUTOCOMMIT, is_autocommit
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 Plain: TypeAlias = Union["Session", "Connection", "scoped_session[Any]"]
 Asynchronous: TypeAlias = Union["AsyncSession", "AsyncConnection", "async_scoped_session[Any]"]
 
+_PROCESS = "eventbus.outbox.process"
+"""In ``Connection.info``: the process that first wrote an event over this connection."""
 _BEGIN = "`with Session.begin() as session:`, `with engine.begin() as connection:`, or `connection.begin()` before it"
 
 
@@ -61,6 +65,9 @@ def connection_of(session: Any, table: ClauseElement) -> Connection:
             raise ConfigError(f"the connection is in no transaction, so the event would belong to none: {_BEGIN}")
     if is_autocommit(connection):
         raise ConfigError(AUTOCOMMIT)
+    process = connection.info.setdefault(_PROCESS, os.getpid())
+    if process != os.getpid():
+        raise forked("outbox.publish", "This session's connection to the database", process)
     return connection
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
+from eventbus.forks import watch_forks
+
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Dialect, Engine
 
@@ -35,6 +37,10 @@ class Wakes:
         self._lock = threading.Lock()
         self._entries: tuple[_Entry, ...] = ()
         """Replaced, never changed: it is walked without the lock."""
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        self._lock, self._entries = threading.Lock(), ()  # the relays run in the parent
 
     def add(self, callback: Callback) -> Callable[[], None]:
         """Have ``callback`` called after every commit of events; call what this returns to end that."""
@@ -98,7 +104,20 @@ class _Levels:
 _KEY = "eventbus.outbox.levels"
 """In ``Connection.info``, which lives as long as the driver's connection, and is the same for all who use it."""
 _watched: WeakSet[Dialect] = WeakSet()
-_watching = threading.Lock()
+
+
+class _Watching:
+    """``lock`` is held while a dialect is wrapped: two threads must not wrap it twice."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        self.lock = threading.Lock()  # the thread that held it may not exist here
+
+
+_watching = _Watching()
 
 
 def after_commit(connection: Connection, tell: Committed) -> None:
@@ -121,7 +140,7 @@ def after_commit(connection: Connection, tell: Committed) -> None:
 
 def watch(dialect: Dialect) -> None:
     """Hear what the transactions of an engine come to, from now on."""
-    with _watching:
+    with _watching.lock:
         if dialect not in _watched:
             _Watch(dialect)
             _watched.add(dialect)

@@ -12,12 +12,14 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import msgspec
 import urllib3
 
+from eventbus.forks import watch_forks
 from serdes.registry import Compatibility, Reference, RegisteredSchema, SchemaRegistryError, SchemaText
 
 JSON = "application/vnd.schemaregistry.v1+json"
@@ -90,11 +92,16 @@ class RegistryClient:
             "User-Agent": "eventbus-schema-registry",
             **(headers or {}),
         }
-        self._pool = urllib3.PoolManager(
-            maxsize=connections, ssl_context=_tls(ca_file, certificate_file, key_file, key_password), retries=False
-        )
+        context = _tls(ca_file, certificate_file, key_file, key_password)
+        self._new_pool = partial(urllib3.PoolManager, maxsize=connections, ssl_context=context, retries=False)
+        self._pool = self._new_pool()
         self._ids = _Cache()
         self._answers = _Cache()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Connect anew: parent and child would read each other's answers from one connection."""
+        self._pool = self._new_pool()
 
     def __repr__(self) -> str:
         return f"RegistryClient({','.join(server.shown for server in self._servers)!r})"
@@ -287,6 +294,10 @@ class _Cache:
         self._found: dict[Hashable, Any] = {}
         self._asking: dict[Hashable, Future[Any]] = {}
         self._lock = threading.Lock()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        self._asking, self._lock = {}, threading.Lock()  # the threads that ask are the parent's
 
     def get(self, key: Hashable) -> Any:
         return self._found.get(key)
@@ -313,7 +324,7 @@ class _Cache:
             return found
         finally:
             with self._lock:
-                del self._asking[key]
+                self._asking.pop(key, None)
 
     def _keep(self, key: Hashable, found: Any) -> None:
         with self._lock:
@@ -331,6 +342,10 @@ class _Tokens:
         self._lock = threading.Lock()
         self._token = ""
         self._until = 0.0
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()  # held while a thread of the parent fetches one
 
     def forget(self) -> None:
         self._until = 0.0

@@ -8,6 +8,7 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from eventbus.errors import ConfigError, EventBusError
+from eventbus.forks import watch_forks
 from eventbus.log.reader import LogReader
 from eventbus.records import fetched_records
 from schema_registry import errors
@@ -56,6 +57,10 @@ class LogDirectoryClient:
         self._answers = _Answers()
         self._known: dict[tuple[int, str | None], RegisteredSchema] = {}
         self._lock = threading.Lock()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()  # held while a thread of the parent reads
 
     def __repr__(self) -> str:
         return f"LogDirectoryClient({self._directory!r})"

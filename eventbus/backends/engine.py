@@ -27,6 +27,7 @@ from eventbus.backends.statistics import LogStatistics
 from eventbus.broker import Broker, BrokerConfig
 from eventbus.broker.groups import Groups
 from eventbus.errors import ConfigError, EventBusError, KafkaError, StorageError, UnknownTopicOrPartition
+from eventbus.forks import watch_forks
 from eventbus.log.commit import Flush
 from eventbus.log.memory import Copy, MemoryStorage
 from eventbus.log.storage import OutOfDescriptors, Storage, storage_error
@@ -145,6 +146,12 @@ class Engine:
         """The members of groups that live in this process."""
         self._next_tick_ms = 0
         self._nearer_deadline = anyio.Event()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """The log is open in the parent alone. A new bus here opens the storage itself, or is refused by its lock."""
+        with contextlib.suppress(ValueError):
+            Engine._all_open.remove(self)
 
     @classmethod
     def shared(cls, name: str, config: BrokerConfig, make: Callable[[], Engine]) -> Engine:

@@ -28,6 +28,7 @@ from eventbus.client.sending import HeadersLike, SendNowaitOptions, SendOptions
 from eventbus.client.threads import Bridge, settle
 from eventbus.client.transaction import Outcome, Transaction
 from eventbus.errors import BufferExhausted, ConfigError, EventBusError, InvalidTxnState
+from eventbus.forks import never_free, watch_forks
 from eventbus.types import ConsumerRecord, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -36,10 +37,22 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 P = ParamSpec("P")
 
-BridgeOf = Callable[[], Bridge | None]
+BridgeOf = Callable[[str], Bridge | None]
+"""Takes what is to be called, for the error in a forked child."""
 
-_starting = threading.Lock()
-"""Held while a bus starts: of two threads that enter it at once one starts it, and the other joins."""
+
+class _Starting:
+    """``lock`` is held while a bus starts: of two threads that enter it at once one starts it, and the other joins."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        self.lock = threading.Lock()  # the thread that held it may not exist here
+
+
+_starting = _Starting()
 
 
 class _OpenHere(threading.local):
@@ -60,7 +73,7 @@ class _Asked:
         self._it = it
 
     def _bridge(self, what: str) -> Bridge:
-        bridge = self._bridge_of()
+        bridge = self._bridge_of(what)
         if bridge is None:
             raise ConfigError(f"{what}: the bus is not running; use it inside `with bus.blocking() as b:`")
         return bridge
@@ -381,11 +394,17 @@ class BlockingBus(_BlockingScheduling):
         self._bus = bus
         self._own: ExitStack | None = None
         self._inside = 0
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        own, self._own = self._own, None
+        if own is not None:
+            never_free(own)  # leaving it, or freeing it at exit, would wait for the event loop of the parent
 
     def __enter__(self) -> Self:
         _refuse_in_a_loop()
-        with _starting:
-            if self._bridge_of() is None:
+        with _starting.lock:
+            if self._bridge_of("bus.blocking()") is None:
                 with raising_exits(), ExitStack() as stack:
                     portal = stack.enter_context(anyio.from_thread.start_blocking_portal())
                     stack.enter_context(portal.wrap_async_context_manager(carrying_exits(self._bus)))
@@ -396,7 +415,7 @@ class BlockingBus(_BlockingScheduling):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        with _starting:
+        with _starting.lock:
             self._inside -= 1
             own, self._own = (None, self._own) if self._inside else (self._own, None)
         if own is None:
@@ -453,13 +472,13 @@ class BlockingBus(_BlockingScheduling):
         """Several records, all or nothing: ``with b.transaction("importer-1") as tx:``; see `EventBus.transaction`."""
         bridge = self._bridge("transaction")
         opened = bridge.ask(lambda: self._bus.transaction(transactional_id, timeout_ms=timeout_ms), "transaction")
-        return BlockingTransaction(lambda: bridge, transactional_id, opened)
+        return BlockingTransaction(lambda _: bridge, transactional_id, opened)
 
     def new_producer(self, *, interceptors: Sequence[ProducerInterceptor] = (), **config: Any) -> BlockingProducer:
         """A producer with settings of its own; see `EventBus.new_producer`."""
         bridge = self._bridge("new_producer")
         one = bridge.ask(lambda: self._bus.new_producer(interceptors=interceptors, **config), "new_producer")
-        return BlockingProducer(lambda: bridge, lambda: one)
+        return BlockingProducer(lambda _: bridge, lambda: one)
 
     def new_consumer(
         self,
@@ -495,7 +514,7 @@ class BlockingBus(_BlockingScheduling):
             ),
             "new_consumer",
         )
-        return BlockingConsumer(lambda: bridge, lambda: one)
+        return BlockingConsumer(lambda _: bridge, lambda: one)
 
 
 def _refuse_in_a_loop() -> None:

@@ -215,6 +215,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         and for a bus that runs; UnknownTopicOrPartition for a handler's topic that is not there; StorageError.
         """
         if self._life is not None:
+            self._life.home.check_fork("start")
             raise ConfigError("the bus is running already")
         for handler in self._handlers:
             handler.override(self.dependency_overrides)
@@ -266,7 +267,10 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         life = self._life
-        if life is None or life.phase == "closing":
+        if life is None:
+            return None
+        life.home.check_fork("close")
+        if life.phase == "closing":
             return None
         life.home.check_task("close")  # else it would cancel what is not the bus's
         if life.phase == "starting":
@@ -288,6 +292,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         """
         life = self._life
         if life is not None and life.is_open:
+            life.home.check("run")
             await life.run(ends_with_handlers)
             return
         async with self:
@@ -448,6 +453,8 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         """Its tasks run; in which thread this is, whoever uses it looks. Raises ConfigError."""
         life = self._life
         if life is None or not life.is_open:
+            if life is not None:
+                life.home.check_fork(what)
             raise not_running(what)
         return life
 
@@ -462,7 +469,10 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         if life is not None:
             life.home.check(what)
 
-    def _bridge(self) -> Bridge | None:
-        """Asked in any thread."""
+    def _bridge(self, what: str) -> Bridge | None:
+        """Asked in any thread. Raises ConfigError in a forked child, in every phase of the parent's bus."""
         life = self._life
-        return life.bridge if life is not None and life.is_open else None
+        if life is None:
+            return None
+        life.home.check_fork(what)
+        return life.bridge if life.is_open else None

@@ -29,6 +29,7 @@ from eventbus.client.restoring import NOTHING, Restoring
 from eventbus.client.schemas import all_fetched
 from eventbus.client.threads import Home
 from eventbus.errors import ConfigError, EventBusError
+from eventbus.forks import watch_forks
 from eventbus.types import (
     ConsumerRecord,
     GroupMetadata,
@@ -85,6 +86,7 @@ class Consumer:
         self._home = Home()
         self._ahead = Prefetched(Decoding(key, value, serdes), restoring)
         self._restoring = restoring
+        watch_forks(self)
         self._interceptors = interceptors
         self._on_consume = [one.on_consume for one in interceptors]
         self._on_commit = [one.on_commit for one in interceptors]
@@ -103,6 +105,9 @@ class Consumer:
         self._background = BackgroundCommits(self._store, spawn, backend.timers)
         self._next_auto_commit = 0.0
         self._until_assigned = anyio.CancelScope()
+
+    def after_fork_in_child(self) -> None:
+        self._ahead.clear()  # the parent returns these records: here, the next poll raises
 
     @property
     def _consumer(self) -> BackendConsumer:

@@ -237,6 +237,7 @@ class Life:
 
     def stop(self) -> None:
         """Make `run` return; from any thread."""
+        self.home.check_fork("stop")
         self.home.call(self._stop_asked.set)
 
     def stop_at_once(self, number: signal.Signals) -> None:
@@ -250,6 +251,7 @@ class Life:
 
     async def drain(self) -> None:
         """Return when every handler has finished and committed everything now in its topics, and parts hold nothing."""
+        self.home.check_fork("drain")  # a task of the parent may hold the lock
         with self._while_open("drain"):
             # One at a time: a part says whether anything came since it was last asked, and two would take that from
             # each other.
@@ -320,6 +322,7 @@ class Life:
 
     async def health(self) -> BusHealth:
         """See `EventBus.health`."""
+        self.home.check_fork("health")
         if self.phase == "starting":
             return BusHealth(status="starting", reason="the bus is starting")
         if self.phase == "closing":

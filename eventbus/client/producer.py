@@ -32,6 +32,7 @@ from eventbus.errors import (
     SerializationError,
     UnknownTopicOrPartition,
 )
+from eventbus.forks import watch_forks
 from eventbus.types import GroupMetadata, Headers, OffsetAndMetadata, RecordMetadata, TopicPartition
 from serdes import Encode, SchemaNeeded, Serde
 
@@ -126,6 +127,11 @@ class Producer:
         self._closed = False
         self._scope = anyio.CancelScope()
         self._home = Home()
+        self._thread = self._home.thread
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        self._home.after_fork_in_child()
         self._thread = self._home.thread
 
     # sending ---------------------------------------------------------------------------------------------------------

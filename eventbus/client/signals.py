@@ -16,6 +16,7 @@ import anyio
 import anyio.abc
 
 from eventbus.client.threads import Home
+from eventbus.forks import watch_forks
 
 logger = logging.getLogger("eventbus.life")
 
@@ -117,6 +118,12 @@ class _Everybody:
         self._listeners: list[_Listener] = []
         self._before: dict[int, Any] = {}
         self._interrupted = False
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """The buses that listen run in the parent: a SIGTERM must end the child."""
+        for listener in [*self._listeners]:
+            self.remove(listener)
 
     def add(self, listener: _Listener) -> None:
         """Raises ValueError outside of the main thread."""
@@ -126,6 +133,8 @@ class _Everybody:
         self._listeners.append(listener)
 
     def remove(self, listener: _Listener) -> None:
+        if listener not in self._listeners:  # in a forked child
+            return
         self._listeners.remove(listener)
         if not self._listeners:
             for number, before in self._before.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -17,10 +18,15 @@ import anyio
 from eventbus.backends.delivery import this_loop
 from eventbus.backends.process_exit import ContainedTasks
 from eventbus.errors import ConfigError
+from eventbus.forks import forked, watch_forks
 
 T = TypeVar("T")
 _LOOK_SECONDS = 1.0
 """How long a thread waits for the loop before it wakes to hear of signals."""
+
+
+_NO_THREAD = 0
+"""The identity of no thread."""
 
 
 class Home:
@@ -28,8 +34,25 @@ class Home:
 
     def __init__(self) -> None:
         self.thread = get_ident()
+        """`_NO_THREAD` in a forked child, so that the checks of a thread that every call makes find a fork too."""
+        self._process = os.getpid()
         self._loop = this_loop()
         self._task = None if self._loop is None else anyio.get_current_task().id
+
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        self.thread = _NO_THREAD
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a child that was forked since: neither the thread nor the event loop exists here."""
+        return self.thread == _NO_THREAD
+
+    def check_fork(self, what: str) -> None:
+        """Raises ConfigError in a forked child."""
+        if self.is_forked:
+            raise self.elsewhere(what)
 
     def is_here(self) -> bool:
         """This is a task of that thread and event loop."""
@@ -42,6 +65,7 @@ class Home:
 
     def check_task(self, what: str) -> None:
         """Raises ConfigError in any other task: what a task group began ends in the task that entered it."""
+        self.check_fork(what)
         if not self.is_here() or anyio.get_current_task().id != self._task:
             raise ConfigError(
                 f"{what} was called in another task than the one that started the bus: leave `async with bus:` where "
@@ -56,6 +80,8 @@ class Home:
 
     def elsewhere(self, what: str) -> ConfigError:
         """What a caller is told who is not at home."""
+        if self.is_forked:
+            return forked(what, "The bus", self._process)
         if get_ident() != self.thread:
             return ConfigError(
                 f"{what} was called in thread {threading.current_thread().name!r}, and the bus runs in the event loop "
@@ -68,15 +94,17 @@ class Home:
         )
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call it here, or have the loop call it soon, from wherever this is; not at all when the loop is closed."""
+        """Call it here, or have the loop call it soon, from wherever this is; not at all when the loop is closed, and
+        in a forked child."""
         if self.is_here():
             function()
             return
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError, ConfigError):
             self.call_soon(function)
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Have the loop call ``function``, from any thread. Raises RuntimeError when the loop is closed."""
+        self.check_fork("a call of the bus's event loop")
         loop = self._loop
         # What asyncio and trio call it; anyio's own way waits for the answer.
         soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
@@ -106,6 +134,21 @@ class Bridge:
         self._open: set[Future[Any]] = set()
         self._closed = False
         self._wake = anyio.Event()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Fail what is open: the loop that would answer runs in the parent. The lock may be held by a thread there."""
+        self.home.after_fork_in_child()
+        self._lock = threading.Lock()
+        self._closed = True
+        left, self._open = list(self._open), set()
+        for future in left:
+            future._condition = threading.Condition()  # pyright: ignore[reportPrivateUsage] - may be held, as the lock
+            settle(future, error=self._gone("a call from another thread"))
+
+    def _gone(self, what: str) -> ConfigError:
+        """The error for a call that is not answered any more."""
+        return self.home.elsewhere(what) if self.home.is_forked else _closed(what)
 
     @property
     def is_closed(self) -> bool:
@@ -145,7 +188,7 @@ class Bridge:
         future: Future[Any] = Future()
         with self._lock:
             if self._closed:
-                raise _closed(what)
+                raise self._gone(what)
             self._open.add(future)
         future.add_done_callback(self._forget)
         return future
@@ -158,7 +201,7 @@ class Bridge:
             )
         with self._lock:
             if self._closed:
-                raise _closed(what)
+                raise self._gone(what)
             self._open.add(future)
             self._asked.append(ask)
             wakes = len(self._asked) == 1

@@ -15,10 +15,10 @@ import errno
 import os
 import stat
 import sys
-import weakref
 from typing import Any, Protocol
 
 from eventbus.errors import ConfigError, LogLocked, StorageError, StorageFull
+from eventbus.forks import watch_forks
 from eventbus.log.memory import MemoryStorage
 
 __all__ = ["Buffer", "File", "FileStorage", "MemoryStorage", "Storage", "storage_error", "write_atomic"]
@@ -290,7 +290,7 @@ class FileStorage:
         self._open_files: list[_File] = []
         self._hand = 0
         self._forked = False
-        _storages.add(self)
+        watch_forks(self)
 
     def __del__(self) -> None:
         """Who drops a log without closing it loses nothing but its descriptors: they, and the lock, go with it."""
@@ -500,7 +500,7 @@ class FileStorage:
 
     def _open_fd(self, path: str, create: bool) -> int:
         if self._forked:
-            raise OSError(errno.EBADF, "this log was opened before a fork; open it anew in the child process")
+            raise OSError(errno.EBADF, "this log was opened before a fork; open it again in the child process")
         if self.read_only:
             return self._open_at(path, os.O_RDONLY)
         try:
@@ -699,15 +699,3 @@ def _describe_holder(holder: str) -> str:
         return "another process"
     who = "this very process" if fields["pid"] == str(os.getpid()) else f"process {fields['pid']}"
     return f"{who} on {fields.get('host', 'this machine')}"
-
-
-_storages: weakref.WeakSet[FileStorage] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for storage in list(_storages):
-        storage.after_fork_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

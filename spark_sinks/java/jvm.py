@@ -138,6 +138,7 @@ class Jvm:
         training: Path | None = None,
     ) -> None:
         """Start it. ``training``: the class cache to write at its end, which takes some twenty seconds."""
+        self._owner = os.getpid()
         self.java = java or find_java()
         self._training = training
         self.directory = Path(tempfile.mkdtemp(prefix="eventbus-spark-"))
@@ -254,7 +255,9 @@ class Jvm:
         return int.from_bytes(data[:4], "big"), data[8 : 8 + length].decode()
 
     def stop(self) -> None:
-        """End the JVM and wait for it; calling it again does nothing."""
+        """End the JVM and wait for it; calling it again does nothing, nor does it in a forked child."""
+        if self._owner != os.getpid():
+            return
         process = getattr(self, "_process", None)
         if process is not None:
             assert process.stdin is not None

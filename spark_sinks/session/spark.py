@@ -12,6 +12,7 @@ from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from eventbus.errors import ConfigError
+from eventbus.forks import forked, watch_forks
 from spark_sinks.java.jvm import Jvm, require_pyspark
 
 if TYPE_CHECKING:
@@ -68,7 +69,39 @@ def spark_session(
         jvm = Jvm(wanted, log_level=log_level) if getattr(SparkContext, "_gateway", None) is None else None
         session = connect(app_name, wanted, jvm)
     register(session)
+    _watch_gateway(session)
     return session
+
+
+class _Gateway:
+    """The connection of this process to Spark's JVM, until a fork: the child must not use it."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._process = os.getpid()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Refuse every call, also those that free objects of the JVM, which the parent uses; forget the session."""
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        self._client.send_command = self._refuse
+        context: Any = SparkContext
+        context._gateway = context._jvm = context._active_spark_context = None
+        sessions: Any = SparkSession
+        sessions._instantiatedSession = sessions._activeSession = None
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise forked("Spark", "The Spark session", self._process)
+
+
+def _watch_gateway(session: SparkSession) -> None:
+    """Have the session refused in forked children, once for each JVM."""
+    context: Any = session.sparkContext
+    client = context._gateway._gateway_client
+    if not hasattr(client, "eventbus_gateway"):
+        client.eventbus_gateway = _Gateway(client)
 
 
 def connect(app_name: str, conf: Mapping[str, str], jvm: Jvm | None) -> SparkSession:
@@ -122,8 +155,11 @@ def _own_interrupt() -> Generator[None]:
 
 def _end_jvm_with(session: SparkSession, jvm: Jvm) -> None:
     stop_session = session.stop
+    process = os.getpid()
 
     def stop() -> None:
+        if process != os.getpid():
+            return  # forked: the JVM is the parent's
         atexit.unregister(stop)
         try:
             stop_session()

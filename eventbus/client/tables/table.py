@@ -20,7 +20,9 @@ from eventbus.client.schema_uses import SchemaUse
 from eventbus.client.schemas import all_fetched
 from eventbus.client.tables.contents import Contents, Folded, Format, TableChange, View
 from eventbus.client.tables.following import Following
+from eventbus.client.threads import Home
 from eventbus.errors import ConfigError, SerializationError, TableError, UnknownTopicOrPartition
+from eventbus.forks import watch_forks
 from eventbus.types import FetchedRecords, RecordMetadata, TopicPartition
 from serdes import SchemaSerde, Serde, bind_encoder, for_keys, serde_for, serde_of_values
 from serdes.choose import serde_of_topic
@@ -111,6 +113,7 @@ class Table(Mapping[K, V], Generic[K, V]):
         self._contents: Contents[K, V] | None = None
         self._following: Following | None = None
         self._is_caught_up = False
+        self._home: Home | None = None
         self._drained = 0
         """How much was read when it was last drained."""
 
@@ -129,8 +132,13 @@ class Table(Mapping[K, V], Generic[K, V]):
 
     # looking up ------------------------------------------------------------------------------------------------------
 
+    def after_fork_in_child(self) -> None:
+        self._is_caught_up = False  # its copy would never change
+
     def _held(self) -> Contents[K, V]:
         if self._contents is None or not self._is_caught_up:
+            if self._home is not None:
+                self._home.check_fork(f"table {self.spec.name!r}")
             raise ConfigError(
                 f"table {self.spec.name!r} is not filled: it is caught up when the bus starts, before its handlers, "
                 "and there while it runs"
@@ -292,6 +300,8 @@ class Table(Mapping[K, V], Generic[K, V]):
         self._contents.check()
         self._drained = self._following.read
         self._is_caught_up = True
+        self._home = Home()
+        watch_forks(self)
         bus.start_soon(self._following.run)
 
     async def aclose(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -167,16 +166,14 @@ async def test_an_idle_writer_has_no_connection(
 
 
 @on_one
-async def test_a_fork_begins_anew(
-    database: Database, hear: Hear, notifier: Notifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fork_begins_anew(database: Database, hear: Hear, notifier: Notifier) -> None:
     """Its parent's thread is not there, and its parent's lock may be held for ever."""
     _, wakes = hear(database.engine)
     notifier.notify(database.engine)
     assert wakes.wait_for_more_than(1)
     before, lock = wakes.count, notifier._lock  # pyright: ignore[reportPrivateUsage] - what a fork may hold
-    with lock, monkeypatch.context() as patched:
-        patched.setattr(os, "getpid", lambda: 1)
+    with lock:
+        notifier.after_fork_in_child()
         notifier.notify(database.engine)
         assert wakes.wait_for_more_than(before)
         notifier.close()

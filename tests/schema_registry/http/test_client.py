@@ -15,6 +15,7 @@ import pytest
 from schema_registry import client as module
 from schema_registry.client import OAuth, RegistryClient, open_client, segment
 from serdes.registry import Reference, RegisteredSchema, SchemaClient, SchemaRegistryError, SchemaText
+from tests.client.forked_children import in_child
 from tests.schema_registry.http.scripted import Asked, scripted
 
 pytestmark = pytest.mark.system
@@ -45,6 +46,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 def whole(asked: Asked) -> tuple[int, Any]:
     return 200, {"id": 7, "subject": "s", "version": 3, "guid": "g", "schema": '"string"'}
+
+
+def test_a_forked_child_connects_again_and_waits_for_no_thread_of_the_parent() -> None:
+    """A thread of the parent that asks holds its question open, and its connection is the parent's."""
+    is_asked, goes_on = threading.Event(), threading.Event()
+
+    def slow(asked: Asked) -> tuple[int, Any]:
+        if not is_asked.is_set():
+            is_asked.set()
+            goes_on.wait()
+        return whole(asked)
+
+    with scripted(slow) as server:
+        client = RegistryClient(server.url)
+        thread = threading.Thread(target=client.by_id, args=(7,))
+        thread.start()
+        is_asked.wait()
+        try:
+            assert in_child(lambda: client.by_id(7).id) == "returned 7"
+        finally:
+            goes_on.set()
+            thread.join()
+        assert client.by_id(7).id == 7
 
 
 def test_it_is_a_schema_client() -> None:

@@ -6,13 +6,17 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from eventbus.errors import ConfigError
 from spark_sinks.java import jvm
 from spark_sinks.java.jvm import Jvm, find_java, require_pyspark
+from tests.client.forked_children import in_child
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.system
 
@@ -152,3 +156,11 @@ def test_the_jvm_ends_with_its_session_and_with_the_interpreter(tmp_path: Path) 
     )
     assert (done.stdout, done.stderr) == ("first is gone\n7 700m 2\n", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_session_is_refused_in_a_forked_child_and_the_parent_keeps_it(spark: SparkSession) -> None:
+    """Objects of the JVM that the child frees, and the stop at its exit, must not reach the parent's JVM."""
+    numbers = spark.range(3)
+    assert in_child(numbers.count).startswith("ConfigError: Spark was used in a forked child. The Spark session was")
+    assert in_child(spark.stop) == "returned None"
+    assert numbers.count() == 3
