@@ -104,6 +104,7 @@ _ELSEWHERE = (
     (re.compile(r"\(127\.0\.0\.1.* refused .*\): is it"), "(127.0.0.1:9092/bootstrap: Connection refused): is it"),
     (re.compile(r"/srv/\S*/bin/python\S*|/usr/\S*/python\S*"), "/usr/bin/python3"),
     (re.compile(r"process \d+ on [\w.-]+\w"), "process 4711 on shop"),
+    (re.compile(r"only in process \d+"), "only in process 4711"),
     (re.compile(r"(\.py:|\.py, line )\d+"), r"\g<1>12"),
     (re.compile(r"\b\d+(\.\d+)? (s|ms)\b(?! \()"), r"1 \2"),
 )

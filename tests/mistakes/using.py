@@ -9,11 +9,14 @@ from typing import Any, cast
 import anyio
 import anyio.to_thread
 import msgspec
+from sqlalchemy import create_engine
 
 from eventbus import EventBus, TopicPartition, producer
 from eventbus.errors import ConfigError
 from eventbus.middleware import ClaimCheck, Directory
+from outbox import Outbox
 from schema_registry import Registry, SchemaRequest
+from tests.client.forked_children import in_child
 from tests.mistakes.kit import At, Section, heard
 
 
@@ -142,6 +145,31 @@ async def closed_elsewhere(at: At) -> str:
 
         tasks.start_soon(close)
     return told[0]
+
+
+@LIFE.mistake(
+    "a bus started before a fork (`gunicorn --preload`, Celery, `multiprocessing`), and used in the child",
+    "start it in the child: `post_fork`, `worker_process_init`",
+    "send was used in a forked child", "The bus was started before the fork", "post_fork", "worker_process_init",
+)  # fmt: skip
+def forked(at: At) -> str:
+    with at.bus().blocking() as b:
+        return in_child(lambda: b.send("orders", "o-1")).removeprefix("ConfigError: ")
+
+
+@LIFE.mistake(
+    "`outbox.publish` in a forked child, with a session of the parent", "a session of the child",
+    "outbox.publish was used in a forked child", "This session's connection to the database",
+)  # fmt: skip
+def forked_session(at: At) -> str:
+    engine = create_engine("sqlite:///shop.db")
+    outbox = Outbox(engine)
+    outbox.create_tables()
+    with engine.begin() as session:
+        outbox.publish(session, "orders", "o-1")
+        outcome = in_child(lambda: outbox.publish(session, "orders", "o-2"))
+    engine.dispose()
+    return outcome.removeprefix("ConfigError: ")
 
 
 @LIFE.mistake(
