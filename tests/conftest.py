@@ -10,11 +10,15 @@ import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from tests.tiers import CoreGuard, sort_key, tier_of, tier_of_file
+
+if TYPE_CHECKING:
+    from eventbus.testing import FakeClock, TestBus
 
 pytest_plugins = ["tests.kafka_fixtures"]
 
@@ -91,6 +95,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--rewrite"))
+
+
+@pytest.fixture
+def bus(clock: FakeClock) -> TestBus:
+    """The plugin's, but topics need not be declared: most tests are about something else."""
+    from eventbus.testing import TestBus
+
+    return TestBus(clock=clock, auto_create_topics=True)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

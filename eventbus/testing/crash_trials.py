@@ -22,10 +22,15 @@ from eventbus.testing.crash_disk import Disk
 from eventbus.testing.crash_judge import Expected, Run, judge
 from eventbus.testing.crash_process import Instant, Past, Process, Settings, Way
 from eventbus.testing.crash_report import CrashReport, Finding
+from eventbus.testing.testbus import log_settings_of
 from eventbus.types import ConsumerRecord
 
 Publish = Sequence[tuple[Any, ...]] | Callable[[EventBus], Awaitable[object]]
 """``(topic, value)`` or ``(topic, value, key)`` for each record, or an async function that sends them."""
+
+
+_FEW_PARTITIONS = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
+"""Each life opens the log: fifty partitions of each topic of the log's own would take most of its time."""
 
 
 class _Case(NamedTuple):
@@ -60,22 +65,18 @@ async def crash_points(
     and value; needed where values hold a time or a random id. ``ways``: "kill" (nothing of the process reaches the log
     any more), "cancel" (everything is cancelled at once), "stop" (it is closed in order). ``pairs``: so many runs end
     twice in a row, at instants drawn by ``seed``. ``clock``: what the handlers sleep by. ``limit_seconds`` of it are
-    given to each life. Further keywords are settings of the log (``num_partitions``, ...).
+    given to each life. Further keywords replace settings of the log (``num_partitions``, ...), which are the bus's own.
 
     Steps are: polls, calls of handlers, awaited sends, flushes, commits, the steps of transactions, and each write to a
     partition. What a handler does in `finally` when it is cancelled is done in a killed process too. Raises ConfigError
     when nothing is handled without a crash, or differently each time, and what a handler raises then.
     """
     began = time.perf_counter()
-    settings = {
-        "auto_create_topics": True,
-        "offsets_topic_num_partitions": 1,
-        "transaction_state_log_num_partitions": 1,
-    }
     make = (lambda: app) if isinstance(app, EventBus) else app
+    settings = {**_FEW_PARTITIONS, **log_settings_of(make()), **config}
     trials = _Trials(
         make,
-        Settings(clock or _clock_of(app), broker_config({**settings, **config}), run, limit_seconds),
+        Settings(clock or _clock_of(app), broker_config(settings), run, limit_seconds),
         state,
         reset,
         identity or (lambda record: (record.key, record.value)),

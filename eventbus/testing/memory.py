@@ -26,8 +26,8 @@ logger = logging.getLogger("eventbus.testing")
 
 _URL = "memory://"
 _SETTINGS = {
-    "auto_create_topics": True,
-    # The clock would stop once a second, for readers in other processes; and every 15 seconds, to look what to compact.
+    # What the bus sets itself takes precedence. With the defaults, the clock would stop once a second, for readers in
+    # other processes, and every 15 seconds, to look what to compact.
     "checkpoint_interval_ms": 3_600_000,
     "log_cleaner_backoff_ms": 60_000,
 }

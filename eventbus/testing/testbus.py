@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from eventbus.backends.urls import split_url
 from eventbus.client.bus import EventBus
 from eventbus.client.config import LOG_KEYS
 from eventbus.testing.clock import FakeClock
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
 class TestBus(EventBus):
     """A bus on a log of its own in memory, with a `FakeClock`: groups, transactions, rebalances are the real ones.
 
-    The keywords are those of `EventBus`. Other than there, topics come into being when they are used, and the log
-    stays as long as this object: a bus that is stopped and started again finds its records and offsets.
-    ``log`` shows what is in it.
+    The keywords and their defaults are those of `EventBus`. Other than there, the log stays as long as this object: a
+    bus that is stopped and started again finds its records and offsets. ``log`` shows what is in it.
     """
 
     __test__ = False  # pytest takes every class called Test... for one of its own
@@ -92,16 +92,23 @@ class TestBus(EventBus):
 async def in_memory(bus: EventBus, clock: FakeClock | None = None, **config: Any) -> AsyncGenerator[TestLog]:
     """Run an application's own bus on a new log in memory: ``async with in_memory(app.bus) as log:``.
 
-    Its handlers, topics, serdes and middleware stay; its URL and clock are put back at the end. ``config``: the log's
-    settings, as in `TestBus`. Raises ConfigError when the bus is running, HandlerError as the bus does.
+    Its handlers, topics, serdes, middleware and settings stay; its URL and clock are put back at the end. ``config``
+    replaces settings of the log, as ``num_partitions=3``. Raises ConfigError when the bus is running, HandlerError
+    as the bus does.
     """
-    memory = MemoryLog(FakeClock() if clock is None else clock, _log_config(config))
+    memory = MemoryLog(FakeClock() if clock is None else clock, {**log_settings_of(bus), **_log_config(config)})
     with bus.on_backend(memory.backend, memory.clock):
         async with in_own_task(bus) if needs_own_task() else bus:
             try:
                 yield TestLog(bus, memory)
             finally:
                 memory.closing()
+
+
+def log_settings_of(bus: EventBus) -> dict[str, Any]:
+    """The log's settings that ``bus`` would open its own URL with: of its keywords, its configuration, and the URL."""
+    _, _, query = split_url(bus.url)
+    return _log_config({**query, **bus.log_settings})
 
 
 def _log_config(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class Baggage(msgspec.Struct):
 
 async def test_each_log_has_its_own_ids() -> None:
     """One application in two tests, each with a log of its own: the first id is of one schema, then of another."""
-    app = EventBus("memory://", serde=Avro("log"))
+    app = EventBus("memory://", serde=Avro("log"), auto_create_topics=True)
     seen: list[Any] = []
 
     @app.consumer("flights")

@@ -36,7 +36,7 @@ async def test_partitions_added_later_are_not_taken_by_who_assigned_its_own() ->
 
 @pytest.mark.system
 async def test_a_handler_that_takes_longer_than_every_timeout_keeps_its_place() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     enough = anyio.Event()
     handled: list[bytes] = []
 
@@ -60,7 +60,7 @@ async def test_a_handler_that_takes_longer_than_every_timeout_keeps_its_place() 
 
 @pytest.mark.parametrize("batch", [2, 100])
 async def test_batches_and_polls_are_no_longer_than_asked_for(batch: int) -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     sizes: list[int] = []
 
     @bus.consumer("orders", group="billing", batch=batch)
@@ -130,7 +130,7 @@ async def test_a_consumers_interceptor_sees_records_and_commits() -> None:
 
 
 async def test_a_commit_every_so_many_records_does_not_wait_for_its_time() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
 
     @bus.consumer("orders", group="billing", commit_every=3, commit_interval_ms=3_600_000)
     async def bill(order: bytes) -> None: ...
@@ -145,7 +145,7 @@ async def test_a_commit_every_so_many_records_does_not_wait_for_its_time() -> No
 
 
 async def test_a_call_that_takes_too_long_has_failed() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
 
     @bus.consumer("orders", group="billing", timeout=5)
     async def bill(order: bytes) -> None:

@@ -20,7 +20,7 @@ from eventbus.testing import TestBus
 
 
 async def test_every_awaited_send_tells_topic_partition_offset_and_time() -> None:
-    async with TestBus() as bus:
+    async with TestBus(auto_create_topics=True) as bus:
         await bus.admin.create_topic("orders", partitions=3)
         await bus.send("orders", b"first", partition=2)
         told = await bus.send("orders", b"x", partition=2, timestamp_ms=1_359_655_200_000)
@@ -57,7 +57,7 @@ def test_errors_say_whether_the_same_call_may_succeed_later() -> None:
 
 
 async def test_one_topic_takes_values_of_many_types_and_headers_in_order() -> None:
-    async with TestBus() as bus:
+    async with TestBus(auto_create_topics=True) as bus:
         await bus.send("t", "text", key=7, headers=[("a", b"1"), ("b", None), ("a", "2")])
         await bus.send("t", None, key="gone")
         await bus.send("t", b"", key=b"")
@@ -80,7 +80,7 @@ async def test_an_interceptor_changes_what_is_sent_and_hears_what_became_of_it()
             self.heard.append(metadata.offset if metadata else type(error))
 
     stamp = Stamp()
-    async with TestBus() as bus:
+    async with TestBus(auto_create_topics=True) as bus:
         await bus.admin.create_topic("orders")
         async with bus.new_producer(interceptors=[stamp]) as producer:
             await producer.send("orders", b"x")

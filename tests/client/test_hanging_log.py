@@ -29,7 +29,7 @@ def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def piped(way: dict[str, Any]) -> TestBus:
-    bus = TestBus(drain_timeout_ms=BUDGET_MS)
+    bus = TestBus(auto_create_topics=True, drain_timeout_ms=BUDGET_MS)
 
     @bus.consumer("t", group="g", drain_timeout_ms=BUDGET_MS, **way)
     @bus.producer("o")
@@ -93,7 +93,7 @@ async def test_a_second_signal_ends_it_at_once(way: dict[str, Any], late: bool) 
 @on_both
 async def test_cancelled_from_outside_it_closes_though_no_clock_moves() -> None:
     with anyio.CancelScope() as scope:
-        async with TestBus(drain_timeout_ms=1) as bus:
+        async with TestBus(auto_create_topics=True, drain_timeout_ms=1) as bus:
             with bus.log.faults.outage(hang=True):
                 bus.send_nowait("t", b"1")
                 scope.cancel()
@@ -104,7 +104,7 @@ async def test_cancelled_from_outside_it_closes_though_no_clock_moves() -> None:
 @pytest.mark.system
 @on_both
 async def test_a_log_that_is_only_slow_gets_its_time(caplog: pytest.LogCaptureFixture) -> None:
-    bus = TestBus(drain_timeout_ms=BUDGET_MS)
+    bus = TestBus(auto_create_topics=True, drain_timeout_ms=BUDGET_MS)
     await bus.start()
     with bus.log.faults.slow("send", ms=BUDGET_MS - 1):
         sent = [bus.send_nowait(topic, b"1") for topic in "ab"]
@@ -115,7 +115,7 @@ async def test_a_log_that_is_only_slow_gets_its_time(caplog: pytest.LogCaptureFi
 
 @on_both
 async def test_a_producer_that_hangs_takes_no_time_from_the_others() -> None:
-    bus = TestBus(drain_timeout_ms=BUDGET_MS)
+    bus = TestBus(auto_create_topics=True, drain_timeout_ms=BUDGET_MS)
     await bus.start()
     first, second = bus.new_producer(), bus.new_producer()
     with bus.log.faults.outage("send", topic="a", hang=True), bus.log.faults.slow("send", ms=BUDGET_MS - 1, topic="b"):
@@ -127,7 +127,7 @@ async def test_a_producer_that_hangs_takes_no_time_from_the_others() -> None:
 
 @on_both
 async def test_an_explicit_producer_closes_in_a_bus_that_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    async with TestBus(drain_timeout_ms=BUDGET_MS) as bus:
+    async with TestBus(auto_create_topics=True, drain_timeout_ms=BUDGET_MS) as bus:
         producer = bus.new_producer()
         with bus.log.faults.outage(hang=True):
             sent = [producer.send_nowait("t", b"1") for _ in range(3)]
@@ -142,7 +142,7 @@ async def test_an_explicit_producer_closes_in_a_bus_that_goes_on(caplog: pytest.
 
 @on_both
 async def test_a_cancelled_transaction_waits_no_longer_for_its_abort(caplog: pytest.LogCaptureFixture) -> None:
-    async with TestBus(drain_timeout_ms=BUDGET_MS) as bus:
+    async with TestBus(auto_create_topics=True, drain_timeout_ms=BUDGET_MS) as bus:
 
         async def imports() -> None:
             async with bus.transaction("import") as tx:

@@ -110,7 +110,7 @@ async def test_faststream_1414_a_commit_that_fails_blocks_nobody(bus: TestBus) -
         bus.log.faults.fail_next("commit", StorageFull("no room"), times=2)
         for number in range(3):
             await bus.send("t", number)
-            await bus.drain()
+            await bus.clock.settle()
             await bus.clock.advance(seconds=1)
         assert seen == [0, 1, 2]
         await bus.log.drain()

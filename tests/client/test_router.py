@@ -44,7 +44,7 @@ def shop(story: list[Any], **options: Any) -> tuple[Router, Any, Any]:
 async def test_topics_and_groups_get_the_prefix() -> None:
     story: list[Any] = []
     router, bill, place = shop(story, prefix="shop.")
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(router)
     async with bus:
         await place("o-1")
@@ -59,7 +59,7 @@ async def test_topics_and_groups_get_the_prefix() -> None:
 async def test_without_a_prefix_all_is_as_declared() -> None:
     story: list[Any] = []
     router, _, place = shop(story)
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(router)
     async with bus:
         await place("o-1")
@@ -85,7 +85,7 @@ async def test_nested_prefixes_add_up_and_middleware_too() -> None:
         order.append(value)
 
     outer.include(inner, prefix="v2.")
-    bus = TestBus(middleware=[named("bus")])
+    bus = TestBus(auto_create_topics=True, middleware=[named("bus")])
     bus.include(outer, prefix="test.")
     async with bus:
         await bus.send("test.shop.v2.orders.new", "handled")
@@ -97,7 +97,7 @@ async def test_nested_prefixes_add_up_and_middleware_too() -> None:
 async def test_one_router_in_two_places_has_handlers_in_each() -> None:
     story: list[Any] = []
     router, _, place = shop(story)
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(router, prefix="eu.")
     bus.include(router, prefix="us.")
     async with bus:
@@ -116,7 +116,7 @@ async def test_a_routers_next_bus_is_as_good_as_the_first() -> None:
     story: list[Any] = []
     router, _, _ = shop(story, prefix="shop.")
     for number in ("1", "2"):
-        bus = TestBus()
+        bus = TestBus(auto_create_topics=True)
         bus.include(router)
         async with bus:
             await bus.send("shop.orders", Order(number))
@@ -127,7 +127,7 @@ async def test_a_routers_next_bus_is_as_good_as_the_first() -> None:
 
 async def test_twice_in_the_same_place_is_refused_at_the_start() -> None:
     router, _, _ = shop([])
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(router)
     bus.include(router)
     with pytest.raises(ConfigError, match="both read 'orders' as the group 'billing'"):
@@ -145,7 +145,7 @@ async def test_dead_letters_and_retries_follow() -> None:
     async def fails_too(value: str) -> None:
         raise ValueError(value)
 
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(router)
     async with bus:
         await bus.send("shop.a", "x")
@@ -166,7 +166,7 @@ async def test_retry_topics_follow_too() -> None:
         if len(tries) == 1:
             raise ValueError(value)
 
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(router)
     async with bus:
         await bus.send("shop.a", "x")
@@ -185,7 +185,7 @@ async def test_group_prefix_may_be_another_or_none() -> None:
     async def handle(value: str) -> None:
         seen.append(value)
 
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(router)
     async with bus:
         await bus.send("orders", "not here")
@@ -240,7 +240,7 @@ async def test_a_module_brings_its_routers_and_marked_functions() -> None:
         story.append(invoice.order)
 
     module.post = post
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(module)
     async with bus:
         await module.place("o-1")
@@ -260,7 +260,7 @@ async def test_marked_functions_under_a_prefix_stay_what_they_are() -> None:
     async def hear(name: str) -> None:
         story.append(name)
 
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(greet, hear, prefix="test.")
     async with bus:
         await greet("ada")

@@ -117,7 +117,7 @@ async def test_a_fold_without_an_initial_state_begins_with_none_and_ends_with_it
     def fold(state: str | None, event: str) -> str | None:
         return None if event == "closed" else f"{state}+{event}"
 
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     table = bus.table("t", key=str, value=str, fold=fold)
     async with bus:
         await bus.send("t", "a", key="k")
@@ -148,7 +148,7 @@ async def test_what_a_transaction_writes_is_there_when_it_is_committed() -> None
 
 
 async def test_drain_waits_for_it_and_for_what_its_changes_publish() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     accounts = bus.table("accounts", key=str, value=Account)
     told: list[Any] = []
     told_late: list[str] = []
@@ -247,7 +247,7 @@ async def test_what_cannot_be_folded_breaks_that_state_alone() -> None:
             raise ValueError("negative")
         return state + event.amount
 
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     balances = bus.table("balances", of="payments", key=str, value=Money, fold=fold, initial=int)
     lenient = bus.table("lenient", of="payments", key=str, value=Money, fold=fold, initial=int, on_error="skip")
     async with bus:
@@ -266,7 +266,7 @@ async def test_what_cannot_be_folded_breaks_that_state_alone() -> None:
 
 
 async def test_keys_that_cannot_be_read_are_nobodys(caplog: pytest.LogCaptureFixture) -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     by_number = bus.table("numbers", key=int, value=str)
     lists = bus.table("lists", key=Annotated[Any, Json(list[int])], value=str)
     async with bus:
@@ -281,7 +281,7 @@ async def test_keys_that_cannot_be_read_are_nobodys(caplog: pytest.LogCaptureFix
 
 
 async def test_events_without_a_key_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     balances = bus.table("balances", of="payments", key=str, value=Money, fold=added, initial=int)
     async with bus:
         await bus.send("payments", Money(1))
@@ -396,7 +396,7 @@ async def test_declared_settings_of_the_topic_stay() -> None:
 
 
 async def test_numbers_and_health() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     accounts = bus.table("accounts", key=str, value=Account)
 
     @bus.consumer("t", group="g")
@@ -417,7 +417,7 @@ async def test_numbers_and_health() -> None:
 
 
 async def test_it_goes_on_when_the_log_does(caplog: pytest.LogCaptureFixture) -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     accounts = bus.table("accounts", key=str, value=Account)
     async with bus:
         await accounts.put("ada", Account("Ada"))
@@ -487,7 +487,7 @@ async def test_a_long_start_tells_how_far_it_is(caplog: pytest.LogCaptureFixture
         clock.late_seconds += 1
         return len(event)
 
-    bus = TestBus(clock=clock, max_partition_fetch_bytes=1_000)
+    bus = TestBus(auto_create_topics=True, clock=clock, max_partition_fetch_bytes=1_000)
     async with bus:
         for _ in range(20):
             await bus.send("t", b"x" * 500, key="k")
@@ -503,7 +503,7 @@ class Labels(msgspec.Struct, frozen=True):
 
 
 async def test_a_key_that_is_in_no_dict_spoils_no_other() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     table = bus.table("t", key=Labels, value=str)
     async with bus:
         with anyio.fail_after(30):
@@ -519,7 +519,7 @@ async def test_a_key_that_is_in_no_dict_spoils_no_other() -> None:
 
 
 async def test_a_function_of_on_change_cannot_wait_for_its_own_table() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     table = bus.table("t", key=str, value=int)
     problems: list[str] = []
 
@@ -542,7 +542,7 @@ async def test_a_function_of_on_change_cannot_wait_for_its_own_table() -> None:
 
 
 async def test_waiting_for_a_record_of_a_topic_that_was_deleted_is_refused() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     table = bus.table("t", key=str, value=int)
     async with bus:
         stored = [await table.put("a", number) for number in range(5)][-1]
@@ -560,7 +560,7 @@ async def test_waiting_for_a_record_of_a_topic_that_was_deleted_is_refused() -> 
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_of_several_that_drain_each_waits_for_what_on_change_publishes(seed: int) -> None:
-    chosen, bus, got = random.Random(seed), TestBus(), list[str]()
+    chosen, bus, got = random.Random(seed), TestBus(auto_create_topics=True), list[str]()
     table = bus.table("t", key=str, value=int)
 
     async def pause(most: int) -> None:

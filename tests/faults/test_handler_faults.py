@@ -82,7 +82,7 @@ async def send(bus: EventBus) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_failure_stops_its_partition_and_no_other(fault: Any, options: dict[str, Any]) -> None:
     calls: list[tuple[int, int]] = []
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.topic("t", partitions=2)
     handling(bus, fault, calls, **options)
     async with bus:
@@ -102,7 +102,7 @@ async def test_a_failure_stops_its_partition_and_no_other(fault: Any, options: d
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_failure_that_is_skipped_costs_its_record_alone(fault: Any, options: dict[str, Any]) -> None:
     calls: list[tuple[int, int]] = []
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.topic("t", partitions=2)
     handling(bus, fault, calls, on_error="skip", **options)
     async with bus:
@@ -158,7 +158,7 @@ def remembers_nothing(bus: EventBus, kind: str) -> None:
 )
 async def test_what_was_handled_leaves_nothing_behind(kind: str) -> None:
     """Objects that live after 10,000 records live after 50,000, and no more."""
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.topic("t", partitions=2, configs={"retention.bytes": 1_000})
     remembers_nothing(bus, kind)
     alive: list[int] = []
@@ -186,7 +186,7 @@ class CountingClock(FakeClock):
 async def test_a_bus_without_work_does_next_to_nothing() -> None:
     """A handler that waits is woken twice a second, by its long poll; the log now and then, for heartbeats."""
     clock = CountingClock()
-    bus = TestBus(clock=clock)
+    bus = TestBus(auto_create_topics=True, clock=clock)
     for name in "abc":
 
         @bus.consumer(f"t-{name}", name=name)

@@ -22,7 +22,7 @@ from tests.client.fakes import on_both
 
 async def test_logging_tells_where_and_how_long(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "eventbus.handled")
-    bus = TestBus(middleware=[Logging(starts=True)])
+    bus = TestBus(auto_create_topics=True, middleware=[Logging(starts=True)])
 
     @bus.consumer("t", group="one", on_error="skip")
     async def one(value: str) -> None:
@@ -47,7 +47,7 @@ async def test_logging_tells_where_and_how_long(caplog: pytest.LogCaptureFixture
 
 async def test_logging_takes_samples_and_batches(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "eventbus.handled")
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
 
     @bus.consumer("t", group="all", batch=True, middleware=[Logging()])
     async def batch(values: list[int]) -> None: ...
@@ -64,7 +64,7 @@ async def test_logging_takes_samples_and_batches(caplog: pytest.LogCaptureFixtur
 
 
 async def test_timing_warns_of_slow_calls_and_counts_all(caplog: pytest.LogCaptureFixture) -> None:
-    bus = TestBus(middleware=[Timing(slow_ms=500, buckets=(0.1, 1))])
+    bus = TestBus(auto_create_topics=True, middleware=[Timing(slow_ms=500, buckets=(0.1, 1))])
 
     @bus.consumer("t", group="g")
     async def handle(seconds: float) -> None:
@@ -88,7 +88,7 @@ async def test_timing_warns_of_slow_calls_and_counts_all(caplog: pytest.LogCaptu
 async def test_a_duplicate_is_passed_over_by_each_handler_for_itself() -> None:
     seen: list[tuple[str, str]] = []
     once = Deduplication("id", window_seconds=60)
-    bus = TestBus(middleware=[once])
+    bus = TestBus(auto_create_topics=True, middleware=[once])
 
     @bus.consumer("t", group="one")
     async def one(value: str) -> None:
@@ -116,7 +116,7 @@ async def test_a_duplicate_is_passed_over_by_each_handler_for_itself() -> None:
 
 async def test_what_failed_is_no_duplicate_and_neither_is_the_record_itself() -> None:
     tries: list[int] = []
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
 
     @bus.consumer("t", group="g", retry=1, middleware=[Deduplication(lambda record: record.key, count=1)])
     async def handle(value: int) -> None:
@@ -147,7 +147,7 @@ async def test_what_failed_is_no_duplicate_and_neither_is_the_record_itself() ->
 )
 async def test_duplicates_are_known_however_the_handler_is_called(options: dict[str, Any]) -> None:
     seen: list[Any] = []
-    bus = TestBus(middleware=[Deduplication("id")])
+    bus = TestBus(auto_create_topics=True, middleware=[Deduplication("id")])
 
     if "batch" in options:
 
@@ -171,7 +171,7 @@ async def test_duplicates_are_known_however_the_handler_is_called(options: dict[
 @on_both
 async def test_a_rate_limit_waits_by_the_clock_and_keeps_the_order() -> None:
     seen: list[tuple[float, int]] = []
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
 
     @bus.consumer("t", group="g", middleware=[RateLimit(2, burst=2)])
     async def handle(value: int) -> None:
@@ -189,7 +189,7 @@ async def test_a_rate_limit_waits_by_the_clock_and_keeps_the_order() -> None:
 
 async def test_a_rate_limit_counts_the_records_of_a_batch() -> None:
     seen: list[tuple[float, int]] = []
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
 
     @bus.consumer("t", group="g", batch=2, middleware=[RateLimit(1, burst=2)])
     async def handle(values: list[int]) -> None:
@@ -207,7 +207,7 @@ async def test_a_rate_limit_counts_the_records_of_a_batch() -> None:
 async def test_who_waits_for_the_rate_has_not_failed(options: dict[str, Any]) -> None:
     """What waited for longer than the timeout was tried again until its retries, and their budget, were used up."""
     seen: list[float] = []
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.topic("t", partitions=8)
 
     @bus.consumer("t", group="g", timeout=0.3, retry=Retry(immediate=3), middleware=[RateLimit(1)], **options)
@@ -223,7 +223,7 @@ async def test_who_waits_for_the_rate_has_not_failed(options: dict[str, Any]) ->
 
 
 async def test_the_time_before_and_behind_a_wait_for_the_rate_counts() -> None:
-    bus, slept = TestBus(), list[int]()
+    bus, slept = TestBus(auto_create_topics=True), list[int]()
 
     async def before(record: ConsumerRecord, call_next: CallNext) -> Any:
         await bus.clock.sleep(0.2)
@@ -253,7 +253,7 @@ async def test_large_values_are_put_into_the_store_in_a_thread_and_overtake_nobo
             threads.append(threading.current_thread())
             super().put(name, data)
 
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(ClaimCheck(Slow(tmp_path), above_bytes=100))
 
     @bus.consumer("in", group="one")
@@ -274,7 +274,7 @@ async def test_large_values_are_put_into_the_store_in_a_thread_and_overtake_nobo
 
 
 def claiming(folder: Path, got: list[Any]) -> TestBus:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(ClaimCheck(Directory(folder), above_bytes=100))
 
     @bus.consumer("videos", group="one")
@@ -307,7 +307,7 @@ async def test_large_values_take_the_way_round_the_log(tmp_path: Path) -> None:
 async def test_a_claim_that_is_gone_or_damaged_is_said(tmp_path: Path) -> None:
     store = Directory(tmp_path)
     claims = ClaimCheck(store, above_bytes=10)
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(claims)
 
     @bus.consumer("t", group="g")
@@ -332,7 +332,7 @@ async def test_a_claim_that_is_gone_or_damaged_is_said(tmp_path: Path) -> None:
 
 
 async def test_dead_letters_hold_the_reference(tmp_path: Path) -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(ClaimCheck(Directory(tmp_path), above_bytes=10))
 
     @bus.consumer("t", group="g", retry=1, dead_letter=True)
@@ -349,7 +349,7 @@ async def test_dead_letters_hold_the_reference(tmp_path: Path) -> None:
 
 async def test_a_handler_meets_the_claim_error(tmp_path: Path) -> None:
     got: list[Any] = []
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.include(ClaimCheck(Directory(tmp_path), above_bytes=10))
 
     @bus.consumer("t", group="g")

@@ -45,6 +45,25 @@ def shop(partitions: int = 2, **options: Any) -> EventBus:
     return bus
 
 
+def test_the_settings_of_the_bus_are_kept() -> None:
+    """A topic that nobody declares is an error, unless the bus creates topics at their first use."""
+
+    def typing(**options: Any) -> EventBus:
+        bus = EventBus("memory://", **options)
+        bus.topic("orders")
+
+        @bus.consumer("orders", group="g")
+        async def bill(order: bytes) -> None:
+            await bus.send("bils", order)
+
+        return bus
+
+    only = {"publish": [("orders", b"1")], "pairs": 0, "ways": ("stop",)}
+    with pytest.raises(HandlerError, match="there is no topic 'bils'"):
+        play(typing, **only)
+    play(lambda: typing(auto_create_topics=True), **only).assert_no_loss()
+
+
 # -- handlers that are right -------------------------------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Test], None]:
     def run(test: Test) -> None:
         async def in_time() -> None:
             with anyio.fail_after(30):
-                await test(TestBus(num_partitions=2))
+                await test(TestBus(auto_create_topics=True, num_partitions=2))
 
         anyio.run(in_time, backend=request.param)
 

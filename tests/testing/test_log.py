@@ -22,7 +22,7 @@ class Order(msgspec.Struct):
 
 @pytest.fixture
 def kit() -> TestBus:
-    return TestBus()
+    return TestBus(auto_create_topics=True)
 
 
 async def filled(bus: TestBus, *values: Any, topic: str = "orders", key: Any = None) -> None:
@@ -54,7 +54,7 @@ async def test_records_values_and_keys(kit: TestBus) -> None:
 
 
 async def test_partitions_one_by_one() -> None:
-    bus = TestBus(num_partitions=2)
+    bus = TestBus(auto_create_topics=True, num_partitions=2)
     async with bus:
         for n in range(4):
             await bus.send("t", n, partition=1 - n % 2)
@@ -94,7 +94,7 @@ async def test_serdes_of_the_bus_are_used() -> None:
         def deserialize(self, topic: str, data: bytes) -> Any:
             return Celsius(data.decode().removesuffix(" C"))
 
-    bus = TestBus(serdes={Celsius: Degrees()})
+    bus = TestBus(auto_create_topics=True, serdes={Celsius: Degrees()})
     async with bus:
         await bus.send("t", Celsius(21.5), key="kitchen")
         assert bus.log.values("t", Celsius) == [Celsius(21.5)]
@@ -174,7 +174,7 @@ async def test_a_record_too_much_or_too_little_is_a_difference(kit: TestBus) -> 
 
 
 async def test_order_counts_where_there_is_one() -> None:
-    bus = TestBus(num_partitions=2)
+    bus = TestBus(auto_create_topics=True, num_partitions=2)
     bus.topic("one", partitions=1)
     async with bus:
         await filled(bus, "a", "b", topic="one", key="k")
@@ -319,7 +319,7 @@ async def test_drain_raises_what_stopped_a_handler(kit: TestBus) -> None:
 
 def test_the_kit_works_on_trio_too() -> None:
     async def test(check: Callable[[TestBus], Awaitable[None]]) -> None:
-        await check(TestBus())
+        await check(TestBus(auto_create_topics=True))
 
     for check in (
         test_committed_and_lag,

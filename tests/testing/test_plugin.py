@@ -26,6 +26,7 @@ async def test_time_is_the_tests(bus, clock):
     assert isinstance(bus, TestBus) and isinstance(clock, FakeClock) and bus.clock is clock
     assert not bus.is_running
     handled = []
+    bus.topic("jobs")
 
     @bus.consumer("jobs", group="workers")
     async def work(name: str) -> None:
@@ -42,6 +43,7 @@ async def test_time_is_the_tests(bus, clock):
 {mark}
 async def test_each_test_has_a_log_of_its_own(bus):
     async with bus:
+        assert bus.log.topics() == []
         bus.log.assert_nothing_published("jobs")
 
 def test_a_plain_test_may_declare(bus, clock):
@@ -97,6 +99,7 @@ from eventbus.testing import TestBus, in_memory
 {marks}
 
 app = EventBus("file:///nowhere")
+app.topic("orders")
 
 @app.consumer("orders", group="billing")
 @app.producer("bills")
@@ -110,6 +113,7 @@ async def log():
 
 @pytest.fixture
 async def running(bus):
+    bus.topic("t")
     async with bus:
         yield bus
 
@@ -135,6 +139,8 @@ from eventbus.testing import in_memory
 
 @pytest.fixture
 async def crashing(bus):
+    bus.topic("t")
+
     @bus.consumer("t", group="g", on_error="crash")
     async def handle(value: str) -> None:
         raise ValueError("no good")

@@ -9,8 +9,8 @@ import anyio
 import msgspec
 import pytest
 
-from eventbus import EventBus, TopicPartition, consumer
-from eventbus.errors import ConfigError, HandlerError, TransactionAborted
+from eventbus import Depends, EventBus, TopicPartition, consumer
+from eventbus.errors import ConfigError, HandlerError, InvalidSessionTimeout, TransactionAborted
 from eventbus.testing import FakeClock, TestBus, in_memory
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
@@ -40,7 +40,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 def test_a_handler_in_six_lines(run: Run) -> None:
     async def test() -> None:
-        bus = TestBus()
+        bus = TestBus(auto_create_topics=True)
 
         @bus.consumer("orders", group="billing")
         @bus.producer("invoices", key=lambda invoice: invoice.order_id)
@@ -59,7 +59,7 @@ def test_a_handler_in_six_lines(run: Run) -> None:
 
 def test_time_passes_when_the_test_says_so(run: Run) -> None:
     async def test() -> None:
-        bus = TestBus()
+        bus = TestBus(auto_create_topics=True)
         clock = bus.clock
         begun = clock()
 
@@ -82,7 +82,7 @@ def test_time_passes_when_the_test_says_so(run: Run) -> None:
 
 def test_commits_polls_and_sessions_go_by_the_clock(run: Run) -> None:
     async def test() -> None:
-        bus = TestBus()
+        bus = TestBus(auto_create_topics=True)
 
         @bus.consumer("t", group="g")
         async def handle(value: str) -> None: ...
@@ -109,7 +109,7 @@ def test_a_consumer_that_stops_polling_is_given_up_in_time(run: Run) -> None:
     """Also when the housekeeping has last looked during its poll, and looks seldom."""
 
     async def test() -> None:
-        bus = TestBus()
+        bus = TestBus(auto_create_topics=True)
         async with bus:
             await bus.send("t", "x")
             async with bus.new_consumer("t", group="slow", max_poll_interval_ms=20_000) as consumer:
@@ -128,7 +128,7 @@ def test_a_consumer_that_stops_polling_is_given_up_in_time(run: Run) -> None:
 
 def test_transactions_time_out_by_the_clock(run: Run) -> None:
     async def test() -> None:
-        bus = TestBus()
+        bus = TestBus(auto_create_topics=True)
         bus.topic("t")
         async with bus:
             with pytest.raises(TransactionAborted):
@@ -142,7 +142,7 @@ def test_transactions_time_out_by_the_clock(run: Run) -> None:
 
 def test_retention_goes_by_the_clock(run: Run) -> None:
     async def test() -> None:
-        bus = TestBus()
+        bus = TestBus(auto_create_topics=True)
         bus.topic("t", configs={"retention.ms": 600_000, "segment.ms": 60_000})
         async with bus:
             await bus.send("t", "old")
@@ -157,7 +157,7 @@ def test_retention_goes_by_the_clock(run: Run) -> None:
 
 def test_a_long_poll_ends_when_the_clock_says_so(run: Run) -> None:
     async def test() -> None:
-        bus = TestBus()
+        bus = TestBus(auto_create_topics=True)
         bus.topic("t")
         async with bus, bus.new_consumer("t") as reader:
             polled: list[int] = []
@@ -177,7 +177,7 @@ def test_a_long_poll_ends_when_the_clock_says_so(run: Run) -> None:
 
 def test_lingering_producers_do_not_wait_for_a_clock_that_stands_still(run: Run) -> None:
     async def test() -> None:
-        bus = TestBus(linger_ms=50)
+        bus = TestBus(auto_create_topics=True, linger_ms=50)
         async with bus:
             await bus.send("t", "x")
             async with bus.new_producer(linger_ms=1_000) as producer:
@@ -189,7 +189,7 @@ def test_lingering_producers_do_not_wait_for_a_clock_that_stands_still(run: Run)
 
 def test_a_bus_that_is_started_again_finds_its_log(run: Run) -> None:
     async def test() -> None:
-        bus = TestBus(num_partitions=2)
+        bus = TestBus(auto_create_topics=True, num_partitions=2)
         handled: list[str] = []
 
         @bus.consumer("t", group="g")
@@ -225,7 +225,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_leaving_does_not_wait_for_a_clock_nobody_moves_any_more(run: Run, fails: bool) -> None:
     async def test() -> None:
-        bus = TestBus()
+        bus = TestBus(auto_create_topics=True)
         ended: list[str] = []
 
         @bus.consumer("jobs", group="workers")
@@ -258,7 +258,7 @@ def test_leaving_does_not_wait_for_a_clock_nobody_moves_any_more(run: Run, fails
 @pytest.mark.usefixtures("impatient")
 def test_closing_by_hand_and_in_memory_lets_time_pass_too(run: Run) -> None:
     async def test() -> None:
-        for bus in (TestBus(), EventBus("memory://")):
+        for bus in (TestBus(auto_create_topics=True), EventBus("memory://", auto_create_topics=True)):
             clock = FakeClock() if not isinstance(bus, TestBus) else bus.clock
 
             @bus.consumer("jobs", group="workers")
@@ -284,7 +284,7 @@ def test_a_test_that_waits_for_ever_finds_out_why(
     run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:
-        bus = TestBus()
+        bus = TestBus(auto_create_topics=True)
         bus.topic("t")
         async with bus, bus.new_consumer("t") as reader:
             with anyio.CancelScope() as scope:
@@ -299,7 +299,7 @@ def test_a_test_that_waits_for_ever_finds_out_why(
 
 def test_two_buses_have_nothing_in_common(run: Run) -> None:
     async def test() -> None:
-        one, other = TestBus(), TestBus()
+        one, other = TestBus(auto_create_topics=True), TestBus()
         async with one, other:
             await one.send("t", "x")
             assert one.log.topics() == ["t"]
@@ -334,6 +334,45 @@ def test_an_applications_own_bus_runs_in_memory(run: Run, tmp_path: object) -> N
     run(test)
 
 
+@pytest.mark.parametrize("run", ["asyncio"], indirect=True)
+def test_a_typo_in_a_topic_name_fails_in_memory_as_in_production(run: Run) -> None:
+    """A topic that the kit created on its own would hide it."""
+
+    async def test() -> None:
+        for bus in (EventBus("file://./prod"), TestBus()):
+            bus.topic("orders")
+
+            @bus.consumer("orders", group="billing")
+            async def bill(order: str, bus: EventBus = Depends(lambda bus=bus: bus)) -> None:
+                await bus.send("invioces", order)
+
+            async with bus if isinstance(bus, TestBus) else in_memory(bus):
+                await bus.send("orders", "o-1")
+                with pytest.raises(HandlerError, match="there is no topic 'invioces'"):
+                    await bus.drain()
+
+    run(test)
+
+
+@pytest.mark.parametrize("run", ["asyncio"], indirect=True)
+def test_the_log_in_memory_has_the_settings_of_the_bus(run: Run) -> None:
+    """Of its keywords and of its URL, whose own log is not opened; a keyword of `in_memory` replaces them."""
+
+    async def test() -> None:
+        limits = {"group_max_session_timeout_ms": 50_000, "log_defaults": {"retention.ms": 7}}
+        bus = EventBus("file://./prod?num_partitions=3&auto_create_topics=true", **limits)
+        for replaced, partitions in (dict[str, int](), 3), ({"num_partitions": 2}, 2):
+            async with in_memory(bus, **replaced):
+                await bus.send("orders", "o-1")
+                [orders] = await bus.admin.describe_topics(["orders"])
+                assert (len(orders.partitions), orders.configs["retention.ms"].value) == (partitions, "7")
+                with pytest.raises(InvalidSessionTimeout, match="50000"):
+                    async with bus.new_consumer("orders", group="g", session_timeout_ms=50_001):
+                        pytest.fail("it must not open")
+
+    run(test)
+
+
 def test_a_bus_that_runs_is_not_taken_away_from_its_log(run: Run) -> None:
     async def test() -> None:
         async with EventBus("memory://") as app:
@@ -352,4 +391,4 @@ def test_settings_are_those_of_the_bus() -> None:
 
 def test_pytest_does_not_take_them_for_tests() -> None:
     assert TestBus.__test__ is False
-    assert type(TestBus().log).__test__ is False
+    assert type(TestBus(auto_create_topics=True).log).__test__ is False

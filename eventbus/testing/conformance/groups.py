@@ -203,3 +203,24 @@ async def a_commit_without_a_group_is_refused(world: World) -> None:
     topic = await world.topic()
     async with world.bus.new_consumer(topic) as consumer:
         await refused((ConfigError, EventBusError), consumer.commit({TopicPartition(topic, 0): 1}))
+
+
+@promise()
+async def a_drained_bus_has_handled_stored_its_outputs_and_committed(world: World) -> None:
+    """With an interval that never ends: nothing but `drain` commits."""
+    topic, outputs, group = await world.topic(2), await world.topic(), world.name("group")
+    bus = world.target.open()
+
+    @bus.consumer(topic, group=group, commit_interval_ms=3_600_000)
+    @bus.producer(outputs)
+    async def answer(value: bytes) -> bytes:
+        return value.upper()
+
+    assert answer is not None
+    async with bus:
+        for partition in (0, 1):
+            await world.send(topic, b"a", b"b", partition=partition)
+        await bus.drain()
+        assert sorted(await world.values(outputs), key=str) == [b"A", b"A", b"B", b"B"]
+        offsets = await world.admin.group_offsets(group)
+        assert {where: one.offset for where, one in offsets.items()} == dict.fromkeys(partitions_of(topic, 2), 2)

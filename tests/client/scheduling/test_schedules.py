@@ -49,7 +49,7 @@ async def stored(bus: EventBus, topic: str = "t") -> list[ConsumerRecord]:
 
 @pytest.fixture
 async def bus() -> Any:
-    async with TestBus() as bus:
+    async with TestBus(auto_create_topics=True) as bus:
         await bus.admin.create_topic("t", 3)
         yield bus
 
@@ -60,7 +60,7 @@ async def bus() -> Any:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_record_comes_at_its_time_and_not_before(backend: str) -> None:
     async def main() -> None:
-        async with TestBus() as bus:
+        async with TestBus(auto_create_topics=True) as bus:
             await bus.admin.create_topic("t")
             at = bus.clock() + 5_000
             one = await bus.send("t", {"a": 1}, key="k", headers={"h": b"1"}, delay=5)
@@ -106,7 +106,7 @@ async def test_keys_partitions_times_and_tombstones_are_kept(bus: TestBus) -> No
 
 
 async def test_handlers_get_what_is_delivered_and_drain_follows() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     got: list[int] = []
 
     @bus.consumer("chain", group="g")
@@ -122,7 +122,7 @@ async def test_handlers_get_what_is_delivered_and_drain_follows() -> None:
 
 
 async def test_an_applications_bus_under_a_clock_that_stands_still() -> None:
-    app = EventBus("file://./nowhere")
+    app = EventBus("file://./nowhere", auto_create_topics=True)
     got: list[bytes] = []
 
     @app.consumer("t", group="g")
@@ -166,7 +166,7 @@ async def test_what_waits_survives_a_restart(file_url: str) -> None:
 
 
 async def test_a_bus_without_handlers_delivers_what_an_earlier_life_put_by() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     async with bus:
         await bus.admin.create_topic("t")
         await bus.send("t", b"x", delay=5)
@@ -237,7 +237,7 @@ async def test_another_service_has_a_topic_of_its_own() -> None:
 
 async def test_whoever_lost_the_partition_delivers_no_more(caplog: pytest.LogCaptureFixture) -> None:
     """A second owner of the transactional id: the first is fenced, takes it over again, and all comes once."""
-    async with TestBus() as bus:
+    async with TestBus(auto_create_topics=True) as bus:
         await bus.admin.create_topic("t")
         await bus.send("t", b"a", delay=1)
         await bus.clock.advance(ms=100)
@@ -327,7 +327,7 @@ async def test_the_same_id_again_takes_the_place_of_the_first(bus: TestBus) -> N
 
 async def test_nobody_who_delivers_no_answer() -> None:
     """The other instance owns the partition, and does not come to it: a transaction is open below the request."""
-    async with TestBus() as bus:
+    async with TestBus(auto_create_topics=True) as bus:
         await bus.admin.create_topic("t")
         one = await bus.send("t", b"x", delay=3600)
         async with bus.transaction("slow") as tx:
@@ -367,7 +367,7 @@ async def test_it_is_scheduled_only_if_the_transaction_commits(make_bus: MakeBus
 
 
 async def test_an_exactly_once_handler_schedules_with_its_offset() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     tries: list[int] = []
 
     @bus.consumer("in", group="g", exactly_once=True, retry=1)
@@ -465,7 +465,7 @@ async def test_a_record_that_can_never_be_delivered_holds_nobody_up(value: bytes
 
 
 async def test_a_record_that_its_topic_refuses_is_found_among_others(caplog: pytest.LogCaptureFixture) -> None:
-    async with TestBus() as bus:
+    async with TestBus(auto_create_topics=True) as bus:
         await bus.admin.create_topic("t", configs={"max.message.bytes": 1_000})
         await bus.admin.create_topic("u")
         for number in range(20):
@@ -479,7 +479,7 @@ async def test_a_record_that_its_topic_refuses_is_found_among_others(caplog: pyt
 
 @pytest.mark.system
 async def test_a_log_that_is_away_for_a_while_loses_nothing() -> None:
-    async with TestBus() as bus:
+    async with TestBus(auto_create_topics=True) as bus:
         await bus.admin.create_topic("t")
         await bus.send("t", b"x", delay=1)
         await bus.clock.advance(ms=10)
@@ -493,7 +493,7 @@ async def test_a_log_that_is_away_for_a_while_loses_nothing() -> None:
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("step", ["fetch", "send", "init_transactions", "commit_transaction"])
 async def test_a_step_that_fails_or_whose_answer_is_lost_costs_time_alone(step: Step, after: bool) -> None:
-    async with TestBus() as bus:
+    async with TestBus(auto_create_topics=True) as bus:
         await bus.admin.create_topic("t")
         for number in range(20):
             await bus.send("t", b"%d" % number, delay=1 + number % 4)
@@ -506,7 +506,7 @@ async def test_a_step_that_fails_or_whose_answer_is_lost_costs_time_alone(step: 
 
 
 async def test_a_partition_that_is_lost_and_found_delivers_once() -> None:
-    async with TestBus() as bus:
+    async with TestBus(auto_create_topics=True) as bus:
         await bus.admin.create_topic("t")
         for number in range(30):
             await bus.send("t", b"%d" % number, delay=number / 10)
@@ -535,7 +535,7 @@ async def test_interceptors_see_the_record_when_it_is_sent_and_nothing_of_ours()
 
         def close(self) -> None: ...
 
-    async with TestBus(interceptors=[Marks()]) as bus:
+    async with TestBus(auto_create_topics=True, interceptors=[Marks()]) as bus:
         await bus.admin.create_topic("t")
         await bus.send("t", b"x", delay=1)
         await bus.clock.advance(seconds=1)
@@ -580,7 +580,7 @@ async def test_ends_in_the_middle_of_it(make_bus: MakeBus) -> None:
 
 
 async def test_waits_for_nobody_who_is_cancelled() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     with anyio.CancelScope() as scope:
         async with bus:
             await bus.admin.create_topic("t")

@@ -142,7 +142,7 @@ async def test_brokers_that_are_away_when_a_partition_is_taken_up_are_asked_agai
         return await ask(self, *args)
 
     monkeypatch.setattr(EmbeddedConsumer, method, answer)
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
 
     @bus.consumer("orders", group="billing", retry=Retry(immediate=0, delays=["1s"], jitter=False, crashes=crashes))
     async def bill(value: bytes) -> None:

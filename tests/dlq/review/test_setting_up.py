@@ -27,7 +27,7 @@ def handler_of(bus: TestBus, topics: list[str], **options: Any) -> list[bytes]:
 
 
 async def test_topics_of_different_widths_cannot_keep_keys_in_order() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.topic("orders", partitions=2)
     bus.topic("refunds", partitions=3)
     handler_of(bus, ["orders", "refunds"])
@@ -36,7 +36,7 @@ async def test_topics_of_different_widths_cannot_keep_keys_in_order() -> None:
 
 
 async def test_without_an_order_they_may_be_as_they_are() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.topic("orders", partitions=2)
     bus.topic("refunds", partitions=3)
     seen = handler_of(bus, ["orders", "refunds"], retry=Retry(delays=["1s"], order="none"))
@@ -48,14 +48,14 @@ async def test_without_an_order_they_may_be_as_they_are() -> None:
 
 @pytest.mark.parametrize("options", [{"assignor": "sticky"}, {"assignors": ["cooperative-sticky", "range"]}])
 async def test_an_assignor_that_may_part_them_is_refused(options: dict[str, Any]) -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     handler_of(bus, ["orders"], **options)
     with pytest.raises(ConfigError, match=r"say assignors=\['range'\], or Retry\(order='none'\)"):
         await bus.start()
 
 
 async def test_a_partition_added_while_running_has_a_retry_partition_too() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.topic("orders", partitions=1)
     seen = handler_of(bus, ["orders"])
     async with bus:
@@ -68,7 +68,7 @@ async def test_a_partition_added_while_running_has_a_retry_partition_too() -> No
 
 
 async def test_what_was_acknowledged_is_not_tried_again() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     calls: list[int] = []
 
     @bus.consumer("orders", group="billing", ack="manual", retry=Retry(delays=["1s"]))
@@ -102,7 +102,7 @@ async def test_dead_letters_are_found_whatever_their_topic_is_called(tmp_path: P
 
 
 async def test_a_signal_that_nobody_hears_is_said() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
 
     @bus.consumer("orders", group="billing")
     async def bill(record: ConsumerRecord) -> None:
@@ -115,7 +115,7 @@ async def test_a_signal_that_nobody_hears_is_said() -> None:
 
 
 async def test_a_record_alone_that_takes_too_long_takes_nobody_along() -> None:
-    bus, calls = TestBus(), list[list[bytes]]()
+    bus, calls = TestBus(auto_create_topics=True), list[list[bytes]]()
 
     @bus.consumer("orders", group="billing", batch=3, timeout=1, retry=Retry(immediate=0, delays=["1m"]))
     async def bill(orders: list[bytes]) -> None:

@@ -19,7 +19,7 @@ def never_mind(seconds: float, times: int = 1) -> Retry:
 
 
 async def test_minutes_take_no_time_and_nothing_comes_early() -> None:
-    bus, at = TestBus(), list[int]()
+    bus, at = TestBus(auto_create_topics=True), list[int]()
 
     @bus.consumer("orders", group="billing", retry=Retry(immediate=1, delays=["1m", "10m"], jitter=False))
     async def bill(value: bytes) -> None:
@@ -43,7 +43,7 @@ async def test_minutes_take_no_time_and_nothing_comes_early() -> None:
 
 
 async def test_draining_does_not_wait_for_what_is_due_later() -> None:
-    bus, calls = TestBus(), list[bytes]()
+    bus, calls = TestBus(auto_create_topics=True), list[bytes]()
 
     @bus.consumer("orders", group="billing", retry=never_mind(60))
     async def bill(value: bytes) -> None:
@@ -67,7 +67,7 @@ async def test_draining_does_not_wait_for_what_is_due_later() -> None:
 
 
 async def test_who_waits_is_healthy() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
 
     @bus.consumer("orders", group="billing", retry=never_mind(3600))
     async def bill(value: bytes) -> None:
@@ -90,7 +90,7 @@ def closing_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("closing_takes_no_time")
 @pytest.mark.parametrize("circuit", [False, True])
 async def test_stopping_does_not_wait_for_a_next_try(circuit: bool) -> None:
-    bus, calls = TestBus(), list[bytes]()
+    bus, calls = TestBus(auto_create_topics=True), list[bytes]()
     retry = Retry(immediate=0, delays=[60], circuit=Circuit(failures=1.0, of=2, open=600) if circuit else None)
 
     @bus.consumer("orders", group="billing", retry=retry)
@@ -109,7 +109,7 @@ async def test_stopping_does_not_wait_for_a_next_try(circuit: bool) -> None:
 
 @pytest.mark.system
 async def test_an_open_circuit_fills_no_dead_letters() -> None:
-    bus, calls, works = TestBus(), list[int](), False
+    bus, calls, works = TestBus(auto_create_topics=True), list[int](), False
     circuit = Circuit(failures=0.5, of=4, open=30)
 
     @bus.consumer("orders", group="billing", retry=Retry(immediate=0, delays=[1], circuit=circuit, budget=None))
@@ -134,7 +134,7 @@ async def test_an_open_circuit_fills_no_dead_letters() -> None:
 @pytest.mark.usefixtures("closing_takes_no_time")
 @pytest.mark.parametrize("exactly_once", [False, True])
 async def test_a_cancelled_call_is_no_try(exactly_once: bool) -> None:
-    bus = TestBus(drain_timeout_ms=100)
+    bus = TestBus(auto_create_topics=True, drain_timeout_ms=100)
     attempts, hangs = list[int](), True
 
     @bus.consumer("orders", group="billing", retry=never_mind(10, 2), exactly_once=exactly_once)
@@ -166,7 +166,7 @@ class Fatal(BaseException):
 
 
 async def test_what_is_no_exception_ends_the_bus_and_moves_nothing() -> None:
-    bus, calls = TestBus(), list[bytes]()
+    bus, calls = TestBus(auto_create_topics=True), list[bytes]()
 
     @bus.consumer("orders", group="billing", retry=never_mind(10))
     async def bill(value: bytes) -> None:
@@ -187,7 +187,7 @@ async def test_what_is_no_exception_ends_the_bus_and_moves_nothing() -> None:
 @pytest.mark.parametrize("exactly_once", [False, True])
 async def test_what_a_failed_try_published(exactly_once: bool) -> None:
     """Exactly once: nothing. At least once: what was sent is sent."""
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
 
     @bus.consumer("orders", group="billing", retry=Retry(immediate=1, delays=[5]), exactly_once=exactly_once)
     @bus.producer("bills")
@@ -213,7 +213,7 @@ async def test_what_a_failed_try_published(exactly_once: bool) -> None:
 
 
 async def test_patterns_and_retries() -> None:
-    bus, seen = TestBus(), list[tuple[str, int]]()
+    bus, seen = TestBus(auto_create_topics=True), list[tuple[str, int]]()
     bus.topic("orders.eu")
     bus.topic("orders.us", partitions=3)
 
@@ -235,7 +235,7 @@ async def test_patterns_and_retries() -> None:
 @pytest.mark.parametrize("names", ["dlq.billing", "retry.billing"])
 @pytest.mark.parametrize("is_pattern", [False, True])
 async def test_a_handler_that_reads_its_own_failures_is_refused(names: str, is_pattern: bool) -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.topic("dlq.billing")
     retry = Retry(delays=[5], order="none")
 
@@ -249,7 +249,7 @@ async def test_a_handler_that_reads_its_own_failures_is_refused(names: str, is_p
 
 
 async def test_a_narrow_retry_topic_is_widened() -> None:
-    bus, calls = TestBus(), list[bytes]()
+    bus, calls = TestBus(auto_create_topics=True), list[bytes]()
     bus.topic("orders", partitions=4)
     bus.topic("retry.billing", partitions=1)
 
@@ -270,7 +270,7 @@ async def test_a_narrow_retry_topic_is_widened() -> None:
 
 async def test_two_handlers_of_one_group() -> None:
     """They share the group's topics: each would get the other's entries."""
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
 
     @bus.consumer("orders", group="billing", retry=never_mind(5))
     async def bill(value: bytes) -> None: ...
@@ -285,12 +285,14 @@ async def test_two_handlers_of_one_group() -> None:
 
 async def test_at_most_once_and_retries() -> None:
     with pytest.raises(ConfigError, match="delivery='at-most-once' contradict each other"):
-        TestBus().consumer("orders", group="billing", delivery="at-most-once", retry=never_mind(5))
+        TestBus(auto_create_topics=True).consumer(
+            "orders", group="billing", delivery="at-most-once", retry=never_mind(5)
+        )
 
 
 async def test_many_entries_at_once_hold_up_no_reading() -> None:
     """Far more wait than may wait in memory."""
-    bus, calls = TestBus(), dict[bytes, int]()
+    bus, calls = TestBus(auto_create_topics=True), dict[bytes, int]()
     retry = Retry(immediate=0, delays=[5], jitter=False, max_waiting=10, budget=None)
 
     @bus.consumer("orders", group="billing", retry=retry)
@@ -317,7 +319,7 @@ async def test_many_entries_at_once_hold_up_no_reading() -> None:
 
 
 async def test_what_waits_moves_no_offset_past_it() -> None:
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
 
     @bus.consumer("orders", group="billing", retry=never_mind(60))
     async def bill(value: bytes) -> None:

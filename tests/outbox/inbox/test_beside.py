@@ -99,7 +99,7 @@ async def test_a_policy_and_a_middleware_see_what_a_handler_raises(database: Dat
 @on_files
 async def test_on_a_test_bus(database: Database) -> None:
     ledger = Ledger(database)
-    bus = TestBus()
+    bus = TestBus(auto_create_topics=True)
     bus.consumer("t", group="g", tx=ledger.sessions)(handler_of(database.is_async))
     async with bus:
         await bus.send("t", b"x")
