@@ -24,7 +24,7 @@ class Copied(Protocol):
 
 
 _copied: WeakValueDictionary[int, Copied] = WeakValueDictionary()
-"""By identity: some of them, as tables, have no hash."""
+"""Keyed by identity, because tables have no hash."""
 
 
 def watch_forks(thing: Copied) -> None:

@@ -20,7 +20,7 @@ Plain: TypeAlias = Union["Session", "Connection", "scoped_session[Any]"]
 Asynchronous: TypeAlias = Union["AsyncSession", "AsyncConnection", "async_scoped_session[Any]"]
 
 _PROCESS = "eventbus.outbox.process"
-"""In ``Connection.info``: the process that first wrote an event over this connection."""
+"""The key in ``Connection.info`` of the process that first wrote an event over this connection."""
 _BEGIN = "`with Session.begin() as session:`, `with engine.begin() as connection:`, or `connection.begin()` before it"
 
 

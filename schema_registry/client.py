@@ -100,7 +100,7 @@ class RegistryClient:
         watch_forks(self)
 
     def after_fork_in_child(self) -> None:
-        """Connect anew: parent and child would read each other's answers from one connection."""
+        """Open new connections: parent and child would read each other's answers from a shared one."""
         self._pool = self._new_pool()
 
     def __repr__(self) -> str:

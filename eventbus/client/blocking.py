@@ -38,11 +38,11 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 BridgeOf = Callable[[str], Bridge | None]
-"""Takes what is to be called, for the error in a forked child."""
+"""Takes the name of the call, for the error in a forked child."""
 
 
 class _Starting:
-    """``lock`` is held while a bus starts: of two threads that enter it at once one starts it, and the other joins."""
+    """``lock`` is held while a bus starts, so that the second of two threads that enter at once joins the first."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -62,7 +62,7 @@ def enter(bus: EventBus) -> str:
 
 
 def in_parent_threads(url: str) -> dict[str, Any]:
-    """The uses of a bus whose event loop runs in another thread than the one that forks."""
+    """Use a bus whose event loop runs in another thread than the one that forks."""
     bus, other, unstarted = EventBus(url), EventBus(url), EventBus("memory://")
     bus.topic("orders", partitions=1)
     table = bus.table("prices", key=str, value=str)
@@ -163,7 +163,7 @@ def refuse_and_exit(bus: EventBus) -> None:
 
 
 async def in_event_loop(url: str) -> dict[str, Any]:
-    """The uses of a bus in children of its own event loop's thread."""
+    """Use a bus in children that its event loop's thread forks."""
     bus = EventBus(url)
     bus.topic("orders", partitions=1)
     outcomes: dict[str, Any] = {}

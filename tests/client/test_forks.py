@@ -1,4 +1,4 @@
-"""What a fork copies is dead in the child: each use raises at once, nothing hangs, and the parent goes on."""
+"""A running bus is dead in a forked child: each use raises at once, nothing hangs, and the parent goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module", params=["memory", "file", "kafka"])
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What each use of `tests.client.forked_children` came to, on one kind of log."""
+    """Return the outcome of each use in `tests.client.forked_children`, on one kind of log."""
     if request.param == "kafka":
         with KafkaServer() as server:
             return run_program(f"kafka://{server.bootstrap}")

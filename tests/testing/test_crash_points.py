@@ -46,7 +46,7 @@ def shop(partitions: int = 2, **options: Any) -> EventBus:
 
 
 def test_the_settings_of_the_bus_are_kept() -> None:
-    """A topic that nobody declares is an error, unless the bus creates topics at their first use."""
+    """An undeclared topic is an error, unless the bus creates topics at their first use."""
 
     def typing(**options: Any) -> EventBus:
         bus = EventBus("memory://", **options)

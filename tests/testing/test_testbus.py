@@ -356,7 +356,7 @@ def test_a_typo_in_a_topic_name_fails_in_memory_as_in_production(run: Run) -> No
 
 @pytest.mark.parametrize("run", ["asyncio"], indirect=True)
 def test_the_log_in_memory_has_the_settings_of_the_bus(run: Run) -> None:
-    """Of its keywords and of its URL, whose own log is not opened; a keyword of `in_memory` replaces them."""
+    """They come from its keywords and its URL, whose own log is not opened; keywords of `in_memory` replace them."""
 
     async def test() -> None:
         limits = {"group_max_session_timeout_ms": 50_000, "log_defaults": {"retention.ms": 7}}

@@ -207,7 +207,7 @@ async def a_commit_without_a_group_is_refused(world: World) -> None:
 
 @promise()
 async def a_drained_bus_has_handled_stored_its_outputs_and_committed(world: World) -> None:
-    """With an interval that never ends: nothing but `drain` commits."""
+    """The commit interval never ends, so only `drain` commits."""
     topic, outputs, group = await world.topic(2), await world.topic(), world.name("group")
     bus = world.target.open()
 
