@@ -86,6 +86,11 @@ def _meant(text: str) -> str:
     return f"write {directory} for a directory, or memory:// or kafka://host:9092"
 
 
+def is_durable(url: str) -> bool:
+    """True if other processes and later runs may meet in the log: every log but those in memory."""
+    return url.partition(":")[0] != "memory"
+
+
 def open_backend(url: str, config: Mapping[str, Any], clock: Clock = system_clock) -> Backend:
     """The backend of ``url``, not started. ``config``: settings of logs, which the URL's query adds to.
 

@@ -18,7 +18,7 @@ EPILOG = """\
   eventbus schedule show reminder-17         one of them, with its value
   eventbus schedule cancel reminder-17       give it up; a function is every:NAME, until its service starts again
 
-The records of a service stand in the topic _scheduled.CLIENT_ID; --client-id names one where there are several.
+The records of a service stand in the topic _scheduled.SERVICE; --service names one where there are several.
 """
 
 
@@ -41,16 +41,16 @@ def register(subcommands: Subcommands) -> None:
     for action in (show, cancel):
         action.add_argument("id", metavar="ID", help="as list shows it")
     for action in (listing, show, cancel):
-        action.add_argument("--client-id", metavar="NAME", help="whose; default: of every service")
+        action.add_argument("--service", metavar="NAME", help="whose; default: of every service")
 
 
 async def _topics(bus: EventBus, args: argparse.Namespace) -> list[str]:
     from eventbus.client.scheduling.entries import topic_of
 
     there = [name for name in await bus.admin.list_topics() if name.startswith(topic_of(""))]
-    if args.client_id is None:
+    if args.service is None:
         return there
-    return [name for name in there if name == topic_of(args.client_id)]
+    return [name for name in there if name == topic_of(args.service)]
 
 
 async def _waiting(bus: EventBus, args: argparse.Namespace) -> list[tuple[str, Pending]]:
@@ -66,7 +66,7 @@ def _described(topic: str, one: Pending) -> dict[str, Any]:
 
     common = {
         "id": one.id,
-        "client_id": topic.removeprefix(topic_of("")),
+        "service": topic.removeprefix(topic_of("")),
         "due": moment(one.due_ms).isoformat(timespec="milliseconds"),
         "due_ms": one.due_ms,
     }
@@ -97,9 +97,9 @@ def list_scheduled(args: argparse.Namespace) -> int:
             found = [_described(topic, one) for topic, one in await _waiting(bus, args)]
         found = [one for one in found if args.topic in (None, one["topic"]) and (one.get("error") or not args.dead)]
         out.table(
-            ["id", "due", "topic", "client-id", "what"],
+            ["id", "due", "topic", "service", "what"],
             [
-                (one["id"], one["due"], one["topic"], one["client_id"], _what(one))
+                (one["id"], one["due"], one["topic"], one["service"], _what(one))
                 for one in found[: args.limit or len(found)]
             ],
         )
@@ -137,7 +137,7 @@ async def _chosen(bus: EventBus, args: argparse.Namespace) -> tuple[str, Pending
     if not found:
         raise UsageError(f"{args.program}: nothing with the id {args.id!r} waits; see: eventbus schedule list")
     if len(found) > 1:
-        raise UsageError(f"{args.program}: several services have an id {args.id!r}: say which, --client-id NAME")
+        raise UsageError(f"{args.program}: several services have an id {args.id!r}: say which, --service NAME")
     return found[0]
 
 

@@ -13,7 +13,7 @@ import msgspec
 from eventbus.backends.base import Backend, BackendConsumer
 from eventbus.backends.clock import Clock
 from eventbus.backends.masking import shown_url
-from eventbus.backends.urls import open_backend, system_clock
+from eventbus.backends.urls import is_durable, open_backend, system_clock
 from eventbus.client.admin import Admin
 from eventbus.client.config import consumer_settings, serdes_given
 from eventbus.client.configuration.choose import Configuration, configure
@@ -35,7 +35,7 @@ from eventbus.client.scheduling.schedules import Schedules
 from eventbus.client.scheduling.scheduling import Scheduling
 from eventbus.client.schema_uses import Members, prepare, uses_of_types
 from eventbus.client.sending import Sending
-from eventbus.client.start_checks import check_groups
+from eventbus.client.start_checks import check_groups, check_named_groups, unnamed_service
 from eventbus.client.threads import Bridge
 from eventbus.client.transaction import Transaction
 from eventbus.errors import ConfigError, HandlerError
@@ -53,6 +53,8 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     """Producers and consumers of one log, declared with decorators.
 
     ``url``: ``memory://`` (private; ``memory://name`` is shared within the process), ``file://DIR``, ``kafka://...``.
+    ``service``: the name that all processes of this service share. It names the groups of handlers that have none, and
+    the topics of ``@bus.every``, delayed records and replies. A durable log refuses the former three without it.
     Keywords: the log's settings (``fsync``, ``auto_create_topics``, ``num_partitions``, ...), the defaults of this
     bus's producers and consumers (``acks``, ``linger_ms``, ``compression_type``, ``session_timeout_ms``, ...), and what
     a Kafka's clients are told (``security_protocol``, ``client_rack``, ...), which other logs pass over, as ``kafka://``
@@ -76,6 +78,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         self,
         url: str | msgspec.UnsetType = msgspec.UNSET,
         *,
+        service: str | msgspec.UnsetType = msgspec.UNSET,
         client_id: str | msgspec.UnsetType = msgspec.UNSET,
         serde: Serde | None = None,
         serdes: Mapping[type, Serde] | None = None,
@@ -90,14 +93,14 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         **config: Any,
     ) -> None:
         said = {
-            "url": url, "client_id": client_id, "drain_timeout_ms": drain_timeout_ms,
+            "url": url, "service": service, "client_id": client_id, "drain_timeout_ms": drain_timeout_ms,
             "wedged_after_ms": wedged_after_ms, "slow_loop_ms": slow_loop_ms,
         }  # fmt: skip
         self.configuration: Configuration = configure(said, config, config_file)
         """What it goes by, and where each setting stands."""
         chosen, settings = self.configuration, self.configuration.settings
         url, client_id = chosen.url, chosen.client_id
-        super().__init__(client_id)
+        super().__init__(chosen.service, client_id)
         self.url = url
         self._clock = clock
         self._serdes = serdes_given(serde, serdes)
@@ -106,6 +109,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         self.log_settings: Mapping[str, Any] = settings.log
         """Those of the keywords that are the log's, and what a Kafka's clients are told."""
         self._backend = open_backend(url, settings.log, clock) if backend is None else backend
+        self.log_is_durable: bool = is_durable(self._backend.url)
+        """True if the bus's own log outlives the process. A test that runs the bus in memory does not change it: what
+        production refuses fails in the test too."""
         self._middleware: tuple[Middleware, ...] = check_middleware(middleware, "EventBus")
         self.set_drain_timeout(chosen.drain_timeout_ms)
         self.wedged_after_ms = chosen.wedged_after_ms
@@ -211,8 +217,9 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     async def start(self) -> None:
         """Open the log, create declared topics, start the consumers. Pair it with `close` in the same task.
 
-        Raises ConfigError for handlers that would share records by accident, for ``order="global"`` over partitions,
-        and for a bus that runs; UnknownTopicOrPartition for a handler's topic that is not there; StorageError.
+        Raises ConfigError for handlers without a group on a durable log, or that would share records by accident, for
+        ``order="global"`` over partitions, and for a bus that runs; UnknownTopicOrPartition for a handler's topic that
+        is not there; StorageError.
         """
         if self._life is not None:
             self._life.home.check_fork("start")
@@ -220,6 +227,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         for handler in self._handlers:
             handler.override(self.dependency_overrides)
         members = [(handler, self.group_of(handler)) for handler in self.handlers_in_force()]
+        self.check_names()
         check_groups(members, self._topics)
         self._life = life = Life(self, self._plan(members))
         self._outcome = life.outcome
@@ -228,6 +236,22 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
         except BaseException:
             self._life = None
             raise
+
+    def check_names(self) -> None:
+        """Raise ConfigError for handlers that only a default would name, if the log is durable.
+
+        Another service may have the same default.
+        """
+        if self.service is None and self.log_is_durable:
+            check_named_groups(self._handlers, self.client_id)
+        for name in self._schedules.functions:
+            self.check_service(f"@bus.every: {name!r}")
+
+    def check_service(self, what: str) -> None:
+        """Raise ConfigError for ``what``, which is stored under the service's name, if the log is durable and the bus
+        has no ``service=``."""
+        if self.service is None and self.log_is_durable:
+            raise unnamed_service(what, self.client_id)
 
     def _plan(self, members: Members) -> Plan:
         middleware, interceptors = self._surroundings()

@@ -70,8 +70,9 @@ class Surrounds(Protocol):
 class Declarations(Declares, TableDeclarations):
     """The decorators of a bus, and what they have gathered."""
 
-    def __init__(self, client_id: str) -> None:
+    def __init__(self, service: str | None, client_id: str) -> None:
         super().__init__()
+        self.service = service
         self.client_id = client_id
         self._handlers: list[Handler[Any, Any]] = []
         self._functions: list[ProducerFunction[Any, Any]] = []
@@ -131,7 +132,7 @@ class Declarations(Declares, TableDeclarations):
             raise ConfigError("include: declare handlers, and include parts, before the bus starts")
         including = Router(prefix=prefix, group_prefix=group_prefix)
         including.include(*items)
-        placed = including.placed(Placement(), self.client_id)
+        placed = including.placed(Placement())
         for spec, is_temporary in placed.topics.values():
             self._declare_topic(spec, is_temporary)
         for name, annotation in placed.values.items():
@@ -216,8 +217,14 @@ class Declarations(Declares, TableDeclarations):
         return uses_of([(one, self.group_of(one)) for one in self._handlers], self._functions, self.serdes)
 
     def group_of(self, handler: Handler[Any, Any]) -> str:
-        """The group that a handler's bus runs it as: its own, or one named after the bus and the function."""
-        return handler.spec.group or f"{self.client_id}.{handler.__name__}"
+        """Return the group of a handler: its own, its router's, or one named after the service and the function."""
+        spec = handler.spec
+        return spec.group or f"{self.service_name}.{spec.group_prefix}{handler.__name__}"
+
+    @property
+    def service_name(self) -> str:
+        """The name before groups and topics that the bus names by itself: the service, else the client_id."""
+        return self.service or self.client_id
 
     @contextmanager
     def without_handlers(self) -> Generator[None]:

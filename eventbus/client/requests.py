@@ -43,9 +43,12 @@ REPLIES_CONFIG = {"retention.ms": "600000"}
 """Who waits for a reply reads it at once."""
 
 
-def replies_topic(client_id: str) -> str:
-    """Where the replies to a bus go."""
-    return f"{re.sub(r'[^a-zA-Z0-9._-]', '-', client_id)}.replies"
+def replies_topic(service_name: str) -> str:
+    """Return the topic of the replies to a service.
+
+    Services that share it still get their own replies only: each is found by its random correlation id.
+    """
+    return f"{re.sub(r'[^a-zA-Z0-9._-]', '-', service_name)}.replies"
 
 
 class Waiting:
@@ -188,7 +191,7 @@ class Requests:
 
 def requests_of(bus: EventBus, tasks: ContainedTasks) -> Requests:
     """Those of a bus, as long as its tasks run."""
-    topic = replies_topic(bus.client_id)
+    topic = replies_topic(bus.service_name)
 
     async def read() -> Consumer:
         with contextlib.suppress(TopicAlreadyExists):
@@ -222,10 +225,10 @@ class Asking(ABC):
 
         ``returns``: the type to read the reply as; without it the reply is the `ConsumerRecord`. ``timeout``: seconds,
         or a timedelta.
-        Replies go to the topic ``<client_id>.replies``, made at the first request, and every process of this client_id
-        reads it. Raises RequestTimedOut when there is none in time (the handler may still come to its end),
-        RequestFailed when the handler has ended in failure, SerializationError for a reply that is none of ``returns``,
-        and what `send` raises.
+        Replies go to the topic ``<service>.replies`` (without ``service=`` ``<client_id>.replies``), created at the
+        first request. Every process of the service reads it. Raises RequestTimedOut when there is none in time (the
+        handler may still come to its end), RequestFailed when the handler has ended in failure, SerializationError for
+        a reply that is none of ``returns``, and what `send` raises.
         """
         seconds = seconds_of(timeout, f"request({topic!r}, ...)", "")
         return await self._running("request").requests.ask(self.send, topic, value, returns, seconds, options)

@@ -56,7 +56,7 @@ class Router(Declares):
     ``prefix`` stands before the names of their topics: of those read (also by pattern) and published to, of those
     declared, and of retry and dead-letter topics. ``group_prefix`` stands before their groups, and so before the retry
     and dead-letter topics that are named after groups; it is ``prefix`` unless it is said: a second environment on one
-    cluster shares no group with the first. One without a group gets the bus's name, the prefix and its own name.
+    cluster shares no group with the first. The group of a handler without one is the service, the prefix and its name.
     ``middleware`` goes around its handlers, inside the bus's and outside their own. Further keywords are defaults of
     its ``consumer``. What is sent by name (``bus.send``, ``tx.send``) has the name that is given.
 
@@ -136,11 +136,11 @@ class Router(Declares):
 
     # placing ---------------------------------------------------------------------------------------------------------
 
-    def placed(self, outer: Placement, client_id: str) -> Placed:
-        """What it brings to a bus of that name. Raises ConfigError for routers that include each other."""
-        return self._placed(outer, client_id, ())
+    def placed(self, outer: Placement) -> Placed:
+        """Return what it brings to a bus. Raises ConfigError for routers that include each other."""
+        return self._placed(outer, ())
 
-    def _placed(self, outer: Placement, client_id: str, inside: tuple[Router, ...]) -> Placed:
+    def _placed(self, outer: Placement, inside: tuple[Router, ...]) -> Placed:
         if self in inside:
             raise ConfigError(f"{self!r} includes itself, by way of {inside[-1]!r}")
         self._is_placed = True
@@ -151,12 +151,12 @@ class Router(Declares):
             functions[id(function)] = self._function(function, where)
             made.functions.append(functions[id(function)])
         for handler in self._handlers:
-            made.handlers.append(self._handler(handler, where, client_id, functions))
+            made.handlers.append(self._handler(handler, where, functions))
         for name, (spec, is_temporary) in self._topics.items():
             made.topics[where.prefix + name] = msgspec.structs.replace(spec, name=where.prefix + name), is_temporary
         made.values.update({where.prefix + name: annotation for name, annotation in self._values.items()})
         for item, inner in self._included:
-            self._add(made, item, inner.within(where), client_id, (*inside, self), functions)
+            self._add(made, item, inner.within(where), (*inside, self), functions)
         return made
 
     def _add(
@@ -164,12 +164,11 @@ class Router(Declares):
         made: Placed,
         item: Any,
         where: Placement,
-        client_id: str,
         inside: tuple[Router, ...],
         functions: dict[int, AnyFunction],
     ) -> None:
         if isinstance(item, Router):
-            found = item._placed(where, client_id, inside)
+            found = item._placed(where, inside)
             made.handlers.extend(found.handlers)
             made.functions.extend(found.functions)
             made.topics.update(found.topics)
@@ -177,7 +176,7 @@ class Router(Declares):
             made.hooks.extend(found.hooks)
             made.others.extend(found.others)
         elif isinstance(item, Handler):
-            made.handlers.append(self._handler(cast("AnyHandler", item), where, client_id, functions))
+            made.handlers.append(self._handler(cast("AnyHandler", item), where, functions))
         elif isinstance(item, ProducerFunction):
             made.functions.append(self._function(cast("AnyFunction", item), where))
         else:
@@ -193,12 +192,10 @@ class Router(Declares):
             declared.bus = _Elsewhere(declared.__name__, one if is_only else None)
         return one
 
-    def _handler(
-        self, declared: AnyHandler, where: Placement, client_id: str, functions: dict[int, AnyFunction]
-    ) -> AnyHandler:
+    def _handler(self, declared: AnyHandler, where: Placement, functions: dict[int, AnyFunction]) -> AnyHandler:
         one = _first_or_copy(declared, where)
         if where != Placement():
-            one.spec = placed_spec(declared.declared, declared.__name__, where, client_id)
+            one.spec = placed_spec(declared.declared, where)
         if declared.producer is not None:
             one.producer = functions.get(id(declared.producer)) or self._function(declared.producer, where)
         return one
@@ -241,16 +238,14 @@ def placement(prefix: str, group_prefix: str | None, middleware: Sequence[Middle
     return Placement(prefix, prefix if group_prefix is None else group_prefix, check_middleware(middleware, where))
 
 
-def placed_spec(spec: ConsumerSpec, name: str, where: Placement, client_id: str) -> ConsumerSpec:
+def placed_spec(spec: ConsumerSpec, where: Placement) -> ConsumerSpec:
     """A handler's options in that place."""
-    group = spec.group
-    if where.group_prefix:
-        group = f"{client_id}.{where.group_prefix}{name}" if group is None else where.group_prefix + group
     return msgspec.structs.replace(
         spec,
         topics=tuple(where.prefix + topic for topic in spec.topics),
         pattern=f"{re.escape(where.prefix)}(?:{spec.pattern})" if spec.pattern and where.prefix else spec.pattern,
-        group=group,
+        group=None if spec.group is None else where.group_prefix + spec.group,
+        group_prefix=where.group_prefix,
         middleware=(*where.middleware, *spec.middleware),
         retry=spec.retry.under(where.prefix) if isinstance(spec.retry, NamesTopics) else spec.retry,
     )

@@ -36,6 +36,41 @@ def check_groups(members: Sequence[tuple[Handler[Any, Any], str]], topics: Colle
                 )
 
 
+def check_named_groups(handlers: Sequence[Handler[Any, Any]], client_id: str) -> None:
+    """Refuse handlers whose group only a default would name. Raises ConfigError naming all of them.
+
+    Two services with a function of one name would be one group, each with a part of the records, and a function that is
+    renamed would begin its topic again. Functions of ``@bus.every`` are checked by `unnamed_service`.
+    """
+    unnamed = [one for one in handlers if one.spec.group is None]
+    if not unnamed:
+        return
+    first = unnamed[0]
+    others = f" (and {', '.join(repr(one.__name__) for one in unnamed[1:])})" if len(unnamed) > 1 else ""
+    raise ConfigError(
+        f"{_named(first)}{others} has no group, which a durable log requires. Services that have a function of this "
+        f"name would share a default, and each would get a part of the records. {_name_the_service(client_id)}; or "
+        f'give the handler a group: @bus.consumer(..., group="billing"). {_stored_so_far(client_id)}'
+    )
+
+
+def unnamed_service(what: str, client_id: str) -> ConfigError:
+    """Return the error for something that is stored under the service's name by a bus without one."""
+    return ConfigError(
+        f"{what} needs the service's name on a durable log. Services without one would share its topic, and replace "
+        f"and cancel each other's entries. {_name_the_service(client_id)}. {_stored_so_far(client_id)}"
+    )
+
+
+def _name_the_service(client_id: str) -> str:
+    name = "billing" if client_id == "eventbus" else client_id
+    return f'Name the service: EventBus(..., service="{name}"), EVENTBUS_SERVICE={name} or service = "{name}" in a file'
+
+
+def _stored_so_far(client_id: str) -> str:
+    return f'What a log holds of it from before is found again with service="{client_id}"'
+
+
 def _shared_topic(one: Handler[Any, Any], other: Handler[Any, Any], topics: Collection[str]) -> str | None:
     """What both read, as far as it is known."""
     if one.spec.pattern is not None and one.spec.pattern == other.spec.pattern:

@@ -73,16 +73,6 @@ def names_twice(facts: Facts) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def unnamed_groups(facts: Facts) -> Iterator[Finding]:
-    for one in facts.handlers:
-        if not one.group_is_said and not one.is_firing and facts.scheme != "memory":
-            yield Finding(
-                "info", "unnamed-group", one.name,
-                f"its group is named after the function, {one.group}: renamed, it is a new one, which begins at start= "
-                "and handles old records again; say group=",
-            )  # fmt: skip
-
-
 def static_members(facts: Facts) -> Iterator[Finding]:
     said = Counter((one.group, one.group_instance_id) for one in facts.handlers if one.group_instance_id is not None)
     for (group, instance), count in said.items():
@@ -411,7 +401,6 @@ RULES: Final[tuple[Rule, ...]] = (
     problems,
     shared_topics,
     names_twice,
-    unnamed_groups,
     static_members,
     global_order,
     acks,

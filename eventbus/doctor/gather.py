@@ -30,10 +30,11 @@ def facts_of(bus: EventBus) -> Facts:
         handlers = bus.handlers_in_force()
     except ConfigError as error:
         problems.append(str(error))
-    try:
-        bus.schema_uses()
-    except ConfigError as error:
-        problems.append(str(error))
+    for check in (bus.check_names, bus.schema_uses):
+        try:
+            check()
+        except ConfigError as error:
+            problems.append(str(error))
     names = [handler.__name__ for handler in handlers]
     return Facts(
         url=shown_url(bus.url),

@@ -33,7 +33,6 @@ class TestBus(EventBus):
         self,
         *,
         clock: FakeClock | None = None,
-        client_id: str = "eventbus",
         serdes: Mapping[type, Serde] | None = None,
         middleware: Sequence[Middleware] = (),
         drain_timeout_ms: int = 30_000,
@@ -43,7 +42,6 @@ class TestBus(EventBus):
         memory = MemoryLog(self.clock, _log_config(config))
         super().__init__(
             memory.backend.url,
-            client_id=client_id,
             serdes=serdes,
             clock=self.clock,
             backend=memory.backend,

@@ -17,7 +17,7 @@ Cli = Callable[..., Any]
 @pytest.fixture
 def reminders(orders: Cli, tmp_path: Path) -> Cli:
     async def main() -> None:
-        bus = EventBus(f"file://{tmp_path}/data", client_id="shop")
+        bus = EventBus(f"file://{tmp_path}/data", service="shop")
 
         @bus.every("0 9 * * *")
         async def report() -> None: ...
@@ -38,7 +38,7 @@ def test_list_show_and_cancel(reminders: Cli) -> None:
         ("every:report", "_every.shop.report", "0 9 * * * UTC"),
     }
     assert reminders("schedule", "list", "--dead", "--json").json == []
-    assert reminders("schedule", "list", "--client-id", "bank", "--json").json == []
+    assert reminders("schedule", "list", "--service", "bank", "--json").json == []
     shown = reminders("schedule", "show", "reminder", "--json").json
     assert (shown["key"], shown["value"], shown["headers"]) == ("k", "tea", [{"name": "h", "value": "1"}])
     assert reminders("schedule", "cancel", "reminder").lines == ["reminder is cancelled"]

@@ -55,7 +55,6 @@ PLAIN = {"delivery": "at-least-once", "publishes": None}
             "error",
         ),
         (facts(with_(group_instance_id="a")), "static-member", "info"),
-        (facts(with_(group_is_said=False), scheme="file"), "unnamed-group", "info"),
         (facts(with_(order="global")), "global-order", "error"),
         (facts(with_(problem="no")), "cannot-start", "error"),
         (facts(WELL, problems=("no",)), "cannot-start", "error"),

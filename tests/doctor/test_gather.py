@@ -27,7 +27,7 @@ pytestmark = pytest.mark.system
 
 
 def shop(url: str = "memory://", **config: Any) -> EventBus:
-    bus = EventBus(url, client_id="shop", **config)
+    bus = EventBus(url, service="shop", **config)
     bus.topic("orders", partitions=3)
 
     @bus.producer("orders", key=len)
@@ -206,7 +206,7 @@ async def test_another_log_is_asked_over_its_backend() -> None:
 
 
 def test_a_function_that_is_called_at_times_is_no_reader_whose_records_are_lost() -> None:
-    bus = EventBus("file://./data")
+    bus = EventBus("file://./data", service="shop")
 
     @bus.every(seconds=30)
     async def tick() -> None: ...

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eventbus.config")
 
 DEFAULT_URL = "file://./data"
+_SERVICE = re.compile(r"[a-zA-Z0-9._-]{1,100}")
+"""Two services whose names differ must not get one topic, so no character is replaced."""
 _warned: set[str] = set()
 """Variables that were warned of in this process: it may make many buses."""
 
@@ -59,6 +61,7 @@ class Configuration(msgspec.Struct, frozen=True):
     """What a bus goes by, and where each part of it stands."""
 
     url: str
+    service: str | None
     client_id: str
     drain_timeout_ms: int
     wedged_after_ms: int
@@ -102,6 +105,8 @@ def configure(keywords: Mapping[str, Any], config: Mapping[str, Any], config_fil
         for name, (_, default, _) in OF_THE_BUS.items()
     }
     _check(chosen, given)
+    if chosen["service"] is not None and "client_id" not in own and "client_id" not in given:
+        chosen["client_id"] = chosen["service"]
     rest = {entry.name: entry.value for key, entry in given.items() if key not in OF_THE_BUS}
     try:
         settings = bus_settings({**rest, **config}, chosen["client_id"])
@@ -122,6 +127,13 @@ def _not_said(said: Mapping[str, Said], keywords: Mapping[str, Any], url: str) -
 
 
 def _check(chosen: Mapping[str, Any], given: Mapping[str, Said]) -> None:
+    service = chosen["service"]
+    if service is not None and (not isinstance(service, str) or not _SERVICE.fullmatch(service)):
+        place = f"{given['service'].source.place}: " if "service" in given else ""
+        raise ConfigError(
+            f"{place}service={service!r:.300} is not a service's name. It becomes part of the names of groups and "
+            "topics. Choose 1 to 100 of a-z A-Z 0-9 . _ -"
+        )
     for name, least in (("drain_timeout_ms", 0), ("wedged_after_ms", 1), ("slow_loop_ms", 1)):
         value = chosen[name]
         place = f"{given[name].source.place}: " if name in given else ""

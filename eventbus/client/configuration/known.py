@@ -29,10 +29,15 @@ from eventbus.client.config import CONSUMER_DEFAULTS, LOG_KEYS, PRODUCER_KEYS
 OF_THE_BUS: Mapping[str, tuple[Any, Any, str]] = MappingProxyType(
     {
         "url": (str, "file://./data", "The log: memory://, file://DIR, kafka://host:9092."),
+        "service": (
+            str,
+            None,
+            "The name that all processes of a service share. It names the groups of handlers without group=.",
+        ),
         "client_id": (
             str,
             "eventbus",
-            "The service's name: of groups that have none, and in a Kafka's log and quotas.",
+            "The name of this client in a Kafka's log and quotas. By default the service's.",
         ),
         "drain_timeout_ms": (int, 30_000, "How long records at work may take to finish when the bus closes."),
         "wedged_after_ms": (int, 60_000, "A handler that has not moved for so long, though records wait, is wedged."),
@@ -72,6 +77,7 @@ _MEANINGS = MappingProxyType(
 _HIGH = frozenset(
     [
         "url",
+        "service",
         "client_id",
         "acks",
         "fsync",

@@ -25,7 +25,11 @@ class Row(msgspec.Struct, frozen=True):
 def rows_of(configuration: Configuration) -> list[Row]:
     """What a bus goes by, librdkafka's settings as far as any are said; then the options of handlers."""
     query, given = query_of(configuration.url), configuration.in_force()
-    rows = [_row(one, configuration.keywords, query, given) for one in settings().values()]
+    known = {
+        **settings(),
+        "client_id": msgspec.structs.replace(settings()["client_id"], default=configuration.client_id),
+    }
+    rows = [_row(one, configuration.keywords, query, given) for one in known.values()]
     shown = [
         row for row, one in zip(rows, settings().values(), strict=True) if one.of != "kafka" or row.value is not None
     ]

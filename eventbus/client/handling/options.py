@@ -31,7 +31,8 @@ Guarantee = Literal["at-least-once", "at-most-once", "exactly-once"]
 Ack = Literal["auto", "manual"]
 """A record is finished when its handler has returned, or when ``record.ack()`` was called."""
 
-_NO_OPTIONS, _SHORT_FORMS = ("topics", "client", "is_firing"), ("assignor", "exactly_once", "dead_letter")
+_NO_OPTIONS = ("topics", "client", "is_firing", "group_prefix")
+_SHORT_FORMS = ("assignor", "exactly_once", "dead_letter")
 _CHOICES = {"on_error": OnError, "order": Order, "delivery": Guarantee, "ack": Ack}
 _CONSUMER_OPTIONS = (
     "start", "isolation", "group_instance_id", "assignors", "session_timeout_ms", "max_poll_interval_ms",
@@ -127,6 +128,8 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """When a partition moves to another member: how long the record at work may take to finish."""
     is_firing: bool = False
     """Of ``@bus.every``: the function need not take the record."""
+    group_prefix: str = ""
+    """Of its router: comes before the function's name in the group of a handler that has none."""
 
     @property
     def exactly_once(self) -> bool:

@@ -37,7 +37,7 @@ async def ask_to_cancel(bus: EventBus, topic: str, partitions: int, id: str, tim
                     return record.header(OUTCOME) == b"cancelled"
     raise RequestTimedOut(
         f"cancelling the scheduled record {id!r}: no answer within {timeout:g} s; it is asked for, and counts unless "
-        f"the record is delivered first. Does a bus with this client_id run, and is a transaction open for so long? "
+        f"the record is delivered first. Does a bus of this service run, and is a transaction open for so long? "
         f"See: eventbus schedule show {id}"
     )
 

@@ -129,14 +129,14 @@ def outcome(what: Outcome) -> Headers:
     return ((OUTCOME, what.encode()),)
 
 
-def topic_of(client_id: str) -> str:
+def topic_of(service_name: str) -> str:
     """Where the scheduled records of a service wait."""
-    return f"_scheduled.{_in_a_name(client_id)}"
+    return f"_scheduled.{_in_a_name(service_name)}"
 
 
-def firings_topic(client_id: str, name: str) -> str:
+def firings_topic(service_name: str, name: str) -> str:
     """Where the firings of a function go."""
-    return f"_every.{_in_a_name(client_id)}.{_in_a_name(name)}"
+    return f"_every.{_in_a_name(service_name)}.{_in_a_name(name)}"
 
 
 def _in_a_name(text: str) -> str:

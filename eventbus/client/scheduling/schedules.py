@@ -1,6 +1,6 @@
 """The scheduled records of a bus: puts them by, cancels them, and delivers those of its partitions.
 
-All buses of one client_id on one log share a topic, and are a group over its partitions.
+All buses of one service on one log share a topic, and are a group over its partitions.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger("eventbus.scheduling")
 
 _AGAIN_SECONDS = 1.0
 _LOOK_SECONDS = 15.0
-"""Between looks whether another process of the client_id has put something by, as long as nothing was here."""
+"""Between looks whether another process of the service has put something by, as long as nothing was here."""
 _POLL_MS = 10_000
 _MOST_POLLED = 5_000
 _MAX_BYTES = 100 * 1_048_576
@@ -90,7 +90,7 @@ class Schedules:
 
     @property
     def topic(self) -> str:
-        return topic_of(self._bus.client_id)
+        return topic_of(self._bus.service_name)
 
     # life ------------------------------------------------------------------------------------------------------------
 
@@ -241,6 +241,7 @@ class Schedules:
         options: SendOptions,
     ) -> Scheduled:
         """Put a record by, through ``producer``: in its transaction, if it has one open."""
+        self._bus.check_service(f"send({topic!r}, ...) with a delay")
         due_ms = due_at(self.now_ms(), deliver_at, delay)
         id = uuid4().hex if schedule_id is None else check_id(schedule_id)
         if id.startswith(EVERY):

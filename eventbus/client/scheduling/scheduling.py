@@ -35,10 +35,13 @@ _FIRINGS_CONFIG = {"retention.ms": "86400000"}
 class Scheduling(ABC):
     """What is done later, for whoever has handlers and can send."""
 
-    client_id: str
     _schedules: Schedules
     _serdes: Serdes
     _topics: dict[str, TopicSpec]
+
+    @property
+    @abstractmethod
+    def service_name(self) -> str: ...
 
     @abstractmethod
     def now_ms(self) -> int: ...
@@ -66,7 +69,8 @@ class Scheduling(ABC):
 
         ``when``: a cron expression of five fields, in ``timezone`` ("UTC"), or a timedelta. The function takes nothing,
         or a `Firing`; async or not; with `Depends`, and with ``@bus.producer`` below it. Each time one instance of the
-        service (all buses of this client_id on the log) calls it, also after a restart.
+        service (all buses with this ``service=`` on the log) calls it, also after a restart. On a durable log the bus
+        needs ``service=``.
 
         ``missed``: "once" (a service that was away for several times calls it once as it comes back), "skip" (not at
         all, if the last one is more than a minute ago), "all". With the first two a call that begins so late that the
@@ -92,11 +96,11 @@ class Scheduling(ABC):
         def register(function: Callable[P, R]) -> Handler[P, R]:
             chosen = getattr(function, "__name__", "") if name is None else name
             check_id(chosen)
-            topic = firings_topic(self.client_id, chosen)
+            topic = firings_topic(self.service_name, chosen)
             known = self._schedules.functions
             if chosen in known or topic in self._schedules.firings.values():
                 raise ConfigError(f"@bus.every: there are two of the name {chosen!r}: give one another, name=...")
-            group = f"{self.client_id}.{EVERY}{chosen}".replace(":", ".")
+            group = f"{self.service_name}.{EVERY}{chosen}".replace(":", ".")
             spec = consumer_spec(
                 topic,
                 {"on_error": "skip", "group": group, **options, "name": chosen, "filter": self._is_worth(table)},
